@@ -1,1 +1,3 @@
-"""What the commands cost beside their peers: `python -m benchmarks` prints one table, and nothing here is a test."""
+"""What the commands cost beside their peers: `python -m benchmarks` prints one table,
+and nothing here is a test.
+"""

@@ -1,10 +1,13 @@
 """Measures everything, and prints one table.
 
-    python -m benchmarks [GROUP ...] [--quick] [--json] [--runs 5] [--size-gb 2] [--types f32,bf16] [--keep DIR]
+    python -m benchmarks [GROUP ...] [--quick] [--json] [--runs 5] [--size-gb 2]
+    [--types f32,bf16] [--keep DIR]
 
-Run from the root of the repository. It always exits 0 unless something could not be run, for a time is no test. Needs
-torch and safetensors, and 9 GB of disk; --keep 45 GB. What it makes goes below a temporary folder (TMPDIR) and is
-removed; --keep names a folder where it stays. The group `far` has a table of its own, and runs only where it is named.
+Run from the root of the repository. It always exits 0 unless something could not be
+run, for a time is no test. Needs torch and safetensors, and 9 GB of disk; --keep 45 GB.
+What it makes goes below a temporary folder (TMPDIR) and is removed; --keep names a
+folder where it stays. The group `far` has a table of its own, and runs only where it is
+named.
 """
 
 from __future__ import annotations
@@ -16,7 +19,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import average, cluster, dcp, diff, inspect, layouts, many, rewrite, timing
+from benchmarks import (
+    average,
+    cluster,
+    dcp,
+    diff,
+    inspect,
+    layouts,
+    many,
+    rewrite,
+    timing,
+)
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
 from benchmarks.table import Cost, Row, document, heading, lines
 
@@ -35,28 +48,39 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
 }
 
 
-def measure(setting: Setting, groups: Collection[str], keys: Collection[str] | None = None) -> list[Row]:
-    """Makes the files and the peers, and runs every case of the groups, or those of `keys` alone.
+def measure(
+    setting: Setting, groups: Collection[str], keys: Collection[str] | None = None
+) -> list[Row]:
+    """Makes the files and the peers, and runs every case of the groups, or those of
+    `keys` alone.
 
-    The jobs of a group are interleaved. Raises SystemExit when something cannot be made or run.
+    The jobs of a group are interleaved. Raises SystemExit when something cannot be made
+    or run.
     """
     rows: list[Row] = []
     for group in groups:
         for found in GROUPS[group](setting):
             cases = [case for case in found if keys is None or case.key in keys]
-            jobs = list(dict.fromkeys(job for case in cases for job in (case.ours, case.peer) if job))
+            jobs = list(
+                dict.fromkeys(
+                    job for case in cases for job in (case.ours, case.peer) if job
+                )
+            )
             if not jobs:
                 continue
             print(", ".join(case.key for case in cases), file=sys.stderr)
             results = timing.interleaved(
-                jobs, setting.sizes.runs, rotate=group in ("rewrite", "average", "layouts", "dcp")
+                jobs,
+                setting.sizes.runs,
+                rotate=group in ("rewrite", "average", "layouts", "dcp"),
             )
             costs = {
                 job: Cost(one.name, one.seconds, one.cpu, one.peak_mb, one.rounds)
                 for job, one in zip(jobs, results, strict=True)
             }
             rows += [
-                Row(case.key, costs[case.ours], costs[case.peer] if case.peer else None) for case in cases
+                Row(case.key, costs[case.ours], costs[case.peer] if case.peer else None)
+                for case in cases
             ]
     return rows
 
@@ -79,16 +103,33 @@ def chosen(options: argparse.Namespace) -> Sizes:
 
 def main() -> None:
     """Reads the options, measures, and prints the table or the document."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}, far; default: all but far"
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--quick", action="store_true", help="small files, two rounds: five minutes")
-    parser.add_argument("--json", action="store_true", help="print one document instead of the table")
-    parser.add_argument("--runs", type=int, metavar="N", help="rounds of each job that is not long")
-    parser.add_argument("--size-gb", type=float, metavar="N", help="each large file, in 10⁹ bytes")
-    parser.add_argument("--types", metavar="LIST", help=f"of the tensors to compare: {','.join(TYPES)}")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="where the files go and stay")
+    parser.add_argument(
+        "groups",
+        nargs="*",
+        metavar="GROUP",
+        help=f"{', '.join(GROUPS)}, far; default: all but far",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small files, two rounds: five minutes"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one document instead of the table"
+    )
+    parser.add_argument(
+        "--runs", type=int, metavar="N", help="rounds of each job that is not long"
+    )
+    parser.add_argument(
+        "--size-gb", type=float, metavar="N", help="each large file, in 10⁹ bytes"
+    )
+    parser.add_argument(
+        "--types", metavar="LIST", help=f"of the tensors to compare: {','.join(TYPES)}"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="where the files go and stay"
+    )
     options = parser.parse_args()
     if unknown := [group for group in options.groups if group not in (*GROUPS, "far")]:
         parser.error(f"unknown group {unknown[0]!r}: {', '.join(GROUPS)}, far")
@@ -99,7 +140,9 @@ def main() -> None:
         scripts = Path(temporary, "scripts")
         scripts.mkdir()
         setting = Setting(sizes, folder, scripts, keep=options.keep is not None)
-        rows = measure(setting, [group for group in options.groups or GROUPS if group in GROUPS])
+        rows = measure(
+            setting, [group for group in options.groups or GROUPS if group in GROUPS]
+        )
         distant: Sequence[FarRow] = []
         if "far" in options.groups:
             from benchmarks import far
@@ -109,13 +152,18 @@ def main() -> None:
     if options.json:
         import json
 
-        found = document(about, sizes._asdict(), rows) | {"far": [row._asdict() for row in distant]}
+        found = document(about, sizes._asdict(), rows) | {
+            "far": [row._asdict() for row in distant]
+        }
         print(json.dumps(found, indent=1, ensure_ascii=False))
         return
     print(heading(about, sizes._asdict()))
     print(f"No peak can read below the benchmark's own, {least:.1f} MB.")
     if options.quick:
-        print("The sizes are small: the targets are those of full sizes, and the start weighs more here.")
+        print(
+            "The sizes are small: the targets are those of full sizes, and the start "
+            "weighs more here."
+        )
     if rows:
         print(f"\n{lines(rows, whole=not options.groups)}")
     if distant:

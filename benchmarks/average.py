@@ -1,4 +1,6 @@
-"""`ckpt average` of three files, beside reading them all and writing one, and beside the script that everyone writes."""
+"""`ckpt average` of three files, beside reading them all and writing one, and beside
+the script that everyone writes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from pathlib import Path
 from shlex import join
 
 from benchmarks.files import ITEM_BYTES, write_state
-from benchmarks.setting import LARGE_TENSORS, PARTS, Case, Setting, ckpt, names, random_floats, rows_of
+from benchmarks.setting import (
+    LARGE_TENSORS,
+    PARTS,
+    Case,
+    Setting,
+    ckpt,
+    names,
+    random_floats,
+    rows_of,
+)
 from benchmarks.timing import Job
 
 TYPES = {"f32": "float32", "bf16": "bfloat16"}
@@ -50,19 +61,32 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     for label, name in TYPES.items():
         rows = rows_of(size_gb, ITEM_BYTES[name])
         paths = [
-            setting.made(folder / f"{label}_{number}.pth", write_random, name, rows, number)
+            setting.made(
+                folder / f"{label}_{number}.pth", write_random, name, rows, number
+            )
             for number in range(FILES)
         ]
         given = join(map(str, paths))
         title = f"{FILES} × {size_gb:g} GB of {name}"
-        ours = ckpt(f"`ckpt average`, {title}", "average", *paths, "-o", out, prepare=remove)
-        copy = f"cat {given} > /dev/null && cp {join([str(paths[0]), str(out)])} && sync {join([str(out)])}"
-        script = join([*setting.script("torch_mean", TORCH_PEER), *map(str, paths), str(out)])
+        ours = ckpt(
+            f"`ckpt average`, {title}", "average", *paths, "-o", out, prepare=remove
+        )
+        copy = (
+            f"cat {given} > /dev/null && cp {join([str(paths[0]), str(out)])} && sync "
+            f"{join([str(out)])}"
+        )
+        script = join(
+            [*setting.script("torch_mean", TORCH_PEER), *map(str, paths), str(out)]
+        )
         yield [
             Case(
                 f"average/{label}",
                 ours,
-                Job("`cat` of all + `cp` of one + `sync`", ("sh", "-c", copy), prepare=remove),
+                Job(
+                    "`cat` of all + `cp` of one + `sync`",
+                    ("sh", "-c", copy),
+                    prepare=remove,
+                ),
             ),
             Case(
                 f"average/{label}-torch",

@@ -1,4 +1,6 @@
-"""What the engine costs: tasks that do nothing, sent to two processes of this machine."""
+"""What the engine costs: tasks that do nothing, sent to two processes of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     yield [
         Case(
             "cluster/tasks",
-            Job(f"{TASKS:,} tasks, `--cluster local:2`", (*script, str(TASKS), script[1])),
+            Job(
+                f"{TASKS:,} tasks, `--cluster local:2`",
+                (*script, str(TASKS), script[1]),
+            ),
             Job("no task: its start alone", (*script, "0", script[1])),
         )
     ]

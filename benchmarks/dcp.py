@@ -1,6 +1,7 @@
 """Distributed checkpoints, beside `cp` and beside torch.distributed.checkpoint.
 
-The checkpoint is that of four ranks; a quarter of its tensors is cut by columns, the others by rows.
+The checkpoint is that of four ranks; a quarter of its tensors is cut by columns, the
+others by rows.
 """
 
 from __future__ import annotations
@@ -120,13 +121,16 @@ with open(sys.argv[1], "rb") as file:
 
 
 def write(path: Path, *words: str) -> None:
-    """Runs what makes a file; the word PATH stands for it. Raises CalledProcessError when it fails."""
+    """Runs what makes a file; the word PATH stands for it. Raises CalledProcessError
+    when it fails.
+    """
     command = [str(path) if word == "PATH" else word for word in words]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
 def cases(setting: Setting) -> Iterator[list[Case]]:
-    """One group for the large checkpoint, one for many small items; none without a size.
+    """One group for the large checkpoint, one for many small items; none without a
+    size.
 
     What an earlier job left is removed before the clock starts.
     """
@@ -155,13 +159,17 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     )
     large = folder / f"{sizes.chunks}_chunks"
     large.mkdir(exist_ok=True)
-    setting.made(large / ".metadata", write, *metadata, "PATH", str(sizes.chunks), str(RANKS))
+    setting.made(
+        large / ".metadata", write, *metadata, "PATH", str(sizes.chunks), str(RANKS)
+    )
     out = folder / "out"
     # The folder is made before the clock starts too: a peer may want it to be there.
     remove = ("sh", "-c", f"rm -rf {join([str(out)])} && mkdir {join([str(out)])}")
 
     def ours(name: str, target: str, source: Path, *options: str) -> Job:
-        return ckpt(name, "convert", *options, source, "-o", out / target, prepare=remove)
+        return ckpt(
+            name, "convert", *options, source, "-o", out / target, prepare=remove
+        )
 
     def peer(name: str, target: str, *words: str) -> Job:
         line = f"{join([*words, str(out / target)])} && sync -f {join([str(out)])}"
@@ -169,19 +177,37 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
     size = f"{sizes.dcp_gb:g} GB"
     copy = peer("`cp -r` + `sync`", "copy", "cp", "-r", str(whole))
-    to_torch = ours(f"`ckpt convert` of a DCP to a file of torch, {size}", "x.pth", whole)
-    to_dcp = ours(f"`ckpt convert --ranks {RANKS}` to a DCP, {size}", "x.dcp", tensors, "--ranks", str(RANKS))
+    to_torch = ours(
+        f"`ckpt convert` of a DCP to a file of torch, {size}", "x.pth", whole
+    )
+    to_dcp = ours(
+        f"`ckpt convert --ranks {RANKS}` to a DCP, {size}",
+        "x.dcp",
+        tensors,
+        "--ranks",
+        str(RANKS),
+    )
     converter = peer(
-        "`dcp_to_torch_save`", "x.pth", *setting.script("torch_convert", TORCH_CONVERT), str(whole)
+        "`dcp_to_torch_save`",
+        "x.pth",
+        *setting.script("torch_convert", TORCH_CONVERT),
+        str(whole),
     )
     dcp_save = peer(
-        "load_file + `dcp.save`", "x", *setting.script("torch_save_dcp", TORCH_SAVE), str(tensors)
+        "load_file + `dcp.save`",
+        "x",
+        *setting.script("torch_save_dcp", TORCH_SAVE),
+        str(tensors),
     )
     load = (*setting.script("pickle_load", PICKLE_LOAD), str(large / ".metadata"))
     yield [
         Case(
             "dcp/safetensors",
-            ours(f"`ckpt convert` of a DCP to safetensors, {size}", "x.safetensors", whole),
+            ours(
+                f"`ckpt convert` of a DCP to safetensors, {size}",
+                "x.safetensors",
+                whole,
+            ),
             copy,
         ),
         Case("dcp/torch-file", to_torch, copy),
@@ -205,7 +231,11 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     yield [
         Case(
             "dcp/items",
-            ours(f"`ckpt convert` of a DCP of {sizes.items:,} small items", "x.safetensors", items),
+            ours(
+                f"`ckpt convert` of a DCP of {sizes.items:,} small items",
+                "x.safetensors",
+                items,
+            ),
             peer("`cp -r` + `sync`", "copy", "cp", "-r", str(items)),
         )
     ]

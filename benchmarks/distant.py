@@ -1,4 +1,6 @@
-"""The servers of `benchmarks.serving`, started and asked from another process, which stays small: see `timing.own_peak_mb`."""
+"""The servers of `benchmarks.serving`, started and asked from another process, which
+stays small: see `timing.own_peak_mb`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ INDEX = "model.safetensors.index.json"
 
 
 class Addresses(NamedTuple):
-    """The URLs of the servers. `hf` sends its readers to `cdn`; `control` gives the counts."""
+    """The URLs of the servers. `hf` sends its readers to `cdn`; `control` gives the
+    counts.
+    """
 
     http: str
     s3: str
@@ -30,7 +34,9 @@ class Addresses(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The requests, the bytes of their answers, the most requests at once, and the connections that were made."""
+    """The requests, the bytes of their answers, the most requests at once, and the
+    connections that were made.
+    """
 
     requests: int
     bytes: int
@@ -40,13 +46,23 @@ class Counts(NamedTuple):
 
 @contextmanager
 def serving(folder: Path, delay: int, shards: int = 0) -> Iterator[Addresses]:
-    """Runs the servers in a process of their own until the end of the block. `delay` in milliseconds.
+    """Runs the servers in a process of their own until the end of the block. `delay` in
+    milliseconds.
 
     Raises SystemExit when they do not start.
     """
-    command = [sys.executable, "-m", "benchmarks.serving", str(folder), "--delay", str(delay)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.serving",
+        str(folder),
+        "--delay",
+        str(delay),
+    ]
     command += ["--shards", str(shards)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -57,7 +73,10 @@ def serving(folder: Path, delay: int, shards: int = 0) -> Iterator[Addresses]:
 def taken(addresses: Addresses) -> Counts:
     """The counts since the last call."""
     host, _, port = addresses.control.rpartition("/")[2].partition(":")
-    with socket.create_connection((host, int(port))) as line, line.makefile("rb") as answer:
+    with (
+        socket.create_connection((host, int(port))) as line,
+        line.makefile("rb") as answer,
+    ):
         line.sendall(b"GET /take HTTP/1.1\r\nConnection: close\r\n\r\n")
         return Counts(*json.loads(answer.read().partition(b"\r\n\r\n")[2]))
 

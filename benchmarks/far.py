@@ -1,8 +1,11 @@
-"""Checkpoints behind URLs at 50 ms: what `inspect` and `stats` ask for, how long they take, how much memory they hold.
+"""Checkpoints behind URLs at 50 ms: what `inspect` and `stats` ask for, how long they
+take, how much memory they hold.
 
-Beside them: a download over one connection, huggingface_hub and s3fs, where they are installed. The servers are one process
-(`benchmarks.serving`), which makes every reader wait the same: 50 ms for each answer, and 50 ms more for a new connection. It
-has no TLS and no limit of bandwidth, so seconds compare readers, and are no forecast for a network.
+Beside them: a download over one connection, huggingface_hub and s3fs, where they are
+installed. The servers are one process (`benchmarks.serving`), which makes every reader
+wait the same: 50 ms for each answer, and 50 ms more for a new connection. It has no TLS
+and no limit of bandwidth, so seconds compare readers, and are no forecast for a
+network.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ ROUNDS = 3
 SHARD_ROWS = 512
 """Rows of 1,024 float32 elements in each of the four tensors of a shard: 8.4 MB."""
 COMMANDS = ("inspect", "stats")
-HEADINGS = ("checkpoint", "job", "requests", "bytes", "at once", "connections", "seconds", "MB")
+HEADINGS = (
+    "checkpoint",
+    "job",
+    "requests",
+    "bytes",
+    "at once",
+    "connections",
+    "seconds",
+    "MB",
+)
 
 DOWNLOAD = """\
 import http.client
@@ -84,7 +96,9 @@ for name, tensor in state.items():
 
 
 class Kind(NamedTuple):
-    """A checkpoint to read: its label, its folder below the root, its file in it (or none), and all of its files."""
+    """A checkpoint to read: its label, its folder below the root, its file in it (or
+    none), and all of its files.
+    """
 
     label: str
     folder: str
@@ -99,7 +113,9 @@ class Kind(NamedTuple):
 
 
 class FarRow(NamedTuple):
-    """A job over a checkpoint. `problem` is why there are no figures; `ratio` is of the bytes of the checkpoint."""
+    """A job over a checkpoint. `problem` is why there are no figures; `ratio` is of the
+    bytes of the checkpoint.
+    """
 
     kind: str
     name: str
@@ -119,15 +135,23 @@ def write_model(folder: Path, tensors: int, shape: tuple[int, ...]) -> None:
 
 
 def write_items(folder: Path, files: int) -> None:
-    """Saves a distributed checkpoint of so many files, each but one with a tensor of 4 MiB. Imports torch."""
+    """Saves a distributed checkpoint of so many files, each but one with a tensor of 4
+    MiB. Imports torch.
+    """
     import warnings
 
     import torch
     import torch.distributed.checkpoint as dcp
 
     warnings.simplefilter("ignore")  # that there is no group of processes
-    state = {tensor_name(number): torch.zeros(1024, 1024) for number in range(files - 1)}
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, single_file_per_rank=False), no_dist=True)
+    state = {
+        tensor_name(number): torch.zeros(1024, 1024) for number in range(files - 1)
+    }
+    dcp.save(
+        state,
+        storage_writer=dcp.FileSystemWriter(folder, single_file_per_rank=False),
+        no_dist=True,
+    )
 
 
 def kinds(setting: Setting, root: Path) -> list[Kind]:
@@ -142,7 +166,9 @@ def kinds(setting: Setting, root: Path) -> list[Kind]:
     def kind(label: str, folder: str, file: str) -> Kind:
         paths = [path for path in sorted((root / folder).rglob("*")) if path.is_file()]
         names = tuple(path.relative_to(root / folder).as_posix() for path in paths)
-        return Kind(label, folder, file, names, sum(path.stat().st_size for path in paths))
+        return Kind(
+            label, folder, file, names, sum(path.stat().st_size for path in paths)
+        )
 
     return [
         kind(f"zip of {sizes.size_gb:g} GB", "zip", "model.pth"),
@@ -152,12 +178,18 @@ def kinds(setting: Setting, root: Path) -> list[Kind]:
     ]
 
 
-def jobs(setting: Setting, kind: Kind, addresses: Addresses) -> Iterator[tuple[str, Job | str]]:
+def jobs(
+    setting: Setting, kind: Kind, addresses: Addresses
+) -> Iterator[tuple[str, Job | str]]:
     """The jobs over a checkpoint by their names, or why there is none."""
     out, cache = setting.scripts / "out", setting.scripts / "cache"
     known = {**variables(addresses), "HF_HOME": str(cache)}
     environment = ("env", *(f"{name}={value}" for name, value in known.items()))
-    fresh = ("sh", "-c", f"rm -rf {join([str(out), str(cache)])} && mkdir {join([str(out)])}")
+    fresh = (
+        "sh",
+        "-c",
+        f"rm -rf {join([str(out), str(cache)])} && mkdir {join([str(out)])}",
+    )
     local = str(out / kind.file) if kind.file else str(out)
     model = f"{BUCKET}/{kind.folder}"
 
@@ -179,11 +211,21 @@ def jobs(setting: Setting, kind: Kind, addresses: Addresses) -> Iterator[tuple[s
                     f"`ckpt {command}`, {scheme}",
                     run(*ckpt_command(), command, kind.url(scheme, addresses)),
                 )
-        download = [*setting.script("download", DOWNLOAD), f"{addresses.http}/{kind.folder}", str(out)]
-        yield f"download, then `ckpt {command}`", first([*download, *kind.names], command)
+        download = [
+            *setting.script("download", DOWNLOAD),
+            f"{addresses.http}/{kind.folder}",
+            str(out),
+        ]
+        yield (
+            f"download, then `ckpt {command}`",
+            first([*download, *kind.names], command),
+        )
         missing = "not installed" if find_spec("huggingface_hub") is None else ""
         snapshot = [*setting.script("snapshot", SNAPSHOT), model, str(out)]
-        yield f"`snapshot_download`, then `ckpt {command}`", missing or first(snapshot, command)
+        yield (
+            f"`snapshot_download`, then `ckpt {command}`",
+            missing or first(snapshot, command),
+        )
         if command == "inspect" and kind.folder == "shards":
             script = setting.script("hub_metadata", METADATA)
             yield "`get_safetensors_metadata`", missing or run(*script, model)
@@ -191,13 +233,20 @@ def jobs(setting: Setting, kind: Kind, addresses: Addresses) -> Iterator[tuple[s
             missing = "not installed" if find_spec("s3fs") is None else ""
             script = setting.script("s3fs_load", S3FS)
             name = f"s3fs + `torch.load`, as {command}"
-            yield name, missing or run(*script, f"{BUCKET}/{kind.folder}/{kind.file}", command)
+            yield (
+                name,
+                missing or run(*script, f"{BUCKET}/{kind.folder}/{kind.file}", command),
+            )
 
 
 def measured(setting: Setting) -> Iterator[FarRow]:
-    """Makes the checkpoints and runs every job. A job that fails is a row that says so."""
+    """Makes the checkpoints and runs every job. A job that fails is a row that
+    says so.
+    """
     sizes = setting.sizes
-    name = f"far_{sizes.size_gb:g}GB_{sizes.tensors}_{sizes.far_shards}_{sizes.far_files}"
+    name = (
+        f"far_{sizes.size_gb:g}GB_{sizes.tensors}_{sizes.far_shards}_{sizes.far_files}"
+    )
     root = setting.folder / name
     root.mkdir(exist_ok=True)
     found = kinds(setting, root)
@@ -209,7 +258,9 @@ def measured(setting: Setting) -> Iterator[FarRow]:
     setting.forget(root)
 
 
-def row_of(kind: Kind, name: str, job: Job | str, addresses: Addresses, rounds: int) -> FarRow:
+def row_of(
+    kind: Kind, name: str, job: Job | str, addresses: Addresses, rounds: int
+) -> FarRow:
     """Runs a job so often; its row is the round with the median of the seconds."""
     if isinstance(job, str):
         return FarRow(kind.label, name, problem=job)
@@ -222,9 +273,15 @@ def row_of(kind: Kind, name: str, job: Job | str, addresses: Addresses, rounds: 
             last = str(error).strip().splitlines()[-1]
             return FarRow(kind.label, name, problem=f"failed: {last[:80]}")
         counts = taken(addresses)
-        row = FarRow(kind.label, name, counts.requests, counts.bytes / kind.nbytes, counts.most)
+        row = FarRow(
+            kind.label, name, counts.requests, counts.bytes / kind.nbytes, counts.most
+        )
         rows.append(
-            row._replace(connections=counts.connections, seconds=sample.seconds, peak_mb=sample.peak / 1e6)
+            row._replace(
+                connections=counts.connections,
+                seconds=sample.seconds,
+                peak_mb=sample.peak / 1e6,
+            )
         )
     return sorted(rows, key=lambda row: row.seconds)[len(rows) // 2]
 
@@ -250,13 +307,20 @@ def table(rows: Sequence[FarRow]) -> str:
     from tabulate import tabulate
 
     aligned = ("left", "left", *["right"] * 6)
-    return tabulate([cells(row) for row in rows], HEADINGS, "github", colalign=aligned, disable_numparse=True)
+    return tabulate(
+        [cells(row) for row in rows],
+        HEADINGS,
+        "github",
+        colalign=aligned,
+        disable_numparse=True,
+    )
 
 
 def lines(rows: Sequence[FarRow]) -> str:
     """The table with what it says."""
     about = (
-        f"URLs at {DELAY} ms: each answer waits for so long, a new connection twice. Bytes are multiples of the checkpoint's. "
+        f"URLs at {DELAY} ms: each answer waits for so long, a new connection twice. "
+        "Bytes are multiples of the checkpoint's. "
         "MB is the peak of the largest process."
     )
     return f"{about}\n\n{table(rows)}"

@@ -1,7 +1,9 @@
-"""State dicts as `torch.save` writes them, without torch: it takes a minute for a million tensors, this takes seconds.
+"""State dicts as `torch.save` writes them, without torch: it takes a minute for a
+million tensors, this takes seconds.
 
-Records, names, padding and pickle are torch's own to the byte, which `tests/benchmarks/test_files.py` compares. Only the
-identity of the file, a random number in torch, is zero. Other modules of this folder import this one, so it imports
+Records, names, padding and pickle are torch's own to the byte, which
+`tests/benchmarks/test_files.py` compares. Only the identity of the file, a random
+number in torch, is zero. Other modules of this folder import this one, so it imports
 little itself: see `timing.own_peak_mb`.
 """
 
@@ -37,7 +39,9 @@ _STORAGES = {
     "complex64": "ComplexFloatStorage",
     "int64": "LongStorage",
 }
-"""The classes of storages; a younger dtype has none, so its storage has no type and the tensor names the dtype."""
+"""The classes of storages; a younger dtype has none, so its storage has no type and the
+tensor names the dtype.
+"""
 ALIGNMENT = 64
 _BATCH = 1000  # items of a dict that a pickle sets at once
 _MOST = 0xFFFFFFFF
@@ -51,10 +55,12 @@ def write_state(
     payloads: Sequence[bytes] = (),
     tag: str = "cpu",
 ) -> None:
-    """Write a state dict of tensors of one shape and dtype, each with a storage of its own.
+    """Write a state dict of tensors of one shape and dtype, each with a storage of its
+    own.
 
-    The tensors take their bytes from `payloads` in turn, and are zeros without any. `tag` is the device that the file
-    names. Raises SystemExit for a file of more than 4 GiB, which would need longer headers.
+    The tensors take their bytes from `payloads` in turn, and are zeros without any.
+    `tag` is the device that the file names. Raises SystemExit for a file of more than 4
+    GiB, which would need longer headers.
     """
     size = prod(shape) * ITEM_BYTES[dtype]
     payloads = payloads or [bytes(size)]
@@ -64,7 +70,9 @@ def write_state(
     records = [
         ("data.pkl", state, crc32(state)),
         *_texts(
-            (".format_version", "1"), (".storage_alignment", str(ALIGNMENT)), ("byteorder", sys.byteorder)
+            (".format_version", "1"),
+            (".storage_alignment", str(ALIGNMENT)),
+            ("byteorder", sys.byteorder),
         ),
     ]
     storages = ((f"data/{key}", *checked[key % len(checked)]) for key in range(keys))
@@ -77,14 +85,18 @@ def _texts(*texts: tuple[str, str]) -> list[tuple[str, bytes, int]]:
     return [(name, text.encode(), crc32(text.encode())) for name, text in texts]
 
 
-def _chained(root: str, *parts: Iterable[tuple[str, bytes, int]]) -> Iterator[tuple[bytes, bytes, int]]:
+def _chained(
+    root: str, *parts: Iterable[tuple[str, bytes, int]]
+) -> Iterator[tuple[bytes, bytes, int]]:
     for part in parts:
         for name, data, crc in part:
             yield f"{root}/{name}".encode(), data, crc
 
 
 def _write_zip(file: BinaryIO, records: Iterable[tuple[bytes, bytes, int]]) -> None:
-    """Write records without compression, as torch does: the data are aligned, and sizes follow them."""
+    """Write records without compression, as torch does: the data are aligned, and sizes
+    follow them.
+    """
     directory = bytearray()
     count = position = 0
     for name, data, crc in records:
@@ -92,45 +104,86 @@ def _write_zip(file: BinaryIO, records: Iterable[tuple[bytes, bytes, int]]) -> N
         begin = position + 30 + len(name) + 4
         pad = -begin % ALIGNMENT
         file.write(
-            pack("<4sHHHHHIIIHH", b"PK\3\4", 0, 0x0808, 0, 0, 0, 0, 0, 0, len(name), 4 + pad)
+            pack(
+                "<4sHHHHHIIIHH",
+                b"PK\3\4",
+                0,
+                0x0808,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                len(name),
+                4 + pad,
+            )
             + name
             + pack("<2sH", b"FB", pad)
             + b"Z" * pad
         )
         file.write(data)
         file.write(pack("<4sIII", b"PK\7\x08", crc, size, size))
-        directory += pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, 0x0808, 0, 0, 0, crc, size, size)
+        directory += pack(
+            "<4sHHHHHHIII", b"PK\1\2", 0, 0, 0x0808, 0, 0, 0, crc, size, size
+        )
         directory += pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, position) + name
         position = begin + pad + size + 16
         count += 1
         if position > _MOST:
-            raise SystemExit("a file of the benchmarks holds at most 4 GiB: choose a smaller --size-gb")
+            raise SystemExit(
+                "a file of the benchmarks holds at most 4 GiB: choose a smaller "
+                "--size-gb"
+            )
     file.write(directory)
     size, end = len(directory), position + len(directory)
-    file.write(pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 0x2D, 0, 0, count, count, size, position))
+    file.write(
+        pack(
+            "<4sQHHIIQQQQ",
+            b"PK\6\6",
+            44,
+            0x031E,
+            0x2D,
+            0,
+            0,
+            count,
+            count,
+            size,
+            position,
+        )
+    )
     file.write(pack("<4sIQI", b"PK\6\7", 0, end, 1))
     short = min(count, 0xFFFF)
     file.write(pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, size, position, 0))
 
 
-def _pickled(names: Iterable[str], shape: Sequence[int], dtype: str, tag: str) -> tuple[int, bytes]:
+def _pickled(
+    names: Iterable[str], shape: Sequence[int], dtype: str, tag: str
+) -> tuple[int, bytes]:
     """Return the number of tensors, and the pickle of a dict of them by their names.
 
-    It holds what Python's own pickler makes of the calls in torch/_tensor.py: the pickler of C takes ten times as long, for
-    it asks about each object whether it is a storage.
+    It holds what Python's own pickler makes of the calls in torch/_tensor.py: the
+    pickler of C takes ten times as long, for it asks about each object whether it is a
+    storage.
     """
     typed = dtype in _STORAGES
-    numel = prod(shape) * (1 if typed else ITEM_BYTES[dtype])  # a storage without a type counts bytes
+    numel = prod(shape) * (
+        1 if typed else ITEM_BYTES[dtype]
+    )  # a storage without a type counts bytes
     sizes = _tuple([_number(size) for size in shape])
     strides = _tuple([_number(prod(shape[place + 1 :])) for place in range(len(shape))])
-    storage_class = f"torch\n{_STORAGES[dtype]}" if typed else "torch.storage\nUntypedStorage"
+    storage_class = (
+        f"torch\n{_STORAGES[dtype]}" if typed else "torch.storage\nUntypedStorage"
+    )
     kinds = [] if typed else [f"ctorch\n{dtype}\n".encode()]
     memo: dict[bytes, int] = {}
     places = 1  # the dict has place 0
     out = [b"\x80\x02}q\0"]
 
     def once(code: bytes) -> None:
-        """Write an object that every tensor refers to: in full at first, then by its place."""
+        """Write an object that every tensor refers to: in full at first, then by its
+        place.
+        """
         if code in memo:
             out.append(_placed(b"h", b"j", memo[code]))
         else:

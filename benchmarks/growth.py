@@ -1,9 +1,12 @@
-"""Shows how CPU time and memory grow: one file of 1,000 to 1,000,000 tensors, and one checkpoint of 1 to 1,000 shards.
+"""Shows how CPU time and memory grow: one file of 1,000 to 1,000,000 tensors, and one
+checkpoint of 1 to 1,000 shards.
 
-    python -m benchmarks.growth [--json] [--tensors 1000,10000] [--shards 1,10] [--runs 3]
+    python -m benchmarks.growth [--json] [--tensors 1000,10000] [--shards 1,10] [--runs
+    3]
 
-Whole processes; four minutes on two cores, 2 GB of disk. An exponent of 1 means that twice as many take twice as much. The
-cost of the same command on one tensor is subtracted before.
+Whole processes; four minutes on two cores, 2 GB of disk. An exponent of 1 means that
+twice as many take twice as much. The cost of the same command on one tensor is
+subtracted before.
 """
 
 from __future__ import annotations
@@ -28,13 +31,18 @@ SHARDS = (1, 10, 100, 1_000)
 RUNS = 3
 SCHEMA, VERSION = "ckpt.growth", 1
 _LEAST = 0.1
-"""A point counts where it costs so much more than the start, as a fraction of it: the rest is noise."""
+"""A point counts where it costs so much more than the start, as a fraction of it: the
+rest is noise.
+"""
 _MOST = 30.0
-"""CPU seconds: a job that would take more, if it grew in proportion from the point before, does not run there."""
+"""CPU seconds: a job that would take more, if it grew in proportion from the point
+before, does not run there.
+"""
 
 
 class Point(NamedTuple):
-    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in 10⁶ bytes, and their rounds.
+    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in
+    10⁶ bytes, and their rounds.
 
     Without a round, `cpu` is what was expected, and too much.
     """
@@ -46,7 +54,8 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A job, what it is given more and more of (`tensors` or `shards`), its start, and its points.
+    """A job, what it is given more and more of (`tensors` or `shards`), its start, and
+    its points.
 
     The start is the same job on one tensor.
     """
@@ -59,22 +68,32 @@ class Curve(NamedTuple):
     @property
     def cpu_exponent(self) -> float | None:
         """The power of the count that CPU time grows with."""
-        return exponent([(point.count, point.cpu) for point in self.points if point.rounds], self.start.cpu)
+        return exponent(
+            [(point.count, point.cpu) for point in self.points if point.rounds],
+            self.start.cpu,
+        )
 
     @property
     def memory_exponent(self) -> float | None:
         """The power of the count that peak memory grows with."""
         return exponent(
-            [(point.count, point.peak_mb) for point in self.points if point.rounds], self.start.peak_mb
+            [(point.count, point.peak_mb) for point in self.points if point.rounds],
+            self.start.peak_mb,
         )
 
 
 def exponent(points: Sequence[tuple[int, float]], start: float) -> float | None:
-    """Return the slope of the straight line nearest to the logarithms, without the start.
+    """Return the slope of the straight line nearest to the logarithms, without the
+    start.
 
-    Points that cost hardly more than the start are left out. Return None for fewer than two that are left.
+    Points that cost hardly more than the start are left out. Return None for fewer than
+    two that are left.
     """
-    logs = [(log(count), log(cost - start)) for count, cost in points if cost - start > _LEAST * start]
+    logs = [
+        (log(count), log(cost - start))
+        for count, cost in points
+        if cost - start > _LEAST * start
+    ]
     if len(logs) < 2:
         return None
     x, y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
@@ -97,12 +116,21 @@ def jobs(unit: str, before: Path, after: Path) -> list[Job]:
     return [
         ckpt("`ckpt inspect`", "inspect", before),
         ckpt("`ckpt inspect --tsv`", "inspect", "--tsv", before),
-        ckpt(f"`ckpt {' '.join(('diff', *quick))}`", "diff", *quick, before, after, differs=True),
+        ckpt(
+            f"`ckpt {' '.join(('diff', *quick))}`",
+            "diff",
+            *quick,
+            before,
+            after,
+            differs=True,
+        ),
         ckpt("`ckpt stats`", "stats", before),
     ]
 
 
-def curves(setting: Setting, tensors: Sequence[int], shards: Sequence[int]) -> Iterator[Curve]:
+def curves(
+    setting: Setting, tensors: Sequence[int], shards: Sequence[int]
+) -> Iterator[Curve]:
     """Make the checkpoints one after the other, and measure the jobs on each."""
 
     def pair(unit: str, count: int) -> list[Path]:
@@ -111,18 +139,30 @@ def curves(setting: Setting, tensors: Sequence[int], shards: Sequence[int]) -> I
         else:
             write, suffix, options = write_shards, "_shards", ((16, 16),)
         return [
-            setting.made(setting.folder / f"{side}_{count}{suffix}", write, count, *options, fill)
+            setting.made(
+                setting.folder / f"{side}_{count}{suffix}", write, count, *options, fill
+            )
             for side, fill in (("before", 0.0), ("after", 1.0))
         ]
 
-    def points(unit: str, count: int, of: str, last: Sequence[Point] = ()) -> list[Point]:
-        """The points of the jobs of a unit: what they take over so many of another one."""
+    def points(
+        unit: str, count: int, of: str, last: Sequence[Point] = ()
+    ) -> list[Point]:
+        """The points of the jobs of a unit: what they take over so many of
+        another one.
+        """
         sides = pair(of, count)
         print(f"{count:,} {of}", file=sys.stderr)
-        given = jobs(unit, *(sides if of == "tensors" else [side / INDEX for side in sides]))
-        found = [expected(point, count) for point in last] or [Point(count, 0, 0, 0)] * len(given)
+        given = jobs(
+            unit, *(sides if of == "tensors" else [side / INDEX for side in sides])
+        )
+        found = [expected(point, count) for point in last] or [
+            Point(count, 0, 0, 0)
+        ] * len(given)
         running = [place for place, point in enumerate(found) if point.cpu <= _MOST]
-        results = timing.interleaved([given[place] for place in running], setting.sizes.runs)
+        results = timing.interleaved(
+            [given[place] for place in running], setting.sizes.runs
+        )
         for place, result in zip(running, results, strict=True):
             found[place] = Point(count, result.cpu, result.peak_mb, result.rounds)
         setting.forget(*sides)
@@ -133,16 +173,22 @@ def curves(setting: Setting, tensors: Sequence[int], shards: Sequence[int]) -> I
         columns: list[list[Point]] = []
         for count in counts:
             columns.append(points(unit, count, unit, columns[-1] if columns else ()))
-        for job, start, *row in zip(jobs(unit, Path(), Path()), starts, *columns, strict=True):
+        for job, start, *row in zip(
+            jobs(unit, Path(), Path()), starts, *columns, strict=True
+        ):
             yield Curve(job.name, unit, start, row)
 
 
 def expected(last: Point, count: int) -> Point:
-    """The point that a job has at a count if it grows in proportion, without a round."""
+    """The point that a job has at a count if it grows in proportion, without a
+    round.
+    """
     return Point(count, last.cpu * count / last.count, 0, 0)
 
 
-def document(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> dict[str, object]:
+def document(
+    about: dict[str, str | int], runs: int, found: Sequence[Curve]
+) -> dict[str, object]:
     """The one JSON document: the machine and each curve with its exponents."""
     return {
         "schema": SCHEMA,
@@ -164,7 +210,9 @@ def document(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> 
 
 
 def curves_of(text: str) -> tuple[dict[str, str | int], int, list[Curve]]:
-    """The machine, the rounds and the curves of a JSON document. Raises SystemExit for another text."""
+    """The machine, the rounds and the curves of a JSON document. Raises SystemExit for
+    another text.
+    """
     import json
 
     try:
@@ -182,7 +230,9 @@ def curves_of(text: str) -> tuple[dict[str, str | int], int, list[Curve]]:
         ]
         return found["machine"], found["runs"], read
     except (ValueError, KeyError, TypeError):
-        raise SystemExit("this is no document of `python -m benchmarks.growth --json`") from None
+        raise SystemExit(
+            "this is no document of `python -m benchmarks.growth --json`"
+        ) from None
 
 
 def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str:
@@ -193,13 +243,22 @@ def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str
 
     parts = [
         f"{machine_line(about)}\n"
-        f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The start is the same job on one tensor; the "
-        f"exponents are of what comes on top of it. A job of more than {_MOST:g} s is not run."
+        f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The "
+        "start is the same job on one tensor; the "
+        f"exponents are of what comes on top of it. A job of more than {_MOST:g} s is "
+        "not run."
     ]
     for unit in dict.fromkeys(curve.unit for curve in found):
         rows = [curve for curve in found if curve.unit == unit]
         counts = [plural(point.count, unit) for point in rows[0].points]
-        headings = ("job", "start", *counts, "CPU grows as", "memory grows as", "rounds")
+        headings = (
+            "job",
+            "start",
+            *counts,
+            "CPU grows as",
+            "memory grows as",
+            "rounds",
+        )
         parts.append(
             tabulate(
                 [cells(curve) for curve in rows],
@@ -246,18 +305,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.growth", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one document instead of the tables")
     parser.add_argument(
-        "--tensors", type=numbers, metavar="LIST", default=TENSORS, help="tensors in one file"
+        "--json", action="store_true", help="print one document instead of the tables"
     )
     parser.add_argument(
-        "--shards", type=numbers, metavar="LIST", default=SHARDS, help="shards of a checkpoint"
+        "--tensors",
+        type=numbers,
+        metavar="LIST",
+        default=TENSORS,
+        help="tensors in one file",
     )
     parser.add_argument(
-        "--runs", type=int, metavar="N", default=RUNS, help="rounds of each job that is not long"
+        "--shards",
+        type=numbers,
+        metavar="LIST",
+        default=SHARDS,
+        help="shards of a checkpoint",
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        metavar="N",
+        default=RUNS,
+        help="rounds of each job that is not long",
     )
     options = parser.parse_args()
-    if options.runs < 1 or any(count < 1 for count in chain(options.tensors, options.shards)):
+    if options.runs < 1 or any(
+        count < 1 for count in chain(options.tensors, options.shards)
+    ):
         raise SystemExit("--runs, --tensors and --shards must be above zero")
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
         folder = Path(temporary)
@@ -267,7 +342,11 @@ def main() -> None:
     if options.json:
         import json
 
-        print(json.dumps(document(about, options.runs, found), indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                document(about, options.runs, found), indent=1, ensure_ascii=False
+            )
+        )
         return
     print(lines(about, options.runs, found))
 

@@ -1,4 +1,6 @@
-"""`ckpt recipe` and `ckpt convert --recipe`, beside `ckpt diff` of as many bytes and beside a copy."""
+"""`ckpt recipe` and `ckpt convert --recipe`, beside `ckpt diff` of as many bytes and
+beside a copy.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def write_pairs(folder: Path, size_gb: float, experts: int) -> None:
     folder.mkdir()
     rng = np.random.default_rng(0)
     layers = max(2, round((size_gb * 1e9 - 4 * WORDS * HIDDEN) / LAYER_BYTES))
-    given = {"embed": _numbers(rng, WORDS, HIDDEN), "head": _numbers(rng, WORDS, HIDDEN)}
+    given = {
+        "embed": _numbers(rng, WORDS, HIDDEN),
+        "head": _numbers(rng, WORDS, HIDDEN),
+    }
     rows, columns = dict(given), dict(given)
     for layer in range(layers):
         own = {name: _numbers(rng, HIDDEN, HIDDEN) for name in ("q", "k", "v", "o")}
@@ -85,7 +90,11 @@ def _save(state: State, path: Path) -> None:
     end = 0
     for name, array in state.items():
         place = [end, end + array.nbytes]
-        header[name] = {"dtype": "BF16", "shape": list(array.shape), "data_offsets": place}
+        header[name] = {
+            "dtype": "BF16",
+            "shape": list(array.shape),
+            "data_offsets": place,
+        }
         end += array.nbytes
     data = json.dumps(header).encode()
     data += b" " * (-len(data) % 8)
@@ -99,13 +108,21 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     """A group for what searches, and one for what writes."""
     size_gb = setting.sizes.size_gb
     count = 6 * setting.sizes.items
-    folder = setting.made(setting.folder / f"layouts_{size_gb:g}GB", write_pairs, size_gb, count)
+    folder = setting.made(
+        setting.folder / f"layouts_{size_gb:g}GB", write_pairs, size_gb, count
+    )
     paths = {name: folder / f"{name}.safetensors" for name in SIDES}
     copy, recipe = folder / "copy.safetensors", folder / "recipe.json"
     again = ("cp", str(paths["given"]), str(copy))
-    diff = ckpt("`ckpt diff` of two equal files", "diff", paths["given"], copy, prepare=again)
+    diff = ckpt(
+        "`ckpt diff` of two equal files", "diff", paths["given"], copy, prepare=again
+    )
     searches = [
-        Case(f"recipe/{kind}", _search(f"{size_gb:g} GB, {kind}", paths["given"], paths[kind]), diff)
+        Case(
+            f"recipe/{kind}",
+            _search(f"{size_gb:g} GB, {kind}", paths["given"], paths[kind]),
+            diff,
+        )
         for kind in ("rows", "columns")
     ]
     if count:
@@ -114,14 +131,27 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     yield searches
     out = folder / "out.safetensors"
     for kind in ("rows", "columns"):
-        learn = join(_search("", paths["given"], paths[kind], "-o", recipe, "--force").command)
+        learn = join(
+            _search("", paths["given"], paths[kind], "-o", recipe, "--force").command
+        )
         remove = ("sh", "-c", f"rm -f {join([str(out)])}; {learn}")
-        line = f"{join(['cp', str(paths['given']), str(out)])} && sync {join([str(out)])}"
+        line = (
+            f"{join(['cp', str(paths['given']), str(out)])} && sync {join([str(out)])}"
+        )
         if sys.platform == "linux":
             line = line.replace("cp ", "cp --reflink=never ", 1)
         peer = Job("`cp` + `sync`", ("sh", "-c", line), prepare=("rm", "-f", str(out)))
         name = f"`ckpt convert --recipe`, {size_gb:g} GB, {kind}"
-        ours = ckpt(name, "convert", paths["given"], "--recipe", recipe, "-o", out, prepare=remove)
+        ours = ckpt(
+            name,
+            "convert",
+            paths["given"],
+            "--recipe",
+            recipe,
+            "-o",
+            out,
+            prepare=remove,
+        )
         yield [Case(f"layout/{kind}", ours, peer)]
     setting.forget(folder)
 

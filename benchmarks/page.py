@@ -15,11 +15,14 @@ from benchmarks.table import heading, lines, rows_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "speed.md"
 MARKS = ("bench", "growth")
-"""The words of the marks: `<!-- bench -->` begins a table, `<!-- /bench -->` ends it."""
+"""The words of the marks: `<!-- bench -->` begins a table, `<!-- /bench -->`
+ends it.
+"""
 
 
 def block(text: str) -> tuple[str, str]:
-    """Return the mark that a JSON document belongs to, and the lines of the page that it makes.
+    """Return the mark that a JSON document belongs to, and the lines of the page that
+    it makes.
 
     Raises SystemExit for another text.
     """
@@ -30,7 +33,9 @@ def block(text: str) -> tuple[str, str]:
 
 
 def put(page: str, mark: str, text: str) -> str:
-    """Return the page with the text between its marks. Raises SystemExit where one is missing."""
+    """Return the page with the text between its marks. Raises SystemExit where one is
+    missing.
+    """
     begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)

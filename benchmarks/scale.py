@@ -1,10 +1,12 @@
-"""How long 1 TB and 10 TB take on many machines: a model on paper, and a simulation in virtual time that checks it.
+"""How long 1 TB and 10 TB take on many machines: a model on paper, and a simulation in
+virtual time that checks it.
 
     python -m benchmarks.scale [--files 1000] [--workers 1,4,16,64] [--seed 1]
 
-The simulation makes the real tasks of `ckpt stats` over files in a store that does not exist, and asks the real reader
-which requests a worker sends for them. Then it plays all requests against latency, bandwidth, errors and machines that
-fail, with the real rule of retries. No time passes, and no byte but zeros.
+The simulation makes the real tasks of `ckpt stats` over files in a store that does not
+exist, and asks the real reader which requests a worker sends for them. Then it plays
+all requests against latency, bandwidth, errors and machines that fail, with the real
+rule of retries. No time passes, and no byte but zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ INDEX = "model.safetensors.index.json"
 
 
 class World(NamedTuple):
-    """What the time depends on. Seconds, bytes per second, and shares of requests that fail."""
+    """What the time depends on. Seconds, bytes per second, and shares of requests that
+    fail.
+    """
 
     workers: int = 16
     threads: int = 8
@@ -50,7 +54,9 @@ class World(NamedTuple):
     away: float = 60
     """Until another machine takes its place."""
     sending: float = 0.0011
-    """CPU of the scheduler for each task, the busiest process: docs/cluster.md has the measurement."""
+    """CPU of the scheduler for each task, the busiest process: docs/cluster.md has the
+    measurement.
+    """
 
     @property
     def slots(self) -> int:
@@ -63,7 +69,9 @@ class World(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The tasks: how many, their bytes, and the requests of each as their sizes. `opening` are those before the first."""
+    """The tasks: how many, their bytes, and the requests of each as their sizes.
+    `opening` are those before the first.
+    """
 
     tasks: int
     nbytes: int
@@ -78,7 +86,9 @@ class Work(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a run took: seconds until the last result, those before the first task, requests, and what was done twice."""
+    """What a run took: seconds until the last result, those before the first task,
+    requests, and what was done twice.
+    """
 
     results: int
     seconds: float
@@ -88,7 +98,7 @@ class Found(NamedTuple):
     lost: float
 
 
-# --- the real tasks and the real requests -----------------------------------------------------------------------------
+# --- the real tasks and the real requests ---------------------------------------------
 
 
 class _Bucket:
@@ -96,7 +106,9 @@ class _Bucket:
 
     def __init__(self, files: int) -> None:
         part = GIB // TENSORS
-        self.names = [f"model-{n + 1:05}-of-{files:05}.safetensors" for n in range(files)]
+        self.names = [
+            f"model-{n + 1:05}-of-{files:05}.safetensors" for n in range(files)
+        ]
         self._heads: dict[str, bytes] = {}
         weights: dict[str, str] = {}
         for number, name in enumerate(self.names):
@@ -127,7 +139,9 @@ class _Bucket:
         last = min(size, first + count)
         head = self._heads[name][first:last]
         self.asked.append(last - first)
-        return Answer(memoryview(head + bytes(last - first - len(head))), first, size, '"1"')
+        return Answer(
+            memoryview(head + bytes(last - first - len(head))), first, size, '"1"'
+        )
 
 
 class _Object(NamedTuple):
@@ -160,7 +174,8 @@ def _simulated(bucket: _Bucket) -> Iterator[None]:
 
 
 def work_of(files: int) -> Work:
-    """The tasks of `ckpt stats` over files of 1 GiB, and the requests of each, as ckpt makes them.
+    """The tasks of `ckpt stats` over files of 1 GiB, and the requests of each, as ckpt
+    makes them.
 
     Tasks that lie alike send the same requests: one of each kind is run, over zeros.
     """
@@ -213,7 +228,7 @@ def kind_of(parcel: Sequence[Any]) -> tuple[int, int]:
     return len(parcel), sum(task.nbytes for task in parcel)
 
 
-# --- on paper ---------------------------------------------------------------------------------------------------------
+# --- on paper -------------------------------------------------------------------------
 
 
 def _pauses() -> list[float]:
@@ -242,23 +257,41 @@ def model(work: Work, world: World) -> Found:
     def request(nbytes: float) -> float:
         """Seconds of a request with its retries."""
         once = world.latency + nbytes / world.rate
-        failed = world.latency + (world.cut / fails * nbytes / 2 / world.rate if fails else 0)
-        return once + sum((failed + pause) * fails ** (number + 1) for number, pause in enumerate(pauses))
+        failed = world.latency + (
+            world.cut / fails * nbytes / 2 / world.rate if fails else 0
+        )
+        return once + sum(
+            (failed + pause) * fails ** (number + 1)
+            for number, pause in enumerate(pauses)
+        )
 
     again = sum(fails ** (number + 1) for number in range(len(pauses)))
-    opening = sum(map(request, work.opening[:1])) + sum(map(request, work.opening[1:])) / _AT_ONCE
+    opening = (
+        sum(map(request, work.opening[:1]))
+        + sum(map(request, work.opening[1:])) / _AT_ONCE
+    )
     kinds = Counter(work.patterns)
-    asking = sum(count * sum(map(request, pattern)) for pattern, count in kinds.items()) / work.tasks
+    asking = (
+        sum(count * sum(map(request, pattern)) for pattern, count in kinds.items())
+        / work.tasks
+    )
     each = asking + work.each / world.compute
     losses = (each / 2 + world.away) / world.between_losses
     working = work.tasks * each / world.slots * (1 + losses)
     slowest = max(working + each / 2, work.tasks * world.sending + each)
     requests = len(work.opening) + sum(map(len, work.patterns))
     lost = world.workers * working / world.between_losses * world.threads
-    return Found(work.tasks, opening + slowest, opening, requests * (1 + again), requests * again, lost)
+    return Found(
+        work.tasks,
+        opening + slowest,
+        opening,
+        requests * (1 + again),
+        requests * again,
+        lost,
+    )
 
 
-# --- in virtual time --------------------------------------------------------------------------------------------------
+# --- in virtual time ------------------------------------------------------------------
 
 
 class _Clock:
@@ -295,7 +328,8 @@ class _Clock:
 
 
 def simulate(work: Work, world: World, seed: int = 1) -> Found:
-    """One run in virtual time: each thread takes the next task; what a lost machine was doing is done again.
+    """One run in virtual time: each thread takes the next task; what a lost machine was
+    doing is done again.
 
     Raises NotOpenedError where a request fails more often than it is tried.
     """
@@ -356,18 +390,23 @@ class _Losses:
         self.at += self._chance.expovariate(1 / self._world.between_losses)
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------
 
 
 def lines(work: Work, worlds: Iterable[World], seed: int) -> Iterator[str]:
     """The rows of the table, model beside simulation."""
-    yield "| data | tasks | machines | requests | tried again | tasks done twice | opening | model | simulation |"
+    yield (
+        "| data | tasks | machines | requests | tried again | tasks done twice | "
+        "opening | model | simulation |"
+    )
     yield "|---|---|---|---|---|---|---|---|---|"
     for world in worlds:
         paper, found = model(work, world), simulate(work, world, seed)
         yield (
-            f"| {work.nbytes / 1e12:.1f} TB | {work.tasks:,} | {world.workers} × {world.threads} threads |"
-            f" {found.requests:,.0f} | {found.retries:,.0f} | {found.lost:,.0f} | {found.opening:,.0f} s |"
+            f"| {work.nbytes / 1e12:.1f} TB | {work.tasks:,} | {world.workers} × "
+            f"{world.threads} threads |"
+            f" {found.requests:,.0f} | {found.retries:,.0f} | {found.lost:,.0f} | "
+            f"{found.opening:,.0f} s |"
             f" {paper.seconds:,.0f} s | {found.seconds:,.0f} s |"
         )
 
@@ -377,12 +416,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--files", type=int, default=1000, metavar="N", help="files of 1 GiB")
-    parser.add_argument("--workers", default="1,4,16,64", metavar="LIST", help="machines")
+    parser.add_argument(
+        "--files", type=int, default=1000, metavar="N", help="files of 1 GiB"
+    )
+    parser.add_argument(
+        "--workers", default="1,4,16,64", metavar="LIST", help="machines"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     options = parser.parse_args()
     work = work_of(options.files)
-    for line in lines(work, [World(workers=int(each)) for each in options.workers.split(",")], options.seed):
+    for line in lines(
+        work,
+        [World(workers=int(each)) for each in options.workers.split(",")],
+        options.seed,
+    ):
         print(line)
 
 

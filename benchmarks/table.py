@@ -1,4 +1,6 @@
-"""The rows of the table: a job beside its peer, judged against its target. As a GitHub table and as one JSON document."""
+"""The rows of the table: a job beside its peer, judged against its target. As a GitHub
+table and as one JSON document.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _NONE = "–"
 
 
 class Cost(NamedTuple):
-    """The medians of a job: seconds of wall time, CPU seconds with those of children, peak memory in 10⁶ bytes.
+    """The medians of a job: seconds of wall time, CPU seconds with those of children,
+    peak memory in 10⁶ bytes.
 
     `rounds` is the number of runs that they cover.
     """
@@ -73,7 +76,9 @@ class Row(NamedTuple):
 
     @property
     def missed(self) -> list[str]:
-        """The kinds of target that are missed: `wall`, `CPU`, `time`, `memory`. A measure that lacks counts as missed."""
+        """The kinds of target that are missed: `wall`, `CPU`, `time`, `memory`. A
+        measure that lacks counts as missed.
+        """
         target = self.target
         pairs = (
             ("wall", self.wall_ratio, target.wall),
@@ -82,7 +87,11 @@ class Row(NamedTuple):
             ("CPU", self.more_cpu_ms, target.more_cpu_ms),
             ("memory", self.ours.peak_mb, target.memory_mb),
         )
-        return [name for name, is_, most in pairs if most is not None and (is_ is None or not is_ <= most)]
+        return [
+            name
+            for name, is_, most in pairs
+            if most is not None and (is_ is None or not is_ <= most)
+        ]
 
     @property
     def wants(self) -> bool:
@@ -91,7 +100,9 @@ class Row(NamedTuple):
 
 
 def cells(row: Row) -> list[str]:
-    """The row as text, under HEADINGS. The result has a figure for each kind of target."""
+    """The row as text, under HEADINGS. The result has a figure for each kind of
+    target.
+    """
     ours, peer, target = row.ours, row.peer, row.target
     result, wanted = [], []
     if row.wall_ratio is not None and (target.wall is not None or not row.wants):
@@ -106,7 +117,9 @@ def cells(row: Row) -> list[str]:
         result += [f"{row.more_ms:+.0f} ms"] if row.more_ms is not None else []
     if target.more_cpu_ms is not None:
         wanted.append(f"≤ +{target.more_cpu_ms:,.0f} ms CPU")
-        result += [f"{row.more_cpu_ms:+,.0f} ms CPU"] if row.more_cpu_ms is not None else []
+        result += (
+            [f"{row.more_cpu_ms:+,.0f} ms CPU"] if row.more_cpu_ms is not None else []
+        )
     if target.memory_mb is not None:
         wanted.append(f"≤ {target.memory_mb:.0f} MB")
         result.append(f"{ours.peak_mb:.0f} MB")
@@ -123,7 +136,9 @@ def cells(row: Row) -> list[str]:
         f"missed: {', '.join(missed)}" if missed else "yes" if row.wants else _NONE,
         f"{ours.peak_mb:.1f}",
         f"{peer.peak_mb:.1f}" if peer else _NONE,
-        f"{ours.rounds} / {peer.rounds}" if peer and peer.rounds != ours.rounds else f"{ours.rounds}",
+        f"{ours.rounds} / {peer.rounds}"
+        if peer and peer.rounds != ours.rounds
+        else f"{ours.rounds}",
     ]
 
 
@@ -138,7 +153,9 @@ def table(rows: Sequence[Row]) -> str:
 
     align = ("left", "left", *["right"] * 6, "left", *["right"] * 3)
     lines = [[cell.replace("|", "\\|") for cell in cells(row)] for row in rows]
-    text: str = tabulate(lines, HEADINGS, tablefmt="github", colalign=align, disable_numparse=True)
+    text: str = tabulate(
+        lines, HEADINGS, tablefmt="github", colalign=align, disable_numparse=True
+    )
     return text
 
 
@@ -151,7 +168,8 @@ def missed_line(rows: Sequence[Row]) -> str:
 
 
 def left_out_line(rows: Sequence[Row]) -> str:
-    """The keys of the targets that nothing was measured for; empty where there are none.
+    """The keys of the targets that nothing was measured for; empty where there are
+    none.
 
     A file is copied or shares its blocks, as the disk can: one of both rows is enough.
     """
@@ -166,7 +184,9 @@ def left_out_line(rows: Sequence[Row]) -> str:
 
 
 def lines(rows: Sequence[Row], whole: bool = True) -> str:
-    """The table and the targets that are missed; those that are not measured too, of a `whole` run of all groups."""
+    """The table and the targets that are missed; those that are not measured too, of a
+    `whole` run of all groups.
+    """
     parts = table(rows), missed_line(rows), left_out_line(rows) if whole else ""
     return "\n\n".join(part for part in parts if part)
 
@@ -198,7 +218,8 @@ def document(
 
 
 def rows_of(text: str) -> tuple[dict[str, str | int], dict[str, object], list[Row]]:
-    """The machine, the sizes and the rows of a JSON document. Targets are those of today.
+    """The machine, the sizes and the rows of a JSON document. Targets are those of
+    today.
 
     Raises SystemExit when it is none.
     """
@@ -209,26 +230,36 @@ def rows_of(text: str) -> tuple[dict[str, str | int], dict[str, object], list[Ro
         if found["schema"] != "ckpt.benchmarks" or found["version"] != VERSION:
             raise ValueError
         rows = [
-            Row(row["key"], Cost(**row["ckpt"]), Cost(**row["peer"]) if row["peer"] else None)
+            Row(
+                row["key"],
+                Cost(**row["ckpt"]),
+                Cost(**row["peer"]) if row["peer"] else None,
+            )
             for row in found["rows"]
         ]
         return found["machine"], found["sizes"], rows
     except (ValueError, KeyError, TypeError):
-        raise SystemExit("this is no document of `python -m benchmarks --json`") from None
+        raise SystemExit(
+            "this is no document of `python -m benchmarks --json`"
+        ) from None
 
 
 def heading(machine: dict[str, str | int], sizes: dict[str, object]) -> str:
     """The lines above the table: what the numbers depend on."""
     return (
         f"{machine_line(machine)}\n"
-        f"Whole processes, interleaved, warm cache; ckpt is {machine['ckpt']}. {rule(int(str(sizes['runs'])))}"
+        f"Whole processes, interleaved, warm cache; ckpt is {machine['ckpt']}. "
+        f"{rule(int(str(sizes['runs'])))}"
     )
 
 
 def machine_line(machine: dict[str, str | int]) -> str:
     """The machine and the versions, in one line."""
-    versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "torch", "typer", "numpy"))
+    versions = ", ".join(
+        f"{name} {machine[name]}" for name in ("python", "torch", "typer", "numpy")
+    )
     return (
-        f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory_gb']} GB of memory, "
+        f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory_gb']} GB of "
+        "memory, "
         f"{machine['file_system']}; {versions}."
     )

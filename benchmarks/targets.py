@@ -1,4 +1,6 @@
-"""The targets: what each job may cost beside its peer, for the sizes of a full run. They are here and nowhere else."""
+"""The targets: what each job may cost beside its peer, for the sizes of a full run.
+They are here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from typing import NamedTuple
 class Target(NamedTuple):
     """What a row wants at most; None wants nothing of that kind.
 
-    `wall` and `cpu` are multiples of the peer's seconds, `more_ms` are milliseconds of wall time beyond the peer's,
-    `more_cpu_ms` those of CPU time, `memory_mb` is the peak of ckpt alone, in 10⁶ bytes.
+    `wall` and `cpu` are multiples of the peer's seconds, `more_ms` are milliseconds of
+    wall time beyond the peer's, `more_cpu_ms` those of CPU time, `memory_mb` is the
+    peak of ckpt alone, in 10⁶ bytes.
     """
 
     wall: float | None = None
@@ -30,7 +33,9 @@ DIFF_WALL = {
     "c64": 5.0,
     "i64": 4.0,
 }
-"""The multiples of the wall time of `cmp` that `diff` may take over two files of a type whose every element changed."""
+"""The multiples of the wall time of `cmp` that `diff` may take over two files of a type
+whose every element changed.
+"""
 
 TARGETS: dict[str, Target] = {
     "start/version": Target(cpu=2),
@@ -50,7 +55,10 @@ TARGETS: dict[str, Target] = {
     "diff/quick": Target(wall=0.5),
     "diff/f32-torch": Target(wall=1 / 5),
     "diff/small-tensors": Target(wall=0.5),
-    **{f"diff/{name}": Target(wall=wall, memory_mb=150) for name, wall in DIFF_WALL.items()},
+    **{
+        f"diff/{name}": Target(wall=wall, memory_mb=150)
+        for name, wall in DIFF_WALL.items()
+    },
     **{f"stats/{name}": Target(wall=1.3) for name in DIFF_WALL},
     **{f"stats/{name}-torch": Target(wall=1 / 5) for name in DIFF_WALL},
     "verify/zip": Target(wall=0.6),
@@ -77,6 +85,10 @@ TARGETS: dict[str, Target] = {
     "dcp/write-torch": Target(wall=1),
     "dcp/items": Target(wall=8, memory_mb=150),
     "dcp/metadata": Target(cpu=1, memory_mb=150),
-    "cluster/tasks": Target(more_cpu_ms=5000, memory_mb=150),  # 5 ms for each of 1,000 tasks
+    "cluster/tasks": Target(
+        more_cpu_ms=5000, memory_mb=150
+    ),  # 5 ms for each of 1,000 tasks
 }
-"""The target of each row, by its key. `rehome/shared` and `strip/shared` hold where the disk can share blocks."""
+"""The target of each row, by its key. `rehome/shared` and `strip/shared` hold where the
+disk can share blocks.
+"""

@@ -1,9 +1,11 @@
-"""Looks at 1 TB in 10,000 shards that nobody stores, with default limits: do the commands work, and what do they ask for?
+"""Looks at 1 TB in 10,000 shards that nobody stores, with default limits: do the
+commands work, and what do they ask for?
 
     python -m benchmarks.terabyte [--shards 10000] [--delay 50] [--limit 600] [JOB ...]
 
-Headers are made up and data are zeros (`benchmarks.serving`), behind an S3 with lists and a web server with an index. It exits 1
-when a command fails or takes longer than the limit, in seconds.
+Headers are made up and data are zeros (`benchmarks.serving`), behind an S3 with lists
+and a web server with an index. It exits 1 when a command fails or takes longer than the
+limit, in seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import timing
-from benchmarks.distant import BUCKET, INDEX, MADE_BYTES, Addresses, serving, taken, variables
+from benchmarks.distant import (
+    BUCKET,
+    INDEX,
+    MADE_BYTES,
+    Addresses,
+    serving,
+    taken,
+    variables,
+)
 from benchmarks.setting import ckpt_command
 from benchmarks.timing import Job
 
@@ -24,7 +34,9 @@ HEADINGS = ("job", "works", "requests", "at once", "MB received", "seconds", "pe
 
 
 class Look(NamedTuple):
-    """A job and what came of it. `problem` is empty where it worked. Bytes received, and peak memory in bytes."""
+    """A job and what came of it. `problem` is empty where it worked. Bytes received,
+    and peak memory in bytes.
+    """
 
     name: str
     problem: str
@@ -48,7 +60,9 @@ def jobs(addresses: Addresses, shards: int) -> dict[str, tuple[str, ...]]:
     }
 
 
-def looks(shards: int, delay: int, limit: int, only: Sequence[str] = ()) -> Iterator[Look]:
+def looks(
+    shards: int, delay: int, limit: int, only: Sequence[str] = ()
+) -> Iterator[Look]:
     """Runs the jobs, or some of them. Raises SystemExit for an unknown name."""
     with (
         tempfile.TemporaryDirectory(prefix="ckpt-bench-") as folder,
@@ -57,10 +71,19 @@ def looks(shards: int, delay: int, limit: int, only: Sequence[str] = ()) -> Iter
         found = jobs(addresses, shards)
         if unknown := set(only) - found.keys():
             raise SystemExit(f"unknown job {min(unknown)!r}: {', '.join(found)}")
-        environment = [f"{name}={value}" for name, value in variables(addresses).items()]
+        environment = [
+            f"{name}={value}" for name, value in variables(addresses).items()
+        ]
         for name in only or found:
             print(name, file=sys.stderr)
-            command = ("env", *environment, "timeout", str(limit), *ckpt_command(), *found[name])
+            command = (
+                "env",
+                *environment,
+                "timeout",
+                str(limit),
+                *ckpt_command(),
+                *found[name],
+            )
             yield look(Job(name, command), addresses)
 
 
@@ -74,7 +97,15 @@ def look(job: Job, addresses: Addresses) -> Look:
         sample = timing.Sample(float("nan"), 0, 0)
         problem = "not done in time" if "exit code 124" in said[0] else said[-1]
     counts = taken(addresses)
-    return Look(job.name, problem, counts.requests, counts.most, counts.bytes, sample.seconds, sample.peak)
+    return Look(
+        job.name,
+        problem,
+        counts.requests,
+        counts.most,
+        counts.bytes,
+        sample.seconds,
+        sample.peak,
+    )
 
 
 def table(found: Sequence[Look]) -> str:
@@ -102,13 +133,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.terabyte", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help="such as 'inspect, s3'; default: all")
-    parser.add_argument("--shards", type=int, default=10_000, metavar="N", help="of 100 MB each")
-    parser.add_argument("--delay", type=int, default=50, metavar="MS", help="before each answer")
-    parser.add_argument("--limit", type=int, default=600, metavar="S", help="the most seconds of a job")
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOB", help="such as 'inspect, s3'; default: all"
+    )
+    parser.add_argument(
+        "--shards", type=int, default=10_000, metavar="N", help="of 100 MB each"
+    )
+    parser.add_argument(
+        "--delay", type=int, default=50, metavar="MS", help="before each answer"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=600, metavar="S", help="the most seconds of a job"
+    )
     options = parser.parse_args()
     found = list(looks(options.shards, options.delay, options.limit, options.jobs))
-    print(f"{options.shards * MADE_BYTES / 1e12:g} TB in {options.shards:,} shards at {options.delay} ms.\n")
+    print(
+        f"{options.shards * MADE_BYTES / 1e12:g} TB in {options.shards:,} shards at "
+        f"{options.delay} ms.\n"
+    )
     print(table(found))
     if any(row.problem for row in found):
         sys.exit(1)

@@ -1,8 +1,11 @@
-"""Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""
+"""Inspect, compare and migrate PyTorch checkpoints, without running anything
+they name.
+"""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
+# that of `typing`, whose import would be the longest part of importing this package
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ckpt.commands.convert.api import convert
     from ckpt.commands.diff.api import diff

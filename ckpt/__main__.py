@@ -1,11 +1,15 @@
-"""`python -m ckpt`, which is the command `ckpt` too. Nothing is imported before signals are handled."""
+"""`python -m ckpt`, which is the command `ckpt` too. Nothing is imported before signals
+are handled.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-TYPE_CHECKING = False  # that of `typing`, whose import takes as long as all of `--version`
+TYPE_CHECKING = (
+    False  # that of `typing`, whose import takes as long as all of `--version`
+)
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -32,11 +36,15 @@ def _program() -> int:
 
 
 def _told() -> bool:
-    """Print the version before anything else is imported. Where that fails, the program does it, and says why not."""
+    """Print the version before anything else is imported. Where that fails, the program
+    does it, and says why not.
+    """
     from ckpt import __version__
 
     try:
-        os.write(1, f"ckpt {__version__}\n".encode())  # past the buffer: what fails leaves nothing behind
+        os.write(
+            1, f"ckpt {__version__}\n".encode()
+        )  # past the buffer: what fails leaves nothing behind
     except OSError:
         return False
     return True

@@ -1,4 +1,6 @@
-"""The hooks of extensions: modules that the core asks for by name, so that it works without any of them."""
+"""The hooks of extensions: modules that the core asks for by name, so that it works
+without any of them.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ HOOKS = {
     "url location": "ckpt.ext.remote.location",
     "url target": "ckpt.ext.remote.target",
 }
-"""The names by which the core asks for modules of extensions. No other module of the core names one."""
+"""The names by which the core asks for modules of extensions. No other module of the
+core names one.
+"""
 
 
 NEEDS = {
     "archives": ("torchscript",),  # the code in a torch.package is the same language
     "cluster": ("remote",),  # a worker opens URLs by itself
     "deepspeed": ("dcp",),  # a universal checkpoint names its folders alike
-    "folders": ("dcp",),  # a folder holds a distributed checkpoint, whose tensors get names of its own
+    "folders": (
+        "dcp",
+    ),  # a folder holds a distributed checkpoint, whose tensors get names of its own
     "live": ("warmstart",),  # `load_into` carries out its plan
     "resizing": ("warmstart",),  # the tensors that a warm start needs in other shapes
 }
@@ -46,7 +52,8 @@ NEEDS = {
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether the folder of the extension that a module lies in is there, and of those that it needs.
+    """Tell whether the folder of the extension that a module lies in is there, and of
+    those that it needs.
 
     Nothing of them is imported.
     """
@@ -59,17 +66,22 @@ def is_installed(module: str) -> bool:
 
 
 def load_hook(name: str) -> ModuleType:
-    """Return the module of a row of `HOOKS`. Raises UsageError where its extension was taken out.
+    """Return the module of a row of `HOOKS`. Raises UsageError where its extension was
+    taken out.
 
     For what a user asks for: `find_hook` is for what an extension adds to any answer.
     """
     hook = find_hook(name)
     if hook is None:
-        raise UsageError(f"this needs {HOOKS[name].rpartition('.')[0]}, which is not installed here")
+        raise UsageError(
+            f"this needs {HOOKS[name].rpartition('.')[0]}, which is not installed here"
+        )
     return hook
 
 
 def find_hook(name: str) -> ModuleType | None:
-    """Return the module of a row of `HOOKS`, or None where its extension was taken out."""
+    """Return the module of a row of `HOOKS`, or None where its extension was
+    taken out.
+    """
     module = HOOKS[name]
     return import_module(module) if is_installed(module) else None

@@ -1,16 +1,19 @@
-"""Makes the sample checkpoints of this folder: small files, each named for the one thing it shows.
+"""Makes the sample checkpoints of this folder: small files, each named for the one
+thing it shows.
 
     python sample_checkpoints/make_samples.py [FOLDER]
 
-Writes into its own folder unless another is given. It needs torch (the `dev` extra pins the version), no GPU
-and no network, and writes the same bytes every time it is run on one machine with one torch. README.md beside
-it has a row for each file.
+Writes into its own folder unless another is given. It needs torch (the `dev` extra pins
+the version), no GPU and no network, and writes the same bytes every time it is run on
+one machine with one torch. README.md beside it has a row for each file.
 
 Three tricks are worth knowing:
 
-* A file "saved on cuda:0" is made without a GPU: torch asks one function, `torch.serialization.location_tag`,
-  where a storage lives, and writes down the answer. `save` replaces that function for as long as it saves.
-* A class "that is not importable" is defined here, and passes for another module's while it is pickled.
+* A file "saved on cuda:0" is made without a GPU: torch asks one function,
+  `torch.serialization.location_tag`, where a storage lives, and writes down the answer.
+  `save` replaces that function for as long as it saves.
+* A class "that is not importable" is defined here, and passes for another module's
+  while it is pickled.
 * `hostile.pth` and the Python 2 file are written, never loaded.
 """
 
@@ -63,7 +66,9 @@ SAMPLES: list[Callable[[Path], None]] = []
 
 
 def sample(make: Callable[[Path], None]) -> Callable[[Path], None]:
-    """Adds a function to the list of those that `main` calls, each with the seed set anew."""
+    """Adds a function to the list of those that `main` calls, each with the seed set
+    anew.
+    """
     SAMPLES.append(make)
     return make
 
@@ -72,14 +77,18 @@ def sample(make: Callable[[Path], None]) -> Callable[[Path], None]:
 
 
 class NumberedStorage(str):
-    """Stands for `str` in torch's legacy writer, which names a storage by its address: here by its turn."""
+    """Stands for `str` in torch's legacy writer, which names a storage by its address:
+    here by its turn.
+    """
 
     addresses: dict[object, str] = {}  # noqa: RUF012  # mock.patch.dict empties it between two files
 
     def __new__(cls, value: object = "") -> Any:
         if not isinstance(value, int):
             return str(value)
-        return cls.addresses.setdefault(value, str(94_218_604_831_040 + 64 * len(cls.addresses)))
+        return cls.addresses.setdefault(
+            value, str(94_218_604_831_040 + 64 * len(cls.addresses))
+        )
 
 
 def save(
@@ -90,28 +99,36 @@ def save(
     except_on: Mapping[int | None, Iterable[Tensor]] | None = None,
     legacy: bool = False,
 ) -> None:
-    """Saves `value` as if its tensors were on `cuda:{gpu}`; None is the CPU, where they are.
+    """Saves `value` as if its tensors were on `cuda:{gpu}`; None is the CPU, where they
+    are.
 
-    `except_on` gives another GPU (or None) for some of them. `legacy` writes the format that was the default
-    before torch 1.6.
+    `except_on` gives another GPU (or None) for some of them. `legacy` writes the format
+    that was the default before torch 1.6.
     """
     true_tag: Callable[[Any], str] = torch.serialization.location_tag
     exceptions = {
-        tensor.data_ptr(): index for index, tensors in (except_on or {}).items() for tensor in tensors
+        tensor.data_ptr(): index
+        for index, tensors in (except_on or {}).items()
+        for tensor in tensors
     }
 
     def tag(storage: Any) -> str:
         index = exceptions.get(storage.data_ptr(), gpu)
         if index is None:
             return true_tag(storage)
-        return f"cuda:{index}"  # a new string each time, as torch makes it: pickle then spells out every one
+        # a new string each time, as torch makes it: pickle then spells out every one
+        return f"cuda:{index}"
 
     with (
         mock.patch.object(torch.serialization, "location_tag", tag),
-        mock.patch.object(torch.serialization, "str", NumberedStorage if legacy else str, create=True),
+        mock.patch.object(
+            torch.serialization, "str", NumberedStorage if legacy else str, create=True
+        ),
         mock.patch.dict(NumberedStorage.addresses, clear=True),
     ):
-        if legacy or path.suffix == ".ckpt":  # torch refuses a path of this suffix ("invalid file name")
+        if (
+            legacy or path.suffix == ".ckpt"
+        ):  # torch refuses a path of this suffix ("invalid file name")
             with path.open("wb") as file:
                 torch.save(value, file, _use_new_zipfile_serialization=not legacy)
         else:
@@ -120,7 +137,9 @@ def save(
 
 @contextlib.contextmanager
 def defined_in(module: str, *classes: type) -> Iterator[None]:
-    """Lets `classes` pass for members of `module`, which nobody can import afterwards."""
+    """Lets `classes` pass for members of `module`, which nobody can import
+    afterwards.
+    """
     homes = [(cls, cls.__module__) for cls in classes]
     package = module.partition(".")[0]  # pickle imports it too
     names = [name for name in (package, module) if name not in sys.modules]
@@ -139,7 +158,9 @@ def defined_in(module: str, *classes: type) -> Iterator[None]:
 
 @contextlib.contextmanager
 def group_of_one() -> Iterator[None]:
-    """A process group of this process alone: DistributedDataParallel wraps nothing without one."""
+    """A process group of this process alone: DistributedDataParallel wraps nothing
+    without one.
+    """
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         yield
@@ -191,7 +212,9 @@ def ddp_run_with_an_unused_layer(folder: Path) -> None:
     with group_of_one():
         model = DistributedDataParallel(ConvNet(), find_unused_parameters=True)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        for epoch, (name, best_acc) in enumerate([("ddp_before.pth", 0.4125), ("ddp_after.pth", 0.4380)]):
+        for epoch, (name, best_acc) in enumerate(
+            [("ddp_before.pth", 0.4125), ("ddp_after.pth", 0.4380)]
+        ):
             step(model, optimizer, 8, 3, 8, 8)
             training = {
                 "model": model.state_dict(),
@@ -208,7 +231,9 @@ def snapshots_around_a_step(folder: Path) -> None:
         net = ConvNet()
         net.fc1.bias.requires_grad_(False)
         model = DistributedDataParallel(net)
-        optimizer = torch.optim.Adam(parameter for parameter in net.parameters() if parameter.requires_grad)
+        optimizer = torch.optim.Adam(
+            parameter for parameter in net.parameters() if parameter.requires_grad
+        )
         ckpt.snapshot(model, folder / "snapshot_before.pth")
         step(model, optimizer, 8, 3, 8, 8)
         ckpt.snapshot(model, folder / "snapshot_after.pth", optimizer)
@@ -219,7 +244,11 @@ class Branch(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.stem, self.gate, self.head = (
+            nn.Linear(8, 8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 4),
+        )
         self.experts = [nn.Linear(8, 8) for _ in range(2)]
         self.steps = [self.stem, self.head]
 
@@ -237,7 +266,9 @@ def snapshots_of_two_ranks(folder: Path) -> None:
     for rank in range(2):
         model = copy.deepcopy(first)
         model(torch.randn(4, 8), rank == 0).square().mean().backward()
-        with mock.patch.object(snapshots, "_rank_and_world", lambda torch, rank=rank: (rank, 2)):
+        with mock.patch.object(
+            snapshots, "_rank_and_world", lambda torch, rank=rank: (rank, 2)
+        ):
             ckpt.snapshot(model, folder / "branch.pth", ranks="all")
 
 
@@ -319,9 +350,13 @@ def lightning_checkpoint(folder: Path) -> None:
         step(net, optimizer, 16, 8)
         scheduler.step()
     state = optimizer.state_dict()
-    counters = [entry["step"] for entry in state["state"].values()]  # Adam keeps these on the CPU
+    counters = [
+        entry["step"] for entry in state["state"].values()
+    ]  # Adam keeps these on the CPU
     done = {"ready": 500, "completed": 500, "started": 500, "processed": 500}
-    monitor = "ModelCheckpoint{'monitor': 'val_acc', 'mode': 'max', 'every_n_epochs': 1}"
+    monitor = (
+        "ModelCheckpoint{'monitor': 'val_acc', 'mode': 'max', 'every_n_epochs': 1}"
+    )
     checkpoint = {
         "epoch": 4,
         "global_step": 500,
@@ -331,8 +366,14 @@ def lightning_checkpoint(folder: Path) -> None:
             "fit_loop": {
                 "state_dict": {},
                 "epoch_loop.state_dict": {"_batches_that_stepped": 500},
-                "epoch_loop.batch_progress": {"total": done, "current": dict(done), "is_last_batch": True},
-                "epoch_progress": {"total": {"ready": 5, "completed": 4, "started": 5, "processed": 5}},
+                "epoch_loop.batch_progress": {
+                    "total": done,
+                    "current": dict(done),
+                    "is_last_batch": True,
+                },
+                "epoch_progress": {
+                    "total": {"ready": 5, "completed": 4, "started": 5, "processed": 5}
+                },
             },
             "validate_loop": {"state_dict": {}},
         },
@@ -341,7 +382,9 @@ def lightning_checkpoint(folder: Path) -> None:
                 "monitor": "val_acc",
                 "best_model_score": torch.tensor(0.8125),
                 "best_model_path": "checkpoints/epoch=4-step=500.ckpt",
-                "best_k_models": {"checkpoints/epoch=4-step=500.ckpt": torch.tensor(0.8125)},
+                "best_k_models": {
+                    "checkpoints/epoch=4-step=500.ckpt": torch.tensor(0.8125)
+                },
                 "last_model_path": "",
             }
         },
@@ -372,7 +415,9 @@ def language_model_in_half_precision(folder: Path) -> None:
         return tree(
             self_attn=tree(**{f"{name}_proj": linear(width, width) for name in "qkvo"}),
             mlp=tree(
-                gate_proj=linear(width, inner), up_proj=linear(width, inner), down_proj=linear(inner, width)
+                gate_proj=linear(width, inner),
+                up_proj=linear(width, inner),
+                down_proj=linear(inner, width),
             ),
             input_layernorm=nn.RMSNorm(width),
             post_attention_layernorm=nn.RMSNorm(width),
@@ -404,7 +449,9 @@ _LLAMA = (
     ("post_attention_layernorm", "ffn_norm"),
     ("lm_head", "output"),
 )
-"""What transformers and llama.cpp call the same tensors. The longer names come first where one holds another."""
+"""What transformers and llama.cpp call the same tensors. The longer names come first
+where one holds another.
+"""
 
 
 @sample
@@ -418,7 +465,9 @@ def quantized(folder: Path) -> None:
         return tree(
             self_attn=tree(**{f"{name}_proj": linear(width, width) for name in "qkvo"}),
             mlp=tree(
-                gate_proj=linear(width, inner), up_proj=linear(width, inner), down_proj=linear(inner, width)
+                gate_proj=linear(width, inner),
+                up_proj=linear(width, inner),
+                down_proj=linear(inner, width),
             ),
             input_layernorm=nn.RMSNorm(width),
             post_attention_layernorm=nn.RMSNorm(width),
@@ -437,8 +486,14 @@ def quantized(folder: Path) -> None:
     (folder / "llama_base.safetensors").write_bytes(data)
     rows = []
     for name, row in state.items():
-        if "q_proj" in name or "k_proj" in name:  # llama.cpp turns pairs of neighbours, not of halves
-            row = row.view(heads, 2, width // heads // 2, width).transpose(1, 2).reshape(width, width)
+        if (
+            "q_proj" in name or "k_proj" in name
+        ):  # llama.cpp turns pairs of neighbours, not of halves
+            row = (
+                row.view(heads, 2, width // heads // 2, width)
+                .transpose(1, 2)
+                .reshape(width, width)
+            )
         for theirs, ours in sorted(_LLAMA, key=lambda pair: -len(pair[0])):
             name = name.replace(theirs, ours)
         rows.append((name, row.float()))
@@ -446,7 +501,9 @@ def quantized(folder: Path) -> None:
 
 
 def gguf_of(rows: Iterable[tuple[str, Tensor]]) -> bytes:
-    """A GGUF file with matrices as Q8_0 and the rest as float32, as llama-quantize writes it."""
+    """A GGUF file with matrices as Q8_0 and the rest as float32, as llama-quantize
+    writes it.
+    """
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
@@ -457,18 +514,35 @@ def gguf_of(rows: Iterable[tuple[str, Tensor]]) -> bytes:
         "general.license": "mit",
         "tokenizer.chat_template": "{{ messages }}",
     }
-    numbers = {"llama.block_count": 2, "llama.embedding_length": 32, "llama.attention.head_count": 2}
-    pairs = [text(key) + struct.pack("<I", 8) + text(value) for key, value in values.items()]
-    pairs += [text(key) + struct.pack("<II", 4, value) for key, value in numbers.items()]
+    numbers = {
+        "llama.block_count": 2,
+        "llama.embedding_length": 32,
+        "llama.attention.head_count": 2,
+    }
+    pairs = [
+        text(key) + struct.pack("<I", 8) + text(value) for key, value in values.items()
+    ]
+    pairs += [
+        text(key) + struct.pack("<II", 4, value) for key, value in numbers.items()
+    ]
     tokens = b"".join(text(f"word {number}") for number in range(40))
     pairs.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 40) + tokens)
     infos, body = b"", b""
     for name, row in rows:
         sizes = struct.pack(f"<I{row.dim()}Q", row.dim(), *reversed(row.shape))
-        infos += text(name) + sizes + struct.pack("<IQ", 8 if row.dim() == 2 else 0, len(body))
+        infos += (
+            text(name)
+            + sizes
+            + struct.pack("<IQ", 8 if row.dim() == 2 else 0, len(body))
+        )
         body += q8_0(row) if row.dim() == 2 else row.numpy().tobytes()
         body += bytes(-len(body) % 32)
-    head = b"GGUF" + struct.pack("<IQQ", 3, infos.count(b".weight"), len(pairs)) + b"".join(pairs) + infos
+    head = (
+        b"GGUF"
+        + struct.pack("<IQQ", 3, infos.count(b".weight"), len(pairs))
+        + b"".join(pairs)
+        + infos
+    )
     return head + bytes(-len(head) % 32) + body
 
 
@@ -543,7 +617,9 @@ def storages_shared_in_every_way(folder: Path) -> None:
     head.weight = emb.weight
     state: dict[str, Tensor] = tree(emb=emb, head=head).state_dict()
     state["queue"] = torch.randn(256, 64)[:4]  # 1 KiB that keeps 64 KiB alive
-    flat = torch.randn(224)  # one storage cut into weights, as cuDNN keeps the weights of an LSTM
+    flat = torch.randn(
+        224
+    )  # one storage cut into weights, as cuDNN keeps the weights of an LSTM
     state["lstm.weight_ih_l0"] = flat[:128].view(16, 8)
     state["lstm.weight_hh_l0"] = flat[128:192].view(16, 4)
     state["lstm.bias_ih_l0"] = flat[192:208]
@@ -569,7 +645,10 @@ def safetensors_in_two_shards(folder: Path) -> None:
     shards = folder / "sharded"
     shards.mkdir(exist_ok=True)
     model = tree(
-        encoder=tree(layer=nn.ModuleList(nn.Linear(24, 24) for _ in range(4)), norm=nn.LayerNorm(24)),
+        encoder=tree(
+            layer=nn.ModuleList(nn.Linear(24, 24) for _ in range(4)),
+            norm=nn.LayerNorm(24),
+        ),
         classifier=nn.Linear(24, 5),
     )
     state = model.state_dict()
@@ -581,8 +660,15 @@ def safetensors_in_two_shards(folder: Path) -> None:
         weight_map.update(dict.fromkeys(part, file))
     total = sum(tensor.nbytes for tensor in state.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    config = {"architectures": ["TinyEncoder"], "hidden_size": 24, "num_labels": 5, "num_layers": 4}
-    (shards / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    config = {
+        "architectures": ["TinyEncoder"],
+        "hidden_size": 24,
+        "num_labels": 5,
+        "num_layers": 4,
+    }
+    (shards / "model.safetensors.index.json").write_text(
+        json.dumps(index, indent=2) + "\n"
+    )
     (shards / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -590,11 +676,15 @@ def safetensors_in_two_shards(folder: Path) -> None:
 
 
 class Segmenter(nn.Module):
-    """A network that keeps some of its layers where torch does not look: in a plain list."""
+    """A network that keeps some of its layers where torch does not look: in a plain
+    list.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+        )
         self.head = nn.Conv2d(8, 2, 1)
         self.scale = nn.Parameter(torch.ones(8, 1, 1))
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]))
@@ -626,7 +716,8 @@ class Detect(nn.Module):
         self.nc = 2
         self.stride = torch.tensor([8.0, 16.0])
         self.register_buffer(
-            "anchors", torch.tensor([[[1.25, 1.625], [2.0, 3.75]], [[1.875, 3.8], [3.875, 2.8]]])
+            "anchors",
+            torch.tensor([[[1.25, 1.625], [2.0, 3.75]], [[1.875, 3.8], [3.875, 2.8]]]),
         )
         self.m = nn.ModuleList(nn.Conv2d(channels, 14, 1) for channels in (16, 32))
 
@@ -645,7 +736,10 @@ class DetectionModel(nn.Module):
 
 @sample
 def yolo_release(folder: Path) -> None:
-    with defined_in("models.common", Conv), defined_in("models.yolo", Detect, DetectionModel):
+    with (
+        defined_in("models.common", Conv),
+        defined_in("models.yolo", Detect, DetectionModel),
+    ):
         release = {
             "epoch": -1,
             "best_fitness": None,
@@ -653,7 +747,13 @@ def yolo_release(folder: Path) -> None:
             "ema": None,
             "updates": None,
             "optimizer": None,
-            "opt": {"weights": "yolov5n.pt", "epochs": 300, "batch_size": 16, "imgsz": 640, "device": "0"},
+            "opt": {
+                "weights": "yolov5n.pt",
+                "epochs": 300,
+                "batch_size": 16,
+                "imgsz": 640,
+                "device": "0",
+            },
             "date": "2024-02-19T10:21:07.412345",
         }
         save(release, folder / "yolo_style.pt", gpu=0)
@@ -686,13 +786,19 @@ class AnyNode:
 
 
 class DictConfig:
-    """OmegaConf's mapping: the values are two attributes deep, and every node knows its parent (a cycle)."""
+    """OmegaConf's mapping: the values are two attributes deep, and every node knows its
+    parent (a cycle).
+    """
 
-    def __init__(self, content: Mapping[str, Any], parent: DictConfig | None = None) -> None:
+    def __init__(
+        self, content: Mapping[str, Any], parent: DictConfig | None = None
+    ) -> None:
         self._metadata = None
         self._parent = parent
         self._content = {
-            key: DictConfig(value, self) if isinstance(value, dict) else AnyNode(value, self)
+            key: DictConfig(value, self)
+            if isinstance(value, dict)
+            else AnyNode(value, self)
             for key, value in content.items()
         }
 
@@ -701,7 +807,10 @@ class DictConfig:
 def objects_of_every_kind(folder: Path) -> None:
     moment = datetime.datetime(2024, 2, 19, 10, 21, 7, 412345)
     config = DictConfig(
-        {"model": {"name": "convnext_tiny", "drop_path": 0.1}, "optim": {"lr": 4e-3, "warmup": 5}}
+        {
+            "model": {"name": "convnext_tiny", "drop_path": 0.1},
+            "optim": {"lr": 4e-3, "warmup": 5},
+        }
     )
     values = {
         "weight": torch.randn(4, 4),
@@ -722,7 +831,11 @@ def objects_of_every_kind(folder: Path) -> None:
         "datetime": moment,
         "date": moment.date(),
         "duration": datetime.timedelta(hours=3, seconds=7),
-        "set": {2, 3, 5},  # of integers: the order of a set of strings changes from run to run
+        "set": {
+            2,
+            3,
+            5,
+        },  # of integers: the order of a set of strings changes from run to run
         "frozenset": frozenset({7}),
         "tuple": (1, 2.5, None, True),
         "complex": 1.5 - 2j,
@@ -747,11 +860,15 @@ def objects_of_every_kind(folder: Path) -> None:
 @sample
 def tensors_of_every_dtype_and_layout(folder: Path) -> None:
     converted = (
-        "float64 float32 float16 bfloat16 complex128 complex64 complex32 int64 int32 int16 int8 "
+        "float64 float32 float16 bfloat16 complex128 complex64 complex32 int64 int32 "
+        "int16 int8 "
         "uint8 uint16 uint32 uint64 bool "
         "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
     )
-    raw = "float4_e2m1fn_x2 bits8 bits16 bits1x8 bits2x4 bits4x2"  # nothing converts to these
+    raw = (
+        "float4_e2m1fn_x2 bits8 bits16 bits1x8 "
+        "bits2x4 bits4x2"
+    )  # nothing converts to these
     tensors: dict[str, Tensor] = {}
     for name in converted.split():
         tensors[name] = torch.arange(6).reshape(2, 3).to(getattr(torch, name))
@@ -761,15 +878,21 @@ def tensors_of_every_dtype_and_layout(folder: Path) -> None:
     grid = torch.linspace(-1, 1, 24).reshape(3, 8)
     scales, zeros = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, 2])
     for dtype in (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2):
-        tensors[f"{dtype}".removeprefix("torch.")] = torch.quantize_per_tensor(grid, 0.1, 2, dtype)
-    tensors["qint8_per_channel"] = torch.quantize_per_channel(grid, scales, zeros, 0, torch.qint8)
+        tensors[f"{dtype}".removeprefix("torch.")] = torch.quantize_per_tensor(
+            grid, 0.1, 2, dtype
+        )
+    tensors["qint8_per_channel"] = torch.quantize_per_channel(
+        grid, scales, zeros, 0, torch.qint8
+    )
     tensors["quint2x4_per_channel"] = torch.quantize_per_channel(
         grid, scales, zeros.float(), 0, torch.quint2x4
     )
     tensors["sparse_coo"] = torch.eye(4).to_sparse()
     tensors["sparse_csr"] = torch.eye(4).to_sparse_csr()
     tensors["sparse_bsc"] = torch.eye(4).to_sparse_bsc((2, 2))
-    tensors["nested"] = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)])
+    tensors["nested"] = torch.nested.nested_tensor(
+        [torch.ones(2, 3), torch.zeros(4, 3)]
+    )
     tensors["parameter"] = nn.Parameter(torch.ones(2, 3))
     tensors["frozen_parameter"] = nn.Parameter(torch.ones(2, 3), requires_grad=False)
     tensors["buffer"] = nn.Buffer(torch.ones(3))
@@ -778,7 +901,9 @@ def tensors_of_every_dtype_and_layout(folder: Path) -> None:
     tensors["conj"] = torch.tensor([1 + 2j, 3 - 4j]).conj()
     tensors["neg"] = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     tensors["transposed"] = torch.arange(6.0).reshape(2, 3).t()
-    tensors["channels_last"] = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    tensors["channels_last"] = (
+        torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    )
     tensors["expanded"] = torch.arange(3.0).expand(4, 3)
     tensors["scalar"] = torch.tensor(3.5)
     tensors["empty"] = torch.empty(0, 5)
@@ -804,7 +929,9 @@ class Traced(nn.Module):
 
 @sample
 def torchscript_module(folder: Path) -> None:
-    """Saved twice: the first archive names this machine's sources (`.debug_pkl`), the second does not."""
+    """Saved twice: the first archive names this machine's sources (`.debug_pkl`), the
+    second does not.
+    """
     trace: Any = torch.jit.trace
     load: Any = torch.jit.load
     with defined_in("my_project.nets", Traced):
@@ -823,10 +950,12 @@ def torchscript_module(folder: Path) -> None:
 
 
 class Python2Writer:
-    """Writes a checkpoint as torch 1.0 on Python 2 did: other opcodes than any Python 3 would choose.
+    """Writes a checkpoint as torch 1.0 on Python 2 did: other opcodes than any Python 3
+    would choose.
 
-    Text is byte strings (SHORT_BINSTRING), the memo counts from 1, sizes are LONG1, and an OrderedDict
-    carries its items as the argument of its call. Modelled on `weights/v0.0/squeeze.pth` of lpips 0.1.4.
+    Text is byte strings (SHORT_BINSTRING), the memo counts from 1, sizes are LONG1, and
+    an OrderedDict carries its items as the argument of its call. Modelled on
+    `weights/v0.0/squeeze.pth` of lpips 0.1.4.
     """
 
     def __init__(self) -> None:
@@ -839,7 +968,9 @@ class Python2Writer:
         self.puts = 0
 
     def file(self, value: object) -> bytes:
-        """The whole file: magic number, protocol version, system, the value, the keys, the data."""
+        """The whole file: magic number, protocol version, system, the value, the keys,
+        the data.
+        """
         system = {
             b"protocol_version": 1001,
             b"type_sizes": {b"int": 4, b"short": 2, b"long": 4},
@@ -851,7 +982,10 @@ class Python2Writer:
         self._pickle(value)
         self._pickle(sorted(self.storages))
         for key in sorted(self.storages):
-            self.out += struct.pack("<Q", self.storages[key].numel()) + self.storages[key].numpy().tobytes()
+            self.out += (
+                struct.pack("<Q", self.storages[key].numel())
+                + self.storages[key].numpy().tobytes()
+            )
         return bytes(self.out)
 
     def _pickle(self, value: object) -> None:
@@ -862,10 +996,16 @@ class Python2Writer:
 
     def _put(self) -> None:
         self.puts += 1
-        self.out += b"q" + bytes([self.puts]) if self.puts < 256 else b"r" + struct.pack("<I", self.puts)
+        self.out += (
+            b"q" + bytes([self.puts])
+            if self.puts < 256
+            else b"r" + struct.pack("<I", self.puts)
+        )
 
     def _shared(self, code: bytes) -> None:
-        """An object that Python 2 held only once: written the first time, then fetched from the memo."""
+        """An object that Python 2 held only once: written the first time, then fetched
+        from the memo.
+        """
         if (slot := self.memo.get(code)) is not None:
             self.out += b"h" + bytes([slot])
             return
@@ -878,7 +1018,11 @@ class Python2Writer:
             case bool():
                 self.out += b"\x88" if value else b"\x89"
             case int():
-                self.out += b"K" + bytes([value]) if value < 256 else b"M" + struct.pack("<H", value)
+                self.out += (
+                    b"K" + bytes([value])
+                    if value < 256
+                    else b"M" + struct.pack("<H", value)
+                )
             case float():
                 self.out += b"G" + struct.pack(">d", value)
             case bytes():
@@ -893,14 +1037,20 @@ class Python2Writer:
             case dict():
                 self.out += b"}"
                 self._put()
-                self._batch([part for pair in value.items() for part in pair], one=b"s", many=b"u")
+                self._batch(
+                    [part for pair in value.items() for part in pair],
+                    one=b"s",
+                    many=b"u",
+                )
             case Tensor():
                 self._tensor(value)
             case _:
                 raise TypeError(f"no Python 2 opcodes here for {type(value)}")
 
     def _batch(self, values: list[Any], *, one: bytes, many: bytes) -> None:
-        """The items of a list (APPEND, APPENDS) or the keys and items of a dict (SETITEM, SETITEMS)."""
+        """The items of a list (APPEND, APPENDS) or the keys and items of a dict
+        (SETITEM, SETITEMS).
+        """
         single = len(values) == (1 if one == b"a" else 2)
         if values:
             self.out += b"" if single else b"("
@@ -939,7 +1089,9 @@ class Python2Writer:
 
     def _long(self, value: int) -> None:
         width = value.bit_length() // 8 + 1
-        self.out += b"\x8a" + bytes([width]) + value.to_bytes(width, "little", signed=True)
+        self.out += (
+            b"\x8a" + bytes([width]) + value.to_bytes(width, "little", signed=True)
+        )
 
     def _longs(self, values: Iterable[int]) -> None:
         items = list(values)
@@ -959,7 +1111,8 @@ def file_of_python_2(folder: Path) -> None:
     )
     training = {
         b"arch": b"lenet",
-        b"author": b"J\xe4ger",  # latin-1: what makes every Python 3 torch stop with a UnicodeDecodeError
+        # latin-1: what makes every Python 3 torch stop with a UnicodeDecodeError
+        b"author": b"J\xe4ger",
         b"best_prec1": 71.3,
         b"epoch": 30,
         b"state_dict": as_bytes,
@@ -976,9 +1129,17 @@ def agent_of_stable_baselines3(folder: Path) -> None:
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
     step(policy, optimizer, 2, 4)
     module, name = b"stable_baselines3.common.policies", b"ActorCriticPolicy"
-    named = b"\x80\x04\x8c%c%b\x8c%c%b\x93." % (len(module), module, len(name), name)  # what pickles a class
+    named = b"\x80\x04\x8c%c%b\x8c%c%b\x93." % (
+        len(module),
+        module,
+        len(name),
+        name,
+    )  # what pickles a class
     data = {
-        "policy_class": {":type:": "<class 'abc.ABCMeta'>", ":serialized:": b64encode(named).decode()},
+        "policy_class": {
+            ":type:": "<class 'abc.ABCMeta'>",
+            ":serialized:": b64encode(named).decode(),
+        },
         "num_timesteps": 2048,
         "gamma": 0.99,
         "_last_obs": None,
@@ -989,7 +1150,9 @@ def agent_of_stable_baselines3(folder: Path) -> None:
         "policy.pth": policy.state_dict(),
         "policy.optimizer.pth": optimizer.state_dict(),
         "_stable_baselines3_version": "2.9.2",
-        "system_info.txt": "- OS: Linux\n- Python: 3.11.7\n- Stable-Baselines3: 2.9.2\n",
+        "system_info.txt": (
+            "- OS: Linux\n- Python: 3.11.7\n- Stable-Baselines3: 2.9.2\n"
+        ),
     }
     with zipfile.ZipFile(folder / "agent.zip", "w") as archive:
         for name, content in members.items():
@@ -1013,7 +1176,9 @@ def model_zoo_of_arrays(folder: Path) -> None:
 
 
 class Command:
-    """Pickles as a call of a shell command: what any file from elsewhere may do to `torch.load`."""
+    """Pickles as a call of a shell command: what any file from elsewhere may do to
+    `torch.load`.
+    """
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, ("echo ckpt-sample",)
@@ -1035,7 +1200,8 @@ def download_cut_off(folder: Path) -> None:
 @sample
 def pointer_instead_of_the_file(folder: Path) -> None:
     pointer = (
-        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'5f70bf18a0860070' * 4}\nsize 102530333\n"
+        "version https://git-lfs.github.com/spec/v1\noid "
+        f"sha256:{'5f70bf18a0860070' * 4}\nsize 102530333\n"
     )
     (folder / "lfs_pointer.pth").write_text(pointer)
 
@@ -1044,19 +1210,26 @@ def pointer_instead_of_the_file(folder: Path) -> None:
 def page_instead_of_the_file(folder: Path) -> None:
     page = (
         "<!DOCTYPE html>\n<html>\n<head><title>404 Not Found</title></head>\n"
-        "<body><h1>Not Found</h1><p>The requested file does not exist.</p></body>\n</html>\n"
+        "<body><h1>Not Found</h1><p>The requested file does not exist.</p></body>\n"
+        "</html>\n"
     )
     (folder / "html_page.pth").write_text(page)
 
 
 @sample
 def distributed_checkpoints(folder: Path) -> None:
-    """Two ranks, each in a process that has not computed anything before it was forked."""
-    subprocess.run([sys.executable, __file__, "--two-ranks", folder.resolve()], check=True)
+    """Two ranks, each in a process that has not computed anything before it was
+    forked.
+    """
+    subprocess.run(
+        [sys.executable, __file__, "--two-ranks", folder.resolve()], check=True
+    )
 
 
 def two_ranks(folder: Path) -> None:
-    """`dcp`, and `dcp_interrupted`: what a save leaves that was killed while rank 1 wrote its data."""
+    """`dcp`, and `dcp_interrupted`: what a save leaves that was killed while rank 1
+    wrote its data.
+    """
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
@@ -1098,7 +1271,9 @@ class Words(nn.Module):
 
 
 def save_sharded(rank: int) -> None:
-    """A run under FSDP2, saved with `torch.distributed.checkpoint`. The paths and ids in the files are the same each time."""
+    """A run under FSDP2, saved with `torch.distributed.checkpoint`. The paths and ids
+    in the files are the same each time.
+    """
     store = dist.FileStore("store", 2)
     dist.init_process_group("cpu:gloo", store=store, rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -1127,7 +1302,9 @@ def main() -> None:
     for make in SAMPLES:
         torch.manual_seed(0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, on prototypes and deprecated things: wanted here
+            warnings.simplefilter(
+                "ignore"
+            )  # torch's, on prototypes and deprecated things: wanted here
             make(folder)
 
 

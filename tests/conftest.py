@@ -23,7 +23,9 @@ from process import ROOT, Run, close_server
 from process import ckpt as in_a_process
 
 # The same examples each time: what passes here passes there.
-settings.register_profile("ckpt", derandomize=True, deadline=None, max_examples=many(25, 100))
+settings.register_profile(
+    "ckpt", derandomize=True, deadline=None, max_examples=many(25, 100)
+)
 settings.load_profile("ckpt")
 
 # A whole run may take one side of all paths.
@@ -31,13 +33,17 @@ side = paths.asked()
 if side is not None:
     paths.take(paths.values(side))
 
-# Each run of ckpt in a Python of its own would compile all of it anew. The bytecode lies where Python puts it; git ignores it.
+# Each run of ckpt in a Python of its own would compile all of it anew. The bytecode
+# lies where Python puts it; git ignores it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell without job control starts what runs in the background with SIGINT ignored, nohup ignores SIGHUP, and children
-# inherit that.
-for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+# A shell without job control starts what runs in the background with SIGINT ignored,
+# nohup ignores SIGHUP, and children inherit that.
+for ignored, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, usual)
 
@@ -48,10 +54,12 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    """Of what a test or a library leaves in this process, what another test would notice.
+    """Of what a test or a library leaves in this process, what another test would
+    notice.
 
-    The threads of a cluster use `random`, which hypothesis must not see. tblib, which comes with Dask, changes how
-    exceptions are pickled. And Dask sets variables that Python reads when it starts, such as PYTHONHASHSEED.
+    The threads of a cluster use `random`, which hypothesis must not see. tblib, which
+    comes with Dask, changes how exceptions are pickled. And Dask sets variables that
+    Python reads when it starts, such as PYTHONHASHSEED.
     """
     for kind, how in list(copyreg.dispatch_table.items()):
         if how.__module__.startswith("tblib") and "clusters" in sys.modules:
@@ -70,19 +78,25 @@ def samples() -> Path:
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with what the ranks of sharded runs save. All tests share it, so none may change it."""
+    """The folder with what the ranks of sharded runs save. All tests share it, so none
+    may change it.
+    """
     return once(tmp_path_factory, "ranks", script("train_ranks.py"))
 
 
 @pytest.fixture
 def ckpt(samples: Path) -> Run:
-    """Runs `ckpt ARGUMENTS` in a process of its own, among the samples, its streams piped."""
+    """Runs `ckpt ARGUMENTS` in a process of its own, among the samples, its streams
+    piped.
+    """
 
     def run(
         *arguments: str, cwd: Path = samples, input: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
         done = in_a_process(*arguments, cwd=cwd, input=input.encode(), **environment)
-        return subprocess.CompletedProcess(arguments, done.code, done.out.decode(), done.err.decode())
+        return subprocess.CompletedProcess(
+            arguments, done.code, done.out.decode(), done.err.decode()
+        )
 
     return run
 
@@ -98,7 +112,9 @@ def folder_of_all() -> Iterator[Path]:
 
 @pytest.fixture
 def as_shipped() -> Iterator[None]:
-    """The paths that are shipped, also in a run that takes one side: for tests of the paths themselves."""
+    """The paths that are shipped, also in a run that takes one side: for tests of the
+    paths themselves.
+    """
     before = paths.now()
     paths.take(paths.SHIPPED)
     yield
@@ -116,7 +132,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def front() -> Iterator[Front]:
     """A server that speaks S3, the same for all tests."""
-    pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+    pytest.importorskip(
+        "obstore", reason="obstore, the extra [cloud], is not installed"
+    )
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
     with fronted() as made:
         yield made
@@ -141,7 +159,9 @@ def s3(front: Front, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 @pytest.fixture
 def fresh_torch() -> Iterator[None]:
-    """No names that importing a part of torch (DTensor, nested tensors) adds to those of weights_only."""
+    """No names that importing a part of torch (DTensor, nested tensors) adds to those
+    of weights_only.
+    """
     import torch._weights_only_unpickler as unpickler
 
     with mock.patch.object(unpickler, "_marked_safe_globals_set", set()):
@@ -161,7 +181,9 @@ def group() -> Iterator[None]:
 
 @pytest.fixture(params=["64 bytes", "shipped"])
 def nbytes(request: pytest.FixtureRequest) -> int:
-    """Bytes that are several blocks and a part of one: with small blocks a few hundred, else some megabytes."""
+    """Bytes that are several blocks and a part of one: with small blocks a few hundred,
+    else some megabytes.
+    """
     if request.param == "64 bytes":
         request.getfixturevalue("small_blocks")
         return 64 * 9 + 24

@@ -1,7 +1,8 @@
-"""The laws of account: for every format and size, what goes into a command is in its result or in a list that it prints.
+"""The laws of account: for every format and size, what goes into a command is in its
+result or in a list that it prints.
 
-The result has the dtype, the device and the names that were asked for. A changed byte is found, or refused, by every command that
-reads it.
+The result has the dtype, the device and the names that were asked for. A changed byte
+is found, or refused, by every command that reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from process import Done
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 DAILY = {Size(3, True, 1), Size(64, False, 2), Size(2_100, False, 2)}
-"""The sizes of every day. Of 2,100 tensors only what is in MANY, and most sizes go the ways of OFTEN."""
+"""The sizes of every day. Of 2,100 tensors only what is in MANY, and most sizes go the
+ways of OFTEN.
+"""
 MANY = {
     ("optimizer", "slim"),
     ("torch-zip", "to dcp"),
@@ -71,12 +74,21 @@ def run(*words: str, cwd: Path, code: int | None = 0) -> Done:
 def tensors(path: str, cwd: Path) -> dict[str, Row]:
     """Every tensor of a checkpoint by its full name."""
     document = json.loads(run("inspect", path, "--json", cwd=cwd).out)
-    digests = dict(line.split("  ", 1)[::-1] for line in run("sum", path, "--all", cwd=cwd).lines)
+    digests = dict(
+        line.split("  ", 1)[::-1] for line in run("sum", path, "--all", cwd=cwd).lines
+    )
     rows = {
-        row["name"]: Row(row["dtype"], tuple(row["shape"]), row["device"], digests[row["name"]])
+        row["name"]: Row(
+            row["dtype"], tuple(row["shape"]), row["device"], digests[row["name"]]
+        )
         for row in document["tensors"]
     }
-    assert len(rows) == len(document["tensors"]) == document["totals"]["tensors"] == len(digests)
+    assert (
+        len(rows)
+        == len(document["tensors"])
+        == document["totals"]["tensors"]
+        == len(digests)
+    )
     return rows
 
 
@@ -95,7 +107,9 @@ def inner(name: str) -> str:
 
 
 def listed(report: dict[str, Any], names: Collection[str]) -> int:
-    """How many tensors a report lists as left out: by name, or a section with its count."""
+    """How many tensors a report lists as left out: by name, or a section with its
+    count.
+    """
     found = 0
     for row in report["left_out"]:
         count = re.search(r"([\d,]+) tensors?\b", row["what"])
@@ -109,7 +123,9 @@ NUMBERS = ("--optimizer-keys", "numbers")
 
 
 class Way(NamedTuple):
-    """A command that writes: what it is asked for. A `model` alone is written under the names in it."""
+    """A command that writes: what it is asked for. A `model` alone is written under the
+    names in it.
+    """
 
     words: tuple[str, ...]
     out: str
@@ -121,7 +137,9 @@ class Way(NamedTuple):
 
 WAYS = {
     "rehome": Way(("rehome", "--to", "cuda:1"), "", device="cuda:1"),
-    "rename": Way(("rename", "--sub", "s/^layers/blocks/"), "", rename=("layers.", "blocks.")),
+    "rename": Way(
+        ("rename", "--sub", "s/^layers/blocks/"), "", rename=("layers.", "blocks.")
+    ),
     "slim": Way(("slim",), "", is_model=True),
     "salvage": Way(("salvage",), ""),
     "plain": Way(("convert", "--plain"), "o.pth"),
@@ -134,12 +152,25 @@ WAYS = {
     "to dcp of ranks": Way(("convert", *NUMBERS, "--ranks", "3"), "o.dcp"),
     "bfloat16 zip": Way(("convert", "--dtype", "bfloat16"), "o.pth", dtype="bfloat16"),
     "bfloat16 safetensors": Way(
-        ("convert", "--dtype", "bfloat16"), "o.safetensors", is_model=True, dtype="bfloat16"
+        ("convert", "--dtype", "bfloat16"),
+        "o.safetensors",
+        is_model=True,
+        dtype="bfloat16",
     ),
-    "float32 dcp": Way(("convert", *NUMBERS, "--dtype", "float32"), "o.dcp", dtype="float32"),
+    "float32 dcp": Way(
+        ("convert", *NUMBERS, "--dtype", "float32"), "o.dcp", dtype="float32"
+    ),
 }
 REFUSED = {
-    "rehome": {"safetensors", "sharded", "no index", "dcp", "dcp of two ranks", "dcp-hf", "trainer"},
+    "rehome": {
+        "safetensors",
+        "sharded",
+        "no index",
+        "dcp",
+        "dcp of two ranks",
+        "dcp-hf",
+        "trainer",
+    },
     "rename": {"torchscript"},
 }
 """What a format has no place for: devices, names that are not code."""
@@ -152,8 +183,16 @@ def cases() -> Iterator[Any]:
     for name, size in CASES:
         flat = size._replace(depth=0) if name in FLAT else size
         for way in WAYS:
-            daily = (name, way) in MANY if size.count > 1_000 else size == Size(64, False, 2) or way in OFTEN
-            if size.count > MOST.get(name, 2_100) or (name, flat, way) in seen or not (IS_THOROUGH or daily):
+            daily = (
+                (name, way) in MANY
+                if size.count > 1_000
+                else size == Size(64, False, 2) or way in OFTEN
+            )
+            if (
+                size.count > MOST.get(name, 2_100)
+                or (name, flat, way) in seen
+                or not (IS_THOROUGH or daily)
+            ):
                 continue
             seen.add((name, flat, way))
             yield pytest.param(name, flat, way, id=f"{name}-{flat.text}-{way}")
@@ -174,29 +213,41 @@ def test_what_goes_in_comes_out_or_is_listed(
     report = json.loads(done.out)
     if not report["changes"] and not (tmp_path / out).exists():
         return  # it is so already, and says so
-    result = str(next(tmp_path.glob("o*.index.json"), tmp_path / out).relative_to(tmp_path))
+    result = str(
+        next(tmp_path.glob("o*.index.json"), tmp_path / out).relative_to(tmp_path)
+    )
     after = tensors(result, tmp_path)
     assert len(before) == len(after) + listed(report, before), (
         "a tensor is neither in the result nor in the list"
     )
-    by_name = {inner(key) if asked.is_model else key: row for key, row in before.items()}
+    by_name = {
+        inner(key) if asked.is_model else key: row for key, row in before.items()
+    }
     kept = {row["name"] for row in report["left_alone"]}
     for key, row in after.items():
         old = by_name[key.replace(*reversed(asked.rename))]
         is_cast = asked.dtype and row.dtype != old.dtype
         assert row.shape == old.shape
         if is_cast:
-            assert row.dtype == asked.dtype and old.dtype.startswith(("float", "bfloat")), key
+            assert row.dtype == asked.dtype and old.dtype.startswith(
+                ("float", "bfloat")
+            ), key
         else:
             assert (row.dtype, row.digest) == (old.dtype, old.digest), key
-            floats = row.dtype.startswith(("float", "bfloat")) and row.dtype != asked.dtype
+            floats = (
+                row.dtype.startswith(("float", "bfloat")) and row.dtype != asked.dtype
+            )
             is_model = "layers." in key
             assert not (asked.dtype and floats and is_model) or key in kept, (
                 f"{key} is not cast, and not listed"
             )
         if asked.device:
             assert row.device == asked.device
-    loaded = None if name == "torchscript" and way in ("rehome", "salvage") else load(tmp_path / out)
+    loaded = (
+        None
+        if name == "torchscript" and way in ("rehome", "salvage")
+        else load(tmp_path / out)
+    )
     if loaded is not None:
         expected = {inner(key): tensor for key, tensor in weights(size).items()}
         for path, tensor in loaded:
@@ -207,15 +258,23 @@ def test_what_goes_in_comes_out_or_is_listed(
 
 
 def check_refusal(done: Done, out: str, cwd: Path, is_known: bool) -> None:
-    """Assert that a refusal is one line, that nothing was written, and that it is one that we know."""
-    assert done.code == 2 and done.out.count(b"\n") <= 1 and not list(cwd.glob("o*")), done
+    """Assert that a refusal is one line, that nothing was written, and that it is one
+    that we know.
+    """
+    assert done.code == 2 and done.out.count(b"\n") <= 1 and not list(cwd.glob("o*")), (
+        done
+    )
     assert is_known, done
 
 
 def load(path: Path) -> list[Any] | None:
-    """The tensors that torch or safetensors find; None for what neither loads without a model."""
+    """The tensors that torch or safetensors find; None for what neither loads without a
+    model.
+    """
     if path.suffix == ".pth" and path.is_file():
-        return list(oracle.leaves(torch.load(path, weights_only=False, map_location="cpu")))
+        return list(
+            oracle.leaves(torch.load(path, weights_only=False, map_location="cpu"))
+        )
     if path.suffix == ".safetensors" and path.is_file():
         from safetensors.torch import load_file
 
@@ -223,7 +282,10 @@ def load(path: Path) -> list[Any] | None:
     return None
 
 
-HAS_SUMS = {source.name for source in SOURCES if source.has_sums} | {"dcp of two ranks", "fsdp ranks"}
+HAS_SUMS = {source.name for source in SOURCES if source.has_sums} | {
+    "dcp of two ranks",
+    "fsdp ranks",
+}
 
 
 def damage(folder: Path, name: str, size: Size) -> None:
@@ -234,28 +296,43 @@ def damage(folder: Path, name: str, size: Size) -> None:
             (info,) = [
                 each
                 for each in archive.infolist()
-                if each.file_size == weight.nbytes and archive.read(each.filename) == oracle.raw(weight)
+                if each.file_size == weight.nbytes
+                and archive.read(each.filename) == oracle.raw(weight)
             ]
-        at, path = info.header_offset + 30 + len(info.filename) + info.compress_size // 2, folder / "a.pth"
+        at, path = (
+            info.header_offset + 30 + len(info.filename) + info.compress_size // 2,
+            folder / "a.pth",
+        )
     else:
         row = oracle.raw(weight)[:24]  # the first rank has it
-        held = [(path, path.read_bytes()) for path in folder.rglob("*") if path.is_file()]
-        ((path, at),) = [(path, data.index(row) + 9) for path, data in held if row in data]
+        held = [
+            (path, path.read_bytes()) for path in folder.rglob("*") if path.is_file()
+        ]
+        ((path, at),) = [
+            (path, data.index(row) + 9) for path, data in held if row in data
+        ]
     data = bytearray(path.read_bytes())
     data[at] ^= 4
     path.write_bytes(data)
 
 
 DAMAGED = [
-    pytest.param(name, size._replace(depth=0) if name in FLAT else size, id=f"{name}-{size.text}")
+    pytest.param(
+        name, size._replace(depth=0) if name in FLAT else size, id=f"{name}-{size.text}"
+    )
     for name in (*(source.name for source in SOURCES), *RANKS)
-    for size in (Size(64, False, 2), *([Size(3, False, 1), Size(2_100, True, 2)] if IS_THOROUGH else ()))
+    for size in (
+        Size(64, False, 2),
+        *([Size(3, False, 1), Size(2_100, True, 2)] if IS_THOROUGH else ()),
+    )
     if size.count <= MOST.get(name, 2_100)
 ]
 
 
 @pytest.mark.parametrize("name, size", DAMAGED)
-def test_a_changed_byte_is_found_or_refused(name: str, size: Size, tmp_path: Path, ranks: Path) -> None:
+def test_a_changed_byte_is_found_or_refused(
+    name: str, size: Size, tmp_path: Path, ranks: Path
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     source = made(name, size, whole, ranks)
@@ -276,38 +353,60 @@ def test_a_changed_byte_is_found_or_refused(name: str, size: Size, tmp_path: Pat
         done = run(*asked.words, source, "-o", out, cwd=broken, code=None)
         written = sorted(broken.glob("o*"))
         if way == "salvage":
-            assert done.code == 1 and b"not match its recorded checksum" in done.out, done
-            assert run("verify", out, cwd=broken, code=None).code == 0, "what is whole alone"
+            assert done.code == 1 and b"not match its recorded checksum" in done.out, (
+                done
+            )
+            assert run("verify", out, cwd=broken, code=None).code == 0, (
+                "what is whole alone"
+            )
         elif done.code == 0 and written:
             result = next(iter(broken.glob("o*.index.json")), broken / out)
-            assert run("verify", str(result), cwd=broken, code=None).code == 1, f"{way} launders the damage"
+            assert run("verify", str(result), cwd=broken, code=None).code == 1, (
+                f"{way} launders the damage"
+            )
         else:
             assert done.code == 2 and not written, (way, done)
         for path in written:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@pytest.mark.parametrize("size", [Size(64, False, 2), Size(3, True, 1)], ids=lambda size: size.text)
+@pytest.mark.parametrize(
+    "size", [Size(64, False, 2), Size(3, True, 1)], ids=lambda size: size.text
+)
 @pytest.mark.parametrize("name", [*(source.name for source in SOURCES), *RANKS])
 def test_a_list_of_what_is_recorded_tells_copies_apart(
     name: str, size: Size, tmp_path: Path, ranks: Path
 ) -> None:
-    """The same files are the same; a copy with another item, or one less, is not, in every format and without its bytes."""
+    """The same files are the same; a copy with another item, or one less, is not, in
+    every format and without its bytes.
+    """
     flat = size._replace(depth=0) if name in FLAT else size
     source = made(name, flat, tmp_path, ranks)
-    (tmp_path / "it.list").write_bytes(run("sum", "--recorded", source, cwd=tmp_path).out)
+    (tmp_path / "it.list").write_bytes(
+        run("sum", "--recorded", source, cwd=tmp_path).out
+    )
     for more in ((), ("--quick",)):
         done = run("verify", source, "--sums", "it.list", *more, cwd=tmp_path)
-        assert re.search(r"[\d,]+ items as it\.list lists them", done.out.decode()), done
+        assert re.search(r"[\d,]+ items as it\.list lists them", done.out.decode()), (
+            done
+        )
     listed = (tmp_path / "it.list").read_text().splitlines()
     items = [line for line in listed if line.startswith("crc32:")]
     assert len(items) >= size.count
-    assert (name in HAS_SUMS) == any(not line.startswith("crc32:-") and ".json" not in line for line in items)
-    for number, change in enumerate((lambda line: [], lambda line: [line + "x"], _other_size)):
+    assert (name in HAS_SUMS) == any(
+        not line.startswith("crc32:-") and ".json" not in line for line in items
+    )
+    for number, change in enumerate(
+        (lambda line: [], lambda line: [line + "x"], _other_size)
+    ):
         row = items[len(items) // 2]
-        other = [new for line in listed for new in (change(line) if line == row else [line])]
+        other = [
+            new for line in listed for new in (change(line) if line == row else [line])
+        ]
         (tmp_path / "other.list").write_text("\n".join(other))
-        done = run("verify", source, "--sums", "other.list", "--quick", cwd=tmp_path, code=1)
+        done = run(
+            "verify", source, "--sums", "other.list", "--quick", cwd=tmp_path, code=1
+        )
         expected = ("not in other.list", "1 item", "with another size")[number]
         assert expected in done.out.decode(), done
 

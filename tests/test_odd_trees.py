@@ -1,4 +1,6 @@
-"""Trees that hold themselves, through every command that writes: all tensors are in the result or listed, or one line refuses."""
+"""Trees that hold themselves, through every command that writes: all tensors are in the
+result or listed, or one line refuses.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ WAYS = {
 
 
 def values_in(thing: Any) -> set[float]:
-    """The values of all tensors that Python code finds in what was loaded, in attributes too."""
+    """The values of all tensors that Python code finds in what was loaded, in
+    attributes too.
+    """
     found: set[float] = set()
     seen: dict[int, Any] = {}
     todo = [thing]
@@ -78,7 +82,9 @@ def values_of(path: str, cwd: Path) -> dict[str, float]:
 
 def is_listed(name: str, rows: Collection[str]) -> bool:
     """Whether a report lists a tensor, or something that it lies in."""
-    return any(row in (name, "(the root)") or name.startswith(f"{row}.") for row in rows)
+    return any(
+        row in (name, "(the root)") or name.startswith(f"{row}.") for row in rows
+    )
 
 
 @pytest.mark.slow
@@ -96,7 +102,8 @@ def test_what_is_written_loads_and_adds_up(
     words, out, is_plain = WAYS[way]
     names = values_of("a.pth", folder)
     restored = values_in(torch.load(folder / "a.pth", weights_only=False))
-    # Of two tensors that are attributes of each other the file names both, and torch restores one.
+    # Of two tensors that are attributes of each other the file names both, and torch
+    # restores one.
     assert restored <= set(names.values())
 
     done = inside(*shlex.split(words), "a.pth", "-o", out, "--json", cwd=folder)
@@ -105,7 +112,9 @@ def test_what_is_written_loads_and_adds_up(
     assert b"bug in ckpt" not in done.err, done.err
     if done.code == 2:
         assert not (folder / out).exists()
-        assert len([line for line in done.complaints if line.startswith("ckpt: ")]) == 1, done.err
+        assert (
+            len([line for line in done.complaints if line.startswith("ckpt: ")]) == 1
+        ), done.err
         assert b"Traceback" not in done.err
         return
     assert done.code == 0, done
@@ -116,9 +125,15 @@ def test_what_is_written_loads_and_adds_up(
     elif out.endswith(".dcp"):
         kept = set(values_of(out, folder).values())
     else:
-        kept = values_in(torch.load(folder / out, weights_only=is_plain, map_location="cpu"))
+        kept = values_in(
+            torch.load(folder / out, weights_only=is_plain, map_location="cpu")
+        )
         assert kept <= set(values_of(out, folder).values())
     listed = {row["name"] for row in json.loads(done.out)["left_out"]}
-    lost = restored - kept - {value for name, value in names.items() if is_listed(name, listed)}
+    lost = (
+        restored
+        - kept
+        - {value for name, value in names.items() if is_listed(name, listed)}
+    )
     assert not lost, (lost, names, listed)
     assert kept <= set(names.values())

@@ -1,8 +1,11 @@
-"""The law of paths: however large a file is, and so however it is read, compared and written, the answer is the same.
+"""The law of paths: however large a file is, and so however it is read, compared and
+written, the answer is the same.
 
-Random checkpoints go both ways, `paths.walking("fast")` and `"slow"`. The documents of inspect, diff and stats are the same as a
-whole, and so is what every writer writes: bytes, or where only the memo of a pickle is used in another way, what torch loads.
-torch is the third witness: it has the tensors that we have, at the same places, with the same elements.
+Random checkpoints go both ways, `paths.walking("fast")` and `"slow"`. The documents of
+inspect, diff and stats are the same as a whole, and so is what every writer writes:
+bytes, or where only the memo of a pickle is used in another way, what torch loads.
+torch is the third witness: it has the tensors that we have, at the same places, with
+the same elements.
 """
 
 from __future__ import annotations
@@ -61,16 +64,26 @@ def converting(format: str, **options: Any) -> Callable[[Survey], RewriteReport]
 WRITERS = {
     "strip": Writer("torch-zip", ".pth", lambda survey: strip(survey, LIMITS)),
     "rename": Writer(
-        "torch-zip", ".pth", lambda survey: rename(survey, [substitution("s/layers/blocks/")], LIMITS)
+        "torch-zip",
+        ".pth",
+        lambda survey: rename(survey, [substitution("s/layers/blocks/")], LIMITS),
     ),
-    "rehome": Writer("torch-zip", ".pth", lambda survey: rehome(survey, Moves({}, "cpu"), LIMITS)),
-    "slim": Writer("torch-zip", ".pth", lambda survey: slim(survey, LIMITS, drop_other=True)),
+    "rehome": Writer(
+        "torch-zip", ".pth", lambda survey: rehome(survey, Moves({}, "cpu"), LIMITS)
+    ),
+    "slim": Writer(
+        "torch-zip", ".pth", lambda survey: slim(survey, LIMITS, drop_other=True)
+    ),
     "legacy": Writer("torch-legacy", ".pth", converting("torch-legacy")),
     "plain": Writer("torch-zip", ".pth", converting("torch-zip", plain=True)),
     "bfloat16": Writer("torch-zip", ".pth", converting("torch-zip", dtype="bfloat16")),
-    "safetensors": Writer("safetensors", ".safetensors", converting("safetensors", drop_other=True)),
+    "safetensors": Writer(
+        "safetensors", ".safetensors", converting("safetensors", drop_other=True)
+    ),
     "float16": Writer(
-        "safetensors", ".safetensors", converting("safetensors", dtype="float16", drop_other=True)
+        "safetensors",
+        ".safetensors",
+        converting("safetensors", dtype="float16", drop_other=True),
     ),
     "dcp": Writer("dcp", ".dcp", converting("dcp")),
 }
@@ -103,20 +116,32 @@ def said(one: Path, two: Path) -> dict[str, Any]:
     return found
 
 
-def written(source: Path, other: Path, folder: Path) -> dict[str, tuple[Path | None, Any]]:
-    """What each writer makes of a file: where it is, and the report; or no file, and the error."""
+def written(
+    source: Path, other: Path, folder: Path
+) -> dict[str, tuple[Path | None, Any]]:
+    """What each writer makes of a file: where it is, and the report; or no file, and
+    the error.
+    """
     folder.mkdir()
     made: dict[str, tuple[Path | None, Any]] = {}
     for name, writer in WRITERS.items():
         with surveys(source) as (survey,):
-            made[name] = once(folder / f"{name}{writer.suffix}", writer.format, lambda: writer.run(survey))  # noqa: B023
+            made[name] = once(
+                folder / f"{name}{writer.suffix}",
+                writer.format,
+                lambda: writer.run(survey),
+            )  # noqa: B023
     with surveys(source, other) as (target, given):
         into = folder / "warmstart.pth"
-        made["warmstart"] = once(into, "torch-zip", lambda: warmstart(given, target, LIMITS))
+        made["warmstart"] = once(
+            into, "torch-zip", lambda: warmstart(given, target, LIMITS)
+        )
     return made
 
 
-def once(to: Path, format: str, run: Callable[[], RewriteReport]) -> tuple[Path | None, Any]:
+def once(
+    to: Path, format: str, run: Callable[[], RewriteReport]
+) -> tuple[Path | None, Any]:
     try:
         report = run()
         write(report.result, to, format)
@@ -136,9 +161,13 @@ def load(path: Path) -> Any:
 
 
 def save(number: int, folder: Path) -> tuple[Path, Path, Any]:
-    """A random checkpoint and a changed one, as torch saves them, with device tags; and the checkpoint itself."""
+    """A random checkpoint and a changed one, as torch saves them, with device tags; and
+    the checkpoint itself.
+    """
     is_zip = number % 5 > 0
-    random = Random(number, ODD if is_zip else DTYPES)  # of the others torch reads nothing back before 1.6
+    random = Random(
+        number, ODD if is_zip else DTYPES
+    )  # of the others torch reads nothing back before 1.6
     thing, pick = random.checkpoint(), random.pick
     tag = pick.choice(("cpu", "cpu", "cuda:0", None))
 

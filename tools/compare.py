@@ -1,10 +1,12 @@
-"""Compare the answers of two checkouts of ckpt: `make compare OTHER=FOLDER ARGS='--random 500 --only WORDS'`.
+"""Compare the answers of two checkouts of ckpt: `make compare OTHER=FOLDER
+ARGS='--random 500 --only WORDS'`.
 
-OTHER is a checkout of another commit (`git worktree add ../other main~9`). Each command runs in both, in the same
-folder: on the samples, on the shapes that frameworks write, on sets of files, behind a URL, on bad input, on random
-checkpoints, and on pairs of samples. The stories of compare.txt hold each option of each command once; the commands
-of the pages run too, and the functions of `import ckpt`. Streams, exit codes and all bytes that are written are
-compared. Exit code 1 where something differs.
+OTHER is a checkout of another commit (`git worktree add ../other main~9`). Each command
+runs in both, in the same folder: on the samples, on the shapes that frameworks write,
+on sets of files, behind a URL, on bad input, on random checkpoints, and on pairs of
+samples. The stories of compare.txt hold each option of each command once; the commands
+of the pages run too, and the functions of `import ckpt`. Streams, exit codes and all
+bytes that are written are compared. Exit code 1 where something differs.
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ READERS = (
     "sum PATH --json",
     "diff PATH PATH --json",
     "get PATH epoch",
-    "explain 'Error(s) in loading state_dict for Net: Missing key(s) in state_dict: \"fc.weight\".' PATH",
+    (
+        "explain 'Error(s) in loading state_dict for Net: Missing key(s) in "
+        'state_dict: "fc.weight".\' PATH'
+    ),
 )
 """The commands for each subject that only read it."""
 
@@ -80,10 +85,20 @@ WRITERS = (
 )
 """The commands for each subject that write OUT."""
 
-FEW = ("inspect PATH --json", "stats PATH --json", "slim PATH -o OUT", "convert PATH -o OUT.safetensors")
+FEW = (
+    "inspect PATH --json",
+    "stats PATH --json",
+    "slim PATH -o OUT",
+    "convert PATH -o OUT.safetensors",
+)
 """The commands for each random checkpoint."""
 
-HOSTILE = ("inspect PATH --json", "lint PATH --json", "verify PATH", "salvage PATH -o OUT")
+HOSTILE = (
+    "inspect PATH --json",
+    "lint PATH --json",
+    "verify PATH",
+    "salvage PATH -o OUT",
+)
 """The commands for each file that is made to harm."""
 
 FOLDER = (
@@ -159,7 +174,9 @@ SUMS = f"{'0' * 64}  conv1.weight\n"
 
 
 class Ended(NamedTuple):
-    """A command that has ended: its streams, and the SHA-256 of each file that it made or changed."""
+    """A command that has ended: its streams, and the SHA-256 of each file that it made
+    or changed.
+    """
 
     code: int
     out: bytes
@@ -171,9 +188,17 @@ class Checkout:
     """Runs the commands of one checkout."""
 
     def __init__(self, folder: Path) -> None:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "LANG")
+            if name in os.environ
+        }
         self._folder = folder
-        self._environment = kept | {"COLUMNS": "100", "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"}
+        self._environment = kept | {
+            "COLUMNS": "100",
+            "PYTHONPATH": str(folder),
+            "PYTHONHASHSEED": "0",
+        }
         self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._server = forks.Server(self._environment)
 
@@ -181,7 +206,9 @@ class Checkout:
         self._server.close()
 
     def run_line(self, words: list[str], folder: Path) -> Ended:
-        """Run one command in a folder that other commands use too: whatever it made is removed again."""
+        """Run one command in a folder that other commands use too: whatever it made is
+        removed again.
+        """
         before = set(_files(folder))
         code, out, err = self._server.run(words, str(folder), self._environment, 600)
         files = {}
@@ -197,7 +224,9 @@ class Checkout:
         with _copy_of_samples(folder) as copy:
             ends = []
             for line in lines:
-                code, out, err = self._server.run(shlex.split(line), str(copy), self._environment, 600)
+                code, out, err = self._server.run(
+                    shlex.split(line), str(copy), self._environment, 600
+                )
                 files = {name: _checksum(copy / name) for name in sorted(_files(copy))}
                 ends.append(Ended(code, out, err, files))
             return ends
@@ -211,24 +240,33 @@ class Checkout:
         """Call the functions of `import ckpt` for each sample."""
         with _copy_of_samples(folder) as copy:
             words = [sys.executable, str(_API)]
-            done = subprocess.run(words, cwd=copy, env=self._environment, capture_output=True, check=False)
+            done = subprocess.run(
+                words, cwd=copy, env=self._environment, capture_output=True, check=False
+            )
         return [Ended(done.returncode, done.stdout, done.stderr, {})]
 
 
 def stories() -> list[list[str]]:
     """The blocks of compare.txt, each with its lines."""
     blocks = _STORIES.read_text(encoding="utf-8").split("\n\n")
-    told = [[line for line in block.splitlines() if line and not line.startswith("#")] for block in blocks]
+    told = [
+        [line for line in block.splitlines() if line and not line.startswith("#")]
+        for block in blocks
+    ]
     return [lines for lines in told if lines]
 
 
 @contextmanager
 def _copy_of_samples(folder: Path) -> Iterator[Path]:
-    """A copy of the samples with what the stories need beside them. It is removed at the end."""
+    """A copy of the samples with what the stories need beside them. It is removed at
+    the end.
+    """
     copy = shutil.copytree(HERE / "sample_checkpoints", folder / "story")
     try:
         (copy / "net.py").write_text(MODEL, encoding="utf-8")
-        (copy / "names.txt").write_text("legacy.pth\ncompiled.pth\ntruncated.pth\n", encoding="utf-8")
+        (copy / "names.txt").write_text(
+            "legacy.pth\ncompiled.pth\ntruncated.pth\n", encoding="utf-8"
+        )
         (copy / "train.log").write_text(LOG, encoding="utf-8")
         (copy / "sums.txt").write_text(SUMS, encoding="utf-8")
         damaged = bytearray((copy / "ddp_after.pth").read_bytes())
@@ -252,7 +290,9 @@ def _checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def subjects(folder: Path, web: webs.Web, randoms: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+def subjects(
+    folder: Path, web: webs.Web, randoms: int
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The PATHs, made below a folder, each with the commands for it."""
     every = (*READERS, *WRITERS)
     samples = shutil.copytree(HERE / "sample_checkpoints", folder / "samples")
@@ -271,7 +311,10 @@ def subjects(folder: Path, web: webs.Web, randoms: int) -> Iterator[tuple[str, t
         "speechbrain": folders.speechbrain,
         "adapter": folders.adapter,
         "diffusers": folders.diffusers,
-        **{f"zero{stage}": lambda at, stage=stage: deepspeeds.write(at, stage) for stage in (1, 2, 3)},
+        **{
+            f"zero{stage}": lambda at, stage=stage: deepspeeds.write(at, stage)
+            for stage in (1, 2, 3)
+        },
     }
     for name, make in sets.items():
         (folder / name).mkdir()
@@ -290,14 +333,19 @@ def subjects(folder: Path, web: webs.Web, randoms: int) -> Iterator[tuple[str, t
                 path = case.build(at)
             except pytest.skip.Exception:  # this machine cannot make it
                 continue
-            yield str(path.relative_to(folder) if path.is_relative_to(folder) else path), HOSTILE
+            yield (
+                str(path.relative_to(folder) if path.is_relative_to(folder) else path),
+                HOSTILE,
+            )
     for number in range(randoms):
         torch.save(Random(number).checkpoint(), folder / f"random-{number}.pth")
         yield f"random-{number}.pth", FEW
 
 
 def pairs() -> Iterator[list[str]]:
-    """The words of each command for each pair of samples, in the folder that holds them."""
+    """The words of each command for each pair of samples, in the folder that holds
+    them.
+    """
     for first, second in PAIRS:
         named = {"A": f"samples/{first}", "B": f"samples/{second}"}
         for line in OF_PAIRS:
@@ -308,15 +356,22 @@ _SECONDS = re.compile(rb'("(?:seconds|structure|crc|torch)": |verified in )[0-9.
 
 
 def difference(one: Ended, two: Ended) -> str | None:
-    """The first thing in which two runs differ. The seconds that a command took are no difference."""
+    """The first thing in which two runs differ. The seconds that a command took are no
+    difference.
+    """
     if one.code != two.code:
         return f"exit code {one.code}, {two.code}"
-    for what, first, second in (("stdout", one.out, two.out), ("stderr", one.err, two.err)):
+    for what, first, second in (
+        ("stdout", one.out, two.out),
+        ("stderr", one.err, two.err),
+    ):
         first, second = (_SECONDS.sub(rb"\1", stream) for stream in (first, second))
         for here, there in zip(first.split(b"\n"), second.split(b"\n"), strict=False):
             if here != there:
                 begin = max(0, _equal_bytes(here, there) - 60)
-                return f"{what}\n  - {here[begin:][:300]!r}\n  + {there[begin:][:300]!r}"
+                return (
+                    f"{what}\n  - {here[begin:][:300]!r}\n  + {there[begin:][:300]!r}"
+                )
         if first != second:
             return f"{what}: {len(first):,} and {len(second):,} bytes"
     names = sorted(one.files.keys() | two.files.keys())
@@ -327,7 +382,10 @@ def difference(one: Ended, two: Ended) -> str | None:
 def _equal_bytes(one: bytes, two: bytes) -> int:
     """The number of bytes at the beginning of two lines that are equal."""
     pairs = enumerate(zip(one, two, strict=False))
-    return next((index for index, (here, there) in pairs if here != there), min(len(one), len(two)))
+    return next(
+        (index for index, (here, there) in pairs if here != there),
+        min(len(one), len(two)),
+    )
 
 
 class Comparison:
@@ -340,7 +398,9 @@ class Comparison:
         self.differ = 0
 
     def compare(self, name: str, run: Callable[[Checkout], list[Ended]]) -> None:
-        """Run the commands of this name in both checkouts, and print the first difference of each."""
+        """Run the commands of this name in both checkouts, and print the first
+        difference of each.
+        """
         if self._only not in name:
             return
         before, after = (run(checkout) for checkout in self._checkouts)
@@ -350,7 +410,9 @@ class Comparison:
         for number, (one, two) in enumerate(zip(before, after, strict=False), 1):
             found = difference(one, two)
             if found is not None:
-                self._report(name if len(before) == 1 else f"{name} (command {number})", found)
+                self._report(
+                    name if len(before) == 1 else f"{name} (command {number})", found
+                )
 
     def _report(self, name: str, found: str) -> None:
         self.differ += 1
@@ -358,7 +420,9 @@ class Comparison:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare the answers of two checkouts of ckpt.")
+    parser = argparse.ArgumentParser(
+        description="Compare the answers of two checkouts of ckpt."
+    )
     parser.add_argument("other", type=Path)
     parser.add_argument("--random", type=int, default=50)
     parser.add_argument("--only", default="", help="PATHs or commands with these words")
@@ -373,19 +437,27 @@ def main() -> int:
 
         def compare_line(words: list[str]) -> None:
             comparison.compare(
-                f"ckpt {shlex.join(words)}", lambda checkout: [checkout.run_line(words, folder)]
+                f"ckpt {shlex.join(words)}",
+                lambda checkout: [checkout.run_line(words, folder)],
             )
 
         for lines in stories():
             comparison.compare(
-                f"ckpt {'; '.join(lines)}", lambda checkout, lines=lines: checkout.run_story(lines, folder)
+                f"ckpt {'; '.join(lines)}",
+                lambda checkout, lines=lines: checkout.run_story(lines, folder),
             )
         for name in refresh.pages():
-            comparison.compare(name, lambda checkout, name=name: checkout.run_page(name))
-        comparison.compare("import ckpt", lambda checkout: checkout.run_functions(folder))
+            comparison.compare(
+                name, lambda checkout, name=name: checkout.run_page(name)
+            )
+        comparison.compare(
+            "import ckpt", lambda checkout: checkout.run_functions(folder)
+        )
         for path, lines in subjects(folder, web, asked.random):
             for line in lines:
-                compare_line([path if word == "PATH" else word for word in shlex.split(line)])
+                compare_line(
+                    [path if word == "PATH" else word for word in shlex.split(line)]
+                )
         for words in pairs():
             compare_line(words)
     print(f"{comparison.runs:,} commands, {comparison.differ:,} differ")

@@ -1,6 +1,8 @@
-"""The results of the functions of `import ckpt` for each PATH, as text: `make compare` runs it with each of two checkouts.
+"""The results of the functions of `import ckpt` for each PATH, as text: `make compare`
+runs it with each of two checkouts.
 
-Each public function is called with one checkpoint and with two, so that a new one is compared without a word here.
+Each public function is called with one checkpoint and with two, so that a new one is
+compared without a word here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ _LIVE = "snapshot"
 
 def functions() -> dict[str, Callable[..., Any]]:
     """The public functions that take checkpoints, by their names."""
-    named = {name: getattr(ckpt, name) for name in dir(ckpt) if not name.startswith("_") and name != _LIVE}
+    named = {
+        name: getattr(ckpt, name)
+        for name in dir(ckpt)
+        if not name.startswith("_") and name != _LIVE
+    }
     return {name: value for name, value in named.items() if inspect.isfunction(value)}
 
 
@@ -45,7 +51,12 @@ def describe_open(path: str) -> str:
     """All that an open checkpoint says of itself and of its first tensors."""
     with ckpt.open(path) as checkpoint:
         names = list(checkpoint)[:20]
-        lines = [repr(checkpoint), checkpoint._repr_html_(), repr(checkpoint.values), repr(names)]
+        lines = [
+            repr(checkpoint),
+            checkpoint._repr_html_(),
+            repr(checkpoint.values),
+            repr(names),
+        ]
         for name in names:
             tensor = checkpoint[name]
             lines.append(f"{name} {tensor!r}")
@@ -53,7 +64,9 @@ def describe_open(path: str) -> str:
 
 
 def describe_call(name: str, paths: list[str]) -> str:
-    """The result of a function for one checkpoint, or for as many as it takes, or its error."""
+    """The result of a function for one checkpoint, or for as many as it takes, or its
+    error.
+    """
     function = functions()[name]
     keywords = dict(_NEEDED.get(name, {}))
     if (

@@ -1,7 +1,9 @@
-"""Print the requirements of a group of pyproject.toml (PEP 735), one a line, for a pip that has no `--group` yet.
+"""Print the requirements of a group of pyproject.toml (PEP 735), one a line, for a pip
+that has no `--group` yet.
 
-`pip install --group dev` needs pip 25.1; the pip that `python -m venv` brings is often older. From a clone:
-`python tools/groups.py dev > dev.txt && pip install --editable . -r dev.txt`.
+`pip install --group dev` needs pip 25.1; the pip that `python -m venv` brings is often
+older. From a clone: `python tools/groups.py dev > dev.txt && pip install --editable .
+-r dev.txt`.
 """
 
 from __future__ import annotations
@@ -19,10 +21,16 @@ else:
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
-def requirements(groups: dict[str, list[Any]], name: str, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the requirements of a group, those of the groups that it includes too. Raises SystemExit."""
+def requirements(
+    groups: dict[str, list[Any]], name: str, above: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Yield the requirements of a group, those of the groups that it includes too.
+    Raises SystemExit.
+    """
     if name in above or name not in groups:
-        problem = "includes itself" if name in above else f"is none of {', '.join(groups)}"
+        problem = (
+            "includes itself" if name in above else f"is none of {', '.join(groups)}"
+        )
         raise SystemExit(f"{PROJECT.name}: the group {name} {problem}")
     for row in groups[name]:
         if isinstance(row, str):

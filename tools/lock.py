@@ -1,10 +1,13 @@
-"""Writes tools/dev.lock and tools/site.lock: every distribution that development and the site need, with the hashes of
-its files: `make lock`. The site has an environment of its own, because what it needs would bind what is tested.
+"""Writes tools/dev.lock and tools/site.lock: every distribution that development and
+the site need, with the hashes of its files: `make lock`. The site has an environment of
+its own, because what it needs would bind what is tested.
 
-torch is in neither. Its builds (CPU, CUDA, ROCm) share one version and differ in their hashes and in what they require,
-and which one is right depends on the machine. What the CPU build requires is in dev.lock, so that torch alone is left:
-`pip install --require-hashes -r tools/dev.lock`, then `pip install --no-deps torch==VERSION` from the index that you
-trust. pip-compile resolves, in an environment of its own; no lock names an index.
+torch is in neither. Its builds (CPU, CUDA, ROCm) share one version and differ in their
+hashes and in what they require, and which one is right depends on the machine. What the
+CPU build requires is in dev.lock, so that torch alone is left: `pip install
+--require-hashes -r tools/dev.lock`, then `pip install --no-deps torch==VERSION` from
+the index that you trust. pip-compile resolves, in an environment of its own; no lock
+names an index.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ SITE = (
     "python-dateutil==3.0.0",
     "watchdog==6.0.0",
 )
-"""The builders of the site, then their requirements whose newer versions refuse Python 3.10 (one refuses Debian 12's 3.11.2)."""
+"""The builders of the site, then their requirements whose newer versions refuse Python
+3.10 (one refuses Debian 12's 3.11.2).
+"""
 _OF_TORCH = (
     "filelock",
     "fsspec",
@@ -64,7 +69,9 @@ def pyproject() -> dict[str, Any]:
 
 
 def wanted() -> list[str]:
-    """The pins of pyproject.toml for development on CPython 3.11 and later, with their extras."""
+    """The pins of pyproject.toml for development on CPython 3.11 and later, with their
+    extras.
+    """
     rows = [row.partition("; ") for row in pyproject()["dependency-groups"]["dev"]]
     return [pin for pin, _, marker in rows if marker != "python_version < '3.11'"]
 
@@ -75,10 +82,14 @@ def pins() -> dict[str, str]:
 
 
 def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """Name -> (version, SHA-256 of its files) of a lock. Raises ValueError for a line that is anything else."""
+    """Name -> (version, SHA-256 of its files) of a lock. Raises ValueError for a line
+    that is anything else.
+    """
     found: dict[str, tuple[str, frozenset[str]]] = {}
     lines = [
-        line for line in text.replace("\\\n", " ").splitlines() if line.strip() and line.strip()[0] != "#"
+        line
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.strip() and line.strip()[0] != "#"
     ]
     for line in lines:
         pin, *hashes = line.split()
@@ -89,7 +100,10 @@ def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
             or not all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", h) for h in hashes)
         ):
             raise ValueError(f"not a pin with its hashes: {line[:200]}")
-        found[match[1]] = match[2], frozenset(each.removeprefix("--hash=sha256:") for each in hashes)
+        found[match[1]] = (
+            match[2],
+            frozenset(each.removeprefix("--hash=sha256:") for each in hashes),
+        )
     return found
 
 
@@ -111,7 +125,10 @@ def compiled(requirements: Iterable[str]) -> str:
         given.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         venv.create(Path(folder, "venv"), with_pip=True)
         python = Path(folder, "venv", "bin", "python")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"pip-tools=={PIP_TOOLS}"], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", f"pip-tools=={PIP_TOOLS}"],
+            check=True,
+        )
         options = [
             "--quiet",
             "--generate-hashes",
@@ -126,18 +143,31 @@ def compiled(requirements: Iterable[str]) -> str:
             "--no-emit-trusted-host",
             "--no-emit-options",
         ]
-        subprocess.run([python, "-m", "piptools", "compile", *options, "-o", out, given], check=True)
+        subprocess.run(
+            [python, "-m", "piptools", "compile", *options, "-o", out, given],
+            check=True,
+        )
         text = out.read_text(encoding="utf-8")
     locked(text)
     return text
 
 
 def check_python(text: str, version: str) -> None:
-    """Raise CalledProcessError where pip would not install a lock on an older Python; nothing is installed."""
+    """Raise CalledProcessError where pip would not install a lock on an older Python;
+    nothing is installed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder, "some.lock")
         given.write_text(text, encoding="utf-8")
-        options = ["--python-version", version, "--only-binary", ":all:", "--target", folder, "--dry-run"]
+        options = [
+            "--python-version",
+            version,
+            "--only-binary",
+            ":all:",
+            "--target",
+            folder,
+            "--dry-run",
+        ]
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--ignore-installed"]
         subprocess.run([*pip, *options, "--require-hashes", "-r", given], check=True)
 

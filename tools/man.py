@@ -1,4 +1,6 @@
-"""Writes a man page for ckpt and for each command, made of their help: `make man` puts them into man/."""
+"""Writes a man page for ckpt and for each command, made of their help: `make man` puts
+them into man/.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pages() -> dict[str, str]:
     """File name -> the page as roff."""
-    found = {"ckpt.1": _page("ckpt", str(_group(COMMANDS).help), _commands(), _group(COMMANDS))}
+    found = {
+        "ckpt.1": _page(
+            "ckpt", str(_group(COMMANDS).help), _commands(), _group(COMMANDS)
+        )
+    }
     for name, summary in COMMANDS.items():
         command = _group([name]).commands[name]
         found[f"ckpt-{name}.1"] = _page(f"ckpt {name}", summary, "", command)
@@ -31,10 +37,16 @@ def _group(names: Any) -> Any:
 
 def _page(title: str, summary: str, middle: str, command: Any) -> str:
     name = title.replace(" ", "-")
-    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    arguments = [
+        param for param in command.params if param.param_type_name == "argument"
+    ]
     options = [param for param in command.params if param.param_type_name == "option"]
     synopsis = " ".join([title, "[OPTIONS]", *(_metavar(param) for param in arguments)])
-    others = [other for other in ("ckpt", *(f"ckpt-{each}" for each in COMMANDS)) if other != name]
+    others = [
+        other
+        for other in ("ckpt", *(f"ckpt-{each}" for each in COMMANDS))
+        if other != name
+    ]
     parts = [
         f'.TH "{name.upper()}" "1" "" "ckpt {__version__}" "ckpt"',
         ".SH NAME",
@@ -49,11 +61,17 @@ def _page(title: str, summary: str, middle: str, command: Any) -> str:
         ".SH OPTIONS",
         *(_entry(_names(param), _help(param)) for param in options),
         _entry("-h, --help", "Show the help and exit."),
-        *(f".PP\n{_text(str(exclusion))}" for exclusion in exclusions_of(title.partition(" ")[2])),
+        *(
+            f".PP\n{_text(str(exclusion))}"
+            for exclusion in exclusions_of(title.partition(" ")[2])
+        ),
         ".SH EXIT STATUS",
         *(_entry(code.strip("*"), text) for code, text in _rows(r"\*\*\d+\*\*")),
         ".SH ENVIRONMENT",
-        *(_entry(variable.strip("`"), text) for variable, text in _rows(r"`[A-Z_]+(?:=\d)?`")),
+        *(
+            _entry(variable.strip("`"), text)
+            for variable, text in _rows(r"`[A-Z_]+(?:=\d)?`")
+        ),
         ".SH SEE ALSO",
         _text(", ".join(f"{other}(1)" for other in others)),
     ]
@@ -79,10 +97,15 @@ def _help(param: Any) -> str:
 
 
 def _rows(first: str) -> list[tuple[str, str]]:
-    """The rows of a table of docs/scripting.md, without its markup: exit codes and variables have one home."""
+    """The rows of a table of docs/scripting.md, without its markup: exit codes and
+    variables have one home.
+    """
     text = (ROOT / "docs" / "scripting.md").read_text(encoding="utf-8")
     found = re.findall(rf"^\| ({first}) \| (.*) \|$", text, re.MULTILINE)
-    return [(name, re.sub(r"\[(.+?)\]\(.+?\)", r"\1", rest).replace("`", "")) for name, rest in found]
+    return [
+        (name, re.sub(r"\[(.+?)\]\(.+?\)", r"\1", rest).replace("`", ""))
+        for name, rest in found
+    ]
 
 
 def _entry(name: str, text: str) -> str:
@@ -94,7 +117,12 @@ def _paragraphs(text: str) -> str:
     out = []
     for part in text.strip().split("\n\n"):
         if part.startswith("\b"):
-            out += [".PP", ".nf", *(_text(line) for line in part.lstrip("\b").strip("\n").split("\n")), ".fi"]
+            out += [
+                ".PP",
+                ".nf",
+                *(_text(line) for line in part.lstrip("\b").strip("\n").split("\n")),
+                ".fi",
+            ]
         else:
             out += [".PP", _text(" ".join(part.split()))]
     return "\n".join(out)

@@ -1,7 +1,9 @@
-"""Draws the pictures of the docs: docs/img/NAME-dark.svg and NAME-light.svg, which `make docs` writes.
+"""Draws the pictures of the docs: docs/img/NAME-dark.svg and NAME-light.svg, which
+`make docs` writes.
 
-Each command runs in a copy of the samples on a terminal of 100 × 40, and rich draws what it printed. The same screen
-gives the same bytes: no random ids, and no font or script of another host.
+Each command runs in a copy of the samples on a terminal of 100 × 40, and rich draws
+what it printed. The same screen gives the same bytes: no random ids, and no font or
+script of another host.
 """
 
 from __future__ import annotations
@@ -37,11 +39,15 @@ WIDTH, HEIGHT = 100, 40
 
 
 def _rgb(*colours: str) -> list[tuple[int, int, int]]:
-    return [(int(text[:2], 16), int(text[2:4], 16), int(text[4:], 16)) for text in colours]
+    return [
+        (int(text[:2], 16), int(text[2:4], 16), int(text[4:], 16)) for text in colours
+    ]
 
 
 def _theme(back: str, fore: str, normal: str, bright: str) -> TerminalTheme:
-    return TerminalTheme(*_rgb(back, fore), _rgb(*normal.split()), _rgb(*bright.split()))
+    return TerminalTheme(
+        *_rgb(back, fore), _rgb(*normal.split()), _rgb(*bright.split())
+    )
 
 
 THEMES = {
@@ -104,21 +110,29 @@ def drawn(shown: str, command: str, name: str, scheme: str) -> str:
     for line in shown.splitlines():
         console.print(Text.from_ansi(line), soft_wrap=True)
     svg = console.export_svg(
-        title=f"$ {command}", theme=THEMES[scheme], code_format=_FORMAT, unique_id=f"{name}-{scheme}"
+        title=f"$ {command}",
+        theme=THEMES[scheme],
+        code_format=_FORMAT,
+        unique_id=f"{name}-{scheme}",
     )
-    svg = re.sub(r' clip-path="url\(#[^)]*-line-\d+\)"', "", svg)  # it would cut underscores and underlines
+    svg = re.sub(
+        r' clip-path="url\(#[^)]*-line-\d+\)"', "", svg
+    )  # it would cut underscores and underlines
     svg = _underlined(svg)
     return "".join(f"{line.strip()}\n" for line in svg.splitlines() if line.strip())
 
 
 def _underlined(svg: str) -> str:
-    """The picture with each underline as a line of its own: that of a browser hides underscores."""
+    """The picture with each underline as a line of its own: that of a browser hides
+    underscores.
+    """
     styles = re.findall(r"\.(\S+) { fill: (\S+?);[^}]*text-decoration: underline;", svg)
     for style, colour in styles:
         svg = re.sub(
             rf'(<text class="{style}" x="(\S+)" y="(\S+)" textLength="(\S+)">)',
             lambda found, fill=colour: (
-                f'<rect x="{found[2]}" y="{float(found[3]) + 5.5:g}" width="{found[4]}" height="1" fill="{fill}"/>{found[1]}'
+                f'<rect x="{found[2]}" y="{float(found[3]) + 5.5:g}" '
+                f'width="{found[4]}" height="1" fill="{fill}"/>{found[1]}'
             ),
             svg,
         )
@@ -133,7 +147,12 @@ def screen(command: str) -> str:
     ioctl(end, TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     settings = ("NO_COLOR", "FORCE_COLOR", "CKPT_DEBUG", "COLUMNS", "LINES", "LC_ALL")
     env = {name: value for name, value in os.environ.items() if name not in settings}
-    env |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "CKPT_NO_PLUGINS": "1"}
+    env |= {
+        "TERM": "xterm-256color",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": str(ROOT),
+        "CKPT_NO_PLUGINS": "1",
+    }
     with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryFile() as talk:
         folder = Path(temporary) / "samples"
         shutil.copytree(ROOT / "sample_checkpoints", folder)
@@ -154,7 +173,9 @@ def screen(command: str) -> str:
 
 
 def _read(terminal: int, process: subprocess.Popen[bytes]) -> bytes:
-    """What comes out of a terminal until a process has ended. The other end is still open here, so nothing is lost."""
+    """What comes out of a terminal until a process has ended. The other end is still
+    open here, so nothing is lost.
+    """
     found = bytearray()
     while True:
         has_ended = process.poll() is not None

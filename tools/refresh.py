@@ -1,8 +1,10 @@
 """Runs every command that the pages show and writes its output into them: `make docs`.
 
-A block follows a line `<!-- run: COMMAND -->`. The commands of a page run one after the other in a copy of
-sample_checkpoints/ of its own, so they may write files; pages run side by side. The shell runs each command, so a
-block may show a pipe or a redirection. Without arguments the pictures are drawn too (tools/pictures.py). The test of the docs calls `refreshed_pages` and compares.
+A block follows a line `<!-- run: COMMAND -->`. The commands of a page run one after the
+other in a copy of sample_checkpoints/ of its own, so they may write files; pages run
+side by side. The shell runs each command, so a block may show a pipe or a redirection.
+Without arguments the pictures are drawn too (tools/pictures.py). The test of the docs
+calls `refreshed_pages` and compares.
 """
 
 from __future__ import annotations
@@ -20,16 +22,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- run: (.+?) -->\n)(?:```console\n.*?\n?```\n)?", re.DOTALL)
-_SOURCES = {f"docs/{name}.md": f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")}
+_SOURCES = {
+    f"docs/{name}.md": f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")
+}
 """Pages that `ckpt explain` shows too -> the files that they are made of."""
 _SETTINGS = ("NO_COLOR", "FORCE_COLOR", "CKPT_DEBUG")
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """The pages that are made: those that show commands, and those of `ckpt explain`, as paths below the root."""
+    """The pages that are made: those that show commands, and those of `ckpt explain`,
+    as paths below the root.
+    """
     found = [*sorted(root.glob("README*.md")), *sorted((root / "docs").rglob("*.md"))]
-    names = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in found}
-    return [name for name, text in names.items() if name in _SOURCES or _BLOCK.search(text)]
+    names = {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for path in found
+    }
+    return [
+        name for name, text in names.items() if name in _SOURCES or _BLOCK.search(text)
+    ]
 
 
 def source(name: str) -> str:
@@ -57,23 +68,37 @@ def blocks(page: str) -> list[str]:
 
 
 def printed(page: str, python: str = sys.executable, **settings: str) -> list[str]:
-    """Each command of a page with what it prints today, by a Python that has ckpt, with more settings."""
+    """Each command of a page with what it prints today, by a Python that has ckpt, with
+    more settings.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder, programs = Path(temporary) / "samples", Path(temporary) / "bin"
         shutil.copytree(ROOT / "sample_checkpoints", folder)
         programs.mkdir()
         program = programs / "ckpt"
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} -m ckpt "$@"\n', encoding="utf-8")
+        program.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(python)} -m ckpt "$@"\n', encoding="utf-8"
+        )
         program.chmod(0o755)
         commands = [block[2] for block in _BLOCK.finditer(page)]
-        outputs = [(command, output_of(command, folder, programs, **settings)) for command in commands]
-        return ["\n".join(filter(None, (f"$ {command}", text.rstrip()))) for command, text in outputs]
+        outputs = [
+            (command, output_of(command, folder, programs, **settings))
+            for command in commands
+        ]
+        return [
+            "\n".join(filter(None, (f"$ {command}", text.rstrip())))
+            for command, text in outputs
+        ]
 
 
 def output_of(command: str, folder: Path, programs: Path, **more: str) -> str:
-    """What a command prints, both streams in their order, as a pipe of 100 columns sees it, with `more` settings."""
+    """What a command prints, both streams in their order, as a pipe of 100 columns sees
+    it, with `more` settings.
+    """
     assert command.startswith("ckpt "), command
-    settings = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
+    settings = {
+        name: value for name, value in os.environ.items() if name not in _SETTINGS
+    }
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         cwd=folder,

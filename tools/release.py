@@ -1,8 +1,10 @@
-"""Builds what a release consists of and checks it: `make release-check`. Nothing is uploaded.
+"""Builds what a release consists of and checks it: `make release-check`. Nothing is
+uploaded.
 
-In dist/: the wheel, the sdist, and an SBOM (CycloneDX 1.6, JSON) of the wheel and what it requires, with the versions
-and the hashes of tools/dev.lock. Each is built twice, and both times must give the same bytes. The wheel is installed
-into an environment of its own, from which `ckpt --version` runs.
+In dist/: the wheel, the sdist, and an SBOM (CycloneDX 1.6, JSON) of the wheel and what
+it requires, with the versions and the hashes of tools/dev.lock. Each is built twice,
+and both times must give the same bytes. The wheel is installed into an environment of
+its own, from which `ckpt --version` runs.
 """
 
 from __future__ import annotations
@@ -27,12 +29,25 @@ from lock import LOCK, ROOT, locked, pyproject
 
 DIST = ROOT / "dist"
 EPOCH = "1735689600"
-"""The time of every file in the archives, 2025-01-01: what is built depends on the sources alone."""
+"""The time of every file in the archives, 2025-01-01: what is built depends on the
+sources alone.
+"""
 _HOSTS = re.compile(
-    rb"py(?:pi|thonhosted)\.org|--(?:extra-)?index-url|--find-links|file:///|://[^/\s\"']+/simple\b"
+    rb"py(?:pi|thonhosted)\.org|--(?:extra-)?index-url|--find-links|file:///"
+    rb"|://[^/\s\"']+/simple\b"
 )
-_WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/surface/cli/app.py")
-_KINDS = (".py", ".fields", "/py.typed", *(f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")))
+_WANTED = (
+    "ckpt/__init__.py",
+    "ckpt/__main__.py",
+    "ckpt/py.typed",
+    "ckpt/surface/cli/app.py",
+)
+_KINDS = (
+    ".py",
+    ".fields",
+    "/py.typed",
+    *(f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")),
+)
 """The ends of what the package holds."""
 _ASSETS = "ckpt/ext/page/html/assets/"
 """The folder of what a page of HTML is made of."""
@@ -54,24 +69,42 @@ class CheckError(Exception):
     """What is wrong with a release, in one sentence."""
 
 
-# ---------------------------------------------------------------------------------------------- what is in the archives
+# --------------------------------------------------------------------------------------
+# what is in the archives
 
 
 def check_wheel(path: Path) -> None:
-    """Raise CheckError unless a wheel holds the package, its metadata, and nothing else."""
+    """Raise CheckError unless a wheel holds the package, its metadata, and nothing
+    else.
+    """
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         tops = {name.partition("/")[0] for name in names}
         metadata = next((top for top in tops if top.endswith(".dist-info")), "")
         if tops != {"ckpt", metadata}:
-            raise CheckError(f"{path.name} holds {', '.join(sorted(tops))}: expected ckpt and its metadata")
+            raise CheckError(
+                f"{path.name} holds {', '.join(sorted(tops))}: expected ckpt and its "
+                "metadata"
+            )
         if path.stat().st_size > _MOST:
-            raise CheckError(f"{path.name} has {path.stat().st_size:,} bytes, more than {_MOST:,}")
+            raise CheckError(
+                f"{path.name} has {path.stat().st_size:,} bytes, more than {_MOST:,}"
+            )
         inside = [name for name in names if name.startswith("ckpt/")]
-        odd = [name for name in inside if not name.endswith(_KINDS) and not name.startswith(_ASSETS)]
+        odd = [
+            name
+            for name in inside
+            if not name.endswith(_KINDS) and not name.startswith(_ASSETS)
+        ]
         if odd or any("test" in name for name in names):
-            raise CheckError(f"{path.name} holds what is no part of the package: {(odd or names)[0]}")
-        missing = {*_WANTED, f"{metadata}/licenses/LICENSE", f"{metadata}/entry_points.txt"} - set(names)
+            raise CheckError(
+                f"{path.name} holds what is no part of the package: {(odd or names)[0]}"
+            )
+        missing = {
+            *_WANTED,
+            f"{metadata}/licenses/LICENSE",
+            f"{metadata}/entry_points.txt",
+        } - set(names)
         if missing:
             raise CheckError(f"{path.name} lacks {', '.join(sorted(missing))}")
         sources = {
@@ -85,13 +118,21 @@ def check_wheel(path: Path) -> None:
 
 
 def check_sdist(path: Path) -> None:
-    """Raise CheckError unless an sdist holds what the wheel is built from, the docs, and nothing else."""
+    """Raise CheckError unless an sdist holds what the wheel is built from, the docs,
+    and nothing else.
+    """
     with tarfile.open(path) as archive:
         files = [member for member in archive.getmembers() if member.isfile()]
         tops = {member.name.split("/")[1] for member in files}
         if tops != _TOP_OF_SDIST:
-            raise CheckError(f"{path.name}: {', '.join(sorted(tops ^ _TOP_OF_SDIST))} is missing or too much")
-        _check_hosts(path.name, {member.name: archive.extractfile(member).read() for member in files})  # type: ignore[union-attr]
+            raise CheckError(
+                f"{path.name}: {', '.join(sorted(tops ^ _TOP_OF_SDIST))} is missing or "
+                "too much"
+            )
+        _check_hosts(
+            path.name,
+            {member.name: archive.extractfile(member).read() for member in files},
+        )  # type: ignore[union-attr]
 
 
 def _check_hosts(archive: str, files: Mapping[str, bytes]) -> None:
@@ -99,30 +140,44 @@ def _check_hosts(archive: str, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         found = _HOSTS.search(data)
         if found:
-            raise CheckError(f"{name} in {archive} names a package index: {found[0].decode('latin-1')}")
+            raise CheckError(
+                f"{name} in {archive} names a package index: "
+                f"{found[0].decode('latin-1')}"
+            )
 
 
-# ---------------------------------------------------------------------------------------------- SBOM
+# --------------------------------------------------------------------------------------
+# SBOM
 
 
-def sbom(version: str, digest: str, required: Mapping[str, Iterable[str]], lock: str) -> bytes:
-    """The SBOM of the wheel with this SHA-256: `required` maps each distribution, and the wheel's own name, to what it
-    requires. Raises CheckError for one that the lock lacks.
+def sbom(
+    version: str, digest: str, required: Mapping[str, Iterable[str]], lock: str
+) -> bytes:
+    """The SBOM of the wheel with this SHA-256: `required` maps each distribution, and
+    the wheel's own name, to what it requires. Raises CheckError for one that the lock
+    lacks.
     """
     pins = locked(lock)
-    lacking = sorted(name for name in required if name not in pins and name != "torch-ckpt")
+    lacking = sorted(
+        name for name in required if name not in pins and name != "torch-ckpt"
+    )
     if lacking:
         raise CheckError(f"tools/dev.lock lacks {', '.join(lacking)}")
 
-    def component(name: str, kind: str, release: str, hashes: Iterable[str]) -> dict[str, Any]:
+    def component(
+        name: str, kind: str, release: str, hashes: Iterable[str]
+    ) -> dict[str, Any]:
         return {
             "type": kind,
             "bom-ref": reference(name),
             "name": name,
             "version": release,
             "purl": reference(name),
-            # One hash for each file of a release: a wheel for every platform, and the sdist.
-            "hashes": [{"alg": "SHA-256", "content": content} for content in sorted(hashes)],
+            # One hash for each file of a release: a wheel for every platform, and the
+            # sdist.
+            "hashes": [
+                {"alg": "SHA-256", "content": content} for content in sorted(hashes)
+            ],
         }
 
     def reference(name: str) -> str:
@@ -135,10 +190,15 @@ def sbom(version: str, digest: str, required: Mapping[str, Iterable[str]], lock:
         "specVersion": "1.6",
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, digest + lock)}",
         "version": 1,
-        "metadata": {"component": component("torch-ckpt", "application", version, [digest])},
+        "metadata": {
+            "component": component("torch-ckpt", "application", version, [digest])
+        },
         "components": [component(name, "library", *pins[name]) for name in names],
         "dependencies": [
-            {"ref": reference(name), "dependsOn": sorted(map(reference, required[name]))}
+            {
+                "ref": reference(name),
+                "dependsOn": sorted(map(reference, required[name])),
+            }
             for name in ("torch-ckpt", *names)
         ],
     }
@@ -160,10 +220,13 @@ while todo:
         todo += found[name]
 print(json.dumps(found))
 """
-"""What the environment of the wheel holds because the wheel requires it, as its metadata say."""
+"""What the environment of the wheel holds because the wheel requires it, as its
+metadata say.
+"""
 
 
-# ---------------------------------------------------------------------------------------------- building
+# --------------------------------------------------------------------------------------
+# building
 
 
 def _environment(folder: Path) -> Path:
@@ -184,7 +247,10 @@ def _run(*command: object, **options: Any) -> str:
     ).stdout
 
 
-_BUILD = "import sys, flit_core.buildapi as api; print(getattr(api, f'build_{sys.argv[1]}')(sys.argv[2]))"
+_BUILD = (
+    "import sys, flit_core.buildapi as api; print(getattr(api, "
+    "f'build_{sys.argv[1]}')(sys.argv[2]))"
+)
 
 
 def _built(python: Path, kind: str) -> Path:
@@ -206,7 +272,14 @@ def main() -> None:
         old.unlink()
     with tempfile.TemporaryDirectory() as folder:
         python = _environment(Path(folder, "build"))
-        _run(python, "-m", "pip", "install", "--quiet", *project["build-system"]["requires"])
+        _run(
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            *project["build-system"]["requires"],
+        )
         wheel, sdist = _built(python, "wheel"), _built(python, "sdist")
         check_wheel(wheel)
         check_sdist(sdist)
@@ -214,11 +287,18 @@ def main() -> None:
 
         clean = _environment(Path(folder, "clean"))
         constraints = Path(folder, "constraints.txt")
-        constraints.write_text("".join(f"{name}=={pin}\n" for name, (pin, _) in locked(lock).items()))
-        _run(clean, "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel)
+        constraints.write_text(
+            "".join(f"{name}=={pin}\n" for name, (pin, _) in locked(lock).items())
+        )
+        _run(
+            clean, "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel
+        )
         said = _run(clean.with_name("ckpt"), "--version", cwd=folder).strip()
         if version not in said.split():
-            raise CheckError(f"ckpt --version of the installed wheel says {said}, the wheel is {version}")
+            raise CheckError(
+                f"ckpt --version of the installed wheel says {said}, the wheel is "
+                f"{version}"
+            )
         sample = ROOT / "sample_checkpoints" / "train_cuda.pth"
         _run(clean.with_name("ckpt"), "inspect", sample, cwd=folder)
 
@@ -226,9 +306,13 @@ def main() -> None:
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         bill = DIST / f"torch_ckpt-{version}.cdx.json"
         bill.write_bytes(sbom(version, digest, required, lock))
-        _check_hosts("dist", {bill.name: bill.read_bytes(), LOCK.name: LOCK.read_bytes()})
+        _check_hosts(
+            "dist", {bill.name: bill.read_bytes(), LOCK.name: LOCK.read_bytes()}
+        )
     for path in (wheel, sdist, bill):
-        print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(ROOT)}")
+        print(
+            f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(ROOT)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Makes docs/schema/ and the tables of docs/json.md of the fields that ckpt/**/*.fields declare: `make docs`.
+"""Makes docs/schema/ and the tables of docs/json.md of the fields that ckpt/**/*.fields
+declare: `make docs`.
 
-ckpt/surface/common.fields explains the notation. Each schema is JSON Schema (2020-12) and stands alone: it has the
-definitions that it uses. A table of the page stands between `<!-- fields: NAME -->` and `<!-- /fields -->`. A definition
-with a table of its own is linked from the others; any other is unfolded where it is used.
+ckpt/surface/common.fields explains the notation. Each schema is JSON Schema (2020-12)
+and stands alone: it has the definitions that it uses. A table of the page stands
+between `<!-- fields: NAME -->` and `<!-- /fields -->`. A definition with a table of its
+own is linked from the others; any other is unfolded where it is used.
 """
 
 from __future__ import annotations
@@ -22,10 +24,14 @@ _WIDTH = 120
 """Columns of a line of a schema."""
 _DOCUMENT = re.compile(r"document ckpt\.(\w+) (\d+)( or failure)?")
 _FIELD = re.compile(r"(define )?(\w+)(\??): (.+)")
-_RULE = re.compile(r"([\w, ]+) come together|if (\w+) is (\w+) then (.+?)(?: else (.+))?")
+_RULE = re.compile(
+    r"([\w, ]+) come together|if (\w+) is (\w+) then (.+?)(?: else (.+))?"
+)
 _CLAIM = re.compile(r"([\w, ]+) (?:is|are) (there|null|not null)")
 _TOKEN = re.compile(r"/\S+/|[-.\w]+|[(),]")
-_TABLE = re.compile(r"(<!-- fields: (?:ckpt\.)?(\w+) -->\n).*?(<!-- /fields -->\n)", re.DOTALL)
+_TABLE = re.compile(
+    r"(<!-- fields: (?:ckpt\.)?(\w+) -->\n).*?(<!-- /fields -->\n)", re.DOTALL
+)
 _PLAIN: Mapping[str, dict[str, Any]] = {
     "any": {},
     "bool": {"type": "boolean"},
@@ -44,12 +50,15 @@ class DeclarationError(Exception):
     """A declaration that does not keep to the notation."""
 
 
-# ---------------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------
+# declarations
 
 
 @dataclass
 class Field:
-    """A field or a definition: its type as text, what it says, and the fields and rules below it."""
+    """A field or a definition: its type as text, what it says, and the fields and rules
+    below it.
+    """
 
     name: str
     type: str = "object"
@@ -61,7 +70,9 @@ class Field:
 
 @dataclass
 class Document(Field):
-    """A document, by its name without `ckpt.`. `scope` has the definitions of its folder and of the folders above."""
+    """A document, by its name without `ckpt.`. `scope` has the definitions of its
+    folder and of the folders above.
+    """
 
     version: int = 1
     may_fail: bool = False
@@ -71,18 +82,27 @@ class Document(Field):
 def documents(root: Path = ROOT) -> dict[str, Document]:
     """Return all documents by their names. Raises DeclarationError."""
     paths = sorted((root / "ckpt").rglob("*.fields"))
-    files = {path: parsed(path.read_text(encoding="utf-8"), path.name) for path in paths}
+    files = {
+        path: parsed(path.read_text(encoding="utf-8"), path.name) for path in paths
+    }
     scopes: dict[Path, dict[str, Field]] = {}
     for path, rows in files.items():
         scope = scopes.setdefault(path.parent, {})
         for row in rows:
-            if not isinstance(row, Document) and scope.setdefault(row.name, row) is not row:
-                raise DeclarationError(f"{path.name}: {row.name} is defined twice in this folder")
+            if (
+                not isinstance(row, Document)
+                and scope.setdefault(row.name, row) is not row
+            ):
+                raise DeclarationError(
+                    f"{path.name}: {row.name} is defined twice in this folder"
+                )
     by_name: dict[str, Document] = {}
     for path, rows in files.items():
         for document in rows:
             if isinstance(document, Document):
-                document.scope |= scopes.get(root / "ckpt" / "surface", {})  # what all documents share
+                document.scope |= scopes.get(
+                    root / "ckpt" / "surface", {}
+                )  # what all documents share
                 for folder in reversed(path.parents):
                     document.scope |= scopes.get(folder, {})
                 by_name[document.name] = document
@@ -115,15 +135,23 @@ def parsed(text: str, file: str) -> list[Field]:
 
 
 def _row(code: str, words: str, depth: int) -> Field | str | None:
-    """The document, definition, field or rule that a line holds; None for anything else."""
+    """The document, definition, field or rule that a line holds; None for anything
+    else.
+    """
     if depth and _RULE.fullmatch(code):
         return code
     if match := None if depth else _DOCUMENT.fullmatch(code):
         name, version, failure = match.groups()
-        return Document(name, text=words, version=int(version), may_fail=failure is not None)
+        return Document(
+            name, text=words, version=int(version), may_fail=failure is not None
+        )
     if match := _FIELD.fullmatch(code):
         definition, name, optional, kind = match.groups()
-        return None if bool(definition) == bool(depth) else Field(name, kind, optional == "?", words)
+        return (
+            None
+            if bool(definition) == bool(depth)
+            else Field(name, kind, optional == "?", words)
+        )
     return None
 
 
@@ -132,7 +160,8 @@ def _tokens(kind: str, document: Document) -> list[str]:
     return [values.get(token, token) for token in _TOKEN.findall(kind)]
 
 
-# ---------------------------------------------------------------------------------------------- JSON Schema
+# --------------------------------------------------------------------------------------
+# JSON Schema
 
 
 def schema(document: Document) -> Node:
@@ -176,25 +205,39 @@ def _body(holder: Field, document: Document) -> Node:
     if required := [row.name for row in holder.fields if not row.optional]:
         body["required"] = required
     if names:
-        body["properties"] = {row.name: _described(row, document) for row in holder.fields}
+        body["properties"] = {
+            row.name: _described(row, document) for row in holder.fields
+        }
     rules = [_rule(rule, holder, document) for rule in holder.rules]
-    return {**body, "allOf": rules} if len(rules) > 1 else {**body, **(rules[0] if rules else {})}
+    return (
+        {**body, "allOf": rules}
+        if len(rules) > 1
+        else {**body, **(rules[0] if rules else {})}
+    )
 
 
 def _rule(rule: str, holder: Field, document: Document) -> Node:
     together, name, state, claim, otherwise = _RULE.fullmatch(rule).groups()  # type: ignore[union-attr]
     if together:
         first, *rest = _names(together, holder)
-        return {"dependentRequired": {first: rest, **{other: [first] for other in rest}}}
+        return {
+            "dependentRequired": {first: rest, **{other: [first] for other in rest}}
+        }
     _names(name, holder)
     value = {"type": "null"} if state == "null" else {"const": state}
-    condition = {"required": [name]} if state == "there" else {"properties": {name: value}}
+    condition = (
+        {"required": [name]} if state == "there" else {"properties": {name: value}}
+    )
     node = {"if": condition, "then": _claimed(claim, holder, document)}
-    return {**node, "else": _claimed(otherwise, holder, document)} if otherwise else node
+    return (
+        {**node, "else": _claimed(otherwise, holder, document)} if otherwise else node
+    )
 
 
 def _claimed(claim: str, holder: Field, document: Document) -> Node:
-    """The node for what a rule claims: that fields of `holder` are there, null or not null, or a type of the whole."""
+    """The node for what a rule claims: that fields of `holder` are there, null or not
+    null, or a type of the whole.
+    """
     match = _CLAIM.fullmatch(claim)
     if match is None:
         return _Type(claim, document, {}).node
@@ -202,16 +245,23 @@ def _claimed(claim: str, holder: Field, document: Document) -> Node:
     if match[2] == "there":
         return {"required": names}
     rows = [row for row in holder.fields if row.name in names]
-    kinds = {row.name: "null" if match[2] == "null" else row.type.removesuffix(" or null") for row in rows}
+    kinds = {
+        row.name: "null" if match[2] == "null" else row.type.removesuffix(" or null")
+        for row in rows
+    }
     needed = [row.name for row in rows if row.optional]
     return {
         **({"required": needed} if needed else {}),
-        "properties": {name: _Type(kind, document, {}).node for name, kind in kinds.items()},
+        "properties": {
+            name: _Type(kind, document, {}).node for name, kind in kinds.items()
+        },
     }
 
 
 def _names(text: str, holder: Field) -> list[str]:
-    """The fields that a rule names. Raises DeclarationError for one that `holder` lacks, if it has any."""
+    """The fields that a rule names. Raises DeclarationError for one that `holder`
+    lacks, if it has any.
+    """
     names = text.split(", ")
     if holder.fields and {*names} - {row.name for row in holder.fields}:
         raise DeclarationError(f"{holder.name} has no such field: {text}")
@@ -219,7 +269,9 @@ def _names(text: str, holder: Field) -> list[str]:
 
 
 class _Type:
-    """The `node` that a type as text stands for; `body` are the keywords of the object in it."""
+    """The `node` that a type as text stands for; `body` are the keywords of the object
+    in it.
+    """
 
     def __init__(self, kind: str, document: Document, body: Node) -> None:
         self._ahead = _tokens(kind, document)
@@ -230,7 +282,9 @@ class _Type:
         except IndexError:
             raise DeclarationError(f"incomplete type: {kind}") from None
         if self._ahead or self._body:
-            raise DeclarationError(f"{document.name}: no such type, or one without fields: {kind}")
+            raise DeclarationError(
+                f"{document.name}: no such type, or one without fields: {kind}"
+            )
 
     def _union(self) -> Node:
         parts = [self._single()]
@@ -239,7 +293,9 @@ class _Type:
         if len(parts) == 1:
             return parts[0]
         keys = [key for part in parts for key in part.keys() - {"type"}]
-        if all(isinstance(part.get("type"), str) for part in parts) and len(set(keys)) == len(keys):
+        if all(isinstance(part.get("type"), str) for part in parts) and len(
+            set(keys)
+        ) == len(keys):
             # No keyword says anything about values of another type than its own.
             joined = {key: value for part in parts for key, value in part.items()}
             return {**joined, "type": [part["type"] for part in parts]}
@@ -258,7 +314,12 @@ class _Type:
         if token == "list":
             return {"type": "array", "items": self._single()}
         if token == "pair":
-            return {"type": "array", "items": self._single(), "minItems": 2, "maxItems": 2}
+            return {
+                "type": "array",
+                "items": self._single(),
+                "minItems": 2,
+                "maxItems": 2,
+            }
         if token == "map":
             value = self._single()
             return {"type": "object", **self._taken(), "additionalProperties": value}
@@ -287,7 +348,10 @@ class _Type:
         while self._skip(","):
             words.append(self._ahead.pop(0))
         self._expect(")")
-        values = [True if word == "true" else int(word) if word.isdigit() else word for word in words]
+        values = [
+            True if word == "true" else int(word) if word.isdigit() else word
+            for word in words
+        ]
         return {"enum": values} if len(values) > 1 else {"const": values[0]}
 
     def _taken(self) -> Node:
@@ -302,11 +366,15 @@ class _Type:
 
     def _expect(self, token: str) -> None:
         if not self._skip(token):
-            raise DeclarationError(f"{token} is missing before: {' '.join(self._ahead)}")
+            raise DeclarationError(
+                f"{token} is missing before: {' '.join(self._ahead)}"
+            )
 
 
 def dumped(node: Any, indent: int = 0, before: int = 0) -> str:
-    """Return a value as JSON: in one line where it fits, after `before` columns, else one line for each part."""
+    """Return a value as JSON: in one line where it fits, after `before` columns, else
+    one line for each part.
+    """
     flat = json.dumps(node, ensure_ascii=False)
     if indent + before + len(flat) <= _WIDTH or not isinstance(node, (dict, list)):
         return flat
@@ -314,16 +382,22 @@ def dumped(node: Any, indent: int = 0, before: int = 0) -> str:
     if isinstance(node, list):
         rows = [f"{pad}{dumped(part, indent + 2)}" for part in node]
     else:
-        rows = [f'{pad}"{key}": {dumped(part, indent + 2, len(key) + 5)}' for key, part in node.items()]
+        rows = [
+            f'{pad}"{key}": {dumped(part, indent + 2, len(key) + 5)}'
+            for key, part in node.items()
+        ]
     opening, closing = "[]" if isinstance(node, list) else "{}"
     return f"{opening}\n" + ",\n".join(rows) + f"\n{' ' * indent}{closing}"
 
 
-# ---------------------------------------------------------------------------------------------- the page
+# --------------------------------------------------------------------------------------
+# the page
 
 
 def page(text: str, by_name: Mapping[str, Document]) -> str:
-    """Return the page with each table as the declarations have it today. Raises DeclarationError."""
+    """Return the page with each table as the declarations have it today. Raises
+    DeclarationError.
+    """
     links = {}
     for match in _TABLE.finditer(text):
         if "ckpt." not in match[1]:
@@ -336,19 +410,29 @@ def page(text: str, by_name: Mapping[str, Document]) -> str:
             document: Document = by_name[name]
             row: Field = document
         else:
-            holders = [document for document in by_name.values() if name in document.scope]
+            holders = [
+                document for document in by_name.values() if name in document.scope
+            ]
             if not holders:
                 raise DeclarationError(f"not defined: {name}")
             document, row = holders[0], holders[0].scope[name]
-        return f"{match[1]}\n" + "\n\n".join(_Table(row, document, links).parts()) + f"\n\n{match[3]}"
+        return (
+            f"{match[1]}\n"
+            + "\n\n".join(_Table(row, document, links).parts())
+            + f"\n\n{match[3]}"
+        )
 
     return _TABLE.sub(block, text)
 
 
 class _Table:
-    """The table of a document or a definition, with its description before and its rules after it."""
+    """The table of a document or a definition, with its description before and its
+    rules after it.
+    """
 
-    def __init__(self, row: Field, document: Document, links: Mapping[str, str]) -> None:
+    def __init__(
+        self, row: Field, document: Document, links: Mapping[str, str]
+    ) -> None:
         self._row = row
         self._document = document
         self._links = links
@@ -358,7 +442,11 @@ class _Table:
         """The parts of the text, which empty lines separate."""
         row = self._row
         ending = ", with:" if row.fields else "."
-        kind = "" if row.type == "object" else f"Its type is {self._type(row.type)}{ending}"
+        kind = (
+            ""
+            if row.type == "object"
+            else f"Its type is {self._type(row.type)}{ending}"
+        )
         if row.text or kind:
             yield f"{row.text} {kind}".strip()
         if isinstance(row, Document):
@@ -370,7 +458,9 @@ class _Table:
             yield "\n".join(f"- {rule[0].upper()}{rule[1:]}." for rule in self._rules)
 
     def _below(self, holder: Field, prefix: str) -> Iterator[str]:
-        """The rows of the fields below `holder`, those of definitions without a table of their own first."""
+        """The rows of the fields below `holder`, those of definitions without a table
+        of their own first.
+        """
         for name in self._defined(holder.type):
             if name not in self._links:
                 yield from self._below(self._document.scope[name], prefix)
@@ -384,24 +474,37 @@ class _Table:
                 if not row.text or (other.fields and other.name not in self._links)
             ]
             text = " ".join(filter(None, [*texts, row.text]))
-            yield f"| `{prefix}{row.name}{'?' * row.optional}` | {self._type(row.type)} | {text} |"
+            yield (
+                f"| `{prefix}{row.name}{'?' * row.optional}` | {self._type(row.type)} "
+                f"| {text} |"
+            )
             yield from self._below(row, f"{prefix}{row.name}{self._marks(row.type)}.")
 
     def _defined(self, kind: str) -> Iterable[str]:
-        return [token for token in _tokens(kind, self._document) if token in self._document.scope]
+        return [
+            token
+            for token in _tokens(kind, self._document)
+            if token in self._document.scope
+        ]
 
     def _marks(self, kind: str) -> str:
-        """The steps from a field to the objects in it: `[]` into a list, `.*` into a map."""
+        """The steps from a field to the objects in it: `[]` into a list, `.*` into a
+        map.
+        """
         known = {"object", "list", "pair", "map", *self._document.scope}
         steps = re.findall(r"(list|pair|map) of \(?(\w+)", kind)
-        return "".join(".*" if step == "map" else "[]" for step, inner in steps if inner in known)
+        return "".join(
+            ".*" if step == "map" else "[]" for step, inner in steps if inner in known
+        )
 
     def _type(self, kind: str) -> str:
         words = re.sub(r"one of \((.+?)\)", self._words, kind)
         return re.sub(r"`[^`]*`|/\S+/|\w+", self._word, words).replace(" /", "").strip()
 
     def _words(self, match: re.Match[str]) -> str:
-        words = [f"`{token}`" for token in _tokens(match[1], self._document) if token != ","]
+        words = [
+            f"`{token}`" for token in _tokens(match[1], self._document) if token != ","
+        ]
         return f"one of {', '.join(words)}" if len(words) > 1 else words[0]
 
     def _word(self, match: re.Match[str]) -> str:
@@ -421,13 +524,19 @@ class _Table:
         return re.sub(r"\w+", shown, rule)
 
 
-# ---------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------
+# files
 
 
 def files(root: Path = ROOT) -> dict[str, str]:
-    """Return the text of each file that is made, by its path below the root. Raises DeclarationError."""
+    """Return the text of each file that is made, by its path below the root. Raises
+    DeclarationError.
+    """
     by_name = documents(root)
-    texts = {f"docs/schema/{name}.json": f"{dumped(schema(row))}\n" for name, row in by_name.items()}
+    texts = {
+        f"docs/schema/{name}.json": f"{dumped(schema(row))}\n"
+        for name, row in by_name.items()
+    }
     return {**texts, PAGE: page((root / PAGE).read_text(encoding="utf-8"), by_name)}
 
 

@@ -1,6 +1,8 @@
-"""Draws the pictures of reports, docs/img/report.png and docs/img/report-diff.png: `python tools/screens.py`.
+"""Draws the pictures of reports, docs/img/report.png and docs/img/report-diff.png:
+`python tools/screens.py`.
 
-Headless Chromium shows the pages of two samples. Fonts differ between machines, so no test compares the pictures.
+Headless Chromium shows the pages of two samples. Fonts differ between machines, so no
+test compares the pictures.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ PICTURES = {
     "report": (["report", "llama_bf16.pth", "-o"], 1040),
     "report-diff": (["diff", "ddp_before.pth", "ddp_after.pth", "-q", "--html"], 830),
 }
-"""Name -> the command that draws the page, and the height of the part that is shown, in pixels."""
+"""Name -> the command that draws the page, and the height of the part that is shown, in
+pixels.
+"""
 
 
 def main() -> None:

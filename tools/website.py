@@ -1,15 +1,17 @@
 """Builds the site from README.md and docs/ into site/, and checks it: `make site`.
 
-The site is mkdocs-material 9.7 on mkdocs 1.6, in an environment of its own (.site/, pinned in tools/site.lock): 9.8
-needs Python 3.11, and its newest requirements refuse the one of Debian 12. Its search works from a folder on the disk,
-without a server, and it checks links and anchors of the sources. The theme gets fixes until May 2027; its successor,
-zensical, is at 0.1 and reads the same settings. What the theme would load from elsewhere is switched off or is here:
-fonts are those of the reader's system, and tools/website/ has the shim that search needs without a server. A
+The site is mkdocs-material 9.7 on mkdocs 1.6, in an environment of its own (.site/,
+pinned in tools/site.lock): 9.8 needs Python 3.11, and its newest requirements refuse
+the one of Debian 12. Its search works from a folder on the disk, without a server, and
+it checks links and anchors of the sources. The theme gets fixes until May 2027; its
+successor, zensical, is at 0.1 and reads the same settings. What the theme would load
+from elsewhere is switched off or is here: fonts are those of the reader's system, and
+tools/website/ has the shim that search needs without a server. A
 Content-Security-Policy on every page forbids the rest.
 
-Pages are written for GitHub. Here links to files outside of docs/ become links to their pages, anchors are those of
-GitHub, and a picture follows the colours of the page. A link that leads nowhere is an error, in a source or in what
-was built.
+Pages are written for GitHub. Here links to files outside of docs/ become links to their
+pages, anchors are those of GitHub, and a picture follows the colours of the page. A
+link that leads nowhere is an error, in a source or in what was built.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "tools" / "website"
 SHIM = "e8e412dbcfea9b7e31b5ffa288d7b6035915e714c542f4176a0cdbe262fc9609"
-"""SHA-256 of tools/website/iframe-worker.js: shim/index.js of iframe-worker 1.0.4 on npm, of the author of the theme."""
+"""SHA-256 of tools/website/iframe-worker.js: shim/index.js of iframe-worker 1.0.4 on
+npm, of the author of the theme.
+"""
 
 OUTSIDE = {
     "README.md": "index.md",
@@ -61,7 +65,11 @@ NAV: dict[str, tuple[str, ...]] = {
         "docs/integrations.md",
     ),
     "Commands": (COMMANDS,),
-    "Errors and findings": ("docs/errors.md", "docs/errors.zh-CN.md", "docs/findings.md"),
+    "Errors and findings": (
+        "docs/errors.md",
+        "docs/errors.zh-CN.md",
+        "docs/findings.md",
+    ),
     "Reference": (
         "docs/formats.md",
         "docs/frameworks.md",
@@ -72,15 +80,22 @@ NAV: dict[str, tuple[str, ...]] = {
     ),
     "Project": ("sample_checkpoints/README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }
-"""The parts of the site, and their pages as paths below the root. A page that is not there is left out."""
-TITLES = {"README.md": "ckpt", "README.zh-CN.md": "中文", "docs/errors.zh-CN.md": "PyTorch 报错对照"}
+"""The parts of the site, and their pages as paths below the root. A page that is not
+there is left out.
+"""
+TITLES = {
+    "README.md": "ckpt",
+    "README.zh-CN.md": "中文",
+    "docs/errors.zh-CN.md": "PyTorch 报错对照",
+}
 
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`[^`\n]*`)")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _ATTRIBUTE = re.compile(r'(\b(?:src|href|srcset)=")([^"]+)(")')
 _PICTURE = re.compile(
-    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(.+?)">\s*<img alt="(.+?)" src="(.+?)">\s*</picture>'
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" '
+    r'srcset="(.+?)">\s*<img alt="(.+?)" src="(.+?)">\s*</picture>'
 )
 _SGR = re.compile(r"\x1b\[([\d;]*)m")
 _MADE = re.compile(r"^<!-- (?:run: .+?|fields: .+?|/fields) -->\n", re.MULTILINE)
@@ -90,11 +105,14 @@ class SiteError(Exception):
     """What is wrong with a page or with the site, one problem in each line."""
 
 
-# ---------------------------------------------------------------------------------------------- the sources
+# --------------------------------------------------------------------------------------
+# the sources
 
 
 def sources(root: Path = ROOT) -> dict[str, str]:
-    """Place on the site -> path below the root, of all pages and of what lies beside them."""
+    """Place on the site -> path below the root, of all pages and of what lies beside
+    them.
+    """
     found = {place: path for path, place in OUTSIDE.items()}
     for path in sorted((root / "docs").rglob("*")):
         if path.is_file():
@@ -106,7 +124,10 @@ def sources(root: Path = ROOT) -> dict[str, str]:
 
 def nav(root: Path = ROOT) -> dict[str, list[str]]:
     """The pages of each part of the site, as paths below the root."""
-    return {part: [name for each in names for name in _named(each, root)] for part, names in NAV.items()}
+    return {
+        part: [name for each in names for name in _named(each, root)]
+        for part, names in NAV.items()
+    }
 
 
 def _named(name: str, root: Path) -> Iterator[str]:
@@ -114,7 +135,9 @@ def _named(name: str, root: Path) -> Iterator[str]:
         table = "docs/commands/README.md"
         yield table
         rows = re.findall(
-            r"^\| \[`ckpt .+?\]\(([\w-]+\.md)\)", (root / table).read_text(encoding="utf-8"), re.MULTILINE
+            r"^\| \[`ckpt .+?\]\(([\w-]+\.md)\)",
+            (root / table).read_text(encoding="utf-8"),
+            re.MULTILINE,
         )
         yield from (f"docs/commands/{row}" for row in rows)
     elif (root / name).exists():
@@ -122,7 +145,8 @@ def _named(name: str, root: Path) -> Iterator[str]:
 
 
 def page(text: str, name: str, places: Mapping[str, str]) -> str:
-    """A page as the site has it. `places` maps paths below the root to places on the site.
+    """A page as the site has it. `places` maps paths below the root to places on the
+    site.
 
     Raises SiteError for a link to what is not on the site.
     """
@@ -145,10 +169,17 @@ def page(text: str, name: str, places: Mapping[str, str]) -> str:
 
     def prose(part: str) -> str:
         part = _PICTURE.sub(pictures, _MADE.sub("", part))
-        cut = _CODE.split(_LINK.sub(moved, part))  # the text of a link may be code, so links come first
-        return "".join(piece if at % 2 else _ATTRIBUTE.sub(moved, piece) for at, piece in enumerate(cut))
+        cut = _CODE.split(
+            _LINK.sub(moved, part)
+        )  # the text of a link may be code, so links come first
+        return "".join(
+            piece if at % 2 else _ATTRIBUTE.sub(moved, piece)
+            for at, piece in enumerate(cut)
+        )
 
-    return "".join(part if at % 2 else prose(part) for at, part in enumerate(_FENCE.split(text)))
+    return "".join(
+        part if at % 2 else prose(part) for at, part in enumerate(_FENCE.split(text))
+    )
 
 
 def slug(title: str, separator: str = "-") -> str:
@@ -156,8 +187,12 @@ def slug(title: str, separator: str = "-") -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", separator)
 
 
-def assemble(folder: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | None = None) -> None:
-    """Write the pages as the site has them, and what lies beside them, into a new folder. Raises SiteError."""
+def assemble(
+    folder: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | None = None
+) -> None:
+    """Write the pages as the site has them, and what lies beside them, into a new
+    folder. Raises SiteError.
+    """
     shown = shown or {}
     found = sources(root)
     places = {name: place for place, name in found.items()}
@@ -171,14 +206,19 @@ def assemble(folder: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block
             shutil.copyfile(root / name, to)
     (folder / "assets").mkdir()
     shutil.copyfile(HERE / "iframe-worker.js", folder / "assets" / "iframe-worker.js")
-    shutil.copyfile(HERE / "iframe-worker.LICENSE", folder / "assets" / "iframe-worker.LICENSE")
+    shutil.copyfile(
+        HERE / "iframe-worker.LICENSE", folder / "assets" / "iframe-worker.LICENSE"
+    )
 
 
-# ---------------------------------------------------------------------------------------------- outputs in colours
+# --------------------------------------------------------------------------------------
+# outputs in colours
 
 
 class Block(NamedTuple):
-    """An output on a page: as the page has it, and as HTML in the colours of a terminal."""
+    """An output on a page: as the page has it, and as HTML in the colours of a
+    terminal.
+    """
 
     plain: str
     html: str
@@ -187,8 +227,9 @@ class Block(NamedTuple):
 def outputs(root: Path = ROOT) -> dict[str, list[Block]]:
     """The outputs of each page in colours, run again by the Python of .venv.
 
-    An output is left out where today's lines are others than the page has: there the page stays plain. Their order may be
-    that of a terminal, which shows a complaint where it is made.
+    An output is left out where today's lines are others than the page has: there the
+    page stays plain. Their order may be that of a terminal, which shows a complaint
+    where it is made.
     """
     python = root / ".venv" / "bin" / "python"
     if not python.exists():
@@ -201,13 +242,18 @@ def outputs(root: Path = ROOT) -> dict[str, list[Block]]:
     def of_page(name: str) -> list[Block]:
         text = (root / name).read_text(encoding="utf-8")
         try:
-            rows = zip(refresh.blocks(text), refresh.printed(text, str(python), FORCE_COLOR="1"), strict=True)
+            rows = zip(
+                refresh.blocks(text),
+                refresh.printed(text, str(python), FORCE_COLOR="1"),
+                strict=True,
+            )
         except OSError:
             return []
         return [
             Block(plain, terminal(shown))
             for plain, shown in rows
-            if sorted(plain.splitlines()) == sorted(["```console", *_SGR.sub("", shown).splitlines(), "```"])
+            if sorted(plain.splitlines())
+            == sorted(["```console", *_SGR.sub("", shown).splitlines(), "```"])
         ]
 
     names = [name for name in refresh.pages(root) if name in sources(root).values()]
@@ -227,7 +273,10 @@ def terminal(text: str) -> str:
             words = escape(piece, quote=False)
             classes = " ".join(f"sgr-{code}" for code in styles)
             out.append(f'<span class="{classes}">{words}</span>' if styles else words)
-    return f'<div class="highlight terminal"><pre><code>{"".join(out)}\n</code></pre></div>\n'
+    return (
+        f'<div class="highlight terminal"><pre><code>{"".join(out)}\n'
+        "</code></pre></div>\n"
+    )
 
 
 def in_colours(text: str, blocks: Iterable[Block]) -> str:
@@ -241,7 +290,8 @@ def in_colours(text: str, blocks: Iterable[Block]) -> str:
     return text
 
 
-# ---------------------------------------------------------------------------------------------- what is built
+# --------------------------------------------------------------------------------------
+# what is built
 
 
 def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
@@ -253,12 +303,19 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
 
     return {
         "site_name": "ckpt",
-        "site_description": "Inspect, compare and migrate PyTorch checkpoints, without running anything they name.",
+        "site_description": (
+            "Inspect, compare and migrate PyTorch checkpoints, without running "
+            "anything they name."
+        ),
         "docs_dir": str(pages),
         "site_dir": str(out),
         "use_directory_urls": False,  # the pages open from a folder on the disk
         "strict": True,
-        "nav": [{part: [entry(name) for name in names]} for part, names in nav(root).items() if names],
+        "nav": [
+            {part: [entry(name) for name in names]}
+            for part, names in nav(root).items()
+            if names
+        ],
         "theme": {
             "name": "material",
             "custom_dir": str(HERE),
@@ -284,7 +341,10 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
                 {
                     "media": "(prefers-color-scheme: dark)",
                     "scheme": "slate",
-                    "toggle": {"icon": "material/brightness-4", "name": "As the system"},
+                    "toggle": {
+                        "icon": "material/brightness-4",
+                        "name": "As the system",
+                    },
                 },
             ],
         },
@@ -296,10 +356,15 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
             {
                 "search": {
                     "lang": ["en"],
-                    # Dots and dashes part names, and each Chinese character is a word: there is no dictionary.
-                    "separator": r"[\s\-,:!=\[\]()\"'`/.*]+|(?=[\u3400-\u9fff])|(?<=[\u3400-\u9fff])",
-                    # The stemmer would hide words from their beginnings, the trimmer all that is not ASCII, the filter
-                    # of stop words options such as --all and --into.
+                    # Dots and dashes part names, and each Chinese character is a word:
+                    # there is no dictionary.
+                    "separator": (
+                        r"[\s\-,:!=\[\]()\"'`/.*]+|(?=[\u3400-\u9fff])"
+                        r"|(?<=[\u3400-\u9fff])"
+                    ),
+                    # The stemmer would hide words from their beginnings, the trimmer
+                    # all that is not ASCII, the filter of stop words options such as
+                    # --all and --into.
                     "pipeline": [],
                 }
             },
@@ -312,7 +377,11 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
             {"pymdownx.highlight": {"anchor_linenums": False}},
         ],
         "validation": {
-            "nav": {"omitted_files": "warn", "not_found": "warn", "absolute_links": "warn"},
+            "nav": {
+                "omitted_files": "warn",
+                "not_found": "warn",
+                "absolute_links": "warn",
+            },
             "links": {
                 "not_found": "warn",
                 "anchors": "warn",
@@ -323,8 +392,12 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-def build(out: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | None = None) -> None:
-    """Build the site into a folder, which is replaced, with outputs in colours. Raises SiteError."""
+def build(
+    out: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | None = None
+) -> None:
+    """Build the site into a folder, which is replaced, with outputs in colours. Raises
+    SiteError.
+    """
     from mkdocs.commands.build import build as mkdocs_build
     from mkdocs.config.base import load_config
     from mkdocs.exceptions import Abort, ConfigurationError
@@ -344,10 +417,13 @@ def build(out: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | N
         (out / name).unlink(missing_ok=True)  # a folder has no server, and no address
     for path in out.rglob("*.zh-CN.html"):
         text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace('<html lang="en"', '<html lang="zh-CN"', 1), encoding="utf-8")
+        path.write_text(
+            text.replace('<html lang="en"', '<html lang="zh-CN"', 1), encoding="utf-8"
+        )
 
 
-# ---------------------------------------------------------------------------------------------- the check
+# --------------------------------------------------------------------------------------
+# the check
 
 
 class Reference(NamedTuple):
@@ -372,7 +448,9 @@ _LOADED = ("src", "srcset", "data", "poster", "background", "xlink:href")
 
 
 class Page(html.parser.HTMLParser):
-    """The references and the anchors of a built page, and whether its policy stands before what it loads."""
+    """The references and the anchors of a built page, and whether its policy stands
+    before what it loads.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -386,17 +464,30 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         known = {name: value or "" for name, value in attrs}
         self._in_style = tag == "style"
-        if tag == "meta" and known.get("http-equiv", "").lower() == "content-security-policy":
+        if (
+            tag == "meta"
+            and known.get("http-equiv", "").lower() == "content-security-policy"
+        ):
             self.policy = known.get("content", "")
         self.anchors |= {known[name] for name in ("id", "name") if name in known}
-        loaded = [known[name] for name in _LOADED if name in known and not (tag == "a" and name == "data")]
+        loaded = [
+            known[name]
+            for name in _LOADED
+            if name in known and not (tag == "a" and name == "data")
+        ]
         for value in loaded:
-            for part in value.split(",") if "srcset" in known and value == known["srcset"] else [value]:
+            for part in (
+                value.split(",")
+                if "srcset" in known and value == known["srcset"]
+                else [value]
+            ):
                 self._add(part.split()[0] if part.split() else "", loads=True)
         if "href" in known:
             kinds = set(known.get("rel", "").lower().split())
             self._add(
-                known["href"], loads=tag in ("use", "image") or bool(tag == "link" and kinds & _LINK_LOADS)
+                known["href"],
+                loads=tag in ("use", "image")
+                or bool(tag == "link" and kinds & _LINK_LOADS),
             )
         self._style(known.get("style", ""))
 
@@ -424,19 +515,34 @@ def in_style(text: str) -> Iterator[str]:
 
 
 def problems(site: Path) -> list[str]:
-    """What is wrong with a built site: links and anchors that lead nowhere, and what a browser would ask of others."""
-    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    """What is wrong with a built site: links and anchors that lead nowhere, and what a
+    browser would ask of others.
+    """
+    pages = {
+        path: Page(path.read_text(encoding="utf-8"))
+        for path in sorted(site.rglob("*.html"))
+    }
     found: list[str] = []
     for path, parsed in pages.items():
         name = path.relative_to(site).as_posix()
-        if "default-src 'none'" not in parsed.policy or re.search(r"https?:|\*", parsed.policy):
+        if "default-src 'none'" not in parsed.policy or re.search(
+            r"https?:|\*", parsed.policy
+        ):
             found.append(f"{name}: no policy that forbids what comes from elsewhere")
-        found += [f"{name}: {target} is loaded before the policy" for target in parsed.early]
-        found += [f"{name}: {why}" for why in _wrong(path, parsed.references, site, pages)]
-    for path in sorted(site.rglob("*.css")):
-        references = [Reference(target, True) for target in in_style(path.read_text(encoding="utf-8"))]
         found += [
-            f"{path.relative_to(site).as_posix()}: {why}" for why in _wrong(path, references, site, pages)
+            f"{name}: {target} is loaded before the policy" for target in parsed.early
+        ]
+        found += [
+            f"{name}: {why}" for why in _wrong(path, parsed.references, site, pages)
+        ]
+    for path in sorted(site.rglob("*.css")):
+        references = [
+            Reference(target, True)
+            for target in in_style(path.read_text(encoding="utf-8"))
+        ]
+        found += [
+            f"{path.relative_to(site).as_posix()}: {why}"
+            for why in _wrong(path, references, site, pages)
         ]
     return found
 
@@ -457,10 +563,18 @@ def _wrong(
         if target.startswith("/"):
             yield f"{target} begins at the root of a server"
             continue
-        to = Path(os.path.normpath(path.parent / unquote(parts.path))) if parts.path else path
+        to = (
+            Path(os.path.normpath(path.parent / unquote(parts.path)))
+            if parts.path
+            else path
+        )
         if not to.is_relative_to(site) or not to.is_file():
             yield f"{target} is not there"
-        elif parts.fragment and to in pages and unquote(parts.fragment) not in pages[to].anchors:
+        elif (
+            parts.fragment
+            and to in pages
+            and unquote(parts.fragment) not in pages[to].anchors
+        ):
             yield f"{target} has no such anchor"
 
 
@@ -480,11 +594,13 @@ def main(out: str = "site") -> None:
     if found:
         sys.exit("\n".join(found))
     print(
-        f"{out}/index.html: {len(list(site.rglob('*.html')))} pages, every link leads somewhere, nothing is loaded from elsewhere"
+        f"{out}/index.html: {len(list(site.rglob('*.html')))} pages, every link leads "
+        "somewhere, nothing is loaded from elsewhere"
     )
     runs = sum(text.count("<!-- run: ") for text in map(_text_of, sources().values()))
     print(
-        f"{sum(map(len, shown.values())):,} of {runs:,} outputs in colours (the others need `make docs` or .venv)"
+        f"{sum(map(len, shown.values())):,} of {runs:,} outputs in colours (the others "
+        "need `make docs` or .venv)"
     )
 
 

@@ -1,6 +1,8 @@
-"""The abilities of a file system: share blocks between files, and force a range to the disk by itself.
+"""The abilities of a file system: share blocks between files, and force a range to the
+disk by itself.
 
-An ability that is not known counts as missing: then files are copied, and forced to the disk as a whole.
+An ability that is not known counts as missing: then files are copied, and forced to the
+disk as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from collections.abc import Iterable
 from ckpt.model.rows import NamedTuple
 
 PAGE = 4096
-"""Bytes of a page. A copy is fastest, and can share blocks, when it keeps its position within one."""
+"""Bytes of a page. A copy is fastest, and can share blocks, when it keeps its position
+within one.
+"""
 _SHARING = frozenset(("xfs", "btrfs"))
 """File systems on which `copy_file_range` makes two files share whole blocks."""
 
@@ -30,8 +34,8 @@ UNKNOWN = FileSystem("", "")
 def file_system_of(fd: int) -> FileSystem:
     """The file system of an open file; UNKNOWN where the system does not say.
 
-    The file is found by the number of its mount, because `st_dev` on btrfs is not the device that
-    /proc/self/mountinfo lists.
+    The file is found by the number of its mount, because `st_dev` on btrfs is not the
+    device that /proc/self/mountinfo lists.
     """
     try:
         mount = _proc_field(f"/proc/self/fdinfo/{fd}", "mnt_id:")
@@ -39,16 +43,20 @@ def file_system_of(fd: int) -> FileSystem:
             for line in lines:
                 number, _, device, *_ = line.split(b" ", 3)
                 if number == mount:
-                    return FileSystem(line.partition(b" - ")[2].split()[0].decode(), device.decode())
+                    return FileSystem(
+                        line.partition(b" - ")[2].split()[0].decode(), device.decode()
+                    )
     except (OSError, ValueError, IndexError):
         pass
     return UNKNOWN
 
 
 def shared_block(fd: int, sources: Iterable[int | None]) -> int:
-    """The bytes of a block where a file can share blocks with one of the descriptors `sources`, else 0.
+    """The bytes of a block where a file can share blocks with one of the descriptors
+    `sources`, else 0.
 
-    Nothing may be reserved in such a file: btrfs keeps what is reserved beside what is shared.
+    Nothing may be reserved in such a file: btrfs keeps what is reserved beside what is
+    shared.
     """
     here = file_system_of(fd)
     if here.type not in _SHARING or all(
@@ -62,9 +70,11 @@ def shared_block(fd: int, sources: Iterable[int | None]) -> int:
 
 
 def reserve_space(fd: int, size: int, most: int) -> None:
-    """Reserve the space of a file now, `most` bytes of it, so that a full disk fails at once.
+    """Reserve the space of a file now, `most` bytes of it, so that a full disk fails at
+    once.
 
-    What is free is asked first: a reservation that fails takes all of the disk until it does.
+    What is free is asked first: a reservation that fails takes all of the disk until it
+    does.
     """
     room = os.fstatvfs(fd)
     free = (room.f_bavail if os.geteuid() else room.f_bfree) * room.f_frsize
@@ -81,10 +91,12 @@ def reserve_space(fd: int, size: int, most: int) -> None:
 
 
 def writes_through(fd: int) -> bool:
-    """Tell whether a write with RWF_DSYNC is on the disk when it returns, and is found after a power loss.
+    """Tell whether a write with RWF_DSYNC is on the disk when it returns, and is found
+    after a power loss.
 
-    That is promised everywhere. It is used where a journal takes the new size and the new blocks as one, so that no
-    crash leaves one without the other: on XFS, and on ext4 with its journal.
+    That is promised everywhere. It is used where a journal takes the new size and the
+    new blocks as one, so that no crash leaves one without the other: on XFS, and on
+    ext4 with its journal.
     """
     if not hasattr(os, "pwritev") or not hasattr(os, "RWF_DSYNC"):
         return False
@@ -93,7 +105,9 @@ def writes_through(fd: int) -> bool:
 
 
 def _has_journal(device: str) -> bool:
-    """Tell whether an ext4 has its journal. Only with one do its options say how data is ordered."""
+    """Tell whether an ext4 has its journal. Only with one do its options say how data
+    is ordered.
+    """
     try:
         name = os.path.basename(os.readlink(f"/sys/dev/block/{device}"))
         with open(f"/proc/fs/ext4/{name}/options", "rb") as lines:

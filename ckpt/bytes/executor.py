@@ -1,4 +1,6 @@
-"""Running tasks. A task holds all that it needs, so it can run in a thread, another process or a cluster."""
+"""Running tasks. A task holds all that it needs, so it can run in a thread, another
+process or a cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
-from ckpt.bytes.far import Reading, Turns, Used, iterate_ahead, reading_ahead, readings_of
+from ckpt.bytes.far import (
+    Reading,
+    Turns,
+    Used,
+    iterate_ahead,
+    reading_ahead,
+    readings_of,
+)
 from ckpt.model.errors import NotOpenedError, UnreadableError
 from ckpt.model.rows import NamedTuple
 
@@ -23,10 +32,14 @@ if TYPE_CHECKING:
 SPAN = 64 << 20
 """The most bytes that one task reads, where its work can be split."""
 TRIES = 3
-"""The most runs of a task whose source fails. Damaged data stays damaged, so its task runs once."""
+"""The most runs of a task whose source fails. Damaged data stays damaged, so its task
+runs once.
+"""
 
 AHEAD = 2
-"""Items for each thread of `in_order` that are begun before their turn; as few need no threads."""
+"""Items for each thread of `in_order` that are begun before their turn; as few need no
+threads.
+"""
 
 _FAR = 16
 """Tasks at once that read little from other machines each."""
@@ -37,15 +50,19 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Task(Generic[R_co]):
-    """A call of a module's function with plain arguments. It pickles when its sources have an address.
+    """A call of a module's function with plain arguments. It pickles when its sources
+    have an address.
 
-    `nbytes` are the bytes that it reads. The split into tasks depends on the files alone, and results merge in the
-    order of the tasks. So results are the same for any executor and any number of workers.
+    `nbytes` are the bytes that it reads. The split into tasks depends on the files
+    alone, and results merge in the order of the tasks. So results are the same for any
+    executor and any number of workers.
     """
 
     __slots__ = ("arguments", "function", "nbytes")
 
-    def __init__(self, function: Callable[..., R_co], arguments: tuple[Any, ...], nbytes: int = 0) -> None:
+    def __init__(
+        self, function: Callable[..., R_co], arguments: tuple[Any, ...], nbytes: int = 0
+    ) -> None:
         self.function = function
         self.arguments = arguments
         self.nbytes = nbytes
@@ -61,19 +78,27 @@ class Task(Generic[R_co]):
 class Executor(Protocol):
     """Runs tasks. Raises the first error of a task, in their order."""
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
-        """The results in the order of the tasks. `progress` gets the bytes of each finished task, from one thread."""
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
+        """The results in the order of the tasks. `progress` gets the bytes of each
+        finished task, from one thread.
+        """
         ...
 
 
 class Failed(NamedTuple):
-    """The stand-in for a result: the reason why the bytes could not be read, in plain words."""
+    """The stand-in for a result: the reason why the bytes could not be read, in plain
+    words.
+    """
 
     problem: str
 
 
 class Bundle(Task[list["R_co | Failed"]]):
-    """Tasks that are handed over together. What cannot be read fails alone, and the others have their results."""
+    """Tasks that are handed over together. What cannot be read fails alone, and the
+    others have their results.
+    """
 
     __slots__ = ("tasks",)
 
@@ -87,22 +112,29 @@ _MOST = 256
 
 
 def run_bundled(
-    executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    executor: Executor,
+    tasks: Sequence[Task[R]],
+    progress: Callable[[int], None] | None = None,
 ) -> list[R]:
     """Run tasks as `executor.run` does, with small neighbours as one task.
 
     To hand over each of them would cost more than its work.
     """
     whole = [
-        Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in _bundle_tasks(tasks)
+        Task(_run_all, (bundle,), sum(task.nbytes for task in bundle))
+        for bundle in _bundle_tasks(tasks)
     ]
     return [result for results in executor.run(whole, progress) for result in results]
 
 
 def run_each(
-    executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    executor: Executor,
+    tasks: Sequence[Task[R]],
+    progress: Callable[[int], None] | None = None,
 ) -> list[R | Failed]:
-    """As `run_bundled`, with `Failed` for what raises UnreadableError, after TRIES where a source fails."""
+    """As `run_bundled`, with `Failed` for what raises UnreadableError, after TRIES
+    where a source fails.
+    """
     bundles: list[Bundle[R]] = [Bundle(bundle) for bundle in _bundle_tasks(tasks)]
     return [result for results in executor.run(bundles, progress) for result in results]
 
@@ -144,9 +176,13 @@ def _try_task(task: Task[R]) -> R | Failed:
 class Serial:
     """Runs one task after the other."""
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
         results = []
-        for task, result in zip(tasks, map(Task.__call__, iterate_ahead(tasks)), strict=True):
+        for task, result in zip(
+            tasks, map(Task.__call__, iterate_ahead(tasks)), strict=True
+        ):
             results.append(result)
             if progress is not None:
                 progress(task.nbytes)
@@ -159,12 +195,16 @@ def _in_turn(turns: Turns, number: int, task: Task[R]) -> R:
 
 
 class Threads:
-    """Runs tasks in threads of this process: reading, comparing, checksums and numpy release the GIL."""
+    """Runs tasks in threads of this process: reading, comparing, checksums and numpy
+    release the GIL.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         self.count = min(8, count_cpus()) if count is None else count
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
         if len(tasks) < 2 or self.count < 2:
             return Serial().run(tasks, progress)
         from concurrent.futures import ThreadPoolExecutor
@@ -175,13 +215,17 @@ class Threads:
         try:
             with reading_ahead(task.reads() for task in tasks) as turns:
                 for task, result in zip(
-                    tasks, pool.map(partial(_in_turn, turns), range(len(tasks)), tasks), strict=True
+                    tasks,
+                    pool.map(partial(_in_turn, turns), range(len(tasks)), tasks),
+                    strict=True,
                 ):
                     results.append(result)
                     if progress is not None:
                         progress(task.nbytes)
         except BaseException as error:
-            wait = isinstance(error, Exception)  # who interrupts does not wait for a tensor of 40 GB
+            wait = isinstance(
+                error, Exception
+            )  # who interrupts does not wait for a tensor of 40 GB
             raise
         finally:
             pool.shutdown(wait, cancel_futures=True)
@@ -214,8 +258,12 @@ def using_executor(executor: Executor | None) -> Iterator[None]:
         _worker.executor = before
 
 
-def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:
-    """The result of `work` on each item, in order, made by threads that are a few items ahead and no more."""
+def in_order(
+    work: Callable[[T], R], items: Sequence[T], threads: int | None = None
+) -> Iterator[R]:
+    """The result of `work` on each item, in order, made by threads that are a few items
+    ahead and no more.
+    """
     count = min(8, count_cpus()) if threads is None else threads
     if len(items) <= AHEAD or count < 2:
         yield from map(work, items)
@@ -239,13 +287,17 @@ def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = N
 
 
 class Each(Protocol):
-    """Runs tasks, and yields each result in order as soon as it and those before it are there."""
+    """Runs tasks, and yields each result in order as soon as it and those before it are
+    there.
+    """
 
     def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]: ...
 
 
 class Waiting:
-    """Runs tasks that wait for other machines most of the time, `count` at once in threads."""
+    """Runs tasks that wait for other machines most of the time, `count` at once in
+    threads.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         self.count = _FAR if count is None else count
@@ -255,16 +307,20 @@ class Waiting:
 
 
 class Forks:
-    """Runs tasks in copies of this process: parsing in Python holds the GIL. Results must pickle, tasks need not.
+    """Runs tasks in copies of this process: parsing in Python holds the GIL. Results
+    must pickle, tasks need not.
 
-    Every process takes the next task when it is done with one, and `each` gives results in order while later tasks
-    still run. Only for a process without threads: a lock that one of them holds stays locked in the copies.
+    Every process takes the next task when it is done with one, and `each` gives results
+    in order while later tasks still run. Only for a process without threads: a lock
+    that one of them holds stays locked in the copies.
     """
 
     def __init__(self, count: int | None = None) -> None:
         self.count = min(8, count_cpus()) if count is None else count
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
         results = []
         for task, result in zip(tasks, self.each(tasks), strict=True):
             results.append(result)
@@ -273,7 +329,9 @@ class Forks:
         return results
 
     def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]:
-        """The results in the order of the tasks, each as soon as it and those before it are there."""
+        """The results in the order of the tasks, each as soon as it and those before it
+        are there.
+        """
         count = min(self.count, len(tasks))
         if count < 2 or not hasattr(os, "fork"):
             yield from (task() for task in tasks)
@@ -282,24 +340,31 @@ class Forks:
 
         pids: list[int] = []
         pipes: list[Connection] = []
-        taken, given = os.pipe()  # the numbers of the tasks, which each process reads when it has time
+        taken, given = (
+            os.pipe()
+        )  # the numbers of the tasks, which each process reads when it has time
         try:
             for _ in range(count):
                 ours, theirs = Pipe(duplex=False)
                 try:
                     pid = os.fork()
-                except OSError:  # there may be no more processes: those that are there do it all
+                except (
+                    OSError
+                ):  # there may be no more processes: those that are there do it all
                     ours.close()
                     theirs.close()
                     break
                 if not pid:
-                    os.close(given)  # so that the end of this process is an end of the numbers
+                    os.close(
+                        given
+                    )  # so that the end of this process is an end of the numbers
                     for pipe in (*pipes, ours):  # and an error for who writes
                         pipe.close()
                     _run_tasks(tasks, taken, theirs)
                 pids.append(pid)
                 pipes.append(ours)
-                theirs.close()  # only the copy has it now, so its end is the end of the pipe
+                # only the copy has it now, so its end is the end of the pipe
+                theirs.close()
             if not pids:
                 yield from (task() for task in tasks)
                 return
@@ -331,13 +396,17 @@ _NUMBER = 8
 
 
 def _write_task_numbers(numbers: Iterator[int], most: int, pipe: int) -> None:
-    """Write the next numbers of tasks for the processes to take, where there are more."""
+    """Write the next numbers of tasks for the processes to take, where there
+    are more.
+    """
     for number in islice(numbers, most):
         os.write(pipe, number.to_bytes(_NUMBER, "little"))
 
 
 def _run_tasks(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
-    """Send the result of each task whose number can be read, or its error, and end this process, whatever happens."""
+    """Send the result of each task whose number can be read, or its error, and end this
+    process, whatever happens.
+    """
     try:
         while number := os.read(numbers, _NUMBER):
             place = int.from_bytes(number, "little")
@@ -354,7 +423,9 @@ def _receive_result(pipe: Connection) -> Any:
     try:
         return pipe.recv()
     except EOFError:
-        raise MemoryError("a process was killed, or its result does not pickle") from None
+        raise MemoryError(
+            "a process was killed, or its result does not pickle"
+        ) from None
 
 
 _FORKED = SPAN
@@ -362,16 +433,19 @@ _FORKED = SPAN
 
 
 class Local:
-    """Runs tasks on the processors of this machine: much work in copies of this process, where that is safe, else in threads.
+    """Runs tasks on the processors of this machine: much work in copies of this
+    process, where that is safe, else in threads.
 
-    numpy gives up the GIL for some microseconds at a time, and a thread that waits for it wakes up later than that: two threads take
-    longer than one.
+    numpy gives up the GIL for some microseconds at a time, and a thread that waits for
+    it wakes up later than that: two threads take longer than one.
     """
 
     def __init__(self, count: int | None = None) -> None:
         self.count = min(8, count_cpus()) if count is None else count
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
         is_much = sum(task.nbytes for task in tasks) >= _FORKED
         is_safe = sys.platform == "linux" and is_alone() and not Used.sources
         pool = Forks(self.count) if is_much and is_safe else Threads(self.count)
@@ -379,7 +453,9 @@ class Local:
 
 
 def is_alone() -> bool:
-    """Tell whether this process has no thread but this one, on Linux none of another language either."""
+    """Tell whether this process has no thread but this one, on Linux none of another
+    language either.
+    """
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
@@ -394,6 +470,10 @@ def count_cpus() -> int:
 
 
 def split_spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
-    """Split `numel` elements of `size` bytes into (first, last) spans for tasks, each a multiple of `step`."""
+    """Split `numel` elements of `size` bytes into (first, last) spans for tasks, each a
+    multiple of `step`.
+    """
     count = max(step, SPAN // max(1, size) // step * step)
-    return [(first, min(first + count, numel)) for first in range(0, numel, count)] or [(0, 0)]
+    return [(first, min(first + count, numel)) for first in range(0, numel, count)] or [
+        (0, 0)
+    ]

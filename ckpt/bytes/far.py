@@ -1,4 +1,6 @@
-"""The paths that lead to another machine, and the claims about bytes there that are not read yet."""
+"""The paths that lead to another machine, and the claims about bytes there that are not
+read yet.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Reading = tuple["Source", int, int]
-"""Bytes of a source that are going to be read: the first one, and the one behind the last."""
+"""Bytes of a source that are going to be read: the first one, and the one behind the
+last.
+"""
 
 
 class Claim(Protocol):
-    """A claim about the bytes `begin` to `end` of a far source, checked when they are read."""
+    """A claim about the bytes `begin` to `end` of a far source, checked when they are
+    read.
+    """
 
     @property
     def begin(self) -> int: ...
@@ -28,7 +34,9 @@ class Claim(Protocol):
     def end(self) -> int: ...
 
     def lead(self, offset: int) -> int:
-        """Return the offset at which a read should begin, so that one request brings what `check` needs."""
+        """Return the offset at which a read should begin, so that one request brings
+        what `check` needs.
+        """
         ...
 
     def check(self, offset: int, end: int, read: Callable[[int, int], bytes]) -> None:
@@ -47,7 +55,9 @@ class Published(NamedTuple):
 
 
 class Far(Protocol):
-    """A source of which each read costs a request. Its claims go with it to another process."""
+    """A source of which each read costs a request. Its claims go with it to another
+    process.
+    """
 
     @property
     def claims(self) -> Sequence[Claim]: ...
@@ -58,13 +68,17 @@ class Far(Protocol):
 
 
 class Used:
-    """The flag that this process has opened a far source: before, nothing needs to be foreseen."""
+    """The flag that this process has opened a far source: before, nothing needs to be
+    foreseen.
+    """
 
     sources = False
 
 
 class Told:
-    """The function that tells the user a line while something far is waited for, or None."""
+    """The function that tells the user a line while something far is waited for, or
+    None.
+    """
 
     tell: Callable[[str], None] | None = None
 
@@ -80,7 +94,9 @@ class _Reader(Protocol):
 
 
 def readings_of(things: Iterable[object]) -> Iterator[Reading]:
-    """The bytes that are read of things that say so by `reads`, in lists and tuples too."""
+    """The bytes that are read of things that say so by `reads`, in lists and tuples
+    too.
+    """
     for thing in things:
         if hasattr(thing, "reads"):
             yield from cast("_Reader", thing).reads()
@@ -92,7 +108,9 @@ class Turns(Protocol):
     """The work on groups of bytes that are foreseen."""
 
     def turn(self, number: int) -> AbstractContextManager[None]:
-        """Read a group in the block. Several may be read at once, and they begin in order."""
+        """Read a group in the block. Several may be read at once, and they begin in
+        order.
+        """
         ...
 
 
@@ -105,7 +123,9 @@ class _Unforeseen:
 
 @contextmanager
 def reading_ahead(groups: Iterable[Iterable[Reading]]) -> Iterator[Turns]:
-    """Ask for what lies on other machines while the block reads it, group by group, in few requests and many at once."""
+    """Ask for what lies on other machines while the block reads it, group by group, in
+    few requests and many at once.
+    """
     if not Used.sources:
         yield _Unforeseen()
         return
@@ -117,7 +137,9 @@ def reading_ahead(groups: Iterable[Iterable[Reading]]) -> Iterator[Turns]:
 
 
 def iterate_ahead(things: Sequence[T]) -> Iterator[T]:
-    """Yield things that are read one after the other, and ask ahead for what lies on other machines."""
+    """Yield things that are read one after the other, and ask ahead for what lies on
+    other machines.
+    """
     if not Used.sources:
         yield from things
         return
@@ -129,7 +151,9 @@ def iterate_ahead(things: Sequence[T]) -> Iterator[T]:
 
 @contextmanager
 def reading_ahead_at_once(readings: Iterable[Reading]) -> Iterator[None]:
-    """Ask for what the block reads, in few requests and many at once. Without a far source nothing happens."""
+    """Ask for what the block reads, in few requests and many at once. Without a far
+    source nothing happens.
+    """
     if not Used.sources or not _ahead_module().is_worth(readings := list(readings)):
         yield
         return
@@ -157,13 +181,17 @@ class Scheme(NamedTuple):
     """The abilities of the servers behind the URLs of one scheme."""
 
     store: str = ""
-    """The class of `obstore.store` that reads and writes an object store; empty for other servers."""
+    """The class of `obstore.store` that reads and writes an object store; empty for
+    other servers.
+    """
     lists: bool = True
     """The server lists the names of a folder."""
     tails: bool = True
     """It answers for the last bytes without knowing the size."""
     lists_etags: bool = False
-    """Its listings are known to give the ETag that a request gives: else they give sizes alone."""
+    """Its listings are known to give the ETag that a request gives: else they give
+    sizes alone.
+    """
     gives_md5: bool = False
     """The ETag of an object may be the MD5 of its bytes."""
 
@@ -185,13 +213,17 @@ def is_url(path: str) -> bool:
 
 
 class Writer(Protocol):
-    """The functions that write to another machine, as `writing` and `writing_folder` write here."""
+    """The functions that write to another machine, as `writing` and `writing_folder`
+    write here.
+    """
 
     def file_target(self, url: str, *, force: bool) -> Target: ...
 
     def folder_target(self, url: str) -> Target: ...
 
-    def file(self, to: Target, size: int, progress: Progress | None) -> AbstractContextManager[Sink]: ...
+    def file(
+        self, to: Target, size: int, progress: Progress | None
+    ) -> AbstractContextManager[Sink]: ...
 
     def folder(
         self, to: Target, size: int, progress: Progress | None

@@ -1,15 +1,20 @@
-"""Changing a file where it is: appending to it, and cutting it back. One descriptor, locked, until it is done.
+"""Changing a file where it is: appending to it, and cutting it back. One descriptor,
+locked, until it is done.
 
-What is written here is forced to the disk by itself where `disk.writes_through` allows it. `fsync` would wait for all
-of a file that was just saved, which is not ours to write: 2 GB for a few kilobytes.
+What is written here is forced to the disk by itself where `disk.writes_through` allows
+it. `fsync` would wait for all of a file that was just saved, which is not ours to
+write: 2 GB for a few kilobytes.
 
-What a power loss leaves: the content is on the disk, found by the size of the file, before the first byte that makes it
-valid is written. Between the two the old archive lies before bytes that end nowhere, and `--undo` finds it by its own
-end; during the second any of its sectors may be missing, and then the new directory does not fit either. The bytes of
-the file that others wrote are as safe as they left them. What they had not forced to the disk may be lost, with or
-without this: from some byte on, as a file is written back from its beginning. The new directory names the records that
-lay there too, and every reader asks for their local headers, so that the file is refused, as it would have been before.
-Only a gap inside of one tensor shows in nothing but its checksum; `ckpt verify` compares those.
+What a power loss leaves: the content is on the disk, found by the size of the file,
+before the first byte that makes it valid is written. Between the two the old archive
+lies before bytes that end nowhere, and `--undo` finds it by its own end; during the
+second any of its sectors may be missing, and then the new directory does not fit
+either. The bytes of the file that others wrote are as safe as they left them. What they
+had not forced to the disk may be lost, with or without this: from some byte on, as a
+file is written back from its beginning. The new directory names the records that lay
+there too, and every reader asks for their local headers, so that the file is refused,
+as it would have been before. Only a gap inside of one tensor shows in nothing but its
+checksum; `ckpt verify` compares those.
 """
 
 from __future__ import annotations
@@ -39,9 +44,13 @@ _LACKING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class ThroughSink(Sink):
-    """Puts each write on the disk before it returns, where that is kept in order; else `sync` forces the whole file."""
+    """Puts each write on the disk before it returns, where that is kept in order; else
+    `sync` forces the whole file.
+    """
 
-    def __init__(self, fd: int, path: str, start: int = 0, progress: Progress | None = None) -> None:
+    def __init__(
+        self, fd: int, path: str, start: int = 0, progress: Progress | None = None
+    ) -> None:
         super().__init__(fd, path, start, progress)
         self._goes_through = disk.writes_through(fd)
 
@@ -69,7 +78,8 @@ def cut(fd: int, size: int) -> None:
     """Cut a file to `size` bytes and force that to the disk. Raises OSError."""
     os.ftruncate(fd, size)
     if size and disk.writes_through(fd):
-        # The last byte again, as it is: with it goes the size, and nothing else of the file.
+        # The last byte again, as it is: with it goes the size, and nothing else of the
+        # file.
         with suppress(OSError):
             os.pwritev(fd, [os.pread(fd, 1, size - 1)], size - 1, os.RWF_DSYNC)
             return
@@ -78,10 +88,11 @@ def cut(fd: int, size: int) -> None:
 
 @contextmanager
 def appending_sink(source: Source, progress: Progress | None = None) -> Iterator[Sink]:
-    """A sink at the end of a file that was opened for reading. An error inside the block restores the old size.
+    """A sink at the end of a file that was opened for reading. An error inside the
+    block restores the old size.
 
-    Raises WriteError, also when another process rewrites the file or the file has changed. A descriptor that fails
-    to close afterwards is a warning of the sink.
+    Raises WriteError, also when another process rewrites the file or the file has
+    changed. A descriptor that fails to close afterwards is a warning of the sink.
     """
     size, path = source.size, source.name
     fd = -1
@@ -127,28 +138,43 @@ class Held(NamedTuple):
     """The failures after the file was cut."""
 
     def cut(self, size: int) -> None:
-        """Cut the file to `size` bytes and force that to the disk. Raises WriteError, NotOpenedError."""
+        """Cut the file to `size` bytes and force that to the disk. Raises WriteError,
+        NotOpenedError.
+        """
         self.source.check_unchanged()
         try:
             cut(self.fd, size)
         except OSError as error:
             raise WriteError(
-                f"cannot be written: {write_failure_reason(error)}", path=self.source.name
+                f"cannot be written: {write_failure_reason(error)}",
+                path=self.source.name,
             ) from error
 
 
 @contextmanager
 def locked_file(path: str, *, to_change: bool) -> Iterator[Held]:
-    """A file on one descriptor, locked against others that rewrite it. Links are followed.
+    """A file on one descriptor, locked against others that rewrite it. Links are
+    followed.
 
     Raises NotOpenedError, WriteError, also when another process rewrites the file.
     """
-    flags = (os.O_RDWR if to_change else os.O_RDONLY) | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
+    flags = (
+        (os.O_RDWR if to_change else os.O_RDONLY)
+        | os.O_CLOEXEC
+        | getattr(os, "O_NONBLOCK", 0)
+    )
     try:
         fd = os.open(path, flags)
     except OSError as error:
-        if to_change and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY):
-            raise WriteError(f"cannot be written: {write_failure_reason(error)}", path=path) from None
+        if to_change and error.errno in (
+            errno.EACCES,
+            errno.EPERM,
+            errno.EROFS,
+            errno.EBUSY,
+        ):
+            raise WriteError(
+                f"cannot be written: {write_failure_reason(error)}", path=path
+            ) from None
         raise NotOpenedError(read_failure_reason(error), path=path) from None
     except ValueError as error:
         raise NotOpenedError(write_failure_reason(error), path=path) from None

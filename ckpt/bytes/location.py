@@ -18,16 +18,18 @@ from ckpt.model.text import show
 Links = Literal["file", "cache", "no"]
 """The links that a child may be.
 
-A link may lead to any regular file, or to one in the `blobs/` of the same Hugging Face cache, or no link is
-followed.
+A link may lead to any regular file, or to one in the `blobs/` of the same Hugging Face
+cache, or no link is followed.
 """
 _CACHED = re.compile(r"(models|datasets|spaces)--.+")
 
 
 class Location(Protocol):
-    """A file or a folder, local or remote. A reader of several files opens them only through a location.
+    """A file or a folder, local or remote. A reader of several files opens them only
+    through a location.
 
-    Children have plain names only, so a name in a file can never lead out of its folder.
+    Children have plain names only, so a name in a file can never lead out of its
+    folder.
     """
 
     @property
@@ -42,7 +44,9 @@ class Location(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """The names in a folder, sorted. Names of folders end with a slash. Raises NotOpenedError."""
+        """The names in a folder, sorted. Names of folders end with a slash. Raises
+        NotOpenedError.
+        """
         ...
 
     def parent(self) -> Location:
@@ -50,7 +54,9 @@ class Location(Protocol):
         ...
 
     def child(self, name: str, links: Links = "file") -> Location:
-        """The location of a plain name in this folder. Raises UnreadableError for a name that leads elsewhere."""
+        """The location of a plain name in this folder. Raises UnreadableError for a
+        name that leads elsewhere.
+        """
         ...
 
     def open(self) -> Source:
@@ -78,11 +84,16 @@ class LocalPath:
     def names(self) -> list[str]:
         try:
             with os.scandir(self.name) as entries:
-                return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+                return sorted(
+                    f"{entry.name}/" if entry.is_dir() else entry.name
+                    for entry in entries
+                )
         except OSError as error:
             raise NotOpenedError(read_failure_reason(error), path=self.name) from None
         except ValueError:
-            raise NotOpenedError("not a file name: it holds a NUL", path=self.name) from None
+            raise NotOpenedError(
+                "not a file name: it holds a NUL", path=self.name
+            ) from None
 
     def parent(self) -> Location:
         return LocalPath(os.path.dirname(self.name) or os.curdir)
@@ -90,7 +101,9 @@ class LocalPath:
     def child(self, name: str, links: Links = "file") -> Location:
         path = name if self.name == os.curdir else os.path.join(self.name, name)
         if not is_plain_name(name):
-            raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
+            raise UnreadableError(
+                f"{show(name, 80)} is not a file in this folder", path=self.name
+            )
         if os.path.islink(path):
             why = _link_refusal(path, links)
             if why is not None:
@@ -102,7 +115,9 @@ class LocalPath:
 
 
 class Alone:
-    """A file that is already open, with no others beside it: bytes, or a file object of a program."""
+    """A file that is already open, with no others beside it: bytes, or a file object of
+    a program.
+    """
 
     def __init__(self, source: Source) -> None:
         self.name = source.name
@@ -154,7 +169,9 @@ class _Nothing:
 
 
 class Instead:
-    """A folder in which the file `path` stands for the one of the name `other`: as it will be."""
+    """A folder in which the file `path` stands for the one of the name `other`: as it
+    will be.
+    """
 
     def __init__(self, folder: Location, other: str, path: str) -> None:
         self._folder = folder
@@ -178,14 +195,20 @@ class Instead:
         return self._folder.parent()
 
     def child(self, name: str, links: Links = "file") -> Location:
-        return LocalPath(self._path) if name == self._other else self._folder.child(name, links)
+        return (
+            LocalPath(self._path)
+            if name == self._other
+            else self._folder.child(name, links)
+        )
 
     def open(self) -> Source:
         return self._folder.open()
 
 
 def _link_refusal(path: str, links: Links) -> str | None:
-    """Return the reason why a link is not followed, or None. A link that leads nowhere is a missing file."""
+    """Return the reason why a link is not followed, or None. A link that leads nowhere
+    is a missing file.
+    """
     if links == "no":
         return ": no link in this folder is followed"
     if os.path.exists(path) and not os.path.isfile(path):
@@ -196,11 +219,15 @@ def _link_refusal(path: str, links: Links) -> str | None:
 
 
 def _is_cached(path: str) -> bool:
-    """Tell whether a link in `models--x--y/snapshots/REVISION/` leads directly into `models--x--y/blobs/`."""
+    """Tell whether a link in `models--x--y/snapshots/REVISION/` leads directly into
+    `models--x--y/blobs/`.
+    """
     parts = os.path.realpath(os.path.dirname(path) or os.curdir).split(os.sep)
     target = os.path.dirname(os.path.realpath(path))
     return any(
-        part == "snapshots" and _CACHED.fullmatch(above) and target == os.sep.join([*parts[:index], "blobs"])
+        part == "snapshots"
+        and _CACHED.fullmatch(above)
+        and target == os.sep.join([*parts[:index], "blobs"])
         for index, (above, part) in enumerate(pairwise(parts[:-1]), start=1)
     )
 
@@ -210,7 +237,9 @@ SNAPSHOTS = "snapshots"
 
 
 def is_cached_model(path: str) -> bool:
-    """Tell whether a local path is the folder of a model in a Hugging Face cache: `models--ORG--NAME`."""
+    """Tell whether a local path is the folder of a model in a Hugging Face cache:
+    `models--ORG--NAME`.
+    """
     name = os.path.basename(os.path.normpath(path)) if "models--" in path else ""
     return name.startswith("models--") and os.path.isdir(os.path.join(path, SNAPSHOTS))
 
@@ -224,7 +253,8 @@ def locate(path: str) -> Location:
 
 
 def published_files(path: str) -> dict[str, Published]:
-    """Return the files that a Hugging Face URL leads to, with their hashes, by their paths below it.
+    """Return the files that a Hugging Face URL leads to, with their hashes, by their
+    paths below it.
 
     Raises NotOpenedError, UnreadableError, UsageError.
     """
@@ -233,28 +263,42 @@ def published_files(path: str) -> dict[str, Published]:
 
 
 def names_opened_ahead(folder: Location, names: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files that are opened one after the other. Behind a URL the next ones are opened meanwhile."""
+    """Yield the names of files that are opened one after the other. Behind a URL the
+    next ones are opened meanwhile.
+    """
     if not is_url(folder.name):
         yield from names
         return
     begun = load_hook("url location").begun
-    yield from cast("Callable[[Location, Iterable[str]], Iterator[str]]", begun)(folder, names)
+    yield from cast("Callable[[Location, Iterable[str]], Iterator[str]]", begun)(
+        folder, names
+    )
 
 
 def shown_path(text: str) -> str:
-    """A path as it is; a URL without its password and query, which `locate` finds again in this process."""
+    """A path as it is; a URL without its password and query, which `locate` finds again
+    in this process.
+    """
     if not is_url(text):
         return text
     return cast("Callable[[str], str]", load_hook("url").shown)(text)
 
 
 def with_home(path: str) -> str:
-    """A path with `~` as the folder of the user, as a shell has it. A file that is really called so comes first."""
-    return os.path.expanduser(path) if path.startswith("~") and not os.path.lexists(path) else path
+    """A path with `~` as the folder of the user, as a shell has it. A file that is
+    really called so comes first.
+    """
+    return (
+        os.path.expanduser(path)
+        if path.startswith("~") and not os.path.lexists(path)
+        else path
+    )
 
 
 def read_file(location: Location, limits: Limits, what: str) -> bytes:
-    """All bytes of a small file beside a checkpoint: an index, stored sums. Raises LimitError, NotOpenedError."""
+    """All bytes of a small file beside a checkpoint: an index, stored sums. Raises
+    LimitError, NotOpenedError.
+    """
     source = location.open()
     try:
         return read_limited(source, limits.index_bytes, "index-bytes", what)
@@ -268,7 +312,9 @@ _TRIES = 100
 
 
 def is_lasting(path: str) -> bool:
-    """Tell whether the next command finds the same file or folder at a path: not at a pipe or /dev/stdin."""
+    """Tell whether the next command finds the same file or folder at a path: not at a
+    pipe or /dev/stdin.
+    """
     try:
         there = os.path.isfile(path) or os.path.isdir(path)
     except ValueError:
@@ -276,14 +322,20 @@ def is_lasting(path: str) -> bool:
     return there and not path.startswith(("/dev/", "/proc/"))
 
 
-def path_beside(path: str, suffix: str, endings: Sequence[str], *, other: bool = True) -> str | None:
-    """A path for a result beside its input: `run/a.pth` with `.cpu` becomes `run/a.cpu.pth`.
+def path_beside(
+    path: str, suffix: str, endings: Sequence[str], *, other: bool = True
+) -> str | None:
+    """A path for a result beside its input: `run/a.pth` with `.cpu` becomes
+    `run/a.cpu.pth`.
 
-    It keeps the ending of the input when that is one of `endings`, or none of them is asked for, else it takes the
-    first. With `other=False` it is always the first. In a folder that takes no files, the name is one for the
-    working folder. None where no folder takes it.
+    It keeps the ending of the input when that is one of `endings`, or none of them is
+    asked for, else it takes the first. With `other=False` it is always the first. In a
+    folder that takes no files, the name is one for the working folder. None where no
+    folder takes it.
     """
-    stem, own = _split_ending(path.rpartition("/")[2] if is_url(path) else path, endings)
+    stem, own = _split_ending(
+        path.rpartition("/")[2] if is_url(path) else path, endings
+    )
     kept = other and (not endings or own.endswith(tuple(endings)))
     ending = own if kept else endings[0]
     folder, name = os.path.split(stem)
@@ -294,7 +346,9 @@ def path_beside(path: str, suffix: str, endings: Sequence[str], *, other: bool =
 
 
 def _split_ending(path: str, endings: Sequence[str]) -> tuple[str, str]:
-    """A path without its ending, and the ending; a folder has one of `endings` or none."""
+    """A path without its ending, and the ending; a folder has one of `endings`
+    or none.
+    """
     path = os.path.normpath(path)
     if os.path.basename(path) in (os.curdir, os.pardir, ""):
         path = os.path.abspath(path)

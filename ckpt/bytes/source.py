@@ -1,7 +1,8 @@
-"""The sources of bytes: a regular file, memory, a file with more bytes after its end, a part of a file.
+"""The sources of bytes: a regular file, memory, a file with more bytes after its end, a
+part of a file.
 
-Files are read with `pread`, never with mmap: a file that shrinks meanwhile gives a short read, not a signal. Few are
-open at once: each is opened again when it is needed.
+Files are read with `pread`, never with mmap: a file that shrinks meanwhile gives a
+short read, not a signal. Few are open at once: each is opened again when it is needed.
 """
 
 from __future__ import annotations
@@ -22,29 +23,43 @@ from typing import BinaryIO, Protocol, cast
 
 from ckpt.bytes.far import Far, is_url
 from ckpt.hooks import load_hook
-from ckpt.model.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError, is_stopped
+from ckpt.model.errors import (
+    CutOffError,
+    DamagedDataError,
+    LimitError,
+    NotOpenedError,
+    is_stopped,
+)
 from ckpt.model.text import pasted_path
 
 MOST = 1 << 30
 """The most bytes of one system call: macOS refuses 2 GiB."""
 
 STEP = 8 << 20
-"""Bytes that a source without a way into memory of others reads at once on their way there."""
+"""Bytes that a source without a way into memory of others reads at once on their way
+there.
+"""
 
-NO_PATH = "a checkpoint that was opened from a file object does not pickle: open it by its path"
+NO_PATH = (
+    "a checkpoint that was opened from a file object does not pickle: open it by its "
+    "path"
+)
 _NUMBERS = numbers(1)
 """The numbers of file objects: no two are taken for the same file."""
 
 Identity = tuple[int | str, ...]
-"""Plain values that identify one state of a source: device, inode, size and times of a file, or an ETag. The last two are
-the same on all machines that read it: size and time, or ETag."""
+"""Plain values that identify one state of a source: device, inode, size and times of a
+file, or an ETag. The last two are the same on all machines that read it: size and time,
+or ETag.
+"""
 
 
 class Source(Protocol):
     """Bytes that can be read at any offset. Offsets and sizes are in bytes.
 
-    A source must not change while it is read; `check_unchanged` checks that afterwards. Several threads may read
-    at once. A source pickles as its address and its identity; without an address it does not pickle.
+    A source must not change while it is read; `check_unchanged` checks that afterwards.
+    Several threads may read at once. A source pickles as its address and its identity;
+    without an address it does not pickle.
     """
 
     @property
@@ -56,7 +71,9 @@ class Source(Protocol):
     def size(self) -> int: ...
 
     def read(self, offset: int, count: int) -> bytes:
-        """Exactly `count` bytes at `offset`. Raises CutOffError when the source ends earlier, NotOpenedError."""
+        """Exactly `count` bytes at `offset`. Raises CutOffError when the source ends
+        earlier, NotOpenedError.
+        """
         ...
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
@@ -64,7 +81,9 @@ class Source(Protocol):
         ...
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (offset, count), in order. Several ranges may become one request. Raises as `read` does."""
+        """The bytes of each (offset, count), in order. Several ranges may become one
+        request. Raises as `read` does.
+        """
         ...
 
     def check_unchanged(self) -> None:
@@ -75,7 +94,9 @@ class Source(Protocol):
 
     @property
     def status(self) -> os.stat_result | None:
-        """The status of a file of this machine from the time it was opened, or None for any other source."""
+        """The status of a file of this machine from the time it was opened, or None for
+        any other source.
+        """
         ...
 
     def descriptor(self) -> AbstractContextManager[int | None]:
@@ -87,7 +108,8 @@ class Source(Protocol):
 
     @property
     def address(self) -> str | None:
-        """The address with which `open_address` opens the same source, also in another process.
+        """The address with which `open_address` opens the same source, also in another
+        process.
 
         The address of memory is None.
         """
@@ -151,17 +173,21 @@ class BaseSource:
 
 
 class File(BaseSource):
-    """A regular file, opened for reading. Raises NotOpenedError for anything else, OSError where too many are open.
+    """A regular file, opened for reading. Raises NotOpenedError for anything else,
+    OSError where too many are open.
 
-    It is closed while many others are read, and opened again when it is needed: then it must be the same file.
-    A descriptor `fd` that is handed over is read, and stays open for whoever opened it. `opened` is one that this file
-    closes. A file without a path has no address.
+    It is closed while many others are read, and opened again when it is needed: then it
+    must be the same file. A descriptor `fd` that is handed over is read, and stays open
+    for whoever opened it. `opened` is one that this file closes. A file without a path
+    has no address.
     """
 
     _opened: Descriptor | None = None
     _fd = -1
 
-    def __init__(self, path: str, fd: int | None = None, opened: Descriptor | None = None) -> None:
+    def __init__(
+        self, path: str, fd: int | None = None, opened: Descriptor | None = None
+    ) -> None:
         self.name = path
         try:
             if fd is None:
@@ -179,7 +205,9 @@ class File(BaseSource):
             raise NotOpenedError("not a file name: it contains a NUL byte") from None
         if not stat.S_ISREG(self._status.st_mode):
             self.close()
-            raise NotOpenedError(f"not a regular file: {_file_kind(self._status.st_mode)}")
+            raise NotOpenedError(
+                f"not a regular file: {_file_kind(self._status.st_mode)}"
+            )
         self.size = self._status.st_size
         self.bytes_read = 0
 
@@ -197,12 +225,22 @@ class File(BaseSource):
 
     @property
     def address(self) -> str | None:
-        return os.path.abspath(self.name) if self._opened is None else self._opened.path or None
+        return (
+            os.path.abspath(self.name)
+            if self._opened is None
+            else self._opened.path or None
+        )
 
     @property
     def identity(self) -> Identity:
         status = self._status
-        return (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_mtime_ns)
+        return (
+            status.st_dev,
+            status.st_ino,
+            status.st_ctime_ns,
+            status.st_size,
+            status.st_mtime_ns,
+        )
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         if self.address is None:
@@ -217,7 +255,9 @@ class File(BaseSource):
             while len(data) < count:
                 more = os.pread(fd, min(count - len(data), MOST), offset + len(data))
                 if not more:
-                    raise NotOpenedError("the file changed while it was read", path=self.name)
+                    raise NotOpenedError(
+                        "the file changed while it was read", path=self.name
+                    )
                 data += more
         except OSError as error:
             raise NotOpenedError(read_failure_reason(error), path=self.name) from None
@@ -235,7 +275,9 @@ class File(BaseSource):
             while done < count:
                 more = _read_into(fd, buffer[done : done + MOST], offset + done)
                 if not more:
-                    raise NotOpenedError("the file changed while it was read", path=self.name)
+                    raise NotOpenedError(
+                        "the file changed while it was read", path=self.name
+                    )
                 done += more
         except OSError as error:
             raise NotOpenedError(read_failure_reason(error), path=self.name) from None
@@ -257,8 +299,8 @@ class File(BaseSource):
             self._opened.close()
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # One that came with a task to another process belongs to nobody else. At the end of the process the modules
-        # that close a file are gone.
+        # One that came with a task to another process belongs to nobody else. At the
+        # end of the process the modules that close a file are gone.
         if self._opened is not None and not is_ending():
             self._opened.drop()
 
@@ -295,7 +337,9 @@ class Memory(BaseSource):
 
 
 class Given(Memory):
-    """The bytes of a checkpoint that a program holds. Their content is their identity."""
+    """The bytes of a checkpoint that a program holds. Their content is their
+    identity.
+    """
 
     _digest: str | None = None
 
@@ -309,7 +353,8 @@ class Given(Memory):
 
 
 class FileObject(BaseSource):
-    """A file object of a program that can seek. Its position stays as it is, and closing leaves it open.
+    """A file object of a program that can seek. Its position stays as it is, and
+    closing leaves it open.
 
     No other process can read it: it has no address. Raises NotOpenedError.
     """
@@ -359,9 +404,13 @@ class FileObject(BaseSource):
                 finally:
                     self._file.seek(before)
             except OSError as error:
-                raise NotOpenedError(read_failure_reason(error), path=self.name) from None
+                raise NotOpenedError(
+                    read_failure_reason(error), path=self.name
+                ) from None
             except ValueError:
-                raise NotOpenedError("the file object is closed", path=self.name) from None
+                raise NotOpenedError(
+                    "the file object is closed", path=self.name
+                ) from None
 
 
 class Zeros(BaseSource):
@@ -416,7 +465,9 @@ class Beginning(BaseSource):
 
 
 class Window(BaseSource):
-    """The `size` bytes of a source at `offset`, such as a member of an archive. Closing it leaves the source open."""
+    """The `size` bytes of a source at `offset`, such as a member of an archive. Closing
+    it leaves the source open.
+    """
 
     def __init__(self, source: Source, offset: int, size: int, name: str) -> None:
         self.outer = source
@@ -475,7 +526,9 @@ class Joined(BaseSource):
 
 
 def underlying_file(source: Source, offset: int) -> tuple[Source, int]:
-    """Return the file that holds a byte of a source, and its offset there. It can be copied from there."""
+    """Return the file that holds a byte of a source, and its offset there. It can be
+    copied from there.
+    """
     while True:
         if isinstance(source, Window):
             offset += source.offset
@@ -495,7 +548,9 @@ def open_address(address: str) -> Source:
 
 
 def reopened(address: str, identity: Identity) -> Source:
-    """The source of an address in another process. Raises NotOpenedError when it has changed."""
+    """The source of an address in another process. Raises NotOpenedError when it has
+    changed.
+    """
     source = open_address(address)
     if source.identity != identity:
         source.close()
@@ -504,19 +559,25 @@ def reopened(address: str, identity: Identity) -> Source:
 
 
 def inflate_exactly(data: bytes, size: int, what: str) -> bytes:
-    """Inflate raw deflate data to exactly `size` bytes. Raises DamagedDataError for any other size."""
+    """Inflate raw deflate data to exactly `size` bytes. Raises DamagedDataError for any
+    other size.
+    """
     machine = zlib.decompressobj(-15)
     try:
         out = machine.decompress(data, size + 1)
     except zlib.error:
         raise DamagedDataError(f"{what}: damaged deflate data") from None
     if len(out) != size or not machine.eof:
-        raise DamagedDataError(f"{what}: does not inflate to the {size:,} bytes that the archive records")
+        raise DamagedDataError(
+            f"{what}: does not inflate to the {size:,} bytes that the archive records"
+        )
     return out
 
 
 def first_bytes(path: str, count: int = 512) -> bytes:
-    """The first bytes of a file, fewer where it ends before; none of what cannot be opened."""
+    """The first bytes of a file, fewer where it ends before; none of what cannot be
+    opened.
+    """
     try:
         file = File(path)
     except NotOpenedError:
@@ -538,15 +599,19 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 def read_pipe(path: str, most: int) -> bytes | None:
-    """Read the first `most` bytes of a pipe of this process, as `<(…)` of a shell makes it, or of a device.
+    """Read the first `most` bytes of a pipe of this process, as `<(…)` of a shell makes
+    it, or of a device.
 
-    Return None for any other path. A FIFO with a name is one: without a writer reading it would not end.
+    Return None for any other path. A FIFO with a name is one: without a writer reading
+    it would not end.
     """
     try:
         mode = os.stat(path).st_mode
     except OSError:  # opening it says why
         return None
-    if not stat.S_ISCHR(mode) and not (stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)):
+    if not stat.S_ISCHR(mode) and not (
+        stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)
+    ):
         return None
     with open(path, "rb") as stream:
         return stream.read(most)
@@ -562,15 +627,23 @@ def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
 
 
 def _open_error(error: OSError, path: str | None = None) -> Exception:
-    """The error for a file that was not opened. A process that may open no more files says nothing of the file."""
-    return error if error.errno in TOO_MANY else NotOpenedError(read_failure_reason(error), path=path)
+    """The error for a file that was not opened. A process that may open no more files
+    says nothing of the file.
+    """
+    return (
+        error
+        if error.errno in TOO_MANY
+        else NotOpenedError(read_failure_reason(error), path=path)
+    )
 
 
 LOST_BLOB = "no such file: the Hugging Face cache has lost its blob"
 
 
 def lost_blob(path: str) -> str | None:
-    """Return the command that loads a file of a Hugging Face cache again, where its link leads to no blob; or None."""
+    """Return the command that loads a file of a Hugging Face cache again, where its
+    link leads to no blob; or None.
+    """
     try:
         if not os.path.islink(path) or os.path.exists(path):
             return None
@@ -579,7 +652,9 @@ def lost_blob(path: str) -> str | None:
     match = re.search(r"/models--([^/]+)/snapshots/[^/]+/", os.path.abspath(path))
     # The name of a model may hold two dashes, that of an organisation may not.
     return (
-        None if match is None else f"hf download {pasted_path(match[1].replace('--', '/', 1)) or 'ORG/MODEL'}"
+        None
+        if match is None
+        else f"hf download {pasted_path(match[1].replace('--', '/', 1)) or 'ORG/MODEL'}"
     )
 
 
@@ -588,7 +663,9 @@ CLOSED = "the checkpoint is closed"
 
 
 def read_failure_reason(error: OSError) -> str:
-    """Return the reason why something cannot be read, in plain words. Raises the error again where the fence made it."""
+    """Return the reason why something cannot be read, in plain words. Raises the error
+    again where the fence made it.
+    """
     if is_stopped(error):
         raise error
     texts = {
@@ -625,17 +702,29 @@ def _file_kind(mode: int) -> str:
 MOST_OPEN = 64
 """The most descriptors that stay open while nobody reads from them."""
 _SAFE = 8
-"""Every system allows so many. Before more are open, the limit of this process is looked at."""
+"""Every system allows so many. Before more are open, the limit of this process is
+looked at.
+"""
 _WANTED = 256
-"""The soft limit that leaves enough for all others: files that are written, sockets, imports."""
+"""The soft limit that leaves enough for all others: files that are written, sockets,
+imports.
+"""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 """O_NONBLOCK: opening a FIFO without a writer must not hang."""
 TOO_MANY = (errno.EMFILE, errno.ENFILE)
-"""The errors that say nothing of a file: it is neither missing nor damaged. They are never a NotOpenedError."""
+"""The errors that say nothing of a file: it is neither missing nor damaged. They are
+never a NotOpenedError.
+"""
 TOO_MANY_TEXT = "too many open files (ulimit -n 256 allows more)"
 _LOCK = RLock()  # a finalizer may close a file in the middle of all of this
-if hasattr(os, "register_at_fork"):  # a child must not find it held by a thread that it does not have
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+if hasattr(
+    os, "register_at_fork"
+):  # a child must not find it held by a thread that it does not have
+    os.register_at_fork(
+        before=_LOCK.acquire,
+        after_in_parent=_LOCK.release,
+        after_in_child=_LOCK.release,
+    )
 _OPEN: dict[Descriptor, None] = {}
 """The open ones, the one that was used last at the end."""
 _DROPPED: list[Descriptor] = []
@@ -645,7 +734,8 @@ _DROPPED: list[Descriptor] = []
 class Descriptor:
     """The descriptor of a file, for any number of threads at once.
 
-    `take` gives an open one, which stays open until `release`. Raises OSError, ValueError.
+    `take` gives an open one, which stays open until `release`. Raises OSError,
+    ValueError.
     """
 
     __slots__ = ("_fd", "_is_closed", "_users", "path", "status")
@@ -663,7 +753,9 @@ class Descriptor:
             """The path from the root, with its links and `..` as they were given."""
 
     def take(self) -> int:
-        """An open descriptor. Raises NotOpenedError when the path leads to another file by now."""
+        """An open descriptor. Raises NotOpenedError when the path leads to another file
+        by now.
+        """
         with _LOCK:
             if self._fd < 0:
                 self._fd = self._again()
@@ -692,7 +784,9 @@ class Descriptor:
                 self._close_descriptor()
 
     def drop(self) -> None:
-        """Close it for good, from a finalizer: that runs anywhere, so it never waits for another thread."""
+        """Close it for good, from a finalizer: that runs anywhere, so it never waits
+        for another thread.
+        """
         _DROPPED.append(self)
         if _LOCK.acquire(blocking=False):
             try:
@@ -728,7 +822,9 @@ class Descriptor:
 
 
 class Duplicate(Descriptor):
-    """Another descriptor of a file that a program has open. It stays open in between, for no path leads there."""
+    """Another descriptor of a file that a program has open. It stays open in between,
+    for no path leads there.
+    """
 
     __slots__ = ()
 
@@ -753,8 +849,9 @@ class Duplicate(Descriptor):
 
 def is_changed_file(now: os.stat_result, then: os.stat_result) -> bool:
     """Tell whether a file is another one by now, or has other bytes."""
-    # Who sets the time back after a change cannot set ctime. Names and rights change it too, and no byte: whoever
-    # replaces a file by a rename leaves the one that is read here whole.
+    # Who sets the time back after a change cannot set ctime. Names and rights change it
+    # too, and no byte: whoever replaces a file by a rename leaves the one that is read
+    # here whole.
     named = (now.st_nlink, now.st_mode, now.st_uid, now.st_gid)
     touched = now.st_ctime_ns != then.st_ctime_ns and named == (
         then.st_nlink,
@@ -768,7 +865,9 @@ def is_changed_file(now: os.stat_result, then: os.stat_result) -> bool:
 
 def changed_error(path: str | None = None) -> NotOpenedError:
     """The error for a file that is not the one that was opened."""
-    return NotOpenedError("the file changed while it was read", path=path, hint="still being written?")
+    return NotOpenedError(
+        "the file changed while it was read", path=path, hint="still being written?"
+    )
 
 
 class _Process:
@@ -790,7 +889,10 @@ def _opened(path: str) -> int:
     except OSError as error:
         if error.errno not in TOO_MANY:
             raise
-    _Process.most, _Process.is_known = max(1, len(_OPEN) // 2), True  # others in this process hold many
+    _Process.most, _Process.is_known = (
+        max(1, len(_OPEN) // 2),
+        True,
+    )  # others in this process hold many
     _close_least_used(0)
     return os.open(path, _FLAGS)
 
@@ -809,7 +911,9 @@ def _close_least_used(count: int) -> None:
 
 
 def _raise_open_limit(count: int) -> int:
-    """Return the number of files that this process may open. A soft limit below `count` is raised first."""
+    """Return the number of files that this process may open. A soft limit below `count`
+    is raised first.
+    """
     try:
         import resource
 

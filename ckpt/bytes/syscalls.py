@@ -1,7 +1,9 @@
-"""The calls of the Linux kernel that reading never needs: their numbers on x86_64 and on aarch64.
+"""The calls of the Linux kernel that reading never needs: their numbers on x86_64 and
+on aarch64.
 
-The numbers come from `arch/x86/entry/syscalls/syscall_64.tbl` and `include/uapi/asm-generic/unistd.h` of Linux 6.18.
-They never change. aarch64 lacks the calls of which the number is None.
+The numbers come from `arch/x86/entry/syscalls/syscall_64.tbl` and
+`include/uapi/asm-generic/unistd.h` of Linux 6.18. They never change. aarch64 lacks the
+calls of which the number is None.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ FILES: Numbers = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
-"""Calls that change files and folders. `open` and `openat` are judged by their flags."""
+"""Calls that change files and folders. `open` and `openat` are judged by their
+flags.
+"""
 
 MOUNTS: Numbers = {
     "mount": (165, 40),
@@ -92,7 +96,9 @@ NETWORK: Numbers = {
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
 }
-"""Calls that reach other machines, or a service of this one. `socket` is judged by its family."""
+"""Calls that reach other machines, or a service of this one. `socket` is judged by its
+family.
+"""
 
 SERVING: Numbers = {
     "bind": (49, 200),
@@ -195,7 +201,11 @@ JUDGED: Numbers = {
 """Calls that reading needs in some of their forms: their arguments decide."""
 
 OPAQUE: Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
-"""Calls whose flags lie in memory, where no filter can look. libc goes on with the older call where they are missing."""
+"""Calls whose flags lie in memory, where no filter can look. libc goes on with the
+older call where they are missing.
+"""
 
 UNKNOWN = 470
-"""The first number of which this table knows nothing. No libc needs such a call: kernels of today lack it."""
+"""The first number of which this table knows nothing. No libc needs such a call:
+kernels of today lack it.
+"""

@@ -1,9 +1,11 @@
-"""Writing without loss: a file or a folder appears whole or not at all, and what it replaces stays until then.
+"""Writing without loss: a file or a folder appears whole or not at all, and what it
+replaces stays until then.
 
-A new file gets its space reserved, or shares its blocks with its source. It is written beside its target under another
-name, forced to the disk, and renamed; then the folder is forced to the disk. A new folder is filled in the same way: each
-of its files is forced to the disk, then the folder; then it is renamed, or changes places with the one that it replaces,
-and only then that one is removed.
+A new file gets its space reserved, or shares its blocks with its source. It is written
+beside its target under another name, forced to the disk, and renamed; then the folder
+is forced to the disk. A new folder is filled in the same way: each of its files is
+forced to the disk, then the folder; then it is renamed, or changes places with the one
+that it replaces, and only then that one is removed.
 """
 
 from __future__ import annotations
@@ -26,38 +28,57 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show, size_text
 
 NO_REPLACE, EXCHANGE = 1, 2
-NOT_HERE = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+NOT_HERE = (
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EACCES,
+)
 """The errors of a file system that lacks links, or renameat2."""
 
 
 _FICLONE = 0x40049409
 
 Belongs = Callable[[str], bool]
-"""A function that tells whether a file of this name may be removed with the folder that is replaced."""
+"""A function that tells whether a file of this name may be removed with the folder that
+is replaced.
+"""
 
 
 SUFFIX = ".ckpt-tmp"
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 BLOCK = 4 << 20  # bytes that one read or write moves
 _SMALL = 64 << 10
-"""Ranges up to this size are gathered, because one system call for each would cost more than the copy."""
+"""Ranges up to this size are gathered, because one system call for each would cost more
+than the copy.
+"""
 _KERNEL_COPY = 32 << 20
 _EARLY = 32 << 20
-"""Once so many bytes are written, the disk begins with them, while the next ones are copied."""
+"""Once so many bytes are written, the disk begins with them, while the next ones are
+copied.
+"""
 
 Progress = Callable[[int], None]
 
 
 class Target(NamedTuple):
-    """The place of a new file: the path as given, the real path behind links, the file that is there now."""
+    """The place of a new file: the path as given, the real path behind links, the file
+    that is there now.
+    """
 
     path: str
     real: str
     replaced: os.stat_result | None
     like: os.stat_result | None = None
-    """Another file that it takes the place of: who may not read that one may not read this one."""
+    """Another file that it takes the place of: who may not read that one may not read
+    this one.
+    """
     etag: str | None = None
-    """The ETag of the object that is there now, if an object is written and not a file."""
+    """The ETag of the object that is there now, if an object is written and not
+    a file.
+    """
 
     @property
     def is_replacing(self) -> bool:
@@ -67,16 +88,22 @@ class Target(NamedTuple):
     @property
     def warning(self) -> str | None:
         """The warning about what stays behind when the file is replaced, or None."""
-        if self.replaced is not None and stat.S_ISREG(self.replaced.st_mode) and self.replaced.st_nlink > 1:
+        if (
+            self.replaced is not None
+            and stat.S_ISREG(self.replaced.st_mode)
+            and self.replaced.st_nlink > 1
+        ):
             return "its other hard links keep the old content"
         return None
 
 
 def target(path: str, *, force: bool, parents: bool = False) -> Target:
-    """A path to write to, checked before anything is read. Raises UsageError, WriteError.
+    """A path to write to, checked before anything is read. Raises UsageError,
+    WriteError.
 
-    Links are followed; one that leads nowhere only with `force`, which would create what it does not name. With
-    `parents` the folders of the target need not be there yet.
+    Links are followed; one that leads nowhere only with `force`, which would create
+    what it does not name. With `parents` the folders of the target need not be there
+    yet.
     """
     if is_url(path):
         return url_writer().file_target(path, force=force)
@@ -91,11 +118,14 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     return Target(path, real, status)
 
 
-def folder_target(path: str, belongs: Belongs, *, force: bool, parents: bool = False) -> Target:
-    """A folder to write, checked before anything is read. Raises UsageError, WriteError.
+def folder_target(
+    path: str, belongs: Belongs, *, force: bool, parents: bool = False
+) -> Target:
+    """A folder to write, checked before anything is read. Raises UsageError,
+    WriteError.
 
-    With `force` a folder is replaced when all that lies in it are files that belong to what is replaced. With
-    `parents` the folders above it need not be there yet.
+    With `force` a folder is replaced when all that lies in it are files that belong to
+    what is replaced. With `parents` the folders above it need not be there yet.
     """
     if is_url(path):
         return url_writer().folder_target(path)
@@ -105,12 +135,17 @@ def folder_target(path: str, belongs: Belongs, *, force: bool, parents: bool = F
     real, status = find_target(plain, force=force)
     if status is not None:
         if not stat.S_ISDIR(status.st_mode):
-            raise UsageError("a file, and the result is a folder", path=path, hint="-o another name")
+            raise UsageError(
+                "a file, and the result is a folder", path=path, hint="-o another name"
+            )
         refuse_replacing(path, real, os.R_OK | os.W_OK | os.X_OK, force=force)
         others = foreign(real, belongs)
         if others:
             listed = and_more([show(name, 80) for name in others], 3)
-            problem = f"holds {listed}, which is no part of a checkpoint: ckpt does not replace this folder"
+            problem = (
+                f"holds {listed}, which is no part of a checkpoint: ckpt does not "
+                "replace this folder"
+            )
             raise UsageError(problem, path=path, hint="-o another name")
     check_folder(plain, real, parents=parents)
     return Target(plain, real, status)
@@ -124,12 +159,15 @@ def make_parents(to: Target) -> None:
         os.makedirs(os.path.dirname(to.real), exist_ok=True)
     except OSError as error:
         raise WriteError(
-            f"the folder cannot be made: {write_failure_reason(error)}", path=os.path.dirname(to.path)
+            f"the folder cannot be made: {write_failure_reason(error)}",
+            path=os.path.dirname(to.path),
         ) from None
 
 
 def foreign(folder: str, belongs: Belongs) -> list[str]:
-    """Return the entries of a folder that do not belong to what is replaced: other names, folders, links."""
+    """Return the entries of a folder that do not belong to what is replaced: other
+    names, folders, links.
+    """
     with os.scandir(folder) as entries:
         return sorted(
             entry.name
@@ -158,7 +196,8 @@ def rename_with_flags(old: str, new: str, how: int) -> bool:
 def find_target(path: str, *, force: bool) -> tuple[str, os.stat_result | None]:
     """(the real path behind links, what is there now). Raises UsageError, WriteError.
 
-    A link that leads nowhere is followed with `force` only: the result would be where its name does not say.
+    A link that leads nowhere is followed with `force` only: the result would be where
+    its name does not say.
     """
     real = os.path.realpath(path)
     try:
@@ -166,14 +205,20 @@ def find_target(path: str, *, force: bool) -> tuple[str, os.stat_result | None]:
     except FileNotFoundError:
         if os.path.islink(path) and not force:
             problem = f"a link to {show(real, 200)}, which does not exist"
-            raise UsageError(problem, path=path, hint="--force to write there") from None
+            raise UsageError(
+                problem, path=path, hint="--force to write there"
+            ) from None
         return real, None
     except (OSError, ValueError) as error:
-        raise WriteError(f"cannot be written: {write_failure_reason(error)}", path=path) from None
+        raise WriteError(
+            f"cannot be written: {write_failure_reason(error)}", path=path
+        ) from None
 
 
 def refuse_replacing(path: str, real: str, access: int, *, force: bool) -> None:
-    """Raise UsageError without `force`, and WriteError where what is there may not be replaced."""
+    """Raise UsageError without `force`, and WriteError where what is there may not be
+    replaced.
+    """
     if not force:
         raise UsageError("already exists", path=path, hint="--force to replace")
     if not os.access(real, access):
@@ -181,7 +226,9 @@ def refuse_replacing(path: str, real: str, access: int, *, force: bool) -> None:
 
 
 def check_folder(path: str, real: str, *, parents: bool) -> None:
-    """Raise WriteError unless the folder of a target takes a new name. With `parents` it need not be there yet."""
+    """Raise WriteError unless the folder of a target takes a new name. With `parents`
+    it need not be there yet.
+    """
     folder = os.path.dirname(real)
     above = os.path.dirname(path) or folder
     while parents and not os.path.lexists(folder):
@@ -213,14 +260,16 @@ def write_failure_reason(error: Exception) -> str:
     return texts.get(error.errno or 0) or (error.strerror or "a system error").lower()
 
 
-# --- what takes the bytes ---------------------------------------------------------------------------------------------
+# --- what takes the bytes -------------------------------------------------------------
 
 
 class Audit(Protocol):
     """Keeps account of the recorded checksums of the bytes that go to a sink."""
 
     def check(self, place: Place | None) -> None:
-        """Compare the records that the bytes of a place come from with their checksums."""
+        """Compare the records that the bytes of a place come from with their
+        checksums.
+        """
         ...
 
     def passed(self, checksum: Checksum, crc: int) -> None:
@@ -231,7 +280,9 @@ class Audit(Protocol):
 class Sink:
     """Writes bytes in order, from byte `start` of a file on."""
 
-    def __init__(self, fd: int, path: str, start: int = 0, progress: Progress | None = None) -> None:
+    def __init__(
+        self, fd: int, path: str, start: int = 0, progress: Progress | None = None
+    ) -> None:
         self.path = path
         self.fd = fd
         """The descriptor of the file."""
@@ -249,7 +300,9 @@ class Sink:
         self.is_placed = False
         """True once the file has taken its place."""
         self.is_kept = False
-        """True if the complete file could not take its place and was kept under its temporary name."""
+        """True if the complete file could not take its place and was kept under its
+        temporary name.
+        """
         self.warnings: list[str] = []
         """The failures after the file had taken its place."""
 
@@ -276,9 +329,11 @@ class Sink:
             self._progress(len(data))
 
     def copy(self, source: Source, offset: int, count: int) -> None:
-        """Copy a range of a source, by the kernel where it can. Raises UnreadableError when the source is cut.
+        """Copy a range of a source, by the kernel where it can. Raises UnreadableError
+        when the source is cut.
 
-        Only whole blocks can be shared, at the same place within a block: what is before and behind is written apart.
+        Only whole blocks can be shared, at the same place within a block: what is
+        before and behind is written apart.
         """
         if count <= _SMALL:
             self.write(source.read(offset, count))
@@ -307,7 +362,9 @@ class Sink:
                     if self._progress is not None:
                         self._progress(moved)
             except (OSError, AttributeError):
-                pass  # these file systems cannot; a real error comes up again in the plain way
+                # these file systems cannot; a real error comes up again in the plain
+                # way
+                pass
         with reading_ahead_at_once([(source, offset, end)]):
             while offset < end:
                 step = min(end - offset, BLOCK)
@@ -316,11 +373,14 @@ class Sink:
                 if self._progress is not None:
                     self._progress(step)
 
-    def reserve(self, size: int, sources: Sequence[Source] = (), holes: int = 0) -> None:
+    def reserve(
+        self, size: int, sources: Sequence[Source] = (), holes: int = 0
+    ) -> None:
         """Reserve the space of the file now, so that a full disk fails at once.
 
-        Where blocks are shared with one of its sources nothing is reserved: such a file needs little space. Nor are the bytes of
-        `holes` in its sources, which lie on no disk: a small file can say that it is larger than any.
+        Where blocks are shared with one of its sources nothing is reserved: such a file
+        needs little space. Nor are the bytes of `holes` in its sources, which lie on no
+        disk: a small file can say that it is larger than any.
         """
         self._block = disk.shared_block(self.fd, _open_descriptors(sources))
         if not self._block:
@@ -336,7 +396,9 @@ class Sink:
         """Make what is written readable at `path`. A file is so once it is flushed."""
 
     def sync(self) -> None:
-        """Force all bytes to the disk. A failure is final, because the kernel may have dropped the unwritten bytes."""
+        """Force all bytes to the disk. A failure is final, because the kernel may have
+        dropped the unwritten bytes.
+        """
         self.flush()
         os.fsync(self.fd)
 
@@ -364,21 +426,32 @@ def _open_descriptors(sources: Sequence[Source]) -> Iterator[int | None]:
 def _hole_bytes(sources: Sequence[Source]) -> int:
     """The bytes of files that do not lie on their disk."""
     statuses = [source.status for source in sources]
-    return sum(max(0, status.st_size - status.st_blocks * 512) for status in statuses if status is not None)
+    return sum(
+        max(0, status.st_size - status.st_blocks * 512)
+        for status in statuses
+        if status is not None
+    )
 
 
 def distinct_sources(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """One source for each device, mode and group: a folder of 10,000 files is not asked about 10,000 sources each time."""
+    """One source for each device, mode and group: a folder of 10,000 files is not asked
+    about 10,000 sources each time.
+    """
     kinds = {}
     for source in sources:
         if source.status is not None:
-            kinds[source.status.st_dev, source.status.st_mode, source.status.st_gid] = source
+            kinds[source.status.st_dev, source.status.st_mode, source.status.st_gid] = (
+                source
+            )
     return tuple(kinds.values())
 
 
 def begin_writeback(fd: int, offset: int, count: int) -> None:
-    """Ask for `count` bytes of a file to go to the disk now, and wait for nothing. A system that cannot is left alone."""
-    # Linux begins to write the bytes that it is told not to keep, and keeps those that are on their way.
+    """Ask for `count` bytes of a file to go to the disk now, and wait for nothing. A
+    system that cannot is left alone.
+    """
+    # Linux begins to write the bytes that it is told not to keep, and keeps those that
+    # are on their way.
     with suppress(OSError, AttributeError):  # macOS has no such call
         os.posix_fadvise(fd, offset, count, os.POSIX_FADV_DONTNEED)
 
@@ -402,9 +475,17 @@ class MemorySink(Sink):
 
 
 class FolderSink(Sink):
-    """Takes the files of a new folder, one after the other; each is on the disk when its block is left."""
+    """Takes the files of a new folder, one after the other; each is on the disk when
+    its block is left.
+    """
 
-    def __init__(self, to: Target, path: str, sources: Sequence[Source], progress: Progress | None) -> None:
+    def __init__(
+        self,
+        to: Target,
+        path: str,
+        sources: Sequence[Source],
+        progress: Progress | None,
+    ) -> None:
         super().__init__(-1, path, progress=progress)
         self._to = to
         self._sources = distinct_sources(sources)
@@ -417,12 +498,16 @@ class FolderSink(Sink):
             sink.reserve(size, self._sources, self._holes)
             yield sink
             sink.flush()
-            assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
+            assert sink.position == size, (
+                f"{sink.position} bytes were written, {size} were planned"
+            )
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[Sink]:
         path = os.path.join(self.path, name)
-        fd = create_file(path, Target(path, path, None, self._to.replaced), self._sources)
+        fd = create_file(
+            path, Target(path, path, None, self._to.replaced), self._sources
+        )
         try:
             sink = Sink(fd, path, progress=self._progress)
             sink.audit = self.audit
@@ -433,7 +518,9 @@ class FolderSink(Sink):
             self.warnings += close_descriptor(fd)
 
     def clone(self, name: str, source: Source) -> None:
-        """A file with the bytes of a source, which share their place on the disk where the file system can."""
+        """A file with the bytes of a source, which share their place on the disk where
+        the file system can.
+        """
         with self._opened(name) as sink:
             try:
                 with source.descriptor() as fd:
@@ -447,7 +534,9 @@ class FolderSink(Sink):
                 sink.copy(source, 0, source.size)
 
     def link(self, name: str, source: Source) -> None:
-        """A hard link to the file of a source. Raises WriteError where its path leads to another file by now."""
+        """A hard link to the file of a source. Raises WriteError where its path leads
+        to another file by now.
+        """
         path = os.path.join(self.path, name)
         try:
             os.link(os.path.realpath(source.name), path, follow_symlinks=False)
@@ -457,22 +546,30 @@ class FolderSink(Sink):
             problem = f"no hard link can be made: {write_failure_reason(error)}"
             raise WriteError(problem, path=source.name, hint="without --link") from None
         if source.status is None or not os.path.samestat(source.status, os.stat(path)):
-            raise WriteError("the file was replaced while it was read", path=source.name)
+            raise WriteError(
+                "the file was replaced while it was read", path=source.name
+            )
         if self._progress is not None:
             self._progress(source.size)
 
 
-# --- putting it in place ----------------------------------------------------------------------------------------------
+# --- putting it in place --------------------------------------------------------------
 
 
 @contextmanager
 def writing_file(
-    to: Target, size: int, progress: Progress | None = None, *, sources: Sequence[Source] = ()
+    to: Target,
+    size: int,
+    progress: Progress | None = None,
+    *,
+    sources: Sequence[Source] = (),
 ) -> Iterator[Sink]:
-    """A sink of `size` bytes. Leaving the block without an error puts the file in place. Raises WriteError.
+    """A sink of `size` bytes. Leaving the block without an error puts the file in
+    place. Raises WriteError.
 
-    Inside the block the file can be read at `sink.path`. Who may not read one of the `sources`, or the file that is
-    replaced, can read none of its bytes. What fails after it took its place is a warning of the sink.
+    Inside the block the file can be read at `sink.path`. Who may not read one of the
+    `sources`, or the file that is replaced, can read none of its bytes. What fails
+    after it took its place is a warning of the sink.
     """
     if is_url(to.real):
         with url_writer().file(to, size, progress) as far:
@@ -486,7 +583,9 @@ def writing_file(
 
     def complete(fd: int) -> None:
         sink.flush()
-        assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
+        assert sink.position == size, (
+            f"{sink.position} bytes were written, {size} were planned"
+        )
         if to.replaced is not None:
             keep_mode(fd, to.replaced)
         sink.sync()
@@ -511,10 +610,11 @@ def writing_folder(
     *,
     sources: Sequence[Source] = (),
 ) -> Iterator[FolderSink]:
-    """A sink for the files of a folder. Leaving the block without an error puts the folder in place.
+    """A sink for the files of a folder. Leaving the block without an error puts the
+    folder in place.
 
-    Raises WriteError. Inside the block the folder can be read at `sink.path`. What fails after it took its place is
-    a warning of the sink.
+    Raises WriteError. Inside the block the folder can be read at `sink.path`. What
+    fails after it took its place is a warning of the sink.
     """
     if is_url(to.real):
         with url_writer().folder(to, size, progress) as far:
@@ -524,7 +624,9 @@ def writing_folder(
 
     def begin() -> int:
         os.mkdir(sink.path, 0o777 if to.replaced is None else 0o700)
-        return os.open(sink.path, os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | os.O_CLOEXEC)
+        return os.open(
+            sink.path, os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | os.O_CLOEXEC
+        )
 
     def complete(fd: int) -> None:
         if to.replaced is not None:
@@ -557,8 +659,9 @@ def _placing_result(
 ) -> Iterator[None]:
     """Place a file or a folder, whole or not at all. Raises UsageError, WriteError.
 
-    `begin` makes it under its temporary name and gives its descriptor, `complete` forces it to the disk, `put` puts it
-    in place, forces its name to the disk, and gives the warnings.
+    `begin` makes it under its temporary name and gives its descriptor, `complete`
+    forces it to the disk, `put` puts it in place, forces its name to the disk, and
+    gives the warnings.
     """
     is_folder = isinstance(sink, FolderSink)
     fd = -1
@@ -573,15 +676,22 @@ def _placing_result(
             if sink.is_placed:
                 raise
             if error.errno == errno.EEXIST:
-                raise UsageError("already exists", path=to.path, hint="--force to replace") from None
+                raise UsageError(
+                    "already exists", path=to.path, hint="--force to replace"
+                ) from None
             sink.is_kept = True
             what = "checkpoint" if is_folder else "file"
             problem = f"cannot be put in place: {write_failure_reason(error)}"
-            raise WriteError(problem, path=to.path, hint=f"the complete {what} is at {sink.path}") from None
+            raise WriteError(
+                problem, path=to.path, hint=f"the complete {what} is at {sink.path}"
+            ) from None
         sink.warnings += warnings
     except OSError as error:
         if sink.is_placed:
-            problem = f"complete, but it may not survive a power loss: {write_failure_reason(error)}"
+            problem = (
+                "complete, but it may not survive a power loss: "
+                f"{write_failure_reason(error)}"
+            )
             raise WriteError(problem, path=to.path) from error
         raise write_error(error, to, size) from error
     finally:
@@ -597,21 +707,31 @@ def _placing_result(
 
 
 def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
-    """A new empty file that nobody can read who cannot read the sources or the file that is replaced."""
+    """A new empty file that nobody can read who cannot read the sources or the file
+    that is replaced.
+    """
     read = [source.status for source in sources if source.status is not None]
     if to.like is not None:
         read.append(to.like)
-    # Less the umask. A file that replaces another gets its mode with its owner, when it is complete.
+    # Less the umask. A file that replaces another gets its mode with its owner, when it
+    # is complete.
     mode = 0o666 if to.replaced is None else 0o600
     if not all(status.st_mode & stat.S_IROTH for status in read):
         mode &= ~0o006
     if not all(status.st_mode & stat.S_IRGRP for status in read):
         mode &= ~0o060
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, mode)
+    fd = os.open(
+        path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, mode
+    )
     try:
         own = os.fstat(fd)
-        foreign = any(status.st_gid != own.st_gid and not status.st_mode & stat.S_IROTH for status in read)
-        if foreign and own.st_mode & 0o070:  # its group is not the one that may read the sources
+        foreign = any(
+            status.st_gid != own.st_gid and not status.st_mode & stat.S_IROTH
+            for status in read
+        )
+        if (
+            foreign and own.st_mode & 0o070
+        ):  # its group is not the one that may read the sources
             os.fchmod(fd, stat.S_IMODE(own.st_mode) & ~0o070)
     except OSError:
         remove_file(path)
@@ -621,7 +741,9 @@ def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
 
 
 def remove_file(path: str) -> list[str]:
-    """Remove a file. What failed, in a line; a file that is gone already is no failure."""
+    """Remove a file. What failed, in a line; a file that is gone already is no
+    failure.
+    """
     if is_url(path):
         return url_writer().removed(path)
     try:
@@ -629,7 +751,12 @@ def remove_file(path: str) -> list[str]:
     except FileNotFoundError:
         pass
     except OSError as error:
-        return [f"{show(path, None)} is left over, it cannot be removed: {write_failure_reason(error)}"]
+        return [
+            (
+                f"{show(path, None)} is left over, it cannot be removed: "
+                f"{write_failure_reason(error)}"
+            )
+        ]
     except BaseException:  # a signal that came just now
         with suppress(OSError):
             os.unlink(path)
@@ -642,7 +769,9 @@ def close_descriptor(fd: int) -> list[str]:
     try:
         os.close(fd)
     except OSError as error:
-        return [f"closing it failed after it was complete: {write_failure_reason(error)}"]
+        return [
+            f"closing it failed after it was complete: {write_failure_reason(error)}"
+        ]
     return []
 
 
@@ -661,8 +790,14 @@ def _put_in_place(temporary: str, to: Target) -> None:
 
 
 def _rename_over_claim(old: str, new: str) -> None:
-    """Rename over an empty file that this call creates: no file of others is replaced."""
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, 0o600))
+    """Rename over an empty file that this call creates: no file of others is
+    replaced.
+    """
+    os.close(
+        os.open(
+            new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    )
     try:
         os.replace(old, new)
     except OSError:
@@ -671,18 +806,27 @@ def _rename_over_claim(old: str, new: str) -> None:
 
 
 def lock_file(fd: int, how: int) -> None:
-    """Lock a file where its file system has locks. Raises BlockingIOError when another process holds one."""
+    """Lock a file where its file system has locks. Raises BlockingIOError when another
+    process holds one.
+    """
     try:
         fcntl.flock(fd, how)
     except AttributeError:
         return
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):
+        if error.errno not in (
+            errno.ENOLCK,
+            errno.ENOSYS,
+            errno.ENOTSUP,
+            errno.EOPNOTSUPP,
+        ):
             raise
 
 
 def keep_mode(fd: int, old: os.stat_result) -> None:
-    """Owner and mode of the file that is replaced. Where the group cannot be kept, the new one gets no more than others."""
+    """Owner and mode of the file that is replaced. Where the group cannot be kept, the
+    new one gets no more than others.
+    """
     mode = stat.S_IMODE(old.st_mode)
     with suppress(OSError):  # only its owner, or root, may give a file away
         os.fchown(fd, old.st_uid, old.st_gid)
@@ -704,18 +848,24 @@ def sync_folder(folder: str) -> None:
 
 
 def write_error(error: OSError, to: Target, size: int) -> WriteError:
-    """The error of a file of `size` bytes that cannot be written; a full disk says what is free."""
+    """The error of a file of `size` bytes that cannot be written; a full disk says what
+    is free.
+    """
     hint = None
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and size:
         with suppress(OSError):
             there = os.statvfs(os.path.dirname(to.real))
             free = there.f_bavail * there.f_frsize
             hint = f"it needs {size_text(size)}, {size_text(free)} are free"
-    return WriteError(f"cannot be written: {write_failure_reason(error)}", path=to.path, hint=hint)
+    return WriteError(
+        f"cannot be written: {write_failure_reason(error)}", path=to.path, hint=hint
+    )
 
 
 def _put_folder(temporary: str, to: Target) -> str | None:
-    """Put a folder in place; the path at which the replaced one lies now. Raises FileExistsError, OSError."""
+    """Put a folder in place; the path at which the replaced one lies now. Raises
+    FileExistsError, OSError.
+    """
     if to.replaced is None:
         if not rename_with_flags(temporary, to.real, NO_REPLACE):
             os.mkdir(to.real)  # claims the name; a rename replaces an empty folder
@@ -742,21 +892,35 @@ def _removed_old(old: str, to: Target, belongs: Belongs) -> list[str]:
     """Remove the folder that was replaced. What failed, or is kept, in a line."""
     assert to.replaced is not None
     try:
-        if not os.path.samestat(os.stat(old, follow_symlinks=False), to.replaced) or foreign(old, belongs):
-            return [f"what was there has changed meanwhile, and is kept at {show(old, None)}"]
+        if not os.path.samestat(
+            os.stat(old, follow_symlinks=False), to.replaced
+        ) or foreign(old, belongs):
+            return [
+                (
+                    "what was there has changed meanwhile, and is kept at "
+                    f"{show(old, None)}"
+                )
+            ]
     except OSError as error:
         return [f"{show(old, None)} is left over: {write_failure_reason(error)}"]
     return removed_folder(old)
 
 
 def removed_folder(path: str) -> list[str]:
-    """Remove a folder and its files. What failed, in a line; a folder that is gone already is no failure."""
+    """Remove a folder and its files. What failed, in a line; a folder that is gone
+    already is no failure.
+    """
     try:
         _remove_folder(path)
     except FileNotFoundError:
         pass
     except OSError as error:
-        return [f"{show(path, None)} is left over, it cannot be removed: {write_failure_reason(error)}"]
+        return [
+            (
+                f"{show(path, None)} is left over, it cannot be removed: "
+                f"{write_failure_reason(error)}"
+            )
+        ]
     except BaseException:  # a signal that came just now
         with suppress(OSError):
             _remove_folder(path)
@@ -765,23 +929,29 @@ def removed_folder(path: str) -> list[str]:
 
 
 def _remove_folder(path: str) -> None:
-    for name in sorted(os.listdir(path)):  # `.metadata` comes first: without it, it is no checkpoint
+    for name in sorted(
+        os.listdir(path)
+    ):  # `.metadata` comes first: without it, it is no checkpoint
         os.unlink(os.path.join(path, name))
     os.rmdir(path)
 
 
-# --- what is left of other runs, and of what was replaced -------------------------------------------------------------
+# --- what is left of other runs, and of what was replaced -----------------------------
 
 
 def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:
-    """Temporary files and folders of killed runs beside a target: their paths and sizes. Those in use are left out.
+    """Temporary files and folders of killed runs beside a target: their paths and
+    sizes. Those in use are left out.
 
-    `name` is a regular expression for the names of several targets in that folder. Of objects nothing lies beside them.
+    `name` is a regular expression for the names of several targets in that folder. Of
+    objects nothing lies beside them.
     """
     if is_url(path):
         return []
     folder, own = os.path.split(os.path.realpath(path))
-    mine = re.compile(rf"\.{name or re.escape(own[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
+    mine = re.compile(
+        rf"\.{name or re.escape(own[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}"
+    )
     files: list[tuple[str, int]] = []
     with suppress(OSError):
         for other in sorted(os.listdir(folder)):
@@ -807,7 +977,9 @@ def _total_size(fd: int, path: str) -> int:
 
 
 def clear_files(folder: str, names: Iterable[str]) -> list[str]:
-    """Remove files of a folder in this order and force that to the disk. What failed, one line each."""
+    """Remove files of a folder in this order and force that to the disk. What failed,
+    one line each.
+    """
     if is_url(folder):
         return url_writer().cleared(folder, list(names))
     problems: list[str] = []
@@ -816,5 +988,7 @@ def clear_files(folder: str, names: Iterable[str]) -> list[str]:
     try:
         sync_folder(folder)
     except OSError as error:
-        problems.append(f"old files may come back after a power loss: {write_failure_reason(error)}")
+        problems.append(
+            f"old files may come back after a power loss: {write_failure_reason(error)}"
+        )
     return problems

@@ -1,4 +1,6 @@
-"""The elements of tensors as a stream of blocks, and the bytes of storages on their way into a file."""
+"""The elements of tensors as a stream of blocks, and the bytes of storages on their way
+into a file.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
     from ckpt.bytes.target import Sink
 
 SMALL = 64 << 10
-"""Records up to this size are read in passing, because combining the CRCs of two costs more than computing one."""
+"""Records up to this size are read in passing, because combining the CRCs of two costs
+more than computing one.
+"""
 
 
 def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
-    """The elements `first` to `last` of a contiguous tensor. The whole tensor is returned as it is."""
+    """The elements `first` to `last` of a contiguous tensor. The whole tensor is
+    returned as it is.
+    """
     if (first, last) == (0, ref.numel):
         return ref
     count, width = last - first, ref.dtype.bits // 8
@@ -38,14 +44,21 @@ def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
     )
 
 
-def _read_part(place: Place, start: int, count: int, tally: Tally | None) -> Iterator[bytes]:
+def _read_part(
+    place: Place, start: int, count: int, tally: Tally | None
+) -> Iterator[bytes]:
     """`count` bytes of a place for one of the tensors that may share it."""
     data = place.kept_bytes()
-    return place.read_blocks(start, count, tally) if data is None else iter([data[start : start + count]])
+    return (
+        place.read_blocks(start, count, tally)
+        if data is None
+        else iter([data[start : start + count]])
+    )
 
 
 def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
-    """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved.
+    """The elements of a tensor in the order of its shape, little-endian, with
+    conjugation and negation resolved.
 
     `tally` is told how many finite elements a cast of the storage made infinite.
     """
@@ -71,7 +84,9 @@ def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
         if big:
             block = cast.swapped(block, ref.dtype)
         if ref.conj or ref.neg:
-            block = cast.resolve_conj_and_neg(block, ref.dtype, conj=ref.conj, neg=ref.neg)
+            block = cast.resolve_conj_and_neg(
+                block, ref.dtype, conj=ref.conj, neg=ref.neg
+            )
         yield block
 
 
@@ -86,7 +101,9 @@ def in_whole_elements(stream: Iterator[bytes], width: int) -> Iterator[bytes]:
 
 
 def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
-    """Tell whether two streams hold the same bytes, in blocks of any size. Stops at the first difference."""
+    """Tell whether two streams hold the same bytes, in blocks of any size. Stops at the
+    first difference.
+    """
     first, second = filter(None, first), filter(None, second)
     first_rest = second_rest = b""
     while True:
@@ -111,42 +128,60 @@ def is_dense(ref: TensorRef) -> bool:
 
 
 def is_permuted(ref: TensorRef) -> bool:
-    """Tell whether the elements are contiguous in some order of the dimensions, so that none is seen twice."""
+    """Tell whether the elements are contiguous in some order of the dimensions, so that
+    none is seen twice.
+    """
     return is_dense(permute_dims(ref, memory_order(ref)))
 
 
 def memory_order(ref: TensorRef) -> tuple[int, ...]:
     """The dimensions in the order of memory, the outermost first."""
     return tuple(
-        sorted(range(len(ref.shape)), key=lambda place: (-ref.stride[place], -ref.shape[place], place))
+        sorted(
+            range(len(ref.shape)),
+            key=lambda place: (-ref.stride[place], -ref.shape[place], place),
+        )
     )
 
 
 def permute_dims(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
     """The same elements with the dimensions in another order."""
     return ref._replace(
-        shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
+        shape=tuple(ref.shape[place] for place in order),
+        stride=tuple(ref.stride[place] for place in order),
     )
 
 
 def is_all(ref: TensorRef) -> bool:
-    """Tell whether the bytes of a storage are the elements of a tensor, in the order of its shape."""
-    return not (ref.conj or ref.neg) and is_dense(ref) and ref.extent == (0, ref.storage.nbytes)
+    """Tell whether the bytes of a storage are the elements of a tensor, in the order of
+    its shape.
+    """
+    return (
+        not (ref.conj or ref.neg)
+        and is_dense(ref)
+        and ref.extent == (0, ref.storage.nbytes)
+    )
 
 
 def is_big(storage: Storage) -> bool:
-    """Tell whether the bytes of a storage are big-endian and its elements have more than one byte."""
+    """Tell whether the bytes of a storage are big-endian and its elements have more
+    than one byte.
+    """
     place = storage.place
-    return place is not None and place.big and (storage.dtype is None or storage.dtype.bits > 8)
+    return (
+        place is not None
+        and place.big
+        and (storage.dtype is None or storage.dtype.bits > 8)
+    )
 
 
 def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     """Write the bytes of a storage, and return their CRC-32 if `crc` is set, else 0.
 
-    The kernel copies ranges. A record that is copied whole keeps its recorded CRC, and the CRCs of several in
-    a row are combined. All other bytes get a new CRC, or none: the audit of the sink is told of them, and of
-    records that pass here whole and do not match. Without an audit these raise DamagedDataError. Raises
-    UnreadableError.
+    The kernel copies ranges. A record that is copied whole keeps its recorded CRC, and
+    the CRCs of several in a row are combined. All other bytes get a new CRC, or none:
+    the audit of the sink is told of them, and of records that pass here whole and do
+    not match. Without an audit these raise DamagedDataError. Raises UnreadableError.
     """
     place = storage.noted
     assert place is not None
@@ -158,10 +193,16 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
         recorded = piece.checksum_of(begin, count)
         run = piece.run
         if run is not None and run.source.status is not None:
-            if not crc or (recorded is not None and (count > SMALL or len(stretches) == 1)):
+            if not crc or (
+                recorded is not None and (count > SMALL or len(stretches) == 1)
+            ):
                 sink.copy(run.source, run.offset + begin, count)
                 if crc and recorded is not None:
-                    total = crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
+                    total = (
+                        crcs.combine_crcs(total, recorded.crc, count)
+                        if total
+                        else recorded.crc
+                    )
                 elif sink.audit is not None:
                     sink.audit.check(piece)
                 continue
@@ -175,19 +216,24 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
             sink.write(block)
         if recorded is not None:
             _note_passed(recorded, own, storage, sink)
-            total = crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
+            total = (
+                crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
+            )
         elif sink.audit is not None:
             sink.audit.check(piece)
     return total if crc else 0
 
 
 def _note_passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
-    """Note that a record passed whole, with this CRC. Raises DamagedDataError where nobody keeps account."""
+    """Note that a record passed whole, with this CRC. Raises DamagedDataError where
+    nobody keeps account.
+    """
     if sink.audit is not None:
         sink.audit.passed(checksum, crc)
     elif crc != checksum.crc:
         raise DamagedDataError(
-            f"storage {show(storage.id, 80)} is damaged: its bytes do not match the recorded checksum"
+            f"storage {show(storage.id, 80)} is damaged: its bytes do not match the "
+            "recorded checksum"
         )
 
 
@@ -211,12 +257,17 @@ _BUFFERS = _Buffers()
 
 
 def thread_buffer(side: int, size: int) -> bytearray:
-    """A buffer of exactly `size` bytes. Each thread has one per `side` and uses the same memory each time."""
+    """A buffer of exactly `size` bytes. Each thread has one per `side` and uses the
+    same memory each time.
+    """
     return _BUFFERS.take(side, size)
 
 
-def same_ranges(source: Source, first: int, other: Source, second: int, count: int) -> bool:
-    """Tell whether `count` bytes from `first` in one source equal `count` bytes from `second` in the other.
+def same_ranges(
+    source: Source, first: int, other: Source, second: int, count: int
+) -> bool:
+    """Tell whether `count` bytes from `first` in one source equal `count` bytes from
+    `second` in the other.
 
     Stops early.
     """
@@ -230,4 +281,6 @@ def same_ranges(source: Source, first: int, other: Source, second: int, count: i
             if first_buffer != second_buffer:
                 return False
     rest = count % BLOCK
-    return not rest or source.read(first + count - rest, rest) == other.read(second + count - rest, rest)
+    return not rest or source.read(first + count - rest, rest) == other.read(
+        second + count - rest, rest
+    )

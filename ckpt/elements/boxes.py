@@ -1,4 +1,6 @@
-"""A tensor that is cut into boxes: its elements in the order of its shape, gathered band by band."""
+"""A tensor that is cut into boxes: its elements in the order of its shape, gathered
+band by band.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef
 
 BAND = 1 << 20
-"""The most bytes that are gathered at once, unless one row of the last dimension has more: they stay in the cache."""
+"""The most bytes that are gathered at once, unless one row of the last dimension has
+more: they stay in the cache.
+"""
 _EDGE = 8 << 10
 """More bytes than lie before the elements in the item of a tensor."""
 
@@ -33,7 +37,9 @@ class Part(Protocol):
         ...
 
     def find_file(self) -> str:
-        """The name of the file that holds it. Raises UnreadableError where the file is missing."""
+        """The name of the file that holds it. Raises UnreadableError where the file is
+        missing.
+        """
         ...
 
     def tensor(self) -> TensorRef:
@@ -46,14 +52,18 @@ class Part(Protocol):
 
 
 class Box(NamedTuple):
-    """The elements of a tensor from the index `offsets` on, `sizes` of them in each dimension, and where they are."""
+    """The elements of a tensor from the index `offsets` on, `sizes` of them in each
+    dimension, and where they are.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     part: TensorRef | Part
 
     def tensor(self) -> TensorRef:
-        """The tensor of shape `sizes` with its elements. Raises UnreadableError, NotOpenedError."""
+        """The tensor of shape `sizes` with its elements. Raises UnreadableError,
+        NotOpenedError.
+        """
         return self.part if isinstance(self.part, TensorRef) else self.part.tensor()
 
     def is_run(self, shape: Sequence[int]) -> bool:
@@ -65,10 +75,12 @@ class Box(NamedTuple):
 
 
 class Boxes(BasePlace):
-    """The elements of a tensor in the order of its shape, cut into boxes that do not overlap.
+    """The elements of a tensor in the order of its shape, cut into boxes that do not
+    overlap.
 
-    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each dimension. `problem` says
-    why the elements cannot be read, as where a box is missing. `sources` are the sources of all boxes.
+    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each
+    dimension. `problem` says why the elements cannot be read, as where a box is
+    missing. `sources` are the sources of all boxes.
     """
 
     __slots__ = (
@@ -161,7 +173,8 @@ class Boxes(BasePlace):
         return self if (first, last) == (0, self.nbytes) else None
 
     def resolved(self) -> Place:
-        """The same bytes as a range or as ranges; the boxes themselves where some are not runs of bytes in a file.
+        """The same bytes as a range or as ranges; the boxes themselves where some are
+        not runs of bytes in a file.
 
         Raises UnreadableError where a part is missing or damaged, NotOpenedError.
         """
@@ -172,7 +185,9 @@ class Boxes(BasePlace):
             if runs is None:
                 self._resolved = self
             else:
-                self._resolved = runs[0][1] if len(runs) == 1 else Runs(self.nbytes, runs)
+                self._resolved = (
+                    runs[0][1] if len(runs) == 1 else Runs(self.nbytes, runs)
+                )
         return self._resolved
 
     def read_blocks(
@@ -188,7 +203,11 @@ class Boxes(BasePlace):
             yield from place.read_blocks(start, size, tally)
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[bytes | memoryview]:
         if not count:
             return
@@ -199,15 +218,28 @@ class Boxes(BasePlace):
             yield from place.stream_blocks(start, count, tally, passed)
 
     def reduce_with(self, cut: Callable[[], Sequence[Box]]) -> tuple[object, ...]:
-        """Return what `__reduce__` returns for the same place with another function that makes its boxes."""
-        return Boxes, (self.dtype, self.shape, cut, self.sources, self.problem, self.grid)
+        """Return what `__reduce__` returns for the same place with another function
+        that makes its boxes.
+        """
+        return Boxes, (
+            self.dtype,
+            self.shape,
+            cut,
+            self.sources,
+            self.problem,
+            self.grid,
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
-        boxes = () if self.problem is not None else tuple(self.boxes)  # without them there is nothing to read
+        boxes = (
+            () if self.problem is not None else tuple(self.boxes)
+        )  # without them there is nothing to read
         return _rebuild_boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
 
     def _runs(self) -> list[tuple[int, Range]] | None:
-        """(first byte, range) of each box in order, when every box is one run of bytes in a file; else None."""
+        """(first byte, range) of each box in order, when every box is one run of bytes
+        in a file; else None.
+        """
         runs: list[tuple[int, Range]] = []
         for box in self.boxes:
             if not prod(box.sizes):
@@ -224,7 +256,8 @@ class Boxes(BasePlace):
         """The boxes with elements between two bytes, and those around them."""
         if self._order is None:
             rows = sorted(
-                ((*self.span_of(box), box) for box in self.boxes if prod(box.sizes)), key=lambda row: row[0]
+                ((*self.span_of(box), box) for box in self.boxes if prod(box.sizes)),
+                key=lambda row: row[0],
             )
             self._order = rows, [*accumulate((end for _, end, _ in rows), max)]
         rows, ends = self._order
@@ -236,23 +269,36 @@ class Boxes(BasePlace):
 
     def span_of(self, box: Box) -> tuple[int, int]:
         """The first byte of a box, and the one behind its last."""
-        far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
+        far = [
+            offset + size - 1
+            for offset, size in zip(box.offsets, box.sizes, strict=True)
+        ]
         width = self.dtype.nbytes
-        return width(flat_index(box.offsets, self.shape)), width(flat_index(far, self.shape) + 1)
+        return width(flat_index(box.offsets, self.shape)), width(
+            flat_index(far, self.shape) + 1
+        )
 
     def _readings_of(self, box: Box, first: int, last: int) -> Iterator[Reading]:
-        """The bytes of a box that are among these of the whole: those alone where they are one run, else whole rows."""
+        """The bytes of a box that are among these of the whole: those alone where they
+        are one run, else whole rows.
+        """
         begin, end = self.span_of(box)
         low, high = max(0, first - begin), min(end, last) - begin
         if not box.is_run(self.shape):
-            row, own = (self.dtype.nbytes(prod(shape[1:])) for shape in (self.shape, box.sizes))
+            row, own = (
+                self.dtype.nbytes(prod(shape[1:])) for shape in (self.shape, box.sizes)
+            )
             top = box.offsets[0] if box.offsets else 0
             rows = box.sizes[0] if box.sizes else 1
             low = max(0, first // row - top) * own
             high = min(rows, -(-last // row) - top) * own
         is_part = low > 0 or high < self.dtype.nbytes(prod(box.sizes))
         for source, start, stop in box.part.reads():
-            yield (source, start + low, min(stop, start + high + _EDGE)) if is_part else (source, start, stop)
+            yield (
+                (source, start + low, min(stop, start + high + _EDGE))
+                if is_part
+                else (source, start, stop)
+            )
 
     def _gather_bytes(self, start: int, count: int) -> Iterator[memoryview]:
         """`count` bytes from byte `start`, in blocks that are valid until the next one.
@@ -261,7 +307,9 @@ class Boxes(BasePlace):
         """
         width = self.dtype.bits // 8
         if not width:
-            raise UnsupportedError(f"{self.dtype.name} in several parts: elements of less than a byte")
+            raise UnsupportedError(
+                f"{self.dtype.name} in several parts: elements of less than a byte"
+            )
         boxes = [box for box in self.boxes if prod(box.sizes)]
         end = start + count
         held = _Buffers()
@@ -272,9 +320,15 @@ class Boxes(BasePlace):
 
 
 def _rebuild_boxes(
-    dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box], problem: str | None, grid: tuple[int, ...]
+    dtype: DType,
+    shape: tuple[int, ...],
+    boxes: Sequence[Box],
+    problem: str | None,
+    grid: tuple[int, ...],
 ) -> Boxes:
-    """The boxes in another process, which only reads them: who made the tasks looks after their sources."""
+    """The boxes in another process, which only reads them: who made the tasks looks
+    after their sources.
+    """
     return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
 
 
@@ -289,11 +343,15 @@ def flat_index(index: Sequence[int], shape: Sequence[int]) -> int:
 def boxes_in(storage: Storage) -> Sequence[Box]:
     """The boxes of a storage that is cut into boxes, else none."""
     place = storage.place
-    return place.boxes if isinstance(place, Boxes) else ()  # no other place knows of indices
+    return (
+        place.boxes if isinstance(place, Boxes) else ()
+    )  # no other place knows of indices
 
 
 def boxes_shown(ref: TensorRef) -> Boxes | None:
-    """The boxes whose elements a tensor shows at their own indices, or None. Raises UnreadableError where they cannot be read."""
+    """The boxes whose elements a tensor shows at their own indices, or None. Raises
+    UnreadableError where they cannot be read.
+    """
     place = ref.storage.place
     if not isinstance(place, Boxes):  # no other place knows of indices
         return None
@@ -305,11 +363,13 @@ def boxes_shown(ref: TensorRef) -> Boxes | None:
     return place
 
 
-# --- gathering --------------------------------------------------------------------------------------------------------
+# --- gathering ------------------------------------------------------------------------
 
 
 class _Buffers:
-    """Memory for a band and for the part of a box. Each next one takes the place of the last one."""
+    """Memory for a band and for the part of a box. Each next one takes the place of the
+    last one.
+    """
 
     def __init__(self) -> None:
         self._band = self._part = bytearray()
@@ -326,7 +386,9 @@ class _Buffers:
 
 
 class _Band(NamedTuple):
-    """Rows `first` to `last` of one dimension, with the indices `outer` in those before it. `start` is their element."""
+    """Rows `first` to `last` of one dimension, with the indices `outer` in those before
+    it. `start` is their element.
+    """
 
     outer: tuple[int, ...]
     first: int
@@ -334,7 +396,9 @@ class _Band(NamedTuple):
     start: int
 
 
-def _split_bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator[_Band]:
+def _split_bands(
+    shape: tuple[int, ...], width: int, start: int, end: int
+) -> Iterator[_Band]:
     """The bands with the elements `start` to `end`."""
     level = 0
     while level < len(shape) - 1 and prod(shape[level + 1 :]) * width > BAND:
@@ -355,7 +419,11 @@ def _split_bands(shape: tuple[int, ...], width: int, start: int, end: int) -> It
 
 
 def _fill_band(
-    band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], held: _Buffers
+    band: _Band,
+    shape: tuple[int, ...],
+    width: int,
+    boxes: Sequence[Box],
+    held: _Buffers,
 ) -> memoryview:
     """The bytes of a band. The boxes cover all of it."""
     level = len(band.outer)
@@ -365,25 +433,45 @@ def _fill_band(
     for box in boxes:
         if not all(
             offset <= index < offset + size
-            for index, offset, size in zip(band.outer, box.offsets, box.sizes, strict=False)
+            for index, offset, size in zip(
+                band.outer, box.offsets, box.sizes, strict=False
+            )
         ):
             continue
         offset, size = (box.offsets[level], box.sizes[level]) if shape else (0, 1)
         low, high = max(band.first, offset), min(band.last, offset + size)
         if low >= high:
             continue
-        begins = tuple(index - offset for index, offset in zip(band.outer, box.offsets, strict=False))
+        begins = tuple(
+            index - offset
+            for index, offset in zip(band.outer, box.offsets, strict=False)
+        )
         sizes = box.sizes[level + 1 :]
         inner_numel = prod(sizes)
-        first = flat_index((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
+        first = (
+            flat_index((*begins, low - offset), (*box.sizes[:level], size))
+            * inner_numel
+        )
         last = first + (high - low) * inner_numel
         if sizes == inner:
-            fill_span(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])
+            fill_span(
+                box.tensor(),
+                first,
+                last,
+                data[(low - band.first) * row : (high - band.first) * row],
+            )
             continue
         part = held.part((last - first) * width)
         fill_span(box.tensor(), first, last, part)
         begins_inside = (low - band.first, *box.offsets[level + 1 :])
-        _scatter_box(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, begins_inside)
+        _scatter_box(
+            data,
+            (band.last - band.first, *inner),
+            part,
+            (high - low, *sizes),
+            width,
+            begins_inside,
+        )
     return data
 
 
@@ -400,5 +488,8 @@ def _scatter_box(
 
     kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
     whole = np.frombuffer(data, kind).reshape(shape)
-    box_slices = tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
+    box_slices = tuple(
+        slice(offset, offset + size)
+        for offset, size in zip(offsets, sizes, strict=True)
+    )
     whole[box_slices] = np.frombuffer(part, kind).reshape(sizes)

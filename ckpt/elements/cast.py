@@ -1,4 +1,6 @@
-"""Converting elements with numpy: blocks of bytes in, blocks of bytes or numbers out. Reads no file."""
+"""Converting elements with numpy: blocks of bytes in, blocks of bytes or numbers out.
+Reads no file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ BLOCK = 4 << 20
 
 
 def swapped(block: bytes, dtype: DType) -> bytes:
-    """Elements in the other byte order. A complex number is two numbers of half its width."""
+    """Elements in the other byte order. A complex number is two numbers of half its
+    width.
+    """
     width = dtype.bits // (16 if dtype.kind == "complex" else 8)
     if width < 2:
         return block
@@ -30,18 +34,26 @@ def swapped(block: bytes, dtype: DType) -> bytes:
 
 
 def gathered(
-    data: bytes | bytearray, dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...]
+    data: bytes | bytearray,
+    dtype: DType,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
 ) -> Iterator[bytes]:
-    """The elements of a strided view in the order of its shape, in blocks. The view begins where `data` does.
+    """The elements of a strided view in the order of its shape, in blocks. The view
+    begins where `data` does.
 
     Strides are in elements. The width of an element is a whole number of bytes.
     """
     import numpy as np
 
     width = dtype.bits // 8
-    flat = np.frombuffer(data, f"V{width}" if width not in (1, 2, 4, 8) else f"u{width}")
+    flat = np.frombuffer(
+        data, f"V{width}" if width not in (1, 2, 4, 8) else f"u{width}"
+    )
     steps = tuple(step * width for step in stride)
-    yield from _array_blocks(np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False))
+    yield from _array_blocks(
+        np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False)
+    )
 
 
 def _array_blocks(view: Array) -> Iterator[bytes]:
@@ -57,7 +69,9 @@ def _array_blocks(view: Array) -> Iterator[bytes]:
 
 
 def resolve_conj_and_neg(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
-    """Elements with the conjugation and negation resolved, as torch's resolve_conj and resolve_neg do."""
+    """Elements with the conjugation and negation resolved, as torch's resolve_conj and
+    resolve_neg do.
+    """
     import numpy as np
 
     if dtype.kind == "complex":
@@ -71,10 +85,14 @@ def resolve_conj_and_neg(block: bytes, dtype: DType, *, conj: bool, neg: bool) -
         return block
     if dtype.kind == "int":
         return (
-            -np.frombuffer(block, f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}")
+            -np.frombuffer(
+                block, f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}"
+            )
         ).tobytes()
     # The sign is one bit, also in bfloat16.
-    return (np.frombuffer(block, f"<u{dtype.bits // 8}") ^ (1 << (dtype.bits - 1))).tobytes()
+    return (
+        np.frombuffer(block, f"<u{dtype.bits // 8}") ^ (1 << (dtype.bits - 1))
+    ).tobytes()
 
 
 CASTS = ("bfloat16", "float16", "float32")
@@ -82,19 +100,26 @@ CASTS = ("bfloat16", "float16", "float32")
 
 
 def can_cast(source: DType, to: DType) -> bool:
-    """Tell whether elements are converted from `source` to `to`: by `cast`, or by way of what blocks are decoded to."""
+    """Tell whether elements are converted from `source` to `to`: by `cast`, or by way
+    of what blocks are decoded to.
+    """
     if source.block is not None:
         return to.name in (*CASTS, "float64")
     is_number = (
-        source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
+        source.name in CASTABLE
+        or source.kind == "bool"
+        or (source.kind == "int" and source.bits >= 8)
     )
     return (is_number and to.name in (*CASTS, "float64")) or (
-        source.kind in ("int", "bool") and to.kind == "int" and min(source.bits, to.bits) >= 8
+        source.kind in ("int", "bool")
+        and to.kind == "int"
+        and min(source.bits, to.bits) >= 8
     )
 
 
 def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
-    """(elements as another dtype, how many finite ones became infinite), like torch's `copy_`.
+    """(elements as another dtype, how many finite ones became infinite), like torch's
+    `copy_`.
 
     Rounds to nearest, ties to even; float64 goes through float32. Ints wrap around.
     """
@@ -122,13 +147,17 @@ def cast_and_count(block: bytes, source: DType, to: DType) -> tuple[bytes, int, 
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
         overflowed -= int(np.count_nonzero(np.isinf(values)))
-    held = result & 0x7FFF if to.name == "bfloat16" else result  # its bits, where -0 has one
+    held = (
+        result & 0x7FFF if to.name == "bfloat16" else result
+    )  # its bits, where -0 has one
     vanished = int(np.count_nonzero(values)) - int(np.count_nonzero(held))
     return result.tobytes(), overflowed, vanished
 
 
 def _narrow_with_mask(values: Array, to: DType) -> tuple[Array, Array]:
-    """(float32 numbers as float32, float16 or bfloat16, a mask of the infinite ones)."""
+    """(float32 numbers as float32, float16 or bfloat16, a mask of the infinite
+    ones).
+    """
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -152,10 +181,12 @@ _BEYOND = {"float32": 2.0**128, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**
 
 
 def round_numbers(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
-    """(numbers of float64 or float32 as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
+    """(numbers of float64 or float32 as any type of AVERAGED, how many finite ones are
+    beyond its range), like torch's `copy_`.
 
-    Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type becomes what torch
-    makes of it: infinite, NaN, or the largest number. The bytes are valid until the rows are used again.
+    Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the
+    range of the type becomes what torch makes of it: infinite, NaN, or the largest
+    number. The bytes are valid until the rows are used again.
     """
     import numpy as np
 
@@ -168,12 +199,15 @@ def round_numbers(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int
             np.copyto(narrow, values, casting="same_kind")
     if to.bits > 8:
         most = _BEYOND[to.name]
-        if -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most:  # not so with NaN
+        if (
+            -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most
+        ):  # not so with NaN
             return _byte_view(_narrow_finite(narrow, to, rows)), 0
         result, lost = _narrow_with_mask(narrow, to)
     else:
         bits = narrow.view("<u4")
-        # The upper half decides, with a last bit that says whether any bit of the lower half is set.
+        # The upper half decides, with a last bit that says whether any bit of the lower
+        # half is set.
         upper = (bits >> 16) | ((bits & 0xFFFF) != 0)
         codes, beyond = _float8_codes(to.name)
         result, lost = np.take(codes, upper), np.take(beyond, upper)
@@ -209,9 +243,11 @@ def _byte_view(values: Array) -> memoryview:
 
 @cache
 def _float8_codes(name: str) -> tuple[Array, Array]:
-    """The nearest 8-bit float of each float32 whose lower half is empty, and a mask of those beyond its range.
+    """The nearest 8-bit float of each float32 whose lower half is empty, and a mask of
+    those beyond its range.
 
-    float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others have an infinity or NaN.
+    float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others
+    have an infinity or NaN.
     """
     import numpy as np
 
@@ -220,7 +256,9 @@ def _float8_codes(name: str) -> tuple[Array, Array]:
     values = values[np.isfinite(values)]
     ends = np.append(values, 2 * values[-1] - values[-2])
     middles = (ends[1:] + ends[:-1]) / 2
-    middles[::2] = np.nextafter(middles[::2], np.inf)  # a number in the middle goes to the even code
+    middles[::2] = np.nextafter(
+        middles[::2], np.inf
+    )  # a number in the middle goes to the even code
     with np.errstate(invalid="ignore"):
         singles = (np.arange(1 << 16, dtype="<u4") << 16).view("<f4").astype("<f8")
     codes = np.searchsorted(middles, np.abs(singles), "right")
@@ -234,14 +272,23 @@ def _float8_codes(name: str) -> tuple[Array, Array]:
 
 
 def overlay_elements(
-    base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType
+    base: bytes,
+    shape: tuple[int, ...],
+    over: bytes,
+    other: tuple[int, ...],
+    dtype: DType,
 ) -> bytes:
-    """The elements of a tensor, with those whose index is within `other` taken from `over`, which has that shape."""
+    """The elements of a tensor, with those whose index is within `other` taken from
+    `over`, which has that shape.
+    """
     import numpy as np
 
     width = dtype.bits // 8
     whole = np.frombuffer(bytearray(base), f"V{width}").reshape(shape)
-    block = tuple(slice(0, min(size, other_size)) for size, other_size in zip(shape, other, strict=True))
+    block = tuple(
+        slice(0, min(size, other_size))
+        for size, other_size in zip(shape, other, strict=True)
+    )
     whole[block] = np.frombuffer(over, f"V{width}").reshape(other)[block]
     return whole.tobytes()
 
@@ -249,8 +296,9 @@ def overlay_elements(
 class _Float(NamedTuple):
     """The layout of a float: the exponent follows the sign, the mantissa the exponent.
 
-    `beyond` is the least magnitude that stands for no number, read like the others; from there on the codes are an infinity
-    and NaN if `infinities`, else NaN. It is None of formats whose only NaN has the code of -0.
+    `beyond` is the least magnitude that stands for no number, read like the others;
+    from there on the codes are an infinity and NaN if `infinities`, else NaN. It is
+    None of formats whose only NaN has the code of -0.
     """
 
     mantissa: int
@@ -268,27 +316,37 @@ _FLOATS = {
 }
 """OCP 8-bit floating point specification; torch/headeronly/util."""
 AVERAGED = frozenset(("float64", "float32", "bfloat16", *_FLOATS))
-"""The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of others."""
+"""The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of
+others.
+"""
 CASTABLE = AVERAGED | {"float8_e8m0fnu"}
 """The floating dtypes that `cast` accepts."""
 
 
 @cache
 def _decode_table(name: str) -> Array:
-    """The float32 of each code of a float of 16 bits, or of each two codes of one of 8, by the little-endian number that they are.
+    """The float32 of each code of a float of 16 bits, or of each two codes of one of 8,
+    by the little-endian number that they are.
 
-    Computing with the codes is slow where many are subnormal: each takes as long as fifty others.
+    Computing with the codes is slow where many are subnormal: each takes as long as
+    fifty others.
     """
     import numpy as np
 
     codes = np.arange(1 << 16, dtype="<u2").view(f"<u{BY_NAME[name].bits // 8}")
-    words = _decode_floats(codes, _FLOATS[name]) if name in _FLOATS else _decode_scales(codes)
+    words = (
+        _decode_floats(codes, _FLOATS[name])
+        if name in _FLOATS
+        else _decode_scales(codes)
+    )
     table: Array = words if codes.itemsize == 2 else words.view("<u8")
     return table
 
 
 def _decode_floats(codes: Array, layout: _Float) -> Array:
-    """Floats of 8 and 16 bits as words of float32, which has room for the exponent and the mantissa of each."""
+    """Floats of 8 and 16 bits as words of float32, which has room for the exponent and
+    the mantissa of each.
+    """
     import numpy as np
 
     sign = 8 * codes.itemsize - 1
@@ -316,7 +374,9 @@ def _decode_scales(codes: Array) -> Array:
     return words
 
 
-def _widen_floats(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Array:
+def _widen_floats(
+    block: bytes | memoryview, dtype: DType, row: int, rows: Rows
+) -> Array:
     """Floats of 8 and 16 bits as float32."""
     import numpy as np
 
@@ -341,7 +401,11 @@ def is_castable(dtype: DType) -> bool:
 
 def has_numbers(dtype: DType) -> bool:
     """Tell whether `as_numbers` accepts elements of this type."""
-    return not (dtype.bits < 8 or dtype.kind in ("bits", "quantized") or dtype.name.startswith("float4"))
+    return not (
+        dtype.bits < 8
+        or dtype.kind in ("bits", "quantized")
+        or dtype.name.startswith("float4")
+    )
 
 
 _CODES = {
@@ -362,7 +426,9 @@ _CODES = {
 
 
 def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
-    """A few elements as numbers. The usual types do without numpy, whose import takes longer than all else."""
+    """A few elements as numbers. The usual types do without numpy, whose import takes
+    longer than all else.
+    """
     from struct import unpack
 
     code = _CODES.get(dtype.name)
@@ -371,14 +437,23 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
         return items
     count = len(data) * 8 // dtype.bits
     if dtype.name == "bfloat16":  # the upper half of a float32
-        data = b"".join([b"\0\0" + data[position : position + 2] for position in range(0, len(data), 2)])
+        data = b"".join(
+            [
+                b"\0\0" + data[position : position + 2]
+                for position in range(0, len(data), 2)
+            ]
+        )
     return list(unpack(f"<{count}{code}", data))
 
 
-def as_numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | None = None) -> Array:
-    """Elements as numbers that numpy can compute with. Floats narrower than float32 become float32.
+def as_numbers(
+    block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | None = None
+) -> Array:
+    """Elements as numbers that numpy can compute with. Floats narrower than float32
+    become float32.
 
-    The result is valid until the thread calls again with the same `row`, or until the `rows` are used again.
+    The result is valid until the thread calls again with the same `row`, or until the
+    `rows` are used again.
     """
     import numpy as np
 
@@ -399,7 +474,9 @@ def as_numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows
 
 
 class Rows:
-    """Rows for computations. They are reused, because new memory costs more than the arithmetic."""
+    """Rows for computations. They are reused, because new memory costs more than the
+    arithmetic.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], Array] = {}

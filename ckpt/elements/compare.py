@@ -20,7 +20,12 @@ from ckpt.elements.cast import has_numbers
 from ckpt.elements.computed import place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
-from ckpt.elements.spans import cut_spans, numbered_blocks, refuse_unfolded, without_repeats
+from ckpt.elements.spans import (
+    cut_spans,
+    numbered_blocks,
+    refuse_unfolded,
+    without_repeats,
+)
 from ckpt.elements.unpacked import Unpacked, can_unpack, unpacked
 from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
@@ -28,10 +33,12 @@ from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of
 
 
 class Change(NamedTuple):
-    """The change of a tensor that kept its shape, over its elements in the order of the shape.
+    """The change of a tensor that kept its shape, over its elements in the order of the
+    shape.
 
-    `max_abs` is over finite elements, `at` its index. `squares` is the sum of the squared differences, `reference`
-    the sum of the squared elements before. They are None when there are no numbers to compute with.
+    `max_abs` is over finite elements, `at` its index. `squares` is the sum of the
+    squared differences, `reference` the sum of the squared elements before. They are
+    None when there are no numbers to compute with.
     """
 
     differing: int
@@ -50,24 +57,39 @@ class Change(NamedTuple):
 
     @property
     def is_vague(self) -> bool:
-        """Tell whether it is only known that a tensor differs, for its elements have no numbers or its indices differ."""
-        return bool(self.differing) and self.squares is None and not (any(self.nan) or any(self.inf))
+        """Tell whether it is only known that a tensor differs, for its elements have no
+        numbers or its indices differ.
+        """
+        return (
+            bool(self.differing)
+            and self.squares is None
+            and not (any(self.nan) or any(self.inf))
+        )
 
     @property
     def is_finite_alike(self) -> bool:
-        """Tell whether both tensors have as many NaN and infinities, which no norm of the difference tells."""
+        """Tell whether both tensors have as many NaN and infinities, which no norm of
+        the difference tells.
+        """
         return self.nan[0] == self.nan[1] and self.inf[0] == self.inf[1]
 
     @property
     def rms(self) -> float | None:
         """The root of the mean square of the difference."""
-        return None if self.squares is None else sqrt(self.squares / self.numel) if self.numel else 0.0
+        return (
+            None
+            if self.squares is None
+            else sqrt(self.squares / self.numel)
+            if self.numel
+            else 0.0
+        )
 
     @property
     def rel_l2(self) -> float | None:
         """The norm of the difference divided by the norm of the tensor before.
 
-        It is None without finite norms, and if the tensor before has norm 0 and something changed.
+        It is None without finite norms, and if the tensor before has norm 0 and
+        something changed.
         """
         if self.squares is None or self.reference is None:
             return None
@@ -90,8 +112,14 @@ def merge_changes(changes: Sequence[Change]) -> Change:
         max(largest, default=None),
         sum(change.squares or 0.0 for change in changes) if is_finite else None,
         sum(change.reference or 0.0 for change in changes) if is_finite else None,
-        nan=(sum(change.nan[0] for change in changes), sum(change.nan[1] for change in changes)),
-        inf=(sum(change.inf[0] for change in changes), sum(change.inf[1] for change in changes)),
+        nan=(
+            sum(change.nan[0] for change in changes),
+            sum(change.nan[1] for change in changes),
+        ),
+        inf=(
+            sum(change.inf[0] for change in changes),
+            sum(change.inf[1] for change in changes),
+        ),
     )
 
 
@@ -99,11 +127,13 @@ Tolerance = tuple[float, float]
 """(absolute, relative), as in torch.testing.assert_close."""
 
 
-# --- the plan of a comparison -----------------------------------------------------------------------------------------
+# --- the plan of a comparison ---------------------------------------------------------
 
 
 class _Part(NamedTuple):
-    """Two tensors in storages, arranged so that little must be read; or a change that is known without reading."""
+    """Two tensors in storages, arranged so that little must be read; or a change that
+    is known without reading.
+    """
 
     one: TensorRef
     two: TensorRef
@@ -125,9 +155,20 @@ class _Part(NamedTuple):
             return []
         tasks = []
         for first, last in cut_spans(self.one, self.two):
-            first_slice, second_slice = slice_of(self.one, first, last), slice_of(self.two, first, last)
-            arguments = (first_slice, second_slice, self.tolerance, self.always, self.histogram)
-            tasks.append(Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes))
+            first_slice, second_slice = (
+                slice_of(self.one, first, last),
+                slice_of(self.two, first, last),
+            )
+            arguments = (
+                first_slice,
+                second_slice,
+                self.tolerance,
+                self.always,
+                self.histogram,
+            )
+            tasks.append(
+                Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes)
+            )
         return tasks
 
     def result(self, differences: Sequence[Difference | None]) -> Change | None:
@@ -138,13 +179,21 @@ class _Part(NamedTuple):
             return None
         if not _have_numbers(self.one, self.two):
             return _all_of(self.one)
-        if not self.always and self.one.dtype == self.two.dtype and all(map(_is_same, differences)):
+        if (
+            not self.always
+            and self.one.dtype == self.two.dtype
+            and all(map(_is_same, differences))
+        ):
             return None
         whole = Difference()
         for difference in differences:
             assert difference is not None
             whole.merge(difference)
-        index = None if whole.at is None else _element_index(whole.at, self.shape, self.order)
+        index = (
+            None
+            if whole.at is None
+            else _element_index(whole.at, self.shape, self.order)
+        )
         # If no two finite elements differ, there is a change but no number for it.
         is_finite = index is not None or not whole.differing
         times = self.times
@@ -180,23 +229,38 @@ class Comparison(NamedTuple):
         if self.is_other:
             return _all_of(self.before)
         by_label = {
-            label: change for label, change in zip(self.labels, changes, strict=True) if change is not None
+            label: change
+            for label, change in zip(self.labels, changes, strict=True)
+            if change is not None
         }
         if not by_label:
             return None
         values = next(
-            (by_label[label] for label in ("", "values", "int_repr") if label in by_label), None
+            (
+                by_label[label]
+                for label in ("", "values", "int_repr")
+                if label in by_label
+            ),
+            None,
         ) or (next(iter(by_label.values())) if len(self.labels) == 1 else None)
         if values is not None and (len(by_label) == 1 or self.always):
             return values
-        if len(by_label) == 1 and isinstance(self.before, Composite) and self.before.layout == "wrapper":
+        if (
+            len(by_label) == 1
+            and isinstance(self.before, Composite)
+            and self.before.layout == "wrapper"
+        ):
             label, only = next(iter(by_label.items()))
             if dict(self.before.parts)[label].shape == self.before.shape:
                 # One code per element: it says which elements differ, not by how much.
-                return only._replace(max_abs=None, squares=None, at=None, histogram=None)
+                return only._replace(
+                    max_abs=None, squares=None, at=None, histogram=None
+                )
         # The indices differ, so elements cannot be compared one by one.
         moved = _all_of(self.before)
-        return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
+        return (
+            moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
+        )
 
 
 def plan_comparison(
@@ -209,24 +273,39 @@ def plan_comparison(
 ) -> Comparison:
     """Plan how two tensors of one shape are compared.
 
-    Raises UnsupportedError for a tensor that expands too far. With `always` the numbers are computed for
-    equal tensors too. With `histogram` the differences are counted in bins.
+    Raises UnsupportedError for a tensor that expands too far. With `always` the numbers
+    are computed for equal tensors too. With `histogram` the differences are counted in
+    bins.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
         old.shape == new.shape for old, new in pairs
     )
-    if isinstance(before, Composite) and isinstance(after, Composite) and kind_of(before) != kind_of(after):
-        same_parts = False  # with another scale or class, the same bytes mean something else
+    if (
+        isinstance(before, Composite)
+        and isinstance(after, Composite)
+        and kind_of(before) != kind_of(after)
+    ):
+        same_parts = (
+            False  # with another scale or class, the same bytes mean something else
+        )
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
-    labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
-    parts = tuple(_plan_part(old, new, tolerance, always, histogram) for old, new in pairs)
+    labels = (
+        ("",)
+        if isinstance(before, TensorRef)
+        else tuple(label for label, _ in before.parts)
+    )
+    parts = tuple(
+        _plan_part(old, new, tolerance, always, histogram) for old, new in pairs
+    )
     return Comparison(before, labels[: len(parts)], parts, always)
 
 
 def kind_of(tensor: Composite) -> Hashable:
-    """The meaning of its bytes beside its dtype: the scale, the class, or the places of its shards."""
+    """The meaning of its bytes beside its dtype: the scale, the class, or the places of
+    its shards.
+    """
     return tensor.detail if tensor.shards is None else tensor.shards.offsets
 
 
@@ -238,10 +317,14 @@ def _plan_part(
     histogram: bool,
 ) -> _Part:
     allowed = None
-    if tolerance is not None:  # of two dtypes the looser one counts, as in torch.testing
+    if (
+        tolerance is not None
+    ):  # of two dtypes the looser one counts, as in torch.testing
         one, two = tolerance(before.dtype.name), tolerance(after.dtype.name)
         allowed = max(one[0], two[0]), max(one[1], two[1])
-    as_it_is = _Part(before, after, 1, (), before.shape, allowed, always, histogram, known=True)
+    as_it_is = _Part(
+        before, after, 1, (), before.shape, allowed, always, histogram, known=True
+    )
     if not before.numel or before.storage.place is after.storage.place is None:
         return as_it_is
     if before.storage.place is None or after.storage.place is None:
@@ -254,7 +337,9 @@ def _plan_part(
 
 
 def _numeric(ref: TensorRef) -> TensorRef:
-    """A tensor in blocks as its numbers, where they can be decoded; any other tensor itself."""
+    """A tensor in blocks as its numbers, where they can be decoded; any other tensor
+    itself.
+    """
     return unpacked(ref) if can_unpack(ref) else ref
 
 
@@ -267,13 +352,16 @@ def compare_all(
     executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Change | Failed | None]:
-    """The change of each, None when every byte is the same, or why its bytes could not be read."""
+    """The change of each, None when every byte is the same, or why its bytes could not
+    be read.
+    """
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
     tasks = [part.tasks() for part in parts]
     every = [task for row in tasks for task in row]
     results_of = _regroup_results(run_each(executor, every, progress), tasks)
-    # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.
+    # The norm covers the whole tensor, so if some spans differ, the equal ones are
+    # measured too.
     again = [
         Task(compare_span, (*task.arguments[:3], True, *task.arguments[4:]))
         for row, results in zip(tasks, results_of, strict=True)
@@ -307,7 +395,9 @@ def _regroup_results(
 
 
 def _part_change(part: _Part, results: Sequence[Span]) -> Change | Failed | None:
-    """The change of a part. Where a span could not be read, nothing is said of the others."""
+    """The change of a part. Where a span could not be read, nothing is said of the
+    others.
+    """
     differences: list[Difference | None] = []
     for result in results:
         if isinstance(result, Failed):
@@ -340,7 +430,8 @@ def compare(
 ) -> Change | None:
     """The change between two tensors of one shape, None when every byte is the same.
 
-    Tensors without data (on meta) are the same. Raises as `plan_comparison` does, and UnreadableError.
+    Tensors without data (on meta) are the same. Raises as `plan_comparison` does, and
+    UnreadableError.
     """
     change = compare_all([plan_comparison(before, after, tolerance, always=always)])[0]
     if isinstance(change, Failed):
@@ -353,10 +444,14 @@ def _all_of(tensor: Tensor) -> Change:
     return Change(tensor.numel, 0, tensor.numel)
 
 
-def _straighten_dims(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, tuple[int, ...]]:
-    """Both tensors with their dimensions in the order of memory, if they share one, and that order.
+def _straighten_dims(
+    before: TensorRef, after: TensorRef
+) -> tuple[TensorRef, TensorRef, tuple[int, ...]]:
+    """Both tensors with their dimensions in the order of memory, if they share one, and
+    that order.
 
-    Tensors that are channels-last or transposed on both sides are then read from first to last.
+    Tensors that are channels-last or transposed on both sides are then read from first
+    to last.
     """
     order = tuple(range(len(before.shape)))
     if before.stride == after.stride and not is_dense(before):
@@ -367,16 +462,26 @@ def _straighten_dims(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Te
     return before, after, order
 
 
-# --- the work ---------------------------------------------------------------------------------------------------------
+# --- the work -------------------------------------------------------------------------
 
 
 def compare_span(
-    before: TensorRef, after: TensorRef, tolerance: Tolerance | None, always: bool, histogram: bool = False
+    before: TensorRef,
+    after: TensorRef,
+    tolerance: Tolerance | None,
+    always: bool,
+    histogram: bool = False,
 ) -> Difference | None:
-    """The difference of two tensors of one shape; None when every byte is the same and `always` is not set."""
+    """The difference of two tensors of one shape; None when every byte is the same and
+    `always` is not set.
+    """
     difference = Difference()
     if not _have_numbers(before, after):
-        return None if before.dtype == after.dtype and _same_bytes(before, after) else difference
+        return (
+            None
+            if before.dtype == after.dtype and _same_bytes(before, after)
+            else difference
+        )
     difference.histogram = Histogram() if histogram else None
     if before.dtype == after.dtype:
         if (pair := _read_short_pair(before, after)) is not None:
@@ -387,7 +492,9 @@ def compare_span(
             return difference
         if not always and _same_bytes(before, after):
             return None
-    for old, new in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
+    for old, new in zip(
+        numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True
+    ):
         difference.add(old, new, (before.dtype, after.dtype), tolerance)
     difference.settle()
     return difference
@@ -402,13 +509,17 @@ def _have_numbers(*refs: TensorRef) -> bool:
 
 
 def _read_short_pair(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
-    """The elements of two tensors of one dtype that fit into one step, read once; None of others."""
+    """The elements of two tensors of one dtype that fit into one step, read once; None
+    of others.
+    """
     if before.numel > spans.ELEMENTS:
         return None
     old, new = place_of(before).run, place_of(after).run
     if old is None or new is None:
         return None
-    return old.source.read(old.offset, before.nbytes), new.source.read(new.offset, after.nbytes)
+    return old.source.read(old.offset, before.nbytes), new.source.read(
+        new.offset, after.nbytes
+    )
 
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
@@ -419,12 +530,16 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
         return True
     old, new = place_of(before).run, place_of(after).run
     if old is not None and new is not None:
-        return same_ranges(old.source, old.offset, new.source, new.offset, before.nbytes)
+        return same_ranges(
+            old.source, old.offset, new.source, new.offset, before.nbytes
+        )
     return same_bytes(elements(before), elements(after))
 
 
 def _are_same_blocks(before: TensorRef, after: TensorRef) -> bool:
-    """Tell whether both are decoded from the same blocks. Other blocks may hold the same numbers."""
+    """Tell whether both are decoded from the same blocks. Other blocks may hold the
+    same numbers.
+    """
     one, two = before.storage.place, after.storage.place
     if not isinstance(one, Unpacked) or not isinstance(two, Unpacked):
         return False
@@ -445,7 +560,9 @@ def _stored_bytes(ref: TensorRef) -> Iterator[bytes]:
     return place.read_blocks(first, last - first)
 
 
-def _element_index(number: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
+def _element_index(
+    number: int, shape: Sequence[int], order: tuple[int, ...]
+) -> tuple[int, ...]:
     """The index of an element, from its number in the order of reading."""
     out = [0] * len(shape)
     for place, size in zip(reversed(order), reversed(shape), strict=True):

@@ -1,4 +1,6 @@
-"""The places whose bytes are computed from the elements of tensors, and the place of the elements of a tensor."""
+"""The places whose bytes are computed from the elements of tensors, and the place of
+the elements of a tensor.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from functools import lru_cache
 from ckpt.bytes.far import Reading
 from ckpt.bytes.source import Source
 from ckpt.elements import cast
-from ckpt.elements.blocks import elements, in_whole_elements, is_all, is_big, is_dense, slice_of
+from ckpt.elements.blocks import (
+    elements,
+    in_whole_elements,
+    is_all,
+    is_big,
+    is_dense,
+    slice_of,
+)
 from ckpt.elements.unpacked import unpacked
 from ckpt.model.dtypes import DType
 from ckpt.model.places import BasePlace, Checksum, Place, Tally, cut_blocks
@@ -16,7 +25,9 @@ from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 
 class PlaceOfTensors(BasePlace):
-    """The bytes that are computed from the elements of `tensors`, while they are written."""
+    """The bytes that are computed from the elements of `tensors`, while they are
+    written.
+    """
 
     __slots__ = ()
 
@@ -25,8 +36,14 @@ class PlaceOfTensors(BasePlace):
         raise NotImplementedError
 
     def list_sources(self) -> Iterator[Source]:
-        sources = (source for ref in reversed(self.tensors) for source in ref.storage.list_sources())
-        yield from {id(source): source for source in sources}.values()  # codes and scales lie in one file
+        sources = (
+            source
+            for ref in reversed(self.tensors)
+            for source in ref.storage.list_sources()
+        )
+        yield from {
+            id(source): source for source in sources
+        }.values()  # codes and scales lie in one file
 
     def list_readings(self, first: int, last: int) -> Iterator[Reading]:
         for ref in self.tensors:
@@ -49,7 +66,8 @@ def lacks_bytes(ref: TensorRef) -> bool:
 class Computed(PlaceOfTensors):
     """The elements of a tensor in the order of its shape, as `dtype`.
 
-    They are little-endian, with conjugation and negation resolved. Elements in blocks are decoded for another dtype.
+    They are little-endian, with conjugation and negation resolved. Elements in blocks
+    are decoded for another dtype.
     """
 
     __slots__ = ("dtype", "of")
@@ -75,22 +93,29 @@ class Computed(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(tally), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         if self.dtype == self.of.dtype:
             yield from elements(self.of, tally)
             return
-        for block in in_whole_elements(elements(self.of, tally), max(1, self.of.dtype.bits // 8)):
-            converted, overflowed, vanished = cast.cast_and_count(block, self.of.dtype, self.dtype)
+        for block in in_whole_elements(
+            elements(self.of, tally), max(1, self.of.dtype.bits // 8)
+        ):
+            converted, overflowed, vanished = cast.cast_and_count(
+                block, self.of.dtype, self.dtype
+            )
             if (overflowed or vanished) and tally is not None:
                 tally(overflowed, vanished)
             yield converted
 
 
 class Overlaid(PlaceOfTensors):
-    """The elements of a tensor in the order of its shape, with the elements whose index is also within the shape of
-    `over` taken from `over`. Both have the same number of dimensions.
+    """The elements of a tensor in the order of its shape, with the elements whose index
+    is also within the shape of `over` taken from `over`. Both have the same number of
+    dimensions.
     """
 
     __slots__ = ("of", "over")
@@ -110,38 +135,50 @@ class Overlaid(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(tally), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         """The elements in one block. Both tensors are held in memory."""
-        base, over = b"".join(elements(self.of, tally)), b"".join(elements(self.over, tally))
+        base, over = (
+            b"".join(elements(self.of, tally)),
+            b"".join(elements(self.over, tally)),
+        )
         if self.over.dtype != self.of.dtype:
             over, overflowed = cast.cast(over, self.over.dtype, self.of.dtype)
             if overflowed and tally is not None:
                 tally(overflowed)
-        yield cast.overlay_elements(base, self.of.shape, over, self.over.shape, self.of.dtype)
+        yield cast.overlay_elements(
+            base, self.of.shape, over, self.over.shape, self.of.dtype
+        )
 
 
-# --- the elements of a tensor as a place ------------------------------------------------------------------------------
+# --- the elements of a tensor as a place ----------------------------------------------
 
 
 def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     """Return the place of the elements of a tensor, in the order of its shape.
 
-    It is a range, or consists of ranges, if the elements are contiguous as stored. Else it is computed.
-    Raises UnreadableError where boxes are missing or damaged, NotOpenedError.
+    It is a range, or consists of ranges, if the elements are contiguous as stored. Else
+    it is computed. Raises UnreadableError where boxes are missing or damaged,
+    NotOpenedError.
     """
     place = ref.storage.noted
     if place is not None:
         stored = place.as_stored(*ref.extent)
-        is_same = dtype in (None, ref.dtype) and not (ref.conj or ref.neg) and is_dense(ref)
+        is_same = (
+            dtype in (None, ref.dtype) and not (ref.conj or ref.neg) and is_dense(ref)
+        )
         if stored is not None and is_same and not (place.big and ref.dtype.bits > 8):
             return stored
     return Computed(ref, dtype or ref.dtype)
 
 
 def little_endian_storage(storage: Storage) -> Storage:
-    """A storage with little-endian bytes. An untyped storage stays as it is, because torch never swaps it."""
+    """A storage with little-endian bytes. An untyped storage stays as it is, because
+    torch never swaps it.
+    """
     if not is_big(storage) or storage.dtype is None:
         return storage
     count = storage.nbytes * 8 // storage.dtype.bits
@@ -156,7 +193,9 @@ def can_cut(ref: TensorRef) -> bool:
 
 
 def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
-    """Fill a buffer with the elements `first` to `last` of a tensor in the order of its shape."""
+    """Fill a buffer with the elements `first` to `last` of a tensor in the order of its
+    shape.
+    """
     if not is_dense(ref):
         width = ref.dtype.bits // 8
         into[:] = memoryview(_gather_elements(ref))[first * width : last * width]
@@ -174,5 +213,7 @@ def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
 
 @lru_cache(maxsize=1)
 def _gather_elements(ref: TensorRef) -> bytes:
-    """The elements of a part with other strides, gathered once for all that is read of it."""
+    """The elements of a part with other strides, gathered once for all that is read of
+    it.
+    """
     return b"".join(elements(ref))

@@ -11,16 +11,20 @@ _ONE = 1 << 31
 
 @lru_cache(maxsize=1024)  # the items of a distributed checkpoint begin alike
 def combine_crcs(first: int, second: int, count: int) -> int:
-    """The CRC-32 of bytes with the CRC `first`, followed by `count` bytes with the CRC `second`.
+    """The CRC-32 of bytes with the CRC `first`, followed by `count` bytes with the CRC
+    `second`.
 
-    As zlib's crc32_combine: the first is multiplied by x to the power of 8 × count, modulo the polynomial.
+    As zlib's crc32_combine: the first is multiplied by x to the power of 8 × count,
+    modulo the polynomial.
     """
     return _multiply_polynomials(_power_of_x(count), first) ^ second
 
 
 @lru_cache(maxsize=1024)
 def _power_of_x(count: int) -> int:
-    """x to the power of 8 × count, modulo the polynomial. Most spans, and most records of an archive, have one of few sizes."""
+    """x to the power of 8 × count, modulo the polynomial. Most spans, and most records
+    of an archive, have one of few sizes.
+    """
     power, squared = _ONE, 3
     while count:
         if count & 1:
@@ -32,7 +36,9 @@ def _power_of_x(count: int) -> int:
 
 @cache
 def _squared_powers() -> tuple[int, ...]:
-    """x to the power of 1, 2, 4, 8 and so on, modulo the polynomial. The 33rd would be the first again."""
+    """x to the power of 1, 2, 4, 8 and so on, modulo the polynomial. The 33rd would be
+    the first again.
+    """
     powers = [1 << 30]
     for _ in range(31):
         powers.append(_multiply_polynomials(powers[-1], powers[-1]))

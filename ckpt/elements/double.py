@@ -1,4 +1,6 @@
-"""The figures of a block in float64: any numbers, with NaN and infinities among them."""
+"""The figures of a block in float64: any numbers, with NaN and infinities among
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _ROW = 13
 class Delta(NamedTuple):
     """The difference of two blocks, with the fields of `Difference`.
 
-    `largest` is max |Δ| of the block, `at` its first index if it is above the one known before.
+    `largest` is max |Δ| of the block, `at` its first index if it is above the one known
+    before.
     """
 
     differing: int
@@ -35,10 +38,14 @@ class Delta(NamedTuple):
     inf: tuple[int, int] = (0, 0)
 
 
-def measure_delta(old: Array, new: Array, peak: float, tolerance: tuple[float, float] | None) -> Delta:
-    """The difference of two blocks of numbers as `cast.numbers` has them. NaN on both sides does not differ.
+def measure_delta(
+    old: Array, new: Array, peak: float, tolerance: tuple[float, float] | None
+) -> Delta:
+    """The difference of two blocks of numbers as `cast.numbers` has them. NaN on both
+    sides does not differ.
 
-    `peak` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative). Call it below `np.errstate`.
+    `peak` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative).
+    Call it below `np.errstate`.
     """
     import numpy as np
 
@@ -48,10 +55,15 @@ def measure_delta(old: Array, new: Array, peak: float, tolerance: tuple[float, f
     nan = inf = (0, 0)
     reference = _sum_squares(wide)
     squares = dot_product(apart, apart)
-    if not isfinite(reference + squares):  # NaN, an infinity, or numbers whose squares are too large
+    if not isfinite(
+        reference + squares
+    ):  # NaN, an infinity, or numbers whose squares are too large
         nan, inf = (
             (int(np.count_nonzero(one)), int(np.count_nonzero(two)))
-            for one, two in ((np.isnan(old), np.isnan(new)), (np.isinf(old), np.isinf(new)))
+            for one, two in (
+                (np.isnan(old), np.isnan(new)),
+                (np.isinf(old), np.isinf(new)),
+            )
         )
         unequal &= ~(np.isnan(old) & np.isnan(new))
         finite = np.isfinite(apart)
@@ -68,11 +80,14 @@ def measure_delta(old: Array, new: Array, peak: float, tolerance: tuple[float, f
             within &= finite
         close = not bool(np.any(unequal & ~within))
     at = int(np.argmax(apart)) if largest > peak else None
-    return Delta(int(np.count_nonzero(unequal)), squares, reference, largest, at, close, nan, inf)
+    return Delta(
+        int(np.count_nonzero(unequal)), squares, reference, largest, at, close, nan, inf
+    )
 
 
 def abs_difference(old: Array, new: Array) -> Array:
-    """|Δ| of each element in float64. Integers are subtracted exactly, so that different ones never have a |Δ| of 0.
+    """|Δ| of each element in float64. Integers are subtracted exactly, so that
+    different ones never have a |Δ| of 0.
 
     It is valid until the thread calls again.
     """
@@ -80,18 +95,29 @@ def abs_difference(old: Array, new: Array) -> Array:
 
     sizes = thread_rows().row("f8", _ROW + 2, len(old))
     if old.dtype.kind in "iu" and old.dtype == new.dtype:
-        exact = np.maximum(old, new, out=thread_rows().row(old.dtype.str, _ROW, len(old)))
-        smaller = np.minimum(old, new, out=thread_rows().row(old.dtype.str, _ROW + 1, len(old)))
-        np.subtract(exact, smaller, out=exact)  # wraps around to what is right without a sign
+        exact = np.maximum(
+            old, new, out=thread_rows().row(old.dtype.str, _ROW, len(old))
+        )
+        smaller = np.minimum(
+            old, new, out=thread_rows().row(old.dtype.str, _ROW + 1, len(old))
+        )
+        np.subtract(
+            exact, smaller, out=exact
+        )  # wraps around to what is right without a sign
         np.copyto(sizes, exact.view(exact.dtype.str.replace("i", "u")))
         return sizes
     one, two = widen_numbers(old, 0), widen_numbers(new, 1)
     kind = "c16" if "c" in (one.dtype.kind, two.dtype.kind) else "f8"
-    return np.abs(np.subtract(two, one, out=thread_rows().row(kind, _ROW + 2, len(old))), out=sizes)
+    return np.abs(
+        np.subtract(two, one, out=thread_rows().row(kind, _ROW + 2, len(old))),
+        out=sizes,
+    )
 
 
 def widen_numbers(values: Array, row: int) -> Array:
-    """The numbers in float64, complex ones in two of them: themselves, or in a row of the thread."""
+    """The numbers in float64, complex ones in two of them: themselves, or in a row of
+    the thread.
+    """
     import numpy as np
 
     kind = "c16" if values.dtype.kind == "c" else "f8"
@@ -138,9 +164,12 @@ def measure_moments(values: Array) -> Moments:
     low, high = values.min().item(), values.max().item()
     zeros = int(np.count_nonzero(values == 0)) if low <= 0 <= high else 0
     squares, mean = dot_product(wide, wide), added / len(wide)
-    # The sum of the squared distances from the mean. Where the mean is large beside them, this loses digits.
+    # The sum of the squared distances from the mean. Where the mean is large beside
+    # them, this loses digits.
     spread = squares - added * mean
     if not spread > squares / 64:
-        apart = np.subtract(wide, mean, out=thread_rows().row("f8", _ROW + 1, len(wide)))
+        apart = np.subtract(
+            wide, mean, out=thread_rows().row("f8", _ROW + 1, len(wide))
+        )
         spread = dot_product(apart, apart)
     return Moments(len(wide), nan, inf, low, high, zeros, mean, spread, squares)

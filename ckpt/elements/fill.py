@@ -1,6 +1,8 @@
-"""Filling memory with the elements of a tensor, or with those that an index takes: nothing else is read, nothing twice.
+"""Filling memory with the elements of a tensor, or with those that an index takes:
+nothing else is read, nothing twice.
 
-Elements go from the source into the memory of the result. Small runs pass through a block.
+Elements go from the source into the memory of the result. Small runs pass through a
+block.
 """
 
 from __future__ import annotations
@@ -45,8 +47,11 @@ def whole_region(ref: TensorRef) -> Region:
     return tuple(map(range, ref.shape))
 
 
-def fill_buffer(ref: TensorRef, buffer: memoryview, sources: list[Source] | None = None) -> None:
-    """Fill a buffer with all elements of a tensor in the order of its shape, as `blocks.elements` gives them.
+def fill_buffer(
+    ref: TensorRef, buffer: memoryview, sources: list[Source] | None = None
+) -> None:
+    """Fill a buffer with all elements of a tensor in the order of its shape, as
+    `blocks.elements` gives them.
 
     `sources` gets the sources that were read. Raises UnreadableError.
     """
@@ -57,7 +62,9 @@ def fill_buffer(ref: TensorRef, buffer: memoryview, sources: list[Source] | None
 
 
 def fill_array(ref: TensorRef, out: Array) -> None:
-    """Fill an array of raw elements, of any strides, with all elements of a tensor. Raises UnreadableError."""
+    """Fill an array of raw elements, of any strides, with all elements of a tensor.
+    Raises UnreadableError.
+    """
     _gather(ref, whole_region(ref), out, [])
 
 
@@ -67,10 +74,12 @@ def array(
     flipped: Sequence[int] = (),
     sources: list[Source] | None = None,
 ) -> Array:
-    """The elements of a region as a new array in the order of memory, with the `flipped` dimensions backwards.
+    """The elements of a region as a new array in the order of memory, with the
+    `flipped` dimensions backwards.
 
-    Floats narrower than float16 become float32 and complex32 becomes complex64 in the memory of the result. `sources`
-    gets the sources that were read. The type must have numbers. Raises UnreadableError.
+    Floats narrower than float16 become float32 and complex32 becomes complex64 in the
+    memory of the result. `sources` gets the sources that were read. The type must have
+    numbers. Raises UnreadableError.
     """
     import numpy as np
 
@@ -83,10 +92,15 @@ def array(
     flat = np.empty(prod(shape), kind)
     data = flat.view("u1")[flat.nbytes - flat.size * raw.itemsize :]
     target = data.view(raw).reshape(ordered).transpose(back)
-    mirrored = [slice(None, None, -1 if dim in flipped else 1) for dim in range(len(shape))]
-    _gather(ref, region, _array_view(target, mirrored), [] if sources is None else sources)
+    mirrored = [
+        slice(None, None, -1 if dim in flipped else 1) for dim in range(len(shape))
+    ]
+    _gather(
+        ref, region, _array_view(target, mirrored), [] if sources is None else sources
+    )
     if flat.nbytes > data.nbytes:
-        # The narrow elements lie at the end of their own result, so what is written never reaches what is not yet read.
+        # The narrow elements lie at the end of their own result, so what is written
+        # never reaches what is not yet read.
         for first in range(0, flat.size, _WIDEN):
             last = min(first + _WIDEN, flat.size)
             block = data[first * raw.itemsize : last * raw.itemsize].data
@@ -95,18 +109,26 @@ def array(
 
 
 def array_kind(dtype: DType) -> str:
-    """The type of numpy that holds the elements of a type exactly. The type must have numbers."""
+    """The type of numpy that holds the elements of a type exactly. The type must have
+    numbers.
+    """
     if dtype.kind == "bool":
         return "?"
     if dtype.kind == "complex":
         return f"<c{max(8, dtype.bits // 8)}"
     if dtype.kind == "float":
-        return f"<f{dtype.bits // 8}" if dtype.name in ("float64", "float32", "float16") else "<f4"
+        return (
+            f"<f{dtype.bits // 8}"
+            if dtype.name in ("float64", "float32", "float16")
+            else "<f4"
+        )
     return f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}"
 
 
 def _array_view(array: Array, index: Sequence[int | slice]) -> Array:
-    """The view of an array at an index of its first dimensions. An array of no dimensions is one too."""
+    """The view of an array at an index of its first dimensions. An array of no
+    dimensions is one too.
+    """
     view: Array = array[(*index, ...)]
     return view
 
@@ -116,7 +138,7 @@ def _raw_dtype(dtype: DType) -> str:
     return f"<u{width}" if width in (1, 2, 4, 8) else f"V{width}"
 
 
-# --- a region into an array of raw elements ---------------------------------------------------------------------------
+# --- a region into an array of raw elements -------------------------------------------
 
 
 def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -> None:
@@ -136,7 +158,9 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
     else:
         sources += place.list_sources()
         width = ref.dtype.bits // 8
-        if out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref):  # the usual case
+        if (
+            out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref)
+        ):  # the usual case
             reader = _reader_of_place(place, out.nbytes)
             reader.read_into(ref.offset * width, out.reshape(-1).view("u1").data)
             reader.finish()
@@ -150,13 +174,19 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
 
 def _read_view(ref: TensorRef, region: Region, out: Array, place: Place) -> None:
     """Fill an array with a region of a tensor whose bytes have these strides."""
-    stride = tuple(step * taken.step for step, taken in zip(ref.stride, region, strict=True))
-    first = ref.offset + sum(step * taken.start for step, taken in zip(ref.stride, region, strict=True))
+    stride = tuple(
+        step * taken.step for step, taken in zip(ref.stride, region, strict=True)
+    )
+    first = ref.offset + sum(
+        step * taken.start for step, taken in zip(ref.stride, region, strict=True)
+    )
     _read_strided(place, ref.dtype.bits // 8, first, stride, out)
 
 
 def _region_within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
-    """(the indices of a region inside a box, counted from there, their places in the result), or None."""
+    """(the indices of a region inside a box, counted from there, their places in the
+    result), or None.
+    """
     inner: list[range] = []
     places: list[slice] = []
     for taken, offset, size in zip(region, box.offsets, box.sizes, strict=True):
@@ -204,12 +234,19 @@ def _resolve_conj_and_neg(out: Array, ref: TensorRef) -> None:
         np.bitwise_xor(out, 1 << (dtype.bits - 1), out=out)
 
 
-def _read_strided(place: Place, width: int, first: int, stride: tuple[int, ...], out: Array) -> None:
-    """Fill an array with the elements of a place from the element `first` on, with these strides in elements."""
+def _read_strided(
+    place: Place, width: int, first: int, stride: tuple[int, ...], out: Array
+) -> None:
+    """Fill an array with the elements of a place from the element `first` on, with
+    these strides in elements.
+    """
     import numpy as np
 
     if any(size > 1 and not step for size, step in zip(out.shape, stride, strict=True)):
-        once = tuple(1 if not step else size for size, step in zip(out.shape, stride, strict=True))
+        once = tuple(
+            1 if not step else size
+            for size, step in zip(out.shape, stride, strict=True)
+        )
         held = np.empty(once, out.dtype)
         _read_strided(place, width, first, stride, held)
         out[...] = held
@@ -225,41 +262,64 @@ def _read_strided(place: Place, width: int, first: int, stride: tuple[int, ...],
 
 
 class _Gathering:
-    """The reads that fill an array, whose dimensions are in the order of the file. `steps` are its strides there, in bytes."""
+    """The reads that fill an array, whose dimensions are in the order of the file.
+    `steps` are its strides there, in bytes.
+    """
 
-    def __init__(self, reader: _Reader, width: int, out: Array, steps: list[int]) -> None:
+    def __init__(
+        self, reader: _Reader, width: int, out: Array, steps: list[int]
+    ) -> None:
         self._reader = reader
         self._out = out
         self._steps = steps
         self._shape = out.shape
         dims = len(steps)
         self._extents: list[int] = [
-            sum((size - 1) * step for size, step in zip(self._shape[dim:], steps[dim:], strict=True)) + width
+            sum(
+                (size - 1) * step
+                for size, step in zip(self._shape[dim:], steps[dim:], strict=True)
+            )
+            + width
             for dim in range(dims + 1)
         ]
-        """Bytes in the file from the first to the last element of the dimensions from one on."""
+        """Bytes in the file from the first to the last element of the dimensions from
+        one on.
+        """
         sizes = [prod(self._shape[dim:]) * width for dim in range(dims + 1)]
-        dense = dims  # the first dimension from which on each part lies directly behind the one before
+        # the first dimension from which on each part lies directly behind the one
+        # before
+        dense = dims
         while dense and self._extents[dense - 1] == sizes[dense - 1]:
             dense -= 1
         self._level = dims
         while self._level and self._is_one_run(self._level - 1, sizes):
             self._level -= 1
-        """The first dimension of what is read as one run: most of its bytes are needed."""
+        """The first dimension of what is read as one run: most of its bytes are
+        needed.
+        """
         self._is_dense = self._level >= dense
         self._ranges: list[tuple[int, int]] = []
         self._targets: list[tuple[Array, int]] = []
         self._waiting = 0
 
     def _is_one_run(self, dim: int, sizes: list[int]) -> bool:
-        """Tell whether a dimension is read as one run: half of it is needed, or little lies between its parts."""
-        return self._extents[dim] <= 2 * sizes[dim] or self._steps[dim] - self._extents[dim + 1] < GAP
+        """Tell whether a dimension is read as one run: half of it is needed, or little
+        lies between its parts.
+        """
+        return (
+            self._extents[dim] <= 2 * sizes[dim]
+            or self._steps[dim] - self._extents[dim + 1] < GAP
+        )
 
     def run(self, first: int) -> None:
         """Read all, from this byte of the place on."""
         extent, level = self._extents[self._level], self._level
         run = _array_view(self._out, [0] * level)
-        if self._is_dense and run.flags.c_contiguous and (not level or extent >= PIECE // 16):
+        if (
+            self._is_dense
+            and run.flags.c_contiguous
+            and (not level or extent >= PIECE // 16)
+        ):
             for index, offset in self._outer_indices(level):
                 run = _array_view(self._out, index).reshape(-1)
                 self._reader.read_into(first + offset, run.view("u1").data)
@@ -273,15 +333,25 @@ class _Gathering:
     def _outer_indices(self, level: int) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield the indices in the dimensions before one, each with its byte."""
         for index in product(*map(range, self._shape[:level])):
-            yield index, sum(number * step for number, step in zip(index, self._steps, strict=False))
+            yield (
+                index,
+                sum(
+                    number * step
+                    for number, step in zip(index, self._steps, strict=False)
+                ),
+            )
 
     def _rows(self, first: int, dim: int, count: int) -> None:
-        """Read so many rows of a dimension at once, with what lies between their elements."""
+        """Read so many rows of a dimension at once, with what lies between their
+        elements.
+        """
         for index, offset in self._outer_indices(dim):
             for low in range(0, self._shape[dim], count):
                 high = min(low + count, self._shape[dim])
                 size = (high - low - 1) * self._steps[dim] + self._extents[dim + 1]
-                [data] = self._reader.read_many([(first + offset + low * self._steps[dim], size)])
+                [data] = self._reader.read_many(
+                    [(first + offset + low * self._steps[dim], size)]
+                )
                 self._put_elements(self._out[index][low:high], data, self._steps[dim:])
 
     def _read_runs(self, first: int, level: int) -> None:
@@ -308,8 +378,14 @@ class _Gathering:
         runs = self._reader.read_many(self._ranges)
         position = 0
         for target, count in self._targets:
-            data = runs[position] if count == 1 else b"".join(runs[position : position + count])
-            self._put_elements(target, data, [self._extents[level], *self._steps[level:]])
+            data = (
+                runs[position]
+                if count == 1
+                else b"".join(runs[position : position + count])
+            )
+            self._put_elements(
+                target, data, [self._extents[level], *self._steps[level:]]
+            )
             position += count
         self._ranges, self._targets, self._waiting = [], [], 0
 
@@ -331,7 +407,7 @@ class _Gathering:
             target[part] = given[part]
 
 
-# --- the bytes of places ----------------------------------------------------------------------------------------------
+# --- the bytes of places --------------------------------------------------------------
 
 
 class _Reader:
@@ -350,7 +426,9 @@ class _Reader:
             position += len(block)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [b"".join(self._place.read_blocks(offset, count)) for offset, count in ranges]
+        return [
+            b"".join(self._place.read_blocks(offset, count)) for offset, count in ranges
+        ]
 
     def finish(self) -> None:
         """Check what can be checked once all has been read."""
@@ -368,7 +446,9 @@ class _RangeReader(_Reader):
         self._source.read_into(self._offset + offset, buffer)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return self._source.read_many([(self._offset + offset, count) for offset, count in ranges])
+        return self._source.read_many(
+            [(self._offset + offset, count) for offset, count in ranges]
+        )
 
 
 class _HeldReader(_Reader):
@@ -385,7 +465,9 @@ class _HeldReader(_Reader):
 
 
 class _Stream(_Reader):
-    """Bytes that come in order only: deflated or computed ones. Reading forward costs one pass."""
+    """Bytes that come in order only: deflated or computed ones. Reading forward costs
+    one pass.
+    """
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -421,7 +503,9 @@ class _Stream(_Reader):
         return runs  # type: ignore[return-value]  # they are read as bytes
 
     def finish(self) -> None:
-        if self._first + len(self._block) >= self._size:  # the end of deflated data has its own check
+        if (
+            self._first + len(self._block) >= self._size
+        ):  # the end of deflated data has its own check
             for _ in self._blocks:
                 pass
 

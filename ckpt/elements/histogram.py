@@ -1,4 +1,6 @@
-"""Histograms in one pass: bins whose width is a power of two, so that narrow ones join without a remainder."""
+"""Histograms in one pass: bins whose width is a power of two, so that narrow ones join
+without a remainder.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,14 @@ _FULL = 1 << 31
 
 
 class Histogram:
-    """The counts of finite numbers in at most `BINS` bins of one width. Plain numbers: it pickles in 1 KiB.
+    """The counts of finite numbers in at most `BINS` bins of one width. Plain numbers:
+    it pickles in 1 KiB.
 
-    The width is 2 ** `power`, the smallest with which `BINS` bins hold all numbers; whole for integers, and nothing that
-    float64 cannot tell apart. Bin i holds `(first + i) * width <= x < (first + i + 1) * width`. So the counts follow from
-    the numbers alone, whatever the parts and the order in which they are added. `power` is None while all numbers are equal.
+    The width is 2 ** `power`, the smallest with which `BINS` bins hold all numbers;
+    whole for integers, and nothing that float64 cannot tell apart. Bin i holds `(first
+    + i) * width <= x < (first + i + 1) * width`. So the counts follow from the numbers
+    alone, whatever the parts and the order in which they are added. `power` is None
+    while all numbers are equal.
     """
 
     def __init__(self) -> None:
@@ -52,7 +57,9 @@ class Histogram:
     _held = 0
 
     def add(self, values: Array, low: float, high: float) -> None:
-        """Count finite numbers. All that were added, these included, reach from `low` to `high`."""
+        """Count finite numbers. All that were added, these included, reach from `low`
+        to `high`.
+        """
         import numpy as np
 
         self._cover_range(low, high)
@@ -66,7 +73,9 @@ class Histogram:
             self._add_pairs(places[:even])
         if even < count:
             few = np.bincount(places[even:], minlength=len(self.counts)).tolist()
-            self.counts = [first + second for first, second in zip(self.counts, few, strict=True)]
+            self.counts = [
+                first + second for first, second in zip(self.counts, few, strict=True)
+            ]
 
     def _add_pairs(self, places: Array) -> None:
         """Count two neighbours at once, which takes half the time."""
@@ -90,22 +99,31 @@ class Histogram:
             return
         square = self._table.reshape(BINS, 256)[:, :BINS].astype("i8")
         sums = (square.sum(axis=0) + square.sum(axis=1)).tolist()
-        self.counts = [first + second for first, second in zip(self.counts, sums, strict=False)]
+        self.counts = [
+            first + second for first, second in zip(self.counts, sums, strict=False)
+        ]
         self._table[:] = 0
         self._held = 0
 
     def settle(self) -> None:
-        """Take over what was counted, after the last numbers: then it merges, and pickles."""
+        """Take over what was counted, after the last numbers: then it merges, and
+        pickles.
+        """
         self._bring_up()
         self.__dict__.pop("_table", None)
         self.__dict__.pop("_held", None)
 
     def add_change(
-        self, before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple[DType, DType]
+        self,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        dtypes: tuple[DType, DType],
     ) -> None:
-        """Count the finite differences of the next elements of both: as numpy subtracts them, of integers exactly.
+        """Count the finite differences of the next elements of both: as numpy subtracts
+        them, of integers exactly.
 
-        float32 and narrower floats are subtracted in float32. Complex numbers count by the magnitude of the difference.
+        float32 and narrower floats are subtracted in float32. Complex numbers count by
+        the magnitude of the difference.
         """
         import numpy as np
 
@@ -132,12 +150,15 @@ class Histogram:
             elif other.power is None:
                 bin_number = self._bin_index(other.low)
             else:
-                bin_number = (other.first + index >> self.power - other.power) - self.first
+                bin_number = (
+                    other.first + index >> self.power - other.power
+                ) - self.first
             self.counts[bin_number] += count
 
     @staticmethod
     def of(low: float, high: float, counts: list[int]) -> Histogram:
-        """The histogram of finite numbers from `low` to `high`, with the counts of its bins: all else follows from them.
+        """The histogram of finite numbers from `low` to `high`, with the counts of its
+        bins: all else follows from them.
 
         Raises ValueError for other than its bins.
         """
@@ -169,14 +190,18 @@ class Histogram:
         return _bin_edge(first, self.power), _bin_edge(last, self.power)
 
     def to_json(self) -> dict[str, Json] | None:
-        """The field `histogram`; docs/json.md is its contract. None where no number is finite."""
+        """The field `histogram`; docs/json.md is its contract. None where no number is
+        finite.
+        """
         if not self.counts:
             return None
         low, high = self.edges
         return {"low": low, "high": high, "counts": list(self.counts)}
 
     def _joint_range(self, low: float, high: float) -> tuple[float, float]:
-        return (min(self.low, low), max(self.high, high)) if self.counts else (low, high)
+        return (
+            (min(self.low, low), max(self.high, high)) if self.counts else (low, high)
+        )
 
     def _bin_index(self, value: float) -> int:
         return 0 if self.power is None else _bin_number(value, self.power) - self.first
@@ -195,19 +220,27 @@ class Histogram:
         self.first = _bin_number(low, power)
         self.counts = [0] * (_bin_number(high, power) - self.first + 1)
         for index, count in enumerate(held):
-            bin_number = _bin_number(value, power) if old is None else before + index >> power - old
+            bin_number = (
+                _bin_number(value, power)
+                if old is None
+                else before + index >> power - old
+            )
             self.counts[bin_number - self.first] += count
 
 
 @cache
 def has_fast_at() -> bool:
-    """Tell whether `add.at` of numpy is faster than `bincount`, as it is from 1.25 on."""
+    """Tell whether `add.at` of numpy is faster than `bincount`, as it is from
+    1.25 on.
+    """
     import numpy as np
 
     return np.lib.NumpyVersion(np.__version__) >= "1.25.0"
 
 
-def join_histograms(first: Histogram | None, second: Histogram | None) -> Histogram | None:
+def join_histograms(
+    first: Histogram | None, second: Histogram | None
+) -> Histogram | None:
     """The histogram of the numbers of both."""
     if first is not None and second is not None:
         first.merge(second)
@@ -216,15 +249,21 @@ def join_histograms(first: Histogram | None, second: Histogram | None) -> Histog
 
 
 def _bin_number(value: float, power: int) -> int:
-    """The number of the bin of the width 2 ** `power` that a value lies in, counted from 0."""
+    """The number of the bin of the width 2 ** `power` that a value lies in, counted
+    from 0.
+    """
     if isinstance(value, int):
         return value >> power
     number = floor(ldexp(value, -power))
-    return min(number, -1) if value < 0 else number  # what is tiny beside the width may have become -0.0
+    return (
+        min(number, -1) if value < 0 else number
+    )  # what is tiny beside the width may have become -0.0
 
 
 def _width_power(low: float, high: float) -> int:
-    """The power of two that is the width of the bins for numbers between `low` and `high`, which are not equal."""
+    """The power of two that is the width of the bins for numbers between `low` and
+    `high`, which are not equal.
+    """
     if isinstance(low, int) and isinstance(high, int):
         power = max((high - low).bit_length() - 7, 0)
     else:
@@ -248,13 +287,16 @@ _FRACTION = {"f4": 23, "f8": 52}
 
 
 def _bin_places(values: Array, power: int, first: int) -> Array:
-    """The number of the bin of each number, from 0, as bytes. All numbers lie in a bin."""
+    """The number of the bin of each number, from 0, as bytes. All numbers lie
+    in a bin.
+    """
     import numpy as np
 
     places = thread_rows().row("u1", _ROW, len(values))
     kind = values.dtype.str[1:]
     bits = _FRACTION.get(kind, 0)
-    # With a width of at most 1 nothing underflows; the other bounds keep every step exact.
+    # With a width of at most 1 nothing underflows; the other bounds keep every step
+    # exact.
     if bits and -5 * bits < power <= 0 and abs(first) < 1 << bits - 2:
         scaled = thread_rows().row(kind, _ROW, len(values))
         number = scaled.dtype.type
@@ -264,7 +306,9 @@ def _bin_places(values: Array, power: int, first: int) -> Array:
         np.copyto(places, scaled.view(f"u{scaled.itemsize}"), casting="unsafe")
     elif values.dtype.kind in "iu":
         shifted = np.right_shift(values, values.dtype.type(power)).astype("u8")
-        np.copyto(places, shifted - np.uint64(first % (1 << 64)), casting="unsafe")  # both wrap around
+        np.copyto(
+            places, shifted - np.uint64(first % (1 << 64)), casting="unsafe"
+        )  # both wrap around
     else:
         with np.errstate(all="ignore"):
             wide = np.floor(np.ldexp(values.astype("f8"), -power))
@@ -291,6 +335,8 @@ def _element_deltas(
         far: Array = abs_difference(old, new) * signs
         return far
     if old.dtype == new.dtype:
-        return np.subtract(new, old, out=thread_rows().row(old.dtype.str[1:], _ROW + 1, len(old)))
+        return np.subtract(
+            new, old, out=thread_rows().row(old.dtype.str[1:], _ROW + 1, len(old))
+        )
     apart: Array = np.subtract(new, old)
     return apart

@@ -1,4 +1,6 @@
-"""Statistics of one tensor and of the difference of two, block by block with numpy. Blocks are added up in float64."""
+"""Statistics of one tensor and of the difference of two, block by block with numpy.
+Blocks are added up in float64.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
 class Difference:
     """The difference of two tensors of one shape, added up block by block.
 
-    `differing` counts elements with different values; NaN equals NaN. `other_bytes` counts equal values with
-    different bytes (-0.0 and 0.0, another NaN). `largest` is max |Δ| over finite elements, `at` its index in the
-    order of the blocks. `squares` is the sum of Δ², `reference` the sum of the squared elements before, both over
+    `differing` counts elements with different values; NaN equals NaN. `other_bytes`
+    counts equal values with different bytes (-0.0 and 0.0, another NaN). `largest` is
+    max |Δ| over finite elements, `at` its index in the order of the blocks. `squares`
+    is the sum of Δ², `reference` the sum of the squared elements before, both over
     finite elements.
     """
 
@@ -61,9 +64,13 @@ class Difference:
         old, new = as_numbers(before, dtypes[0], 0), as_numbers(after, dtypes[1], 1)
         with np.errstate(all="ignore"):
             found = None
-            if single.is_held_by_float32(dtypes[0]) and single.is_held_by_float32(dtypes[1]):
+            if single.is_held_by_float32(dtypes[0]) and single.is_held_by_float32(
+                dtypes[1]
+            ):
                 is_exact = single.has_exact_differences(*dtypes)
-                found = single.measure_delta(old, new, self.largest, tolerance, is_exact=is_exact)
+                found = single.measure_delta(
+                    old, new, self.largest, tolerance, is_exact=is_exact
+                )
             if found is None:
                 found = double.measure_delta(old, new, self.largest, tolerance)
         if found.at is not None:
@@ -72,8 +79,12 @@ class Difference:
         self.differing += found.differing
         # If all values differ, all bytes differ too.
         if dtypes[0] == dtypes[1] and found.differing != len(old):
-            self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - found.differing
-        self._add_sums(found.squares, found.reference, found.nan, found.inf, close=found.close)
+            self.other_bytes += (
+                _unequal_bytes(before, after, dtypes[0]) - found.differing
+            )
+        self._add_sums(
+            found.squares, found.reference, found.nan, found.inf, close=found.close
+        )
 
     def settle(self) -> None:
         """Bring the histogram up to date, after the last block."""
@@ -87,11 +98,19 @@ class Difference:
         self.numel += later.numel
         self.differing += later.differing
         self.other_bytes += later.other_bytes
-        self._add_sums(later.squares, later.reference, later.nan, later.inf, close=later.close)
+        self._add_sums(
+            later.squares, later.reference, later.nan, later.inf, close=later.close
+        )
         self.histogram = join_histograms(self.histogram, later.histogram)
 
     def _add_sums(
-        self, squares: float, reference: float, nan: Sequence[int], inf: Sequence[int], *, close: bool
+        self,
+        squares: float,
+        reference: float,
+        nan: Sequence[int],
+        inf: Sequence[int],
+        *,
+        close: bool,
     ) -> None:
         self.squares += squares
         self.reference += reference
@@ -100,24 +119,32 @@ class Difference:
         self.close = self.close and close
 
 
-def _unequal_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
+def _unequal_bytes(
+    before: bytes | memoryview, after: bytes | memoryview, dtype: DType
+) -> int:
     """The number of elements whose bytes differ."""
     import numpy as np
 
     width = dtype.bits // 8
     if width in (1, 2, 4, 8):
-        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
+        return int(
+            np.count_nonzero(
+                np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")
+            )
+        )
     changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
     return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))
 
 
-# --- numbers of one tensor --------------------------------------------------------------------------------------------
+# --- numbers of one tensor ------------------------------------------------------------
 
 
 class Summary:
-    """Statistics of a tensor, added up block by block. Sums are in float64, over finite elements.
+    """Statistics of a tensor, added up block by block. Sums are in float64, over finite
+    elements.
 
-    Complex elements count by their magnitude. `low` and `high` are None until there is a finite element.
+    Complex elements count by their magnitude. `low` and `high` are None until there is
+    a finite element.
     """
 
     def __init__(self) -> None:
@@ -144,7 +171,9 @@ class Summary:
             if dtype.kind == "complex":
                 values = np.abs(values)
             found = (
-                single.measure_moments(values) if single.is_held_by_float32(dtype) else None
+                single.measure_moments(values)
+                if single.is_held_by_float32(dtype)
+                else None
             ) or double.measure_moments(values)
         self.numel += len(values)
         self.nan += found.nan
@@ -155,8 +184,14 @@ class Summary:
         self.zeros += found.zeros
         self.squares += found.squares
         self._join_part(found.finite, found.mean, found.spread)
-        if self.histogram is not None and self.low is not None and self.high is not None:
-            finite = values if found.finite == len(values) else values[np.isfinite(values)]
+        if (
+            self.histogram is not None
+            and self.low is not None
+            and self.high is not None
+        ):
+            finite = (
+                values if found.finite == len(values) else values[np.isfinite(values)]
+            )
             self.histogram.add(finite, self.low, self.high)
 
     def settle(self) -> None:
@@ -202,7 +237,9 @@ class Summary:
 
 
 class Measurement(NamedTuple):
-    """The statistics of a tensor, the sums of its channels and the CRC-32 of its bytes, where they were requested."""
+    """The statistics of a tensor, the sums of its channels and the CRC-32 of its bytes,
+    where they were requested.
+    """
 
     summary: Summary
     channels: Channels | None = None
@@ -211,9 +248,14 @@ class Measurement(NamedTuple):
 
 
 def measure_tasks(
-    ref: TensorRef, layout: ChannelLayout | None = None, *, histogram: bool = False, crc: bool = False
+    ref: TensorRef,
+    layout: ChannelLayout | None = None,
+    *,
+    histogram: bool = False,
+    crc: bool = False,
 ) -> list[Task[Measurement]]:
-    """The tasks for the statistics of a tensor, with its histogram and its CRC where requested.
+    """The tasks for the statistics of a tensor, with its histogram and its CRC where
+    requested.
 
     Raises UnsupportedError for a tensor that expands too far.
     """
@@ -228,12 +270,20 @@ def measure_tasks(
 
 
 def measure_span(
-    ref: TensorRef, layout: ChannelLayout | None, first: int, histogram: bool = False, crc: bool = False
+    ref: TensorRef,
+    layout: ChannelLayout | None,
+    first: int,
+    histogram: bool = False,
+    crc: bool = False,
 ) -> Measurement:
-    """The statistics of a part of a tensor. Its first element is number `first` of the tensor with the channels."""
+    """The statistics of a part of a tensor. Its first element is number `first` of the
+    tensor with the channels.
+    """
     summary = Summary()
     summary.histogram = Histogram() if histogram else None
-    channels = None if layout is None else Channels(layout.channels, layout.inner, first)
+    channels = (
+        None if layout is None else Channels(layout.channels, layout.inner, first)
+    )
     checksum = 0
     for block in numbered_blocks(ref, 2):
         summary.add(block, ref.dtype)
@@ -260,7 +310,8 @@ def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
 
 
 class Channels:
-    """The sum of the magnitudes of each channel. In the order of the shape, `inner` elements in a row share a channel.
+    """The sum of the magnitudes of each channel. In the order of the shape, `inner`
+    elements in a row share a channel.
 
     `first` is the number of the first element that is added.
     """
@@ -273,11 +324,19 @@ class Channels:
         self._at = first
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A span has elements of few channels: the others have no place in what goes to another process.
-        return _rebuild_channels, (len(self.sums), self._inner, self._at, *self.window())
+        # A span has elements of few channels: the others have no place in what goes to
+        # another process.
+        return _rebuild_channels, (
+            len(self.sums),
+            self._inner,
+            self._at,
+            *self.window(),
+        )
 
     def window(self) -> tuple[int, list[float]]:
-        """The first channel whose sum is not zero, and the sums from there to the last such one."""
+        """The first channel whose sum is not zero, and the sums from there to the last
+        such one.
+        """
         used = self.sums.nonzero()[0]
         first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
         return first, self.sums[first:last].tolist()
@@ -302,7 +361,9 @@ class Channels:
         self._at += len(sizes)
 
 
-def _rebuild_channels(count: int, inner: int, inner_first: int, first: int, sums: list[float]) -> Channels:
+def _rebuild_channels(
+    count: int, inner: int, inner_first: int, first: int, sums: list[float]
+) -> Channels:
     """The channels that came from another process."""
     channels = Channels(count, inner, inner_first)
     channels.sums[first : first + len(sums)] = sums
@@ -310,7 +371,9 @@ def _rebuild_channels(count: int, inner: int, inner_first: int, first: int, sums
 
 
 class ChannelLayout(NamedTuple):
-    """The channels of a weight: their number, and how many elements in a row belong to one (`inner`)."""
+    """The channels of a weight: their number, and how many elements in a row belong to
+    one (`inner`).
+    """
 
     channels: int
     inner: int

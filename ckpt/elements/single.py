@@ -1,7 +1,9 @@
-"""The figures of a block in float32, for numbers that it holds: half as wide as float64, and so twice as fast.
+"""The figures of a block in float32, for numbers that it holds: half as wide as
+float64, and so twice as fast.
 
-What must be exact is: counts, max |Δ| and its place, whether all are close. Sums of squares, means and spreads have a relative
-error of 1e-6 at most. A block where float32 cannot keep that has no figures here.
+What must be exact is: counts, max |Δ| and its place, whether all are close. Sums of
+squares, means and spreads have a relative error of 1e-6 at most. A block where float32
+cannot keep that has no figures here.
 """
 
 from __future__ import annotations
@@ -20,33 +22,55 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LEAST, _MOST = 1e-30, 1e30
-"""The bounds of a sum of squares between which none that counts was lost, or infinite, in float32."""
+"""The bounds of a sum of squares between which none that counts was lost, or infinite,
+in float32.
+"""
 _ROUNDING = 1e-6
 """More than the relative error of one number, and of |Δ|, in float32."""
 _CENTRED = 4
-"""The most that a sum of squares may be beside the spread that is left of it: each doubling costs a bit."""
+"""The most that a sum of squares may be beside the spread that is left of it: each
+doubling costs a bit.
+"""
 _FEW = 8
-"""The share of a block, 1 of so many, that is picked out of it in the time that all of it takes."""
+"""The share of a block, 1 of so many, that is picked out of it in the time that all of
+it takes.
+"""
 _EVEN = ("float8_e4m3fn", "float8_e4m3fnuz")
-"""Floats whose numbers are multiples of 2^-10 below 2^9: their differences need 20 of the 24 bits."""
+"""Floats whose numbers are multiples of 2^-10 below 2^9: their differences need 20 of
+the 24 bits.
+"""
 _ROW = 10
 """The first of the rows of `scratch` that nobody else takes."""
 
 
 def is_held_by_float32(dtype: DType) -> bool:
     """Tell whether float32 holds all numbers of a type."""
-    return dtype.bits <= (32 if dtype.kind == "float" else 16) and dtype.kind in ("float", "int", "bool")
+    return dtype.bits <= (32 if dtype.kind == "float" else 16) and dtype.kind in (
+        "float",
+        "int",
+        "bool",
+    )
 
 
 def has_exact_differences(*dtypes: DType) -> bool:
-    """Tell whether float32 holds all differences of numbers of these types, each of which it holds."""
-    return all(dtype.kind != "float" for dtype in dtypes) or all(dtype.name in _EVEN for dtype in dtypes)
+    """Tell whether float32 holds all differences of numbers of these types, each of
+    which it holds.
+    """
+    return all(dtype.kind != "float" for dtype in dtypes) or all(
+        dtype.name in _EVEN for dtype in dtypes
+    )
 
 
 def measure_delta(
-    old: Array, new: Array, peak: float, tolerance: tuple[float, float] | None, *, is_exact: bool = False
+    old: Array,
+    new: Array,
+    peak: float,
+    tolerance: tuple[float, float] | None,
+    *,
+    is_exact: bool = False,
 ) -> Delta | None:
-    """The difference of two blocks of numbers that float32 holds, or None; `double.delta` has the rest.
+    """The difference of two blocks of numbers that float32 holds, or None;
+    `double.delta` has the rest.
 
     `is_exact` is what `has_exact_differences` says of their types.
     """
@@ -59,11 +83,14 @@ def measure_delta(
         return None
     if not squares:
         return Delta(0, 0.0, reference)
-    differing = int(np.count_nonzero(apart != 0))  # the difference of other numbers is never rounded to 0
+    differing = int(
+        np.count_nonzero(apart != 0)
+    )  # the difference of other numbers is never rounded to 0
     rounded = largest = max(float(apart.max()), -float(apart.min()))
     at = None
     if largest > peak or (not is_exact and largest >= peak * (1 - _ROUNDING)):
-        # Rounding keeps the order: the largest |Δ| is among those that are the largest in float32.
+        # Rounding keeps the order: the largest |Δ| is among those that are the largest
+        # in float32.
         sizes = np.abs(apart, out=apart)
         may = np.flatnonzero(sizes == rounded)
         place = int(may[0])
@@ -90,17 +117,23 @@ def _largest_delta(old: Array, new: Array, may: Array) -> tuple[float, int]:
 
 
 def measure_moments(values: Array) -> Moments | None:
-    """The figures of a block of numbers that float32 holds, or None; `double.moments` has the rest."""
+    """The figures of a block of numbers that float32 holds, or None; `double.moments`
+    has the rest.
+    """
     import numpy as np
 
     single, count = _to_float32(values, 0), len(values)
     low, high = values.min().item(), values.max().item()
     zeros = int(np.count_nonzero(single == 0)) if low <= 0 <= high else 0
     if low == high and isfinite(low):
-        return Moments(count, 0, 0, low, high, zeros, float(low), 0.0, count * float(low) ** 2)
+        return Moments(
+            count, 0, 0, low, high, zeros, float(low), 0.0, count * float(low) ** 2
+        )
     centre, apart = _guess_mean(single[:SINGLE_PIECE]), single
     if centre:
-        apart = np.subtract(single, np.float32(centre), out=thread_rows().row("<f4", _ROW + 2, count))
+        apart = np.subtract(
+            single, np.float32(centre), out=thread_rows().row("<f4", _ROW + 2, count)
+        )
     around, added = dot_product(apart, apart), total(apart)
     off = added / count
     spread = around - added * off
@@ -111,7 +144,9 @@ def measure_moments(values: Array) -> Moments | None:
 
 
 def _guess_mean(first: Array) -> float:
-    """A number near the mean where the mean is large beside the spread, judged by some of the numbers; else 0."""
+    """A number near the mean where the mean is large beside the spread, judged by some
+    of the numbers; else 0.
+    """
     import numpy as np
 
     mean = total(first) / len(first)

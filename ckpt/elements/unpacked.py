@@ -1,4 +1,6 @@
-"""Tensors whose elements come in blocks, as tensors of float32: decoded while they are read, block by block."""
+"""Tensors whose elements come in blocks, as tensors of float32: decoded while they are
+read, block by block.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Decoder(Protocol):
         ...
 
     def decode(self, name: str, blocks: Array, big: bool) -> Array:
-        """Return the elements of `blocks`, an array of bytes with a row per block, as float32 with a row per block."""
+        """Return the elements of `blocks`, an array of bytes with a row per block, as
+        float32 with a row per block.
+        """
         ...
 
 
@@ -53,11 +57,14 @@ def can_unpack(ref: TensorRef) -> bool:
     """Tell whether the elements of a tensor come in blocks that can be decoded."""
     block, place = ref.dtype.block, ref.storage.place
     big = place is not None and place.big
-    return block is not None and decoder_of(block.decoder).can_decode(ref.dtype.name, big)
+    return block is not None and decoder_of(block.decoder).can_decode(
+        ref.dtype.name, big
+    )
 
 
 def unpacked(ref: TensorRef) -> TensorRef:
-    """A tensor in blocks as a tensor of float32, which is decoded while it is read. Any other tensor is itself.
+    """A tensor in blocks as a tensor of float32, which is decoded while it is read. Any
+    other tensor is itself.
 
     Raises UnsupportedError where the blocks cannot be decoded.
     """
@@ -68,12 +75,18 @@ def unpacked(ref: TensorRef) -> TensorRef:
         order = " of big-endian machines" if place is not None and place.big else ""
         raise UnsupportedError(f"no numbers are read of {ref.dtype.name}{order}")
     numbers = None if place is None else Unpacked(place, ref.dtype, ref.numel)
-    storage = Storage(ref.storage.id, ref.storage.device, SINGLE, SINGLE.nbytes(ref.numel), numbers)
-    return tensor_ref(storage, SINGLE, ref.shape, contiguous(ref.shape), 0, ref.requires_grad)
+    storage = Storage(
+        ref.storage.id, ref.storage.device, SINGLE, SINGLE.nbytes(ref.numel), numbers
+    )
+    return tensor_ref(
+        storage, SINGLE, ref.shape, contiguous(ref.shape), 0, ref.requires_grad
+    )
 
 
 def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
-    """Yield the bytes of a tensor in blocks as they are stored, little-endian where the order of bytes is known."""
+    """Yield the bytes of a tensor in blocks as they are stored, little-endian where the
+    order of bytes is known.
+    """
     place, block = ref.storage.place, ref.dtype.block
     assert place is not None
     assert block is not None
@@ -90,7 +103,9 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
 
 
 class Unpacked(Reworked):
-    """The elements of blocks as float32, little-endian. `packed` is the place of the blocks, `count` counts elements."""
+    """The elements of blocks as float32, little-endian. `packed` is the place of the
+    blocks, `count` counts elements.
+    """
 
     __slots__ = ("count", "dtype")
 
@@ -104,7 +119,9 @@ class Unpacked(Reworked):
         return self.count * _WIDTH
 
     def packed_span(self, first: int, last: int) -> tuple[int, int]:
-        """The bytes of the blocks that hold the decoded bytes `first` to `last`: first, and one past the last."""
+        """The bytes of the blocks that hold the decoded bytes `first` to `last`: first,
+        and one past the last.
+        """
         block = self.dtype.block
         assert block is not None
         width = block.elements * _WIDTH
@@ -126,7 +143,9 @@ class Unpacked(Reworked):
             yield data if (first, last) == (0, len(data)) else data[first:last]
 
     def _decoded(self, begin: int, stop: int) -> Iterator[bytes]:
-        """Yield the elements of the packed bytes `begin` to `stop`, which are whole blocks."""
+        """Yield the elements of the packed bytes `begin` to `stop`, which are whole
+        blocks.
+        """
         import numpy as np
 
         block = self.dtype.block
@@ -139,5 +158,7 @@ class Unpacked(Reworked):
             rows = np.frombuffer(data, "u1").reshape(-1, block.nbytes)
             for row in range(0, len(rows), step // block.nbytes):
                 with np.errstate(all="ignore"):
-                    numbers = decoder.decode(self.dtype.name, rows[row : row + step // block.nbytes], big)
+                    numbers = decoder.decode(
+                        self.dtype.name, rows[row : row + step // block.nbytes], big
+                    )
                 yield numbers.astype("<f4", copy=False).tobytes()

@@ -1,7 +1,10 @@
-"""LoRA and its kin under the names of several programs: kohya's sd-scripts, PEFT, diffusers, LyCORIS.
+"""LoRA and its kin under the names of several programs: kohya's sd-scripts, PEFT,
+diffusers, LyCORIS.
 
-kohya joins the path of a layer with `_`, so a name alone does not say where its dots were: it is matched against the names of the
-other side. Sources: sd-scripts `networks/lora.py`, LyCORIS `modules/`, diffusers `loaders/lora_conversion_utils.py`, PEFT `tuners/lora`.
+kohya joins the path of a layer with `_`, so a name alone does not say where its dots
+were: it is matched against the names of the other side. Sources: sd-scripts
+`networks/lora.py`, LyCORIS `modules/`, diffusers `loaders/lora_conversion_utils.py`,
+PEFT `tuners/lora`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from ckpt.model.tensors import Tensor
 from ckpt.tree.find import counter
 
 Style = Literal["kohya", "ComfyUI", "PEFT", "diffusers"]
-"""`kohya`: `lora_unet_a_b.lora_down.weight`. `ComfyUI`: the same with the dots of the layer. `diffusers`: its older names."""
+"""`kohya`: `lora_unet_a_b.lora_down.weight`. `ComfyUI`: the same with the dots of the
+layer. `diffusers`: its older names.
+"""
 Method = Literal["LoRA", "LoHa", "LoKr"]
 
 _FLAT = LazyPattern(r"lora_(unet|te[123]?|prior_unet|prior_te|transformer)_(\w+)\.(.+)")
@@ -29,8 +34,14 @@ _PARTS = {
     "dora_scale": "magnitude",
 }
 _DOTTED = (
-    (LazyPattern(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"), "diffusers"),
-    (LazyPattern(r"(.+)\.(?:lora|lora_linear_layer)()\.(down|up)\.weight"), "diffusers"),
+    (
+        LazyPattern(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"),
+        "diffusers",
+    ),
+    (
+        LazyPattern(r"(.+)\.(?:lora|lora_linear_layer)()\.(down|up)\.weight"),
+        "diffusers",
+    ),
     (LazyPattern(r"(.+)\.lora_(A|B)(?:\.[^.]+)?\.weight"), "PEFT"),
     (LazyPattern(r"(.+)\.lora_(down|up|mid)\.weight"), "ComfyUI"),
     (LazyPattern(r"(.+)\.(alpha|dora_scale)"), "ComfyUI"),
@@ -46,7 +57,9 @@ _COMPONENTS = {
     "transformer": "transformer",
     "te1": "te",
 }
-"""The first part of a dotted name, or kohya's word for it -> one word for a part of a pipeline."""
+"""The first part of a dotted name, or kohya's word for it -> one word for a part of a
+pipeline.
+"""
 _LABELS = {
     "unet": "the UNet",
     "te": "the text encoder",
@@ -58,7 +71,9 @@ _LEAST = 2
 
 
 class Piece(NamedTuple):
-    """A tensor of an adapter: the part of the pipeline, the layer with `_` for its dots, and the part of the adapter."""
+    """A tensor of an adapter: the part of the pipeline, the layer with `_` for its
+    dots, and the part of the adapter.
+    """
 
     component: str
     layer: str
@@ -71,7 +86,9 @@ class Piece(NamedTuple):
 
 def piece_of(name: str) -> Piece | None:
     """Read the name of a tensor of an adapter. Any other name gives None."""
-    if not any(mark in name for mark in ("lora", "hada_", "lokr_", "alpha", "dora_scale")):
+    if not any(
+        mark in name for mark in ("lora", "hada_", "lokr_", "alpha", "dora_scale")
+    ):
         return None
     flat = _FLAT.fullmatch(name)
     if flat is not None:
@@ -81,11 +98,20 @@ def piece_of(name: str) -> Piece | None:
         if part in _PARTS:
             return Piece(word, layer, _PARTS[part], "kohya", "LoRA", module)
         if part.startswith(("hada_", "lokr_")):
-            return Piece(word, layer, part, "kohya", "LoHa" if part.startswith("hada_") else "LoKr", module)
+            return Piece(
+                word,
+                layer,
+                part,
+                "kohya",
+                "LoHa" if part.startswith("hada_") else "LoKr",
+                module,
+            )
         return None
     kin = _LYCORIS.fullmatch(name)
     if kin is not None:
-        return _dotted_piece(kin[1], kin[2], "ComfyUI", "LoHa" if kin[3] == "hada" else "LoKr")
+        return _dotted_piece(
+            kin[1], kin[2], "ComfyUI", "LoHa" if kin[3] == "hada" else "LoKr"
+        )
     for pattern, style in _DOTTED:
         found = pattern.fullmatch(name)
         if found is not None:
@@ -100,13 +126,22 @@ def _dotted_piece(module: str, part: str, style: Style, method: Method) -> Piece
     bare = module.removeprefix("base_model.model.").replace(".base_layer", "")
     first, _, rest = bare.partition(".")
     component = _COMPONENTS.get(first, "") if rest else ""
-    return Piece(component, (rest if component else bare).replace(".", "_"), part, style, method, module)
+    return Piece(
+        component,
+        (rest if component else bare).replace(".", "_"),
+        part,
+        style,
+        method,
+        module,
+    )
 
 
 class Adapter(NamedTuple):
-    """The adapter that a file holds. `layers` are those that it changes, each with its part of the pipeline.
+    """The adapter that a file holds. `layers` are those that it changes, each with its
+    part of the pipeline.
 
-    `ranks` are all that its layers have. `alphas` are the positions of its scales among the tensors.
+    `ranks` are all that its layers have. `alphas` are the positions of its scales among
+    the tensors.
     """
 
     style: Style
@@ -140,18 +175,33 @@ class Adapter(NamedTuple):
         if list(counts) == [""]:
             return ""
         return ", ".join(
-            f"{count:,} of {_LABELS.get(word, word or 'others')}" for word, count in counts.items()
+            f"{count:,} of {_LABELS.get(word, word or 'others')}"
+            for word, count in counts.items()
         )
 
 
 def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | None:
-    """Return the adapter that tensors are, by their names and shapes, or None if most of them belong to no adapter."""
+    """Return the adapter that tensors are, by their names and shapes, or None if most
+    of them belong to no adapter.
+    """
     text = "\n".join(names)
-    if not any(mark in text for mark in (".lora_", "_lora.", ".lora.", ".hada_", ".lokr_")):
+    if not any(
+        mark in text for mark in (".lora_", "_lora.", ".lora.", ".hada_", ".lokr_")
+    ):
         return None
-    pieces = [(number, piece) for number, name in enumerate(names) if (piece := piece_of(name)) is not None]
-    layers = {piece.module: piece.component for _, piece in pieces if piece.part != "alpha"}
-    alphas = [(number, piece) for number, piece in pieces if piece.part == "alpha" and piece.module in layers]
+    pieces = [
+        (number, piece)
+        for number, name in enumerate(names)
+        if (piece := piece_of(name)) is not None
+    ]
+    layers = {
+        piece.module: piece.component for _, piece in pieces if piece.part != "alpha"
+    }
+    alphas = [
+        (number, piece)
+        for number, piece in pieces
+        if piece.part == "alpha" and piece.module in layers
+    ]
     sure = [row for row in pieces if row[1].part != "alpha"]
     if len(layers) < _LEAST or 2 * (len(sure) + len(alphas)) < len(names):
         return None
@@ -174,7 +224,9 @@ def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | Non
 
 
 class Scales(NamedTuple):
-    """The scales of the layers of an adapter: each is multiplied by alpha / rank. `is_all` is False where some were not read."""
+    """The scales of the layers of an adapter: each is multiplied by alpha / rank.
+    `is_all` is False where some were not read.
+    """
 
     alphas: tuple[float, ...]
     ranks: tuple[int, ...]
@@ -199,11 +251,13 @@ _READ = 256
 def scales_of(alphas: Sequence[Tensor], ranks: tuple[int, ...]) -> Scales:
     """Read the scales: a number each."""
     values = [counter(tensor) for tensor in alphas[:_READ]]
-    known = sorted({value for value in values if value is not None and math.isfinite(value)})
+    known = sorted(
+        {value for value in values if value is not None and math.isfinite(value)}
+    )
     return Scales(tuple(known), ranks, len(alphas) <= _READ and None not in values)
 
 
-# --- between the names of two programs --------------------------------------------------------------------------------
+# --- between the names of two programs ------------------------------------------------
 
 
 class Named(NamedTuple):
@@ -213,7 +267,9 @@ class Named(NamedTuple):
 
 
 class AdapterTranslation(NamedTuple):
-    """Names of an adapter in one program's words, each with its name in another one's: as `Translation` for whole models."""
+    """Names of an adapter in one program's words, each with its name in another one's:
+    as `Translation` for whole models.
+    """
 
     names: dict[str, str]
     one: Named
@@ -223,12 +279,19 @@ class AdapterTranslation(NamedTuple):
     layout: str = ""
 
 
-def adapter_translation(one: Iterable[str], two: Iterable[str]) -> AdapterTranslation | None:
-    """The names of an adapter as the other side writes them, where both are adapters in names of two programs.
+def adapter_translation(
+    one: Iterable[str], two: Iterable[str]
+) -> AdapterTranslation | None:
+    """The names of an adapter as the other side writes them, where both are adapters in
+    names of two programs.
 
-    A layer whose dots became `_` is the one layer of the other side with this text; where two have it, it is none.
+    A layer whose dots became `_` is the one layer of the other side with this text;
+    where two have it, it is none.
     """
-    sides = [{name: piece for name in names if (piece := piece_of(name)) is not None} for names in (one, two)]
+    sides = [
+        {name: piece for name in names if (piece := piece_of(name)) is not None}
+        for names in (one, two)
+    ]
     if not all(sides):
         return None
     styles = [_usual_style(side.values()) for side in sides]
@@ -255,7 +318,9 @@ def _usual_style(pieces: Iterable[Piece]) -> Style:
     return max(dict.fromkeys(styles), key=styles.count)
 
 
-def _names_by_part(side: Mapping[str, Piece], with_component: bool) -> dict[tuple[str, str, str], str]:
+def _names_by_part(
+    side: Mapping[str, Piece], with_component: bool
+) -> dict[tuple[str, str, str], str]:
     """The name of each part of a layer; `` where two names have it."""
     found: dict[tuple[str, str, str], str] = {}
     for name, piece in side.items():

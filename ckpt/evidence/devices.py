@@ -1,4 +1,6 @@
-"""Device tags: which ones torch knows, and which ones are in values, where map_location does not reach."""
+"""Device tags: which ones torch knows, and which ones are in values, where map_location
+does not reach.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from ckpt.model.nodes import is_tuple
 from ckpt.model.rows import NamedTuple
 from ckpt.tree.view import look
 
-KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")
+KINDS = (
+    "cuda",
+    "mps",
+    "xpu",
+    "npu",
+    "hpu",
+    "mlu",
+    "musa",
+    "xla",
+    "mtia",
+    "privateuseone",
+)
 """Devices besides the CPU to which torch, or one of its backends, restores tensors."""
 _ACCELERATOR = rf"(?:{'|'.join(KINDS)})(?::\d{{1,3}})?"
 _LISTED = 64
@@ -46,15 +59,21 @@ def check_device(tag: str) -> str:
 
 
 def hidden_devices(values: Iterable[Value]) -> tuple[HiddenDevice, ...]:
-    """Devices besides the CPU in values: torch.device objects, and strings that name only a device."""
+    """Devices besides the CPU in values: torch.device objects, and strings that name
+    only a device.
+    """
     devices: list[HiddenDevice] = []
     for value in values:
         node = value.node
         if value.type == "torch.device":
-            devices.append(HiddenDevice(value.name, str(look(node).value), "torch.device"))
+            devices.append(
+                HiddenDevice(value.name, str(look(node).value), "torch.device")
+            )
         elif isinstance(node, str):
             devices.append(HiddenDevice(value.name, str(node), "str"))
         elif (type(node) is list or is_tuple(node)) and len(node) <= _LISTED:
             texts = ((i, item) for i, item in enumerate(node) if isinstance(item, str))
-            devices += [HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts]
+            devices += [
+                HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts
+            ]
     return tuple(row for row in devices if is_accelerator(row.device))

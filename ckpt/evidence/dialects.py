@@ -1,8 +1,11 @@
-"""The names that packages give the tensors of one architecture, as tables: a row is one module or tensor.
+"""The names that packages give the tensors of one architecture, as tables: a row is one
+module or tensor.
 
-Rows come from the packages themselves: timm 1.0, torchvision 0.28, transformers 5.23 and 4.57 (whose names its files keep),
-torchtune 0.6, the model code of Llama, detectron2 0.6. `#` is one number. A cell that ends with a dot is a module, whose leaves keep their
-names. Braces hold query, key and value, which other dialects keep in one tensor, in this order.
+Rows come from the packages themselves: timm 1.0, torchvision 0.28, transformers 5.23
+and 4.57 (whose names its files keep), torchtune 0.6, the model code of Llama,
+detectron2 0.6. `#` is one number. A cell that ends with a dot is a module, whose leaves
+keep their names. Braces hold query, key and value, which other dialects keep in one
+tensor, in this order.
 """
 
 from __future__ import annotations
@@ -14,13 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from ckpt.model.rows import NamedTuple
 
 _DEPTH = 8
-"""Parts of a name before the ones of the tables: wrappers and the attributes of a larger model."""
+"""Parts of a name before the ones of the tables: wrappers and the attributes of a
+larger model.
+"""
 _LONG = 300
 """Characters of a name beyond which it is in no table."""
 
 
 class Family(NamedTuple):
-    """One architecture. `dialects` name the columns of `rows`. `layouts` say which two dialects lay values out otherwise."""
+    """One architecture. `dialects` name the columns of `rows`. `layouts` say which two
+    dialects lay values out otherwise.
+    """
 
     name: str
     dialects: tuple[str, ...]
@@ -62,8 +69,14 @@ norm.weight                         norm.weight                   norm.scale
 lm_head.                            output.                       output.
 """)  # fmt: skip
 
-_ROTARY = "transformers keeps the rows of q_proj and k_proj in another order (rotary halves, not pairs)"
-_BGR = "detectron2 reads images as BGR, so the channels of the first convolution are reversed"
+_ROTARY = (
+    "transformers keeps the rows of q_proj and k_proj in another order (rotary halves, "
+    "not pairs)"
+)
+_BGR = (
+    "detectron2 reads images as BGR, so the channels of the first convolution are "
+    "reversed"
+)
 
 _RESNET = (
     ("conv1.", "stem.conv1."),
@@ -80,7 +93,10 @@ FAMILIES = (
         "Llama",
         ("transformers", "Meta", "torchtune"),
         _LLAMA,
-        {frozenset(("transformers", other)): _ROTARY for other in ("Meta", "torchtune")},
+        {
+            frozenset(("transformers", other)): _ROTARY
+            for other in ("Meta", "torchtune")
+        },
     ),
     Family(
         "ResNet",
@@ -97,7 +113,9 @@ COPIES = (
     ("online_network", "target_network"),
     ("online_encoder", "target_encoder"),
 )
-"""Two copies of one model that self-supervised training keeps: the one that the optimizer trains, and its moving average."""
+"""Two copies of one model that self-supervised training keeps: the one that the
+optimizer trains, and its moving average.
+"""
 
 LEAVES = (("gamma", "weight"), ("beta", "bias"))
 """Old names of the leaves of a norm, as TensorFlow has them, and the names of torch."""
@@ -110,33 +128,72 @@ REPARAMETRIZED = (
         ("_v", "parametrizations.{}.0._v"),
     ),
 )
-"""Ends of the names that torch.nn.utils.weight_norm and spectral_norm give the tensors of a parameter, and their names as parametrizations.
+"""Ends of the names that torch.nn.utils.weight_norm and spectral_norm give the tensors
+of a parameter, and their names as parametrizations.
 
-`{}` is the parameter. Source: torch/nn/utils/parametrizations.py."""
+`{}` is the parameter. Source: torch/nn/utils/parametrizations.py.
+"""
 
 SYNONYMS = (
-    frozenset(("attn", "attention", "selfattn", "selfattention", "self_attn", "self_attention", "mha")),
-    frozenset(("norm", "ln", "bn", "layernorm", "layer_norm", "batchnorm", "batch_norm", "ln_", "norm_")),
-    frozenset(("layer", "layers", "block", "blocks", "h", "stage", "stages", "resblocks")),
+    frozenset(
+        (
+            "attn",
+            "attention",
+            "selfattn",
+            "selfattention",
+            "self_attn",
+            "self_attention",
+            "mha",
+        )
+    ),
+    frozenset(
+        (
+            "norm",
+            "ln",
+            "bn",
+            "layernorm",
+            "layer_norm",
+            "batchnorm",
+            "batch_norm",
+            "ln_",
+            "norm_",
+        )
+    ),
+    frozenset(
+        ("layer", "layers", "block", "blocks", "h", "stage", "stages", "resblocks")
+    ),
     frozenset(("downsample", "shortcut", "down")),
     frozenset(("mlp", "ffn", "feed_forward", "feedforward")),
     frozenset(("q", "query", "q_proj", "q_lin")),
     frozenset(("k", "key", "k_proj", "k_lin")),
     frozenset(("v", "value", "v_proj", "v_lin")),
     frozenset(("head", "fc", "classifier", "heads", "linear")),
-    frozenset(("pos_embed", "position_embeddings", "pos_embedding", "positional_embedding")),
+    frozenset(
+        ("pos_embed", "position_embeddings", "pos_embedding", "positional_embedding")
+    ),
     frozenset(("cls_token", "class_token", "class_embedding")),
 )
 """Words that name one thing in the code of several packages."""
 
 LAID_OUT = (
     frozenset(
-        ("qkv", "in_proj", "in_proj_weight", "in_proj_bias", "query_key_value", "c_attn", "wqkv", "qkv_proj")
+        (
+            "qkv",
+            "in_proj",
+            "in_proj_weight",
+            "in_proj_bias",
+            "query_key_value",
+            "c_attn",
+            "wqkv",
+            "qkv_proj",
+        )
     ),
     frozenset(("wq", "q_proj")),
     frozenset(("wk", "k_proj")),
 )
-"""Words whose tensors different code lays out in different ways: a new word is no proof that the values fit."""
+"""Words whose tensors different code lays out in different ways: a new word is no proof
+that the values fit.
+"""
 
 OPPOSITES = (
     ({"q", "query", "wq"}, {"k", "key", "wk"}, {"v", "value", "wv"}),
@@ -150,7 +207,9 @@ OPPOSITES = (
     ({"left"}, {"right"}),
     ({"ih"}, {"hh"}),
 )
-"""Words of two tensors with equal shapes that answer different questions, in groups: a word of one side is none of another."""
+"""Words of two tensors with equal shapes that answer different questions, in groups: a
+word of one side is none of another.
+"""
 
 ONE_SIDED = frozenset(("cross", "ema", "reverse"))
 """Words that make a module another one than its namesake without them."""
@@ -178,11 +237,15 @@ HEADS = frozenset(
         "qa_outputs",
     ]
 )
-"""The first components of the last layer of a model, which answers another task after a warm start."""
+"""The first components of the last layer of a model, which answers another task after a
+warm start.
+"""
 
 
 class Dialect(NamedTuple):
-    """A family and the column of one model's names. `prefix` stands before the numbered rows."""
+    """A family and the column of one model's names. `prefix` stands before the numbered
+    rows.
+    """
 
     family: Family
     column: int
@@ -261,17 +324,26 @@ def _cell_readings(text: str, leaf: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def dialects_of(names: Iterable[str]) -> list[Dialect]:
-    """The dialects that names are written in: at least half of the numbered rows of the table are there, below one prefix."""
+    """The dialects that names are written in: at least half of the numbered rows of the
+    table are there, below one prefix.
+    """
     rows: dict[tuple[int, int, str], set[tuple[int, int]]] = {}
     for name in names:
         for prefix, cell, number, _ in _name_readings(name):
             if number:
                 for family, column, row, part in _PLACES[cell]:
-                    rows.setdefault((FAMILIES.index(family), column, prefix), set()).add((row, part))
+                    rows.setdefault(
+                        (FAMILIES.index(family), column, prefix), set()
+                    ).add((row, part))
     counts: Counter[tuple[int, int, str]] = Counter()
     for key, seen in rows.items():
         family = FAMILIES[key[0]]
-        cells = [part for row in family.rows if "#" in row[key[1]] for part in parts_of(row[key[1]])]
+        cells = [
+            part
+            for row in family.rows
+            if "#" in row[key[1]]
+            for part in parts_of(row[key[1]])
+        ]
         if 2 * len(seen) >= len(cells):
             counts[key] = len(seen)
     best: dict[int, tuple[int, int, str]] = {}
@@ -281,10 +353,12 @@ def dialects_of(names: Iterable[str]) -> list[Dialect]:
 
 
 class Translation(NamedTuple):
-    """Names of one dialect in the words of another one. `names` maps a name to the other's name.
+    """Names of one dialect in the words of another one. `names` maps a name to the
+    other's name.
 
-    `joins` maps a name of the other dialect to the names (query, key, value) that it holds, `cuts` maps the names of query, key
-    and value of the other dialect to the name that holds them, with their place in it.
+    `joins` maps a name of the other dialect to the names (query, key, value) that it
+    holds, `cuts` maps the names of query, key and value of the other dialect to the
+    name that holds them, with their place in it.
     """
 
     names: dict[str, str]
@@ -296,11 +370,15 @@ class Translation(NamedTuple):
     @property
     def layout(self) -> str:
         """The reason why tensors of equal shapes hold other values, or ``."""
-        return self.one.family.layouts.get(frozenset((self.one.name, self.two.name)), "")
+        return self.one.family.layouts.get(
+            frozenset((self.one.name, self.two.name)), ""
+        )
 
 
 def dialect_translations(one: Iterable[str], two: Iterable[str]) -> list[Translation]:
-    """The names of `one` as the package of `two` writes them, for each family that both are written in."""
+    """The names of `one` as the package of `two` writes them, for each family that both
+    are written in.
+    """
     one, two = list(one), set(two)
     others = {dialect.family.name: dialect for dialect in dialects_of(two)}
     out = []
@@ -311,25 +389,39 @@ def dialect_translations(one: Iterable[str], two: Iterable[str]) -> list[Transla
     return out
 
 
-def _dialect_translation(names: list[str], theirs: set[str], mine: Dialect, other: Dialect) -> Translation:
+def _dialect_translation(
+    names: list[str], theirs: set[str], mine: Dialect, other: Dialect
+) -> Translation:
     translated = Translation({}, {}, {}, mine, other)
     for name in names:
         for prefix, cell, number, leaf in _name_readings(name):
             if prefix not in ((mine.prefix,) if number else (mine.prefix, "")):
                 continue
-            place = next((at for at in _PLACES[cell] if at[0] is mine.family and at[1] == mine.column), None)
+            place = next(
+                (
+                    at
+                    for at in _PLACES[cell]
+                    if at[0] is mine.family and at[1] == mine.column
+                ),
+                None,
+            )
             if place is None:
                 continue
             _, _, row, part = place
             cells = [
-                text.replace("#", number) + leaf for text in parts_of(mine.family.rows[row][other.column])
+                text.replace("#", number) + leaf
+                for text in parts_of(mine.family.rows[row][other.column])
             ]
-            if number or theirs.isdisjoint(cells):  # a head stands beside the model, or in it
+            if number or theirs.isdisjoint(
+                cells
+            ):  # a head stands beside the model, or in it
                 cells = [other.prefix + text for text in cells]
             if part >= 0 and len(cells) == 1:
                 translated.joins.setdefault(cells[0], ["", "", ""])[part] = name
             elif part < 0 and len(cells) > 1:
-                translated.cuts.update((text, (name, index)) for index, text in enumerate(cells))
+                translated.cuts.update(
+                    (text, (name, index)) for index, text in enumerate(cells)
+                )
             else:
                 translated.names[name] = cells[max(part, 0)]
             break

@@ -1,7 +1,9 @@
-"""Models that hold no weights: parameters without elements, with one element, or flattened into one.
+"""Models that hold no weights: parameters without elements, with one element, or
+flattened into one.
 
-One tensor without elements may be right: a tensor product of e3nn has no weights of its own, and a linear layer no bias. So
-the names decide together: a matrix that is empty in one layer is empty in all of them, where a partitioned model was saved.
+One tensor without elements may be right: a tensor product of e3nn has no weights of its
+own, and a linear layer no bias. So the names decide together: a matrix that is empty in
+one layer is empty in all of them, where a partitioned model was saved.
 """
 
 from __future__ import annotations
@@ -16,19 +18,29 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor
 
 Kind = Literal["empty", "single", "flat", "pieces", "nothing"]
-"""No elements; one element each; all parameters of a module in one tensor; parts of such a tensor; no tensor at all."""
+"""No elements; one element each; all parameters of a module in one tensor; parts of
+such a tensor; no tensor at all.
+"""
 
 _MATRICES = LazyPattern(
-    r"(?:(?:[qkvoc]|qkv|gate|up|down|in|out|query|key|value|gate_up|kv_[ab]|q_[ab])_proj|proj|query|key|value|dense\w*"
-    r"|fc_?\d*|linear\d*|lin\d+|lm_head|embed_(?:tokens|in|out)|word_embeddings|position_embeddings|token_type_embeddings"
-    r"|embeddings|embedding|shared|wte|wpe|w[qkvo123]|c_(?:attn|fc)|query_key_value|classifier|score|lora_[AB])"
+    r"(?:(?:[qkvoc]|qkv|gate|up|down|in|out|query|key|value|gate_up|kv_[ab]"
+    r"|q_[ab])_proj|proj|query|key|value|dense\w*"
+    r"|fc_?\d*|linear\d*|lin\d+|lm_head|embed_(?:tokens|in|out)|word_embeddings"
+    r"|position_embeddings|token_type_embeddings"
+    r"|embeddings|embedding|shared|wte|wpe|w[qkvo123]|c_(?:attn|fc)|query_key_value"
+    r"|classifier|score|lora_[AB])"
 )
 """Names of modules whose weight has two dimensions, in transformers and elsewhere."""
 _LARGE = LazyPattern(
-    r"(?:q|k|v|o|qkv|gate|up|down|gate_up)_proj|lm_head|embed_tokens|word_embeddings|wte|c_attn|query_key_value|lora_[AB]"
+    r"(?:q|k|v|o|qkv|gate|up|down|gate_up)_proj|lm_head|embed_tokens|word_embeddings"
+    r"|wte|c_attn|query_key_value|lora_[AB]"
 )
-"""Those that no library but one of transformers has: others keep matrices in one dimension (e3nn)."""
-_ADAPTED = LazyPattern(r"(?:^|\.)(?:lora_(?:A|B|embedding_[AB])|modules_to_save)(?:\.|$)")
+"""Those that no library but one of transformers has: others keep matrices in one
+dimension (e3nn).
+"""
+_ADAPTED = LazyPattern(
+    r"(?:^|\.)(?:lora_(?:A|B|embedding_[AB])|modules_to_save)(?:\.|$)"
+)
 """Names of PEFT for what was trained. An adapter of rank 0 does not exist."""
 _FLAT = LazyPattern(r"(?:^|\.)_?flat_param(?:_\d+)?$")
 """The names of FSDP 1 of torch and of FairScale."""
@@ -47,7 +59,9 @@ class Emptied(NamedTuple):
 
 
 def emptied_of(section: Section) -> Emptied | None:
-    """The parameters of a section that hold no weights, where their names say that it is no accident."""
+    """The parameters of a section that hold no weights, where their names say that it
+    is no accident.
+    """
     looks = looks_of(section.entries)
     distinct = {id(look): look for look in looks}
     lists = {key for key, look in distinct.items() if len(look.shape) == 1}
@@ -56,11 +70,17 @@ def emptied_of(section: Section) -> Emptied | None:
     names = section.names()
     shapes = {distinct[key].shape for key in lists}
     pairs = zip(names, looks, strict=True)
-    listed = [name for name, look in pairs if id(look) in lists and name.endswith((".weight", "flat_param"))]
+    listed = [
+        name
+        for name, look in pairs
+        if id(look) in lists and name.endswith((".weight", "flat_param"))
+    ]
     flat = [name for name in listed if _FLAT.search(name)]
     if not flat and "flat_param_" in "\n".join(names):
         pairs = zip(names, looks, strict=True)
-        flat = [name for name, look in pairs if id(look) in lists and _FLAT.search(name)]
+        flat = [
+            name for name, look in pairs if id(look) in lists and _FLAT.search(name)
+        ]
     if flat:
         return _make_emptied("flat", section, flat, len(names))
     is_usual = shapes.isdisjoint(((0,), (1,)))
@@ -74,7 +94,9 @@ def emptied_of(section: Section) -> Emptied | None:
     large = [(name, look) for name, look in rows if _is_of(_LARGE, name)]
     if len(large) >= _LEAST and all(len(look.shape) == 1 for _, look in large):
         if any(look.numel > 1 for _, look in large):
-            return _make_emptied("pieces", section, [name for name, _ in large], len(rows))
+            return _make_emptied(
+                "pieces", section, [name for name, _ in large], len(rows)
+            )
     if (0,) in shapes:
         empty = [name for name, look in rows if look.shape == (0,)]
         if _is_emptied(empty, rows):
@@ -82,30 +104,42 @@ def emptied_of(section: Section) -> Emptied | None:
     if (1,) in shapes:
         single = [name for name, look in rows if look.shape == (1,)]
         matrices = [look for name, look in rows if _is_of(_MATRICES, name)]
-        is_each = len(matrices) >= _LEAST and all(look.shape == (1,) for look in matrices)
+        is_each = len(matrices) >= _LEAST and all(
+            look.shape == (1,) for look in matrices
+        )
         if is_each and 2 * len(single) > len(rows):
             return _make_emptied("single", section, single, len(rows))
     return None
 
 
-def _make_emptied(kind: Kind, section: Section, names: Sequence[str], total: int) -> Emptied:
+def _make_emptied(
+    kind: Kind, section: Section, names: Sequence[str], total: int
+) -> Emptied:
     start = f"{section.name}." if section.path else ""
     is_adapter = any(_ADAPTED.search(name) for name in names)
-    return Emptied(kind, section.name, tuple(f"{start}{name}" for name in names), total, is_adapter)
+    return Emptied(
+        kind, section.name, tuple(f"{start}{name}" for name in names), total, is_adapter
+    )
 
 
 def _is_of(modules: LazyPattern, name: str) -> bool:
-    """Tell whether a name is the weight of one of some modules. PEFT puts the name of its adapter behind the module."""
+    """Tell whether a name is the weight of one of some modules. PEFT puts the name of
+    its adapter behind the module.
+    """
     steps = name.split(".")
     if steps[-1] != "weight":
         return False
     return any(modules.fullmatch(step) for step in steps[-2:-1]) or (
-        len(steps) > 2 and steps[-3].startswith("lora_") and modules.fullmatch(steps[-3]) is not None
+        len(steps) > 2
+        and steps[-3].startswith("lora_")
+        and modules.fullmatch(steps[-3]) is not None
     )
 
 
 def _is_emptied(empty: Sequence[str], rows: Sequence[tuple[str, Tensor]]) -> bool:
-    """Tell whether tensors without elements belong to a model that was saved in parts."""
+    """Tell whether tensors without elements belong to a model that was saved in
+    parts.
+    """
     if any(_ADAPTED.search(name) for name in empty):
         return True
     if len(empty) < 2:

@@ -1,4 +1,6 @@
-"""Tensors of a state dict that carry no weights: the counters of profilers, and what newer versions compute and do not save."""
+"""Tensors of a state dict that carry no weights: the counters of profilers, and what
+newer versions compute and do not save.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from ckpt.model.tensors import Tensor
 from ckpt.model.text import counted_noun, show, show_names
 
 ExtraKind = Literal["thop", "torchstat", "computed", "counter"]
-"""`thop` and `torchstat`: counters that these profilers register in every module. `computed`: made when the model is built.
-`counter`: the one of a batch normalization whose statistics are there.
+"""`thop` and `torchstat`: counters that these profilers register in every module.
+`computed`: made when the model is built. `counter`: the one of a batch normalization
+whose statistics are there.
 """
 
 _THOP = frozenset(("total_ops", "total_params"))
@@ -31,22 +34,36 @@ _TORCHSTAT = frozenset(
 )
 _LEAST = 4
 """Counters of torchstat that stand together before one of them is believed."""
-_COMPUTED = frozenset(("position_ids", "inv_freq", "masked_bias", "relative_position_index"))
+_COMPUTED = frozenset(
+    ("position_ids", "inv_freq", "masked_bias", "relative_position_index")
+)
 _WORDS = (*sorted(_THOP), *sorted(_TORCHSTAT), *sorted(_COMPUTED), ".bias")
 
 COUNTER = "num_batches_tracked"
-"""The counter of batch normalization, which files before torch 0.4.1 lack; nothing but `momentum=None` reads it."""
+"""The counter of batch normalization, which files before torch 0.4.1 lack; nothing but
+`momentum=None` reads it.
+"""
 
 
 def extra_kind(leaf: str, tensor: Tensor, beside: Set[str]) -> ExtraKind | None:
-    """The kind of a tensor that carries no weights, by its last name, its shape and the names beside it, or None."""
+    """The kind of a tensor that carries no weights, by its last name, its shape and the
+    names beside it, or None.
+    """
     kind, shape = tensor.dtype.kind, tensor.shape
     if leaf in _THOP:
         return "thop" if beside >= _THOP and tensor.numel == 1 else None
     if leaf in _TORCHSTAT:
-        return "torchstat" if len(_TORCHSTAT & beside) >= _LEAST and tensor.numel <= 4 else None
+        return (
+            "torchstat"
+            if len(_TORCHSTAT & beside) >= _LEAST and tensor.numel <= 4
+            else None
+        )
     if leaf in ("position_ids", "relative_position_index"):
-        return "computed" if kind == "int" and len(shape) in (1, 2) and tensor.numel > 1 else None
+        return (
+            "computed"
+            if kind == "int" and len(shape) in (1, 2) and tensor.numel > 1
+            else None
+        )
     if leaf == "inv_freq":
         return "computed" if kind == "float" and len(shape) == 1 else None
     if leaf == "masked_bias":
@@ -55,11 +72,15 @@ def extra_kind(leaf: str, tensor: Tensor, beside: Set[str]) -> ExtraKind | None:
 
 
 def is_mask(shape: tuple[int, ...]) -> bool:
-    """Tell whether GPT-2's causal mask has such a shape: `[1, 1, 1024, 1024]`. A square matrix is a parameter."""
+    """Tell whether GPT-2's causal mask has such a shape: `[1, 1, 1024, 1024]`. A square
+    matrix is a parameter.
+    """
     return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
 
 
-def find_extras(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[ExtraKind, list[str]]:
+def find_extras(
+    names: Sequence[str], tensors: Sequence[Tensor]
+) -> dict[ExtraKind, list[str]]:
     """The tensors of a model that carry no weights, by their kind."""
     text = "\n".join(names)
     if not any(word in text for word in _WORDS):
@@ -78,11 +99,14 @@ def find_extras(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[ExtraKi
 
 
 def lone_counters(names: Sequence[str], others: Set[str]) -> list[str]:
-    """The counters of batch normalization among some names whose statistics are among `others`: both sides have these."""
+    """The counters of batch normalization among some names whose statistics are among
+    `others`: both sides have these.
+    """
     return [
         name
         for name in names
-        if name.rpartition(".")[2] == COUNTER and f"{name.removesuffix(COUNTER)}running_mean" in others
+        if name.rpartition(".")[2] == COUNTER
+        and f"{name.removesuffix(COUNTER)}running_mean" in others
     ]
 
 
@@ -118,10 +142,15 @@ def what_they_are(kind: ExtraKind) -> str:
 
 
 def extras_sentence(kind: ExtraKind, names: Sequence[str]) -> str:
-    """`4 tensors total_ops and total_params are counters of thop.profile, no weights.`"""
+    """`4 tensors total_ops and total_params are counters of thop.profile, no
+    weights.`
+    """
     if len(names) == 1:
         return f"{show(names[0], 80)} is {_SAID[kind].what}."
-    return f"{counted_noun(len(names), 'tensor')} {last_names(names)} are {_SAID[kind].what}."
+    return (
+        f"{counted_noun(len(names), 'tensor')} {last_names(names)} are "
+        f"{_SAID[kind].what}."
+    )
 
 
 def last_names(names: Sequence[str]) -> str:
@@ -134,16 +163,24 @@ def extras_consequence(kind: ExtraKind) -> str:
 
 
 def exclude_patterns(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Globs for `--exclude` that match exactly the chosen ones of some names; empty where these would be too many."""
+    """Globs for `--exclude` that match exactly the chosen ones of some names; empty
+    where these would be too many.
+    """
     ends = dict.fromkeys(name.rpartition(".")[2] for name in chosen)
     wanted = set(chosen)
     for texts in (
         [f"*{end}" for end in ends],
-        [text for end in ends for text in ((end, f"*.{end}") if end in wanted else (f"*.{end}",))],
+        [
+            text
+            for end in ends
+            for text in ((end, f"*.{end}") if end in wanted else (f"*.{end}",))
+        ],
         _by_templates(chosen),
     ):
         globs = Globs((), texts)
-        if len(texts) <= 2 * _LEAST and all((name in wanted) != globs.match(name) for name in names):
+        if len(texts) <= 2 * _LEAST and all(
+            (name in wanted) != globs.match(name) for name in names
+        ):
             return texts
     return []
 

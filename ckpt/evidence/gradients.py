@@ -1,10 +1,12 @@
 """The parameters that had a gradient, as far as the state of an optimizer says so.
 
-Adam and similar optimizers create the state of a parameter at its first gradient and count its steps. Adagrad
-creates it at the start and counts. An optimizer without state, or with one state for all, says nothing.
+Adam and similar optimizers create the state of a parameter at its first gradient and
+count its steps. Adagrad creates it at the start and counts. An optimizer without state,
+or with one state for all, says nothing.
 
-`get_state_dict` of torch makes state too, by a step with gradients of zero: before the first step of all parameters,
-and after a load of all those that the file has no state for. Such state counts one step, and its moments are zero.
+`get_state_dict` of torch makes state too, by a step with gradients of zero: before the
+first step of all parameters, and after a load of all those that the file has no state
+for. Such state counts one step, and its moments are zero.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ _MOMENTS_BYTES = 1 << 20
 class GradientUse(NamedTuple):
     """The gradients of the parameters, by the state of one optimizer.
 
-    `never` are the numbers of the parameters that never had a gradient: they have no state, or a counter of
-    0. `lagging` are the numbers of the parameters with a counter below `steps`, each with its counter.
+    `never` are the numbers of the parameters that never had a gradient: they have no
+    state, or a counter of
+    0. `lagging` are the numbers of the parameters with a counter below `steps`, each
+      with its counter.
     """
 
     match: Match
@@ -44,7 +48,9 @@ class GradientUse(NamedTuple):
     zero: frozenset[int] = frozenset()
     """Those of `lagging` whose moments are all zero."""
     is_before: bool = False
-    """True when no step with a gradient was taken: all counters are 1, and all moments are zero."""
+    """True when no step with a gradient was taken: all counters are 1, and all moments
+    are zero.
+    """
     counters: Mapping[int, float] = {}
     """The step counters of the parameters that have one, by their numbers."""
 
@@ -70,11 +76,14 @@ def _gradient_use(match: Match) -> GradientUse:
     never = tuple(
         number
         for number, slot in enumerate(match.slots)
-        if slot.keeps_state and (not slot.has_state or (most and steps.get(number) == 0))
+        if slot.keeps_state
+        and (not slot.has_state or (most and steps.get(number) == 0))
     )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
     budget = _Bounded()
-    zero = frozenset(number for number, _ in lagging if budget.are_zero(match.slots[number].moments))
+    zero = frozenset(
+        number for number, _ in lagging if budget.are_zero(match.slots[number].moments)
+    )
     is_before = set(steps.values()) == {1} and all(
         number in steps and budget.are_zero(slot.moments)
         for number, slot in enumerate(match.slots)
@@ -95,10 +104,15 @@ class _Bounded:
         None when there are none, or when they are too large or cannot be read.
         """
         nbytes = sum(ref.nbytes for ref in moments)
-        held = all(ref.nbytes <= _MOMENT_BYTES and ref.storage.place is not None for ref in moments)
+        held = all(
+            ref.nbytes <= _MOMENT_BYTES and ref.storage.place is not None
+            for ref in moments
+        )
         if not held or not 0 < nbytes <= self._left:
             return None
-        from ckpt.elements.blocks import elements  # here: few files have state that no step has changed
+        from ckpt.elements.blocks import (
+            elements,
+        )  # here: few files have state that no step has changed
 
         try:
             for ref in moments:
@@ -114,8 +128,8 @@ class _Bounded:
 def _stands_for_several(match: Match) -> bool:
     """Tell whether one state may stand for several parameters.
 
-    Its kind is unknown then, and nothing in it has a parameter's shape. pytorch-optimizer's LoRARite keeps
-    one state for each pair of factors.
+    Its kind is unknown then, and nothing in it has a parameter's shape.
+    pytorch-optimizer's LoRARite keeps one state for each pair of factors.
     """
     optimizer_kind = optimizer_facts(match.optimizer)
     return any(slot.is_mixed for slot in match.slots) and (
@@ -126,7 +140,8 @@ def _stands_for_several(match: Match) -> bool:
 def says_gradients(use: GradientUse) -> bool:
     """Tell whether the state of an optimizer says which parameters had a gradient.
 
-    Some make the state of all parameters at the start, and count no steps: schedulefree's AdamWScheduleFreeClosure.
+    Some make the state of all parameters at the start, and count no steps:
+    schedulefree's AdamWScheduleFreeClosure.
     """
     has_state = [slot.has_state for slot in use.match.slots]
     if use.match.is_flat or not any(has_state) or _stands_for_several(use.match):
@@ -140,7 +155,8 @@ def says_gradients(use: GradientUse) -> bool:
 
 
 def without_gradient(match: RecordMatch) -> tuple[int, ...]:
-    """The indices of the parameters that required a gradient but had none when the snapshot was taken.
+    """The indices of the parameters that required a gradient but had none when the
+    snapshot was taken.
 
     Empty when no parameter had a gradient, because backward had not run yet.
     """
@@ -155,28 +171,34 @@ def without_gradient(match: RecordMatch) -> tuple[int, ...]:
 
 
 def known_indices(use: GradientUse, numbers: Iterable[int]) -> tuple[list[int], int]:
-    """The indices of some parameters of an optimizer in `Checkpoint.tensors`, in the order of the file, and how many have
-    no known index.
+    """The indices of some parameters of an optimizer in `Checkpoint.tensors`, in the
+    order of the file, and how many have no known index.
     """
     indices = [use.match.indices[number] for number in numbers]
-    return sorted(index for index in indices if index is not None), sum(index is None for index in indices)
+    return sorted(index for index in indices if index is not None), sum(
+        index is None for index in indices
+    )
 
 
-# --- files of several steps ---------------------------------------------------------------------------------------------
+# --- files of several steps -----------------------------------------------------------
 #
-# Ranks share the counters of the optimizer out among their files. A file of another save therefore holds counters that
-# are all behind those of the other files, or ahead of them. Ranks of experts or of a pipeline may lag honestly, so this
-# is never certain.
+# Ranks share the counters of the optimizer out among their files. A file of another
+# save therefore holds counters that are all behind those of the other files, or ahead
+# of them. Ranks of experts or of a pipeline may lag honestly, so this is never certain.
 
 _LEAST, _LEAST_ALONE = 2, 4
-"""Counters of a file that are enough: where the checkpoint counts its steps itself, and where it does not."""
+"""Counters of a file that are enough: where the checkpoint counts its steps itself, and
+where it does not.
+"""
 _READ = 64
 """Counters of a file that are read, or up to twice as many."""
 _LISTED = 3
 
 
 class MixedSteps(NamedTuple):
-    """The files whose counters are at another step than the others. `steps` are the steps of all files."""
+    """The files whose counters are at another step than the others. `steps` are the
+    steps of all files.
+    """
 
     text: str
     steps: frozenset[float]
@@ -185,18 +207,25 @@ class MixedSteps(NamedTuple):
 def mixed_steps(
     checkpoint: Checkpoint, matches: Iterable[Match], optimizers: Sequence[Path]
 ) -> MixedSteps | None:
-    """Return the files that seem to be of another step, or None. Reads the counters of the optimizer."""
+    """Return the files that seem to be of another step, or None. Reads the counters of
+    the optimizer.
+    """
     nodes: dict[str, list[Node]] = {}
     for slot in (slot for match in matches for slot in match.slots if slot.has_state):
         file = _file_of(slot.step)
         if file is not None:
             nodes.setdefault(file, []).append(slot.step)
-    files = {file: Counter(_counter_values(held)) for file, held in nodes.items()} if len(nodes) > 1 else {}
+    files = (
+        {file: Counter(_counter_values(held)) for file, held in nodes.items()}
+        if len(nodes) > 1
+        else {}
+    )
     files = {file: held for file, held in files.items() if held}
     tops = {file: max(held) for file, held in files.items()}
     if len(set(tops.values())) < 2:
         return None
-    # A parameter may lag in any file. What lags in a file without exception says something of the file.
+    # A parameter may lag in any file. What lags in a file without exception says
+    # something of the file.
     if any(held[tops[file]] * 2 <= held.total() for file, held in files.items()):
         return None
     own = set(_own_steps(checkpoint, optimizers))
@@ -208,16 +237,23 @@ def mixed_steps(
         counts[tops[file]] += held[tops[file]]
     usual = recorded.pop() if len(recorded) == 1 else counts.most_common(1)[0][0]
     least = _LEAST if own else _LEAST_ALONE
-    elsewhere = {step for file, held in files.items() if tops[file] == usual for step in held}
+    elsewhere = {
+        step for file, held in files.items() if tops[file] == usual for step in held
+    }
     for file, held in files.items():
-        if tops[file] != usual and (held[tops[file]] < least or tops[file] in elsewhere):
+        if tops[file] != usual and (
+            held[tops[file]] < least or tops[file] in elsewhere
+        ):
             return None
     others = sorted(file for file, step in tops.items() if step != usual)
-    steps = " and ".join(f"{step:,.0f}" for step in sorted({tops[file] for file in others}))
+    steps = " and ".join(
+        f"{step:,.0f}" for step in sorted({tops[file] for file in others})
+    )
     listed = and_more([show(file, 60) for file in others], _LISTED)
     which = "the checkpoint itself" if own else "the other files"
     text = (
-        f"all counters of the optimizer in {listed} are at step {steps}, {which} at {usual:,.0f}:"
+        f"all counters of the optimizer in {listed} are at step {steps}, {which} at "
+        f"{usual:,.0f}:"
         " of another save, or of ranks with parameters of their own"
     )
     return MixedSteps(text, frozenset(tops.values()))
@@ -234,7 +270,9 @@ def _file_of(node: Node) -> str | None:
     tensor = tensor_of(node)
     if not isinstance(tensor, TensorRef):
         return None
-    from ckpt.elements.boxes import boxes_in  # here: few files have counters of steps in tensors
+    from ckpt.elements.boxes import (
+        boxes_in,
+    )  # here: few files have counters of steps in tensors
     from ckpt.elements.computed import lacks_bytes
 
     if lacks_bytes(tensor):
@@ -252,10 +290,16 @@ def _file_of(node: Node) -> str | None:
 def _own_steps(checkpoint: Checkpoint, optimizers: Sequence[Path]) -> Iterator[float]:
     """The steps that the checkpoint counts itself, outside of its optimizers."""
     rows: list[tuple[Path, Node]] = [(row.path, row.node) for row in checkpoint.values]
-    rows += [(entry.path, entry.tensor) for entry in checkpoint.tensors if not entry.tensor.shape]
+    rows += [
+        (entry.path, entry.tensor)
+        for entry in checkpoint.tensors
+        if not entry.tensor.shape
+    ]
     for path, node in rows:
         if not path or not is_counter(path) or "epoch" in str(path[-1]):
             continue
         value = counter(node)
-        if value is not None and not any(path[: len(other)] == other for other in optimizers):
+        if value is not None and not any(
+            path[: len(other)] == other for other in optimizers
+        ):
             yield value

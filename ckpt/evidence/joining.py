@@ -1,7 +1,9 @@
-"""The names that torch gives to the parameters of an optimizer, and how sure it is which parameter has which.
+"""The names that torch gives to the parameters of an optimizer, and how sure it is
+which parameter has which.
 
-`get_state_dict` of torch keeps an optimizer by the names of the model's parameters, without the attributes of wrappers
-(torch/distributed/checkpoint/state_dict.py `_get_fqns`). A plain `state_dict()` numbers them.
+`get_state_dict` of torch keeps an optimizer by the names of the model's parameters,
+without the attributes of wrappers (torch/distributed/checkpoint/state_dict.py
+`_get_fqns`). A plain `state_dict()` numbers them.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from ckpt.model.text import and_more, counted_noun, show
 
 
 class Joined(NamedTuple):
-    """The name of each parameter of an optimizer, in the order of the optimizer; none where some are unknown.
+    """The name of each parameter of an optimizer, in the order of the optimizer; none
+    where some are unknown.
 
-    `reason` says why the names are not sure. With `in_order` they follow if the optimizer got them in the order of the model.
+    `reason` says why the names are not sure. With `in_order` they follow if the
+    optimizer got them in the order of the model.
     """
 
     match: Match
@@ -35,7 +39,8 @@ class Joined(NamedTuple):
 def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
     """Return a rule: a name of the model -> the name that `get_state_dict` gives it.
 
-    The attributes of wrappers go from the beginning only where all names have them: a model may have a part `module`.
+    The attributes of wrappers go from the beginning only where all names have them: a
+    model may have a part `module`.
     """
     common: str | None = None
     for name in names:
@@ -56,23 +61,37 @@ def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
     return rule
 
 
-def join_names(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = None) -> Joined:
+def join_names(
+    checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = None
+) -> Joined:
     """Return the names of the parameters of one optimizer. Reads no tensor data.
 
-    With `knows_order` the tensors of the model are in its order; by default the format of the file decides it.
+    With `knows_order` the tensors of the model are in its order; by default the format
+    of the file decides it.
     """
-    if match.by_name or (match.slots and not match.models and all(slot.name for slot in match.slots)):
+    if match.by_name or (
+        match.slots and not match.models and all(slot.name for slot in match.slots)
+    ):
         return _by_name(checkpoint, match)
     if match.is_flat:
         return Joined(match, reason="one state stands for all of its parameters")
     if len(match.models) > 1:
-        models = and_more([show(model.name or "the root", 60) for model in match.models], 4, " and ")
-        return Joined(match, reason=f"it holds parameters of {models}, and torch names those of one model")
+        models = and_more(
+            [show(model.name or "the root", 60) for model in match.models], 4, " and "
+        )
+        return Joined(
+            match,
+            reason=(
+                f"it holds parameters of {models}, and torch names those of one model"
+            ),
+        )
     if knows_order is None:
         knows_order = checkpoint.traits.keeps_order
     unordered = "" if knows_order else f", and {checkpoint.traits.label} keeps none"
     if match.model is None:
-        return Joined(match, reason=f"its parameters fit the order of no model here{unordered}")
+        return Joined(
+            match, reason=f"its parameters fit the order of no model here{unordered}"
+        )
     unknown = [number for number, index in enumerate(match.indices) if index is None]
     if unknown:
         numbers = and_more([str(number) for number in unknown], 4)
@@ -81,7 +100,9 @@ def join_names(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None
     model = match.model
     rule = names_in_torch(model.names())
     names = tuple(
-        rule(model.relative(checkpoint.tensors[index].name)) for index in match.indices if index is not None
+        rule(model.relative(checkpoint.tensors[index].name))
+        for index in match.indices
+        if index is not None
     )
     if len(set(names)) < len(names):
         return Joined(match, reason="two of its parameters would get one name")
@@ -96,7 +117,9 @@ def join_names(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None
 
 
 def _by_name(checkpoint: Checkpoint, match: Match) -> Joined:
-    """The names by those that the optimizer has. A parameter that the model lacks keeps its own."""
+    """The names by those that the optimizer has. A parameter that the model lacks keeps
+    its own.
+    """
     model = match.model
     own = [str(slot.name) for slot in match.slots]
     rule = names_in_torch(own)
@@ -113,15 +136,34 @@ def _by_name(checkpoint: Checkpoint, match: Match) -> Joined:
 
 
 def _by_order(checkpoint: Checkpoint, match: Match) -> set[int]:
-    """The numbers of the parameters that would be others if the optimizer had got them in another order.
+    """The numbers of the parameters that would be others if the optimizer had got them
+    in another order.
 
-    A tensor whose shape no other has is known by its state. Parameters without state are what is left: in one group it does
-    not matter which is which.
+    A tensor whose shape no other has is known by its state. Parameters without state
+    are what is left: in one group it does not matter which is which.
     """
     doubtful = set(by_order(checkpoint, match))
-    shapeless = [number for number, slot in enumerate(match.slots) if slot.shape is None]
-    if match.exact and match.groups == 1 and not any(match.slots[number].has_state for number in shapeless):
-        shapes = {n: checkpoint.tensors[i].tensor.shape for n, i in enumerate(match.indices) if i is not None}
-        with_state = {shapes.get(number) for number, slot in enumerate(match.slots) if slot.shape is not None}
-        return doubtful - {number for number in shapeless if shapes.get(number) not in with_state}
-    return doubtful.union(shapeless) if len(shapeless) > 1 or not match.exact else doubtful
+    shapeless = [
+        number for number, slot in enumerate(match.slots) if slot.shape is None
+    ]
+    if (
+        match.exact
+        and match.groups == 1
+        and not any(match.slots[number].has_state for number in shapeless)
+    ):
+        shapes = {
+            n: checkpoint.tensors[i].tensor.shape
+            for n, i in enumerate(match.indices)
+            if i is not None
+        }
+        with_state = {
+            shapes.get(number)
+            for number, slot in enumerate(match.slots)
+            if slot.shape is not None
+        }
+        return doubtful - {
+            number for number in shapeless if shapes.get(number) not in with_state
+        }
+    return (
+        doubtful.union(shapeless) if len(shapeless) > 1 or not match.exact else doubtful
+    )

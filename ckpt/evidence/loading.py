@@ -1,6 +1,7 @@
 """The way to open a checkpoint in Python: one expression for this file, ready to paste.
 
-A file with unknown names gets a reason instead of an expression, never `weights_only=False`.
+A file with unknown names gets a reason instead of an expression, never
+`weights_only=False`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from ckpt.tree.view import look
 
 
 class Load(NamedTuple):
-    """The expression (`torch.load(...)["model"]`), or None with the `reason`. `note` is a comment beside it."""
+    """The expression (`torch.load(...)["model"]`), or None with the `reason`. `note` is
+    a comment beside it.
+    """
 
     expression: str | None
     note: str | None = None
@@ -43,9 +46,15 @@ _REGISTERS = {
         "torch.distributed.device_mesh.",
         "torch.distributed._mesh_layout.",
     ),
-    "torch._dynamo": ("torch._dynamo.", "torch.nested.", "a rebuild of a type by a function"),
+    "torch._dynamo": (
+        "torch._dynamo.",
+        "torch.nested.",
+        "a rebuild of a type by a function",
+    ),
 }
-"""Packages whose import adds classes to those that weights_only allows -> how the refusals begin that it ends."""
+"""Packages whose import adds classes to those that weights_only allows -> how the
+refusals begin that it ends.
+"""
 
 
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
@@ -60,7 +69,9 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:
         strange = _code_reason(checkpoint) or _strange_reason(checkpoint)
-        expression = template.format(path=string_literal(_local_path(checkpoint.path)), options="")
+        expression = template.format(
+            path=string_literal(_local_path(checkpoint.path)), options=""
+        )
         return Load(None, reason=strange) if strange is not None else Load(expression)
     if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
         return _load_of_package(checkpoint, models)
@@ -70,14 +81,28 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if strange is not None:
         return Load(None, reason=strange)
     if any(row.name == "ShardedTensor" for row in checkpoint.imports):
-        return Load(None, reason="torch loads a ShardedTensor in a process group of as many ranks only")
+        return Load(
+            None,
+            reason=(
+                "torch loads a ShardedTensor in a process group of as many ranks only"
+            ),
+        )
     outdated = _outdated_reason(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
-        runs = "; torch runs the pickle in .metadata" if checkpoint.traits.is_pickle else ""
-        fill = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
-        return Load(template.format(path=string_literal(_local_path(checkpoint.path))), fill)
+        runs = (
+            "; torch runs the pickle in .metadata"
+            if checkpoint.traits.is_pickle
+            else ""
+        )
+        fill = (
+            "import torch.distributed.checkpoint; state is your model's state "
+            f"dict{runs}"
+        )
+        return Load(
+            template.format(path=string_literal(_local_path(checkpoint.path))), fill
+        )
     if checkpoint.traits.is_set and not template:
         return Load(None, reason=checkpoint.traits.no_load or _OF_RANKS)
     refused = checkpoint.weights_only
@@ -96,8 +121,12 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return _load_of_member(checkpoint, models, ", ".join(options), note)
     if checkpoint.traits.is_set:
         return _of_set(checkpoint, ", ".join(options), note)
-    if checkpoint.parts and checkpoint.traits.has_own_metadata:  # its loader finds the others by the first
-        first = f"{_local_path(checkpoint.path).rpartition('/')[0]}/{checkpoint.parts[0]}".lstrip("/")
+    if (
+        checkpoint.parts and checkpoint.traits.has_own_metadata
+    ):  # its loader finds the others by the first
+        first = f"{_local_path(checkpoint.path).rpartition('/')[0]}/{checkpoint.parts[0]}".lstrip(
+            "/"
+        )
         if _local_path(checkpoint.path).startswith("/"):
             first = f"/{first}"
         return Load(template.format(path=string_literal(first)), note)
@@ -107,7 +136,11 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
         path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
     expression = template.format(path=path, options=", ".join(options))
-    return Load(expression + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""), note)
+    return Load(
+        expression
+        + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""),
+        note,
+    )
 
 
 def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
@@ -125,26 +158,44 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         depth = 1 if member.key else 0
         inside = [part for part in models if part.path[:depth] == (member.key,)[:depth]]
         if not member.key:
-            inside = [part for part in models if part.path[:1] not in {(m.key,) for m in checkpoint.members}]
+            inside = [
+                part
+                for part in models
+                if part.path[:1] not in {(m.key,) for m in checkpoint.members}
+            ]
         if inside or (member.is_model and not models):
             relative = [part._replace(path=part.path[depth:]) for part in inside]
             loads[member.key] = load_of(member.checkpoint, relative)
     failed = next((load for load in loads.values() if load.expression is None), None)
     if failed is not None or not loads:
-        return failed or Load(None, reason="no file of this folder is a model's weights alone")
+        return failed or Load(
+            None, reason="no file of this folder is a model's weights alone"
+        )
     if len(loads) == 1:
         (load,) = loads.values()
-        is_wrapped = any(wrapped_names(part.names()) for part in models)  # then every name is another one
-        return load if load.note or is_wrapped else load._replace(model=_pretrained_line(checkpoint))
+        is_wrapped = any(
+            wrapped_names(part.names()) for part in models
+        )  # then every name is another one
+        return (
+            load
+            if load.note or is_wrapped
+            else load._replace(model=_pretrained_line(checkpoint))
+        )
     if checkpoint.traits.fills_a_state:
-        return Load(None, reason="each of its models is a distributed checkpoint of its own")
-    pairs = ", ".join(f"{string_literal(key)}: {load.expression}" for key, load in loads.items())
+        return Load(
+            None, reason="each of its models is a distributed checkpoint of its own"
+        )
+    pairs = ", ".join(
+        f"{string_literal(key)}: {load.expression}" for key, load in loads.items()
+    )
     notes = dict.fromkeys(load.note for load in loads.values() if load.note)
     return Load(f"{{{pairs}}}", "; ".join(notes) or None)
 
 
 def _pretrained_line(checkpoint: Checkpoint) -> str | None:
-    """Return the line that opens a folder as the model that its config.json names, or as an adapter; or None."""
+    """Return the line that opens a folder as the model that its config.json names, or
+    as an adapter; or None.
+    """
     from ckpt.evidence.pretrained import (
         base_of_adapter,
         merged_parts,
@@ -152,13 +203,22 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     )  # here: a file alone has no config
 
     base = base_of_adapter(checkpoint)
-    if base is not None and merged_parts({entry.name: entry.tensor.shape for entry in checkpoint.tensors}):
+    if base is not None and merged_parts(
+        {entry.name: entry.tensor.shape for entry in checkpoint.tensors}
+    ):
         return None  # no PEFT of today has such layers
     if base is not None:
-        line = f"peft.PeftModel.from_pretrained(base, {string_literal(_local_path(checkpoint.path))})"
+        line = (
+            "peft.PeftModel.from_pretrained(base, "
+            f"{string_literal(_local_path(checkpoint.path))})"
+        )
         return f"{line}  # base is {string_literal(base)}" if base else line
     name = pretrained_class(checkpoint)
-    return None if name is None else f"{name}.from_pretrained({string_literal(_local_path(checkpoint.path))})"
+    return (
+        None
+        if name is None
+        else f"{name}.from_pretrained({string_literal(_local_path(checkpoint.path))})"
+    )
 
 
 def _code_reason(checkpoint: Checkpoint) -> str | None:
@@ -167,7 +227,11 @@ def _code_reason(checkpoint: Checkpoint) -> str | None:
         return "loading it runs the code that it holds"
     if "unknown-import" in codes:
         return "loading it imports modules that ckpt does not know"
-    return "loading it runs operators that ckpt does not know" if "unknown-operator" in codes else None
+    return (
+        "loading it runs operators that ckpt does not know"
+        if "unknown-operator" in codes
+        else None
+    )
 
 
 def _strange_reason(checkpoint: Checkpoint) -> str | None:
@@ -178,7 +242,11 @@ def _strange_reason(checkpoint: Checkpoint) -> str | None:
     called = [row for row in checkpoint.imports if row.group == "called"]
     runs = next((row for row in called if is_own(row.module)), None)
     if runs is not None:
-        what = f" with the attribute {show(runs.attributes[0], 60)}" if runs.attributes else ""
+        what = (
+            f" with the attribute {show(runs.attributes[0], 60)}"
+            if runs.attributes
+            else ""
+        )
         return f"loading this file runs {runs.module}.{runs.name}{what}"
     for row in called:
         if not row.is_enum or _top_package(row.module) in PACKAGES:
@@ -193,7 +261,10 @@ def _strange_reason(checkpoint: Checkpoint) -> str | None:
     odd = next((row for row in checkpoint.imports if row.group == "odd"), None)
     if odd is not None:
         name = show(odd.attributes[0], 60)
-        return f"do not load it as it is: {odd.module}.{odd.name} does not write its attribute {name}"
+        return (
+            f"do not load it as it is: {odd.module}.{odd.name} does not write its "
+            f"attribute {name}"
+        )
     return None
 
 
@@ -201,7 +272,8 @@ _RNN = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU
 
 
 def _outdated_reason(checkpoint: Checkpoint) -> str | None:
-    """Return the reason why the torch of today cannot load a file of torch 1.0 to 1.13, or None.
+    """Return the reason why the torch of today cannot load a file of torch 1.0 to 1.13,
+    or None.
 
     The torch of today knows every name in the file.
     """
@@ -216,8 +288,15 @@ def _outdated_reason(checkpoint: Checkpoint) -> str | None:
             and "defaults" not in part.keys
         ):
             return f"torch 2 cannot load this {part.type}{place}, which has no defaults"
-        if part.type in _RNN and "_flat_weights" not in part.keys and _names_weights(part.node):
-            return f"torch 2 cannot load this {part.type}{place}, which has no _flat_weights"
+        if (
+            part.type in _RNN
+            and "_flat_weights" not in part.keys
+            and _names_weights(part.node)
+        ):
+            return (
+                f"torch 2 cannot load this {part.type}{place}, which has no "
+                "_flat_weights"
+            )
     return None
 
 
@@ -246,7 +325,8 @@ def _until_imported(refused: tuple[Refusal, ...]) -> str:
 def refusals_text(refused: tuple[Refusal, ...]) -> str:
     """The first reason with its place, and the number of further reasons."""
     reasons = [
-        f"{row.reason} at {row.where[0] or 'the root'}" if row.where else row.reason for row in refused
+        f"{row.reason} at {row.where[0] or 'the root'}" if row.where else row.reason
+        for row in refused
     ]
     return and_more(reasons, 1)
 
@@ -257,7 +337,11 @@ def look_at(path: str, *options: str) -> str | None:
     None when the next command cannot open the path again.
     """
     name = pasted_path(path)
-    return " ".join(["ckpt", "inspect", name, *options]) if name and is_lasting(path) else None
+    return (
+        " ".join(["ckpt", "inspect", name, *options])
+        if name and is_lasting(path)
+        else None
+    )
 
 
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))
@@ -269,7 +353,9 @@ def _model_path(checkpoint: Checkpoint, models: Sequence[Section]) -> str:
     path = models[0].path
     types = {row.path: row.type for row in checkpoint.containers}
     steps = path_subscripts(path)
-    if steps is None or any(types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))):
+    if steps is None or any(
+        types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))
+    ):
         return ""
     return f"{steps}.state_dict()" if models[0].is_module else steps
 
@@ -279,23 +365,39 @@ def _load_of_pickle(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
     Nothing limits what it imports, so all that it names must be known.
     """
-    unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
+    unknown = [
+        f"{row.module}.{row.name}"
+        for row in checkpoint.imports
+        if row.group == "unknown"
+    ]
     if any(row.group in ("called", "odd") for row in checkpoint.imports):
-        return Load(None, reason=_strange_reason(checkpoint) or "loading this file calls unknown code")
+        return Load(
+            None,
+            reason=_strange_reason(checkpoint)
+            or "loading this file calls unknown code",
+        )
     if unknown:
         return Load(
-            None, reason=f"loading this file imports {and_more(unknown, 2)}, which ckpt does not know"
+            None,
+            reason=(
+                f"loading this file imports {and_more(unknown, 2)}, which ckpt does "
+                "not know"
+            ),
         )
     template = checkpoint.traits.load
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
-    expression = template.format(path=string_literal(_local_path(checkpoint.path)), options=options)
+    expression = template.format(
+        path=string_literal(_local_path(checkpoint.path)), options=options
+    )
     modules = sorted(set(re.findall(r"(\w+)\.\w+\(", template)))
     note = f"only if you trust its author; import {', '.join(modules)}"
     return Load(expression + _model_path(checkpoint, models), note)
 
 
 def _load_of_package(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
-    """The pickle of a package that holds the model: PackageImporter takes its folder and its name."""
+    """The pickle of a package that holds the model: PackageImporter takes its folder
+    and its name.
+    """
     strange = _code_reason(checkpoint) or _strange_reason(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
@@ -306,17 +408,27 @@ def _load_of_package(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     package, _, resource = members[str(paths[0][0])].rpartition("/")
     template = checkpoint.traits.load
     names = f"{string_literal(package.replace('/', '.'))}, {string_literal(resource)}"
-    expression = template.format(path=string_literal(_local_path(checkpoint.path)), part=names)
-    inner = _model_path(checkpoint, models).removeprefix(path_subscripts(paths[0][:1]) or "")
-    return Load(expression + inner, "import torch.package; runs its pickle without limits")
+    expression = template.format(
+        path=string_literal(_local_path(checkpoint.path)), part=names
+    )
+    inner = _model_path(checkpoint, models).removeprefix(
+        path_subscripts(paths[0][:1]) or ""
+    )
+    return Load(
+        expression + inner, "import torch.package; runs its pickle without limits"
+    )
 
 
 def _load_of_member(
     checkpoint: Checkpoint, models: Sequence[Section], options: str, note: str | None
 ) -> Load:
-    """The member of an archive that holds the model. `import` stands in the note: torch does not bring it along."""
+    """The member of an archive that holds the model. `import` stands in the note: torch
+    does not bring it along.
+    """
     template = checkpoint.traits.load
-    members = {part.rpartition("/")[2].rpartition(".")[0]: part for part in checkpoint.parts}
+    members = {
+        part.rpartition("/")[2].rpartition(".")[0]: part for part in checkpoint.parts
+    }
     paths = [row.path for row in models] or [(key,) for key in members]
     if len(paths) != 1 or paths[0][0] not in members:
         return Load(None, reason=f"it holds {len(paths)} models")
@@ -332,17 +444,26 @@ def _load_of_member(
 
 
 _FROM = {
-    "get_fp32_state_dict_from_zero_checkpoint": "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint"
+    "get_fp32_state_dict_from_zero_checkpoint": (
+        "from deepspeed.utils.zero_to_fp32 import "
+        "get_fp32_state_dict_from_zero_checkpoint"
+    )
 }
 """A function of another package that loads a folder -> what imports it."""
 
 
 def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
-    """The function that opens the folder. One of another package unpickles every file without weights_only."""
+    """The function that opens the folder. One of another package unpickles every file
+    without weights_only.
+    """
     template = checkpoint.traits.load
-    expression = template.format(path=string_literal(_local_path(checkpoint.path)), options=options)
+    expression = template.format(
+        path=string_literal(_local_path(checkpoint.path)), options=options
+    )
     imported = next((line for name, line in _FROM.items() if name in template), None)
-    return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
+    return Load(
+        expression, note if imported is None else f"{imported}; it unpickles every file"
+    )
 
 
 def _shards_expression(checkpoint: Checkpoint, options: str) -> str:
@@ -352,10 +473,15 @@ def _shards_expression(checkpoint: Checkpoint, options: str) -> str:
     where = f"{folder.rstrip('/')}/" if folder else ""
     template = checkpoint.traits.load
     if len(checkpoint.parts) == 1:
-        return template.format(path=string_literal(where + checkpoint.parts[0]), options=options)
+        return template.format(
+            path=string_literal(where + checkpoint.parts[0]), options=options
+        )
     path = f"{string_literal(where)} + shard" if where else "shard"
     names = _names_of(checkpoint.parts)
-    return f"{{k: v for shard in {names} for k, v in {template.format(path=path, options=options)}.items()}}"
+    return (
+        f"{{k: v for shard in {names} for k, v in "
+        f"{template.format(path=path, options=options)}.items()}}"
+    )
 
 
 _SPELLED = 8
@@ -372,28 +498,39 @@ def _names_of(parts: Sequence[str]) -> str:
         first, width = int(digits), len(digits)
         numbers = range(first, first + len(parts))
         if [f"{head}{number:0{width}}{tail}" for number in numbers] == list(parts):
-            return f'[f"{head}{{n:0{width}}}{tail}" for n in range({numbers.start}, {numbers.stop})]'
+            return (
+                f'[f"{head}{{n:0{width}}}{tail}" for n in range({numbers.start}, '
+                f"{numbers.stop})]"
+            )
     return f"[{', '.join(map(string_literal, parts))}]"
 
 
 def path_subscripts(path: Path) -> str | None:
-    """Return a path as Python subscripts (`["model"]`), or None when a key cannot be written as one."""
+    """Return a path as Python subscripts (`["model"]`), or None when a key cannot be
+    written as one.
+    """
     if any(isinstance(key, NamedKey) for key in path):
         return None
     if "_parameters" in path or "_modules" in path or "_buffers" in path:
         return None
-    return "".join(f"[{string_literal(key) if isinstance(key, str) else key}]" for key in path)
+    return "".join(
+        f"[{string_literal(key) if isinstance(key, str) else key}]" for key in path
+    )
 
 
 def _local_path(path: str) -> str:
-    """A path; of a URL the name of its copy in the working folder, because torch opens no URLs."""
+    """A path; of a URL the name of its copy in the working folder, because torch opens
+    no URLs.
+    """
     return path.rstrip("/").rpartition("/")[2] if is_url(path) else path
 
 
 def string_literal(text: str) -> str:
-    """A string as Python source, in double quotes unless it contains them; only what can be read is not escaped.
+    """A string as Python source, in double quotes unless it contains them; only what
+    can be read is not escaped.
 
-    Nor is it where an encoding without it prints the escape of Python; characters with a stand-in are escaped always.
+    Nor is it where an encoding without it prints the escape of Python; characters with
+    a stand-in are escaped always.
     """
     quoted = repr(text)
     if not text.isascii():

@@ -1,4 +1,6 @@
-"""The modules of a pickled model, walked as torch walks a live model: what is registered, and what torch does not see."""
+"""The modules of a pickled model, walked as torch walks a live model: what is
+registered, and what torch does not see.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _VISITS = 1_000_000
 
 
 class Hook(NamedTuple):
-    """A hook of a module that is a function of unknown code. Loading needs that code."""
+    """A hook of a module that is a function of unknown code. Loading needs that
+    code.
+    """
 
     module: str
     function: str
@@ -35,7 +39,9 @@ class UnseenParts(NamedTuple):
 
 
 def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
-    """The parts of the pickled models in a checkpoint that torch does not see. Reads no tensor."""
+    """The parts of the pickled models in a checkpoint that torch does not see. Reads no
+    tensor.
+    """
     loose: list[LooseModule] = []
     plain: list[str] = []
     twice: list[tuple[str, str]] = []
@@ -52,7 +58,10 @@ def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
                 if tensor_of(child) is not None:
                     if id(child) not in model.tensors:
                         plain.append(inner)
-                elif _container_view(child, look(child)).kind in ("sequence", "mapping"):
+                elif _container_view(child, look(child)).kind in (
+                    "sequence",
+                    "mapping",
+                ):
                     loose += model.loose(child, inner)
     return UnseenParts(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
 
@@ -67,7 +76,9 @@ def _outermost_modules(checkpoint: Checkpoint) -> Iterator[tuple[str, Node]]:
 
 
 class _Model:
-    """One model: its registered modules by id with their names, and the tensors that they register."""
+    """One model: its registered modules by id with their names, and the tensors that
+    they register.
+    """
 
     def __init__(self, name: str, root: Node) -> None:
         self.modules: dict[int, tuple[str, View]] = {}
@@ -80,22 +91,36 @@ class _Model:
                 continue
             self.modules[id(node)] = (place, view)
             inner = _registered_children(view)
-            self.tensors.update(id(child) for key in ("_parameters", "_buffers") for _, child in inner[key])
+            self.tensors.update(
+                id(child)
+                for key in ("_parameters", "_buffers")
+                for _, child in inner[key]
+            )
 
     def loose(self, container: Node, place: str) -> Iterator[LooseModule]:
-        """The modules and Parameters in a plain container, and in the containers inside it."""
+        """The modules and Parameters in a plain container, and in the containers inside
+        it.
+        """
         todo = [(container, place, 0)]
         while todo and len(self._seen) < _VISITS:
             node, path, depth = todo.pop()
             tensor = tensor_of(node)
             if tensor is not None:
-                if tensor.is_parameter and id(node) not in self.tensors and id(node) not in self._seen:
+                if (
+                    tensor.is_parameter
+                    and id(node) not in self.tensors
+                    and id(node) not in self._seen
+                ):
                     self._seen.add(id(node))
-                    yield LooseModule(path, "parameter", "torch.nn.parameter.Parameter", 1, None)
+                    yield LooseModule(
+                        path, "parameter", "torch.nn.parameter.Parameter", 1, None
+                    )
                 continue
             view = look(node)
             view = _container_view(node, view)
-            if view.kind not in ("module", "sequence", "mapping") or (id(node) in self._seen):
+            if view.kind not in ("module", "sequence", "mapping") or (
+                id(node) in self._seen
+            ):
                 continue
             if view.kind == "module":
                 self._seen.add(id(node))
@@ -103,7 +128,9 @@ class _Model:
                 if module is not None:
                     yield module
             elif depth <= _DEPTH:
-                keys = view.keys if view.kind == "mapping" else range(len(view.children))
+                keys = (
+                    view.keys if view.kind == "mapping" else range(len(view.children))
+                )
                 items = zip(keys, view.children, strict=True)
                 below = [
                     (child, f"{path}[{_key_source(key, number)}]", depth + 1)
@@ -112,7 +139,9 @@ class _Model:
                 todo += reversed(below)
 
     def _loose_module(self, node: Node, view: View, path: str) -> LooseModule | None:
-        """Return the record of a module in a plain container, or None without parameters and buffers."""
+        """Return the record of a module in a plain container, or None without
+        parameters and buffers.
+        """
         inside = None
         lost = held = 0
         seen: set[int] = set()
@@ -121,17 +150,23 @@ class _Model:
                 continue
             seen.add(id(module))
             inner = _registered_children(own)
-            lost += sum(id(child) not in self.tensors for _, child in inner["_parameters"])
+            lost += sum(
+                id(child) not in self.tensors for _, child in inner["_parameters"]
+            )
             held += len(inner["_buffers"]) + len(inner["_parameters"])
             if id(module) in self.modules:
                 inside = inside or self.modules[id(module)][0]
         if not held:
             return None  # an activation
-        return LooseModule(path, "module", view.type, lost, None if lost or inside is None else inside)
+        return LooseModule(
+            path, "module", view.type, lost, None if lost or inside is None else inside
+        )
 
 
 def _modules_below(name: str, root: Node) -> Iterator[tuple[str, Node, View]]:
-    """Yield a module and those that are registered below it: name, node and view. One at a second place comes again, alone."""
+    """Yield a module and those that are registered below it: name, node and view. One
+    at a second place comes again, alone.
+    """
     seen: set[int] = set()
     todo = [(name, root)]
     while todo and len(seen) < _VISITS:
@@ -151,7 +186,9 @@ def _modules_below(name: str, root: Node) -> Iterator[tuple[str, Node, View]]:
 
 
 def _container_view(node: Node, view: View) -> View:
-    """The view of an object whose class derives from list, dict or tuple as one of these; else the view itself."""
+    """The view of an object whose class derives from list, dict or tuple as one of
+    these; else the view itself.
+    """
     if view.kind != "object" or type(node) is not Opaque:
         return view
     if node.items:
@@ -169,13 +206,21 @@ def _key_source(key: Node, number: int) -> str:
 
 
 def _registered_children(view: View) -> dict[str, list[tuple[str, Node]]]:
-    """Return the parameters, buffers and children of a module that are not None, by name."""
+    """Return the parameters, buffers and children of a module that are not None, by
+    name.
+    """
     state = dict(zip(view.keys, view.children, strict=True))
     registered: dict[str, list[tuple[str, Node]]] = {}
     for attribute in REGISTERED:
         inner = look(state.get(attribute))
-        pairs = zip(inner.keys, inner.children, strict=True) if inner.kind == "mapping" else ()
-        registered[attribute] = [(str(key), child) for key, child in pairs if child is not None]
+        pairs = (
+            zip(inner.keys, inner.children, strict=True)
+            if inner.kind == "mapping"
+            else ()
+        )
+        registered[attribute] = [
+            (str(key), child) for key, child in pairs if child is not None
+        ]
     return registered
 
 
@@ -202,7 +247,13 @@ def _hook_function(node: Node) -> Global | None:
         return None
     if node.class_name == "functools.partial":
         return next((arg for arg in node.args if type(arg) is Global), None)
-    if node.class_name.endswith(".getattr") and node.args and type(node.args[0]) is Opaque:
-        module, _, name = look(node.args[0]).type.rpartition(".")  # a method of an object
+    if (
+        node.class_name.endswith(".getattr")
+        and node.args
+        and type(node.args[0]) is Opaque
+    ):
+        module, _, name = look(node.args[0]).type.rpartition(
+            "."
+        )  # a method of an object
         return Global(module, name)
     return node.func if type(node.func) is Global else None

@@ -1,10 +1,11 @@
 """The parameters behind the numbers in an error of DDP.
 
-DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
-distributed.py `_build_params_for_reducer`): the order of the state dict, without buffers, each tied one once. Its error
-lists every parameter that got no gradient in the step, so all numbers of a rank are one question: a parameter without
-state never had a gradient, and is either frozen or among the numbers. A number has a name when every choice of frozen
-parameters that fits the file and the numbers agrees.
+DDP numbers the parameters that require a gradient in the order of `model.parameters()`
+(torch/nn/parallel/ distributed.py `_build_params_for_reducer`): the order of the state
+dict, without buffers, each tied one once. Its error lists every parameter that got no
+gradient in the step, so all numbers of a rank are one question: a parameter without
+state never had a gradient, and is either frozen or among the numbers. A number has a
+name when every choice of frozen parameters that fits the file and the numbers agrees.
 """
 
 from __future__ import annotations
@@ -40,17 +41,21 @@ _IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
 _NEVER = "no parameter with a gradient in an earlier step is among the numbers"
 _IN_ORDER = "the optimizer got model.parameters()"
 _EXACT = "the numbers are the parameters that never had a gradient"
-"""Both: none got its first gradient in that step, and none with an earlier gradient is among the numbers."""
+"""Both: none got its first gradient in that step, and none with an earlier gradient is
+among the numbers.
+"""
 _NOT_SORTED = "the names are in the order of the model, not of the alphabet"
 _NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 
 
 class Numbers(NamedTuple):
-    """Numbers of an error of DDP. `ranks` has the numbers of each rank; the rank is None where the text has none.
+    """Numbers of an error of DDP. `ranks` has the numbers of each rank; the rank is
+    None where the text has none.
 
-    They are `without` a gradient: all of them that the rank has. Of a `line` without the message around it that holds if
-    `find_unused_parameters` is off: else DDP lists what its search did not find (`found`). `some` may be any of them.
-    Parameters that were ready `twice` had a gradient.
+    They are `without` a gradient: all of them that the rank has. Of a `line` without
+    the message around it that holds if `find_unused_parameters` is off: else DDP lists
+    what its search did not find (`found`). `some` may be any of them. Parameters that
+    were ready `twice` had a gradient.
     """
 
     ranks: tuple[tuple[int | None, tuple[int, ...]], ...]
@@ -59,20 +64,31 @@ class Numbers(NamedTuple):
     @property
     def all(self) -> list[int]:
         """Every number once, in the order of the text."""
-        return list(dict.fromkeys(number for _, numbers in self.ranks for number in numbers))
+        return list(
+            dict.fromkeys(number for _, numbers in self.ranks for number in numbers)
+        )
 
 
-_LINE = re.compile(r"indices which did not receive grad for rank (\d{1,9}): ?((?:\d{1,12} )*\d{1,12})(?!\d)")
-_TWICE = re.compile(r"Parameter at index (\d{1,12})(?: with name (\S+))? has been marked as ready twice")
+_LINE = re.compile(
+    r"indices which did not receive grad for rank (\d{1,9}): ?((?:\d{1,12} "
+    r")*\d{1,12})(?!\d)"
+)
+_TWICE = re.compile(
+    r"Parameter at index (\d{1,12})(?: with name (\S+))? has been marked as ready twice"
+)
 
 
 _SEARCHED = "`find_unused_parameters=True` is enabled"
 _NOT_SEARCHED = "You can enable unused parameter detection"
-"""The words of DDP about its search for unused parameters (torch/csrc/distributed/c10d/reducer.cpp)."""
+"""The words of DDP about its search for unused parameters
+(torch/csrc/distributed/c10d/reducer.cpp).
+"""
 
 
 def pasted_numbers(text: str) -> Numbers | None:
-    """The numbers of a message of DDP, also of several ranks, or None where the text has none. The last of a rank counts."""
+    """The numbers of a message of DDP, also of several ranks, or None where the text
+    has none. The last of a rank counts.
+    """
     ranks: dict[int | None, tuple[int, ...]] = {}
     for match in _LINE.finditer(text):
         ranks[int(match[1])] = tuple(dict.fromkeys(map(int, match[2].split())))
@@ -88,7 +104,9 @@ def pasted_numbers(text: str) -> Numbers | None:
 
 
 def numbers(text: str) -> Numbers:
-    """The numbers of `6,7-9`, of `6 7 8 9`, or of a message of DDP. Raises UsageError."""
+    """The numbers of `6,7-9`, of `6 7 8 9`, or of a message of DDP. Raises
+    UsageError.
+    """
     pasted = pasted_numbers(text)
     if pasted is not None:
         return pasted
@@ -96,10 +114,14 @@ def numbers(text: str) -> Numbers:
     for part in re.split(r"[,\s]+", text.strip()):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         if match is None:
-            raise UsageError(f"--index {show(text, 60)}: not numbers", hint="as in 6,7-9")
+            raise UsageError(
+                f"--index {show(text, 60)}: not numbers", hint="as in 6,7-9"
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first >= _MOST:
-            raise UsageError(f"--index {show(part, 60)}: not a range", hint="as in 6,7-9")
+            raise UsageError(
+                f"--index {show(part, 60)}: not a range", hint="as in 6,7-9"
+            )
         parsed += range(first, last + 1)
     return Numbers(((None, tuple(dict.fromkeys(parsed))),))
 
@@ -107,8 +129,8 @@ def numbers(text: str) -> Numbers:
 class Numbered(NamedTuple):
     """A number and the tensors that it can be: none where these are too many to list.
 
-    `ranks` are the ranks that print it. `had_gradient` says of each tensor whether it had a gradient in an earlier step;
-    None means that the file cannot tell.
+    `ranks` are the ranks that print it. `had_gradient` says of each tensor whether it
+    had a gradient in an earlier step; None means that the file cannot tell.
     """
 
     number: int
@@ -120,8 +142,9 @@ class Numbered(NamedTuple):
 class Numbering(NamedTuple):
     """Parameters by their numbers: `rows` are those that were asked for.
 
-    DDP counts `least` to `parameters` parameters. A name follows from the file where a row has one tensor and
-    `assumes` is None; else it follows from what `assumes` says too.
+    DDP counts `least` to `parameters` parameters. A name follows from the file where a
+    row has one tensor and `assumes` is None; else it follows from what `assumes` says
+    too.
     """
 
     rows: tuple[Numbered, ...]
@@ -145,30 +168,41 @@ class Numbering(NamedTuple):
                     "name": row.entries[0].name if len(row.entries) == 1 else None,
                     "candidates": [entry.name for entry in row.entries],
                     "ranks": list(row.ranks),
-                    "had_gradient": row.had_gradient[0] if len({*row.had_gradient}) == 1 else None,
+                    "had_gradient": row.had_gradient[0]
+                    if len({*row.had_gradient}) == 1
+                    else None,
                 }
                 for row in self.rows
             ],
         }
 
 
-def numbered_parameters(survey: Survey, asked: Numbers, section: str | None = None) -> Numbering:
-    """The parameters of these numbers, or the tensors that each can be, with how sure that is.
+def numbered_parameters(
+    survey: Survey, asked: Numbers, section: str | None = None
+) -> Numbering:
+    """The parameters of these numbers, or the tensors that each can be, with how sure
+    that is.
 
-    Raises UsageError for a number that no parameter has, where no choice of frozen parameters fits, and where the
-    file keeps no order.
+    Raises UsageError for a number that no parameter has, where no choice of frozen
+    parameters fits, and where the file keeps no order.
     """
     checkpoint = survey.checkpoint
     if survey.record is not None and section in (None, survey.record.section.name):
         return _numbered_by_record(survey, asked, survey.record)
     model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
-    count = _by_parameters(survey, model) or _by_optimizer(survey, model) or _by_names(survey, model)
+    count = (
+        _by_parameters(survey, model)
+        or _by_optimizer(survey, model)
+        or _by_names(survey, model)
+    )
     for number in asked.all:
         _refuse_beyond(checkpoint, number, len(count.places))
     solved, assumes = _best_solution(count, asked)
     if solved is None:
-        listed = ", ".join(map(str, asked.all[:8])) + (" …" if len(asked.all) > 8 else "")
+        listed = ", ".join(map(str, asked.all[:8])) + (
+            " …" if len(asked.all) > 8 else ""
+        )
         raise UsageError(
             f"no choice of frozen parameters gives these numbers: {listed}",
             path=checkpoint.path,
@@ -177,11 +211,20 @@ def numbered_parameters(survey: Survey, asked: Numbers, section: str | None = No
     if not _is_module(model) and may_be_sorted(_names_by_dtype(model)):
         assumes = ", and ".join(filter(None, (_NOT_SORTED, assumes)))
     trust: Trust = count.trust if assumes is None else "likely"
-    sure = {candidates[0] for candidates in solved.candidates.values() if len(candidates) == 1}
+    sure = {
+        candidates[0]
+        for candidates in solved.candidates.values()
+        if len(candidates) == 1
+    }
     is_ordered = count.unordered is None or _IN_ORDER in (assumes or "")
     had = _had_gradients(survey, model, None if is_ordered else sure)
-    rows = [_numbered_row(survey, asked, number, solved.candidates[number], had) for number in asked.all]
-    return Numbering(tuple(rows), model, solved.most, trust, count.why, assumes, solved.least)
+    rows = [
+        _numbered_row(survey, asked, number, solved.candidates[number], had)
+        for number in asked.all
+    ]
+    return Numbering(
+        tuple(rows), model, solved.most, trust, count.why, assumes, solved.least
+    )
 
 
 def numbered_by_change(
@@ -191,12 +234,15 @@ def numbered_by_change(
     section: str | None = None,
     stepped: Set[str] = frozenset(),
 ) -> Numbering | None:
-    """The parameters of these numbers among those that are `unchanged` since an older save, or None if they do not fit.
+    """The parameters of these numbers among those that are `unchanged` since an older
+    save, or None if they do not fit.
 
-    The `stepped` are the same too, but the optimizer says that they had a gradient: they count as the changed ones do.
-    A parameter that changed had a gradient, so DDP counts it, and it is none of the numbers. Of the unchanged ones DDP
-    counts those that are not frozen, and each of these is a number. So the first number is the count of changed
-    parameters before it, the second is one more than that, and so on: this says between which changed ones each lies.
+    The `stepped` are the same too, but the optimizer says that they had a gradient:
+    they count as the changed ones do. A parameter that changed had a gradient, so DDP
+    counts it, and it is none of the numbers. Of the unchanged ones DDP counts those
+    that are not frozen, and each of these is a number. So the first number is the count
+    of changed parameters before it, the second is one more than that, and so on: this
+    says between which changed ones each lies.
 
     Raises UsageError where the file keeps no order.
     """
@@ -221,30 +267,57 @@ def numbered_by_change(
     for gap, numbers in wanted.items():
         is_exact = len(gaps[gap]) == len(numbers)
         for position, number in enumerate(numbers):
-            candidates[number] = (gaps[gap][position],) if is_exact else tuple(gaps[gap])
-    assumes = None if _is_module(model) or not may_be_sorted(_names_by_dtype(model)) else _NOT_SORTED
-    is_sure = not (assumes or doubt) and all(len(indices) == 1 for indices in candidates.values())
-    rows = [_numbered_row(survey, asked, number, candidates[number], {}) for number in asked.all]
+            candidates[number] = (
+                (gaps[gap][position],) if is_exact else tuple(gaps[gap])
+            )
+    assumes = (
+        None
+        if _is_module(model) or not may_be_sorted(_names_by_dtype(model))
+        else _NOT_SORTED
+    )
+    is_sure = not (assumes or doubt) and all(
+        len(indices) == 1 for indices in candidates.values()
+    )
+    rows = [
+        _numbered_row(survey, asked, number, candidates[number], {})
+        for number in asked.all
+    ]
     counted = changed + len(asked.all)
     same = sum(survey.tensors[index].name in stepped for index in order)
     why = f"{counted_noun(changed - same, 'parameter')} changed since the older save, "
     if same:
-        why += f"{same:,} {'is' if same == 1 else 'are'} the same although the optimizer stepped, "
+        why += (
+            f"{same:,} {'is' if same == 1 else 'are'} the same although the optimizer "
+            "stepped, "
+        )
     why += "and these did not"
     if doubt:
         why += f"; {doubt}"
-    return Numbering(tuple(rows), model, counted, "strong" if is_sure else "likely", why, assumes, counted)
+    return Numbering(
+        tuple(rows),
+        model,
+        counted,
+        "strong" if is_sure else "likely",
+        why,
+        assumes,
+        counted,
+    )
 
 
-def _ordered_parameters(survey: Survey, model: Section, unchanged: Set[str]) -> tuple[list[int], str]:
-    """Return the indices of the parameters in order, and why they are a guess: "" where they are none.
+def _ordered_parameters(
+    survey: Survey, model: Section, unchanged: Set[str]
+) -> tuple[list[int], str]:
+    """Return the indices of the parameters in order, and why they are a guess: "" where
+    they are none.
 
-    A buffer that is taken for a changed parameter would shift every number behind it, and so would the reverse. An
-    optimizer that holds as many parameters rules both out.
+    A buffer that is taken for a changed parameter would shift every number behind it,
+    and so would the reverse. An optimizer that holds as many parameters rules both out.
     """
     count = _by_parameters(survey, model) or _by_names(survey, model)
     every = [index for place in count.places for index in place.indices]
-    likely = [index for place in count.places if not place.out for index in place.indices]
+    likely = [
+        index for place in count.places if not place.out for index in place.indices
+    ]
     known = [index for index in likely if survey.roles[index].role == "parameter"]
     held = sum(len(_numbers_of(use, model)) for use in _uses_of_model(survey, model))
     for indices in (every, likely, known):
@@ -256,14 +329,23 @@ def _ordered_parameters(survey: Survey, model: Section, unchanged: Set[str]) -> 
     return likely, count.why if is_doubtful else ""
 
 
-def numbered_by_names(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:
-    """The parameters of these numbers, by the names that DDP prints too, or None if each model of the file lacks some.
+def numbered_by_names(
+    survey: Survey, asked: Numbers, names: Sequence[str]
+) -> Numbering | None:
+    """The parameters of these numbers, by the names that DDP prints too, or None if
+    each model of the file lacks some.
 
-    Both lists hold the same parameters, so the numbers in their order are the names in the order of the model.
+    Both lists hold the same parameters, so the numbers in their order are the names in
+    the order of the model.
     """
     for model in survey.candidates:
-        own = {unwrapped_name(name): index for name, index in zip(model.names(), model.indices, strict=True)}
-        indices = sorted({own[key] for name in names if (key := unwrapped_name(name)) in own})
+        own = {
+            unwrapped_name(name): index
+            for name, index in zip(model.names(), model.indices, strict=True)
+        }
+        indices = sorted(
+            {own[key] for name in names if (key := unwrapped_name(name)) in own}
+        )
         if len(indices) == len(names) == len(asked.all):
             had = _had_gradients(survey, model)
             rows = [
@@ -272,32 +354,55 @@ def numbered_by_names(survey: Survey, asked: Numbers, names: Sequence[str]) -> N
             ]
             counted = max(asked.all) + 1
             return Numbering(
-                tuple(rows), model, model.tensors, "certain", "DDP prints the names", None, counted
+                tuple(rows),
+                model,
+                model.tensors,
+                "certain",
+                "DDP prints the names",
+                None,
+                counted,
             )
     return None
 
 
 def _numbered_row(
-    survey: Survey, asked: Numbers, number: int, candidates: Sequence[int], had: dict[int, bool]
+    survey: Survey,
+    asked: Numbers,
+    number: int,
+    candidates: Sequence[int],
+    had: dict[int, bool],
 ) -> Numbered:
     entries = tuple(survey.tensors[index] for index in candidates)
-    ranks = tuple(rank for rank, numbers in asked.ranks if rank is not None and number in numbers)
-    return Numbered(number, entries, tuple(had.get(index) for index in candidates), ranks)
+    ranks = tuple(
+        rank for rank, numbers in asked.ranks if rank is not None and number in numbers
+    )
+    return Numbered(
+        number, entries, tuple(had.get(index) for index in candidates), ranks
+    )
 
 
-def _had_gradients(survey: Survey, model: Section, sure: Set[int] | None = None) -> dict[int, bool]:
-    """Tell of tensors whether they had a gradient in some step, where an optimizer says so.
+def _had_gradients(
+    survey: Survey, model: Section, sure: Set[int] | None = None
+) -> dict[int, bool]:
+    """Tell of tensors whether they had a gradient in some step, where an optimizer says
+    so.
 
-    Where only its order says which tensors had none, all of them must be among `sure`, the tensors that have a number.
-    Without `sure` the order is taken as the model's.
+    Where only its order says which tensors had none, all of them must be among `sure`,
+    the tensors that have a number. Without `sure` the order is taken as the model's.
     """
     had: dict[int, bool] = {}
     for use in _uses_of_model(survey, model):
         if not says_gradients(use):
             continue
         stateless = _stateless_numbers(use)
-        doubtful = by_order(survey.checkpoint, use.match) if sure is not None else frozenset[int]()
-        if sure is not None and all(use.match.indices[number] in sure for number in doubtful & stateless):
+        doubtful = (
+            by_order(survey.checkpoint, use.match)
+            if sure is not None
+            else frozenset[int]()
+        )
+        if sure is not None and all(
+            use.match.indices[number] in sure for number in doubtful & stateless
+        ):
             doubtful = frozenset()  # the numbers say the same as the order
         for number, index in enumerate(use.match.indices):
             if index is not None and number not in doubtful:
@@ -305,14 +410,15 @@ def _had_gradients(survey: Survey, model: Section, sure: Set[int] | None = None)
     return had
 
 
-# --- the numbers and the file are one question ------------------------------------------------------------------------
+# --- the numbers and the file are one question ----------------------------------------
 
 
 class _Place(NamedTuple):
     """A parameter in order: the tensors that it can be, and what it can be in the run.
 
-    It is live, so that DDP counts it, after a gradient (`had`), before its first one (`never`), or nobody knows
-    (`open`); or it is not counted: `frozen`, or no parameter at all (`out`). `outside` means live and in no optimizer.
+    It is live, so that DDP counts it, after a gradient (`had`), before its first one
+    (`never`), or nobody knows (`open`); or it is not counted: `frozen`, or no parameter
+    at all (`out`). `outside` means live and in no optimizer.
     """
 
     indices: tuple[int, ...]
@@ -327,9 +433,10 @@ class _Place(NamedTuple):
 class _Count(NamedTuple):
     """The parameters that DDP may count: `places` in order.
 
-    An optimizer holds `held` parameters, of which `stateless` have no state: each that counts is among the numbers.
-    Where each live parameter is in the optimizer, `slots` is sharper. `unordered` are the places if the order of the
-    optimizer may be another one, or None if it does not matter.
+    An optimizer holds `held` parameters, of which `stateless` have no state: each that
+    counts is among the numbers. Where each live parameter is in the optimizer, `slots`
+    is sharper. `unordered` are the places if the order of the optimizer may be another
+    one, or None if it does not matter.
     """
 
     places: Sequence[_Place]
@@ -347,15 +454,22 @@ class _Count(NamedTuple):
             return least, most
         least, most = max(least, self.held - self.stateless), min(most, self.held)
         if self.stateless and rules.is_complete:
-            # Those without state that count are numbers of every rank; with `never_only` there are no others.
+            # Those without state that count are numbers of every rank; with
+            # `never_only` there are no others.
             fit = len(set.intersection(*(set(numbers) for _, numbers in asked.ranks)))
             most = min(most, self.held - max(0, self.stateless - fit))
-            least = max(least, self.held - self.stateless + fit) if rules.never_only else least
+            least = (
+                max(least, self.held - self.stateless + fit)
+                if rules.never_only
+                else least
+            )
         return least, most
 
 
 class _Solved(NamedTuple):
-    """The tensors that each number can be, by number, and how many parameters DDP counts."""
+    """The tensors that each number can be, by number, and how many parameters DDP
+    counts.
+    """
 
     candidates: dict[int, tuple[int, ...]]
     least: int
@@ -363,7 +477,9 @@ class _Solved(NamedTuple):
 
 
 _ALL: dict[str, list[str]] = {"without": [], "line": [_NO_SEARCH], "some": [_COMPLETE]}
-"""Kinds of numbers that may be all parameters without a gradient -> the assumption of that."""
+"""Kinds of numbers that may be all parameters without a gradient -> the assumption of
+that.
+"""
 
 
 class _Rules(NamedTuple):
@@ -390,13 +506,18 @@ class _Rules(NamedTuple):
 
 
 def _best_solution(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
-    """The answer that names most numbers, or lists the fewest candidates, with the fewest assumptions as text."""
+    """The answer that names most numbers, or lists the fewest candidates, with the
+    fewest assumptions as text.
+    """
     best: tuple[tuple[int, int], _Solved, str | None] | None = None
     for rules in _rules_to_try(count, asked):
         solved = _solve_numbers(count, asked, rules)
         if solved is None:
             continue
-        sizes = [len(candidates) or len(count.places) for candidates in solved.candidates.values()]
+        sizes = [
+            len(candidates) or len(count.places)
+            for candidates in solved.candidates.values()
+        ]
         score = sizes.count(1), -sum(sizes)
         if best is None or score > best[0]:
             best = score, solved, rules.text(asked, count)
@@ -409,22 +530,31 @@ def _rules_to_try(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     """The assumptions that can matter, the weakest first."""
     tells = any(place.never for place in count.places) and asked.kind != "twice"
     complete = (False, True) if tells and asked.kind in _ALL else (False,)
-    inside = (False, True) if any(place.outside for place in count.places) else (count.held is not None,)
+    inside = (
+        (False, True)
+        if any(place.outside for place in count.places)
+        else (count.held is not None,)
+    )
     orders = (True,) if count.unordered is None else (False, True)
     for never_only, none_frozen in ((False, False), (True, False), (False, True)):
         if (never_only and not tells) or (
-            none_frozen and not any(place.open and place.frozen for place in count.places)
+            none_frozen
+            and not any(place.open and place.frozen for place in count.places)
         ):
             continue
         for in_order, in_optimizer, is_complete in product(orders, inside, complete):
             if not never_only or is_complete or asked.kind == "found":
-                yield _Rules(is_complete, in_optimizer, never_only, none_frozen, in_order)
+                yield _Rules(
+                    is_complete, in_optimizer, never_only, none_frozen, in_order
+                )
 
 
 def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
-    """Every choice of parameters that do not count, as sets of how many do not before each place.
+    """Every choice of parameters that do not count, as sets of how many do not before
+    each place.
 
-    Sets are integers: bit `f` stands for `f` parameters that do not count. Returns None where nothing fits.
+    Sets are integers: bit `f` stands for `f` parameters that do not count. Returns None
+    where nothing fits.
     """
     places = count.places
     if not rules.in_order and count.unordered is not None:
@@ -437,7 +567,8 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
     largest = max(asked.all)
     if largest >= total:
         return None
-    # Bit `total - number`, so that a shift by the place gives the counts that make the place that number.
+    # Bit `total - number`, so that a shift by the place gives the counts that make the
+    # place that number.
     in_all = _set_of(total - number for number in every)
     steps = [_rules_of_place(place, rules) for place in places]
 
@@ -453,7 +584,8 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
     def forward(number: int, before: int) -> int:
         return counted(number, before) | (before << 1 if steps[number][2] else 0)
 
-    # Every set is worked out twice, in blocks, so that a large model needs little memory.
+    # Every set is worked out twice, in blocks, so that a large model needs little
+    # memory.
     size = isqrt(total) + 1
     kept = [1]
     for first in range(0, total, size):
@@ -492,14 +624,23 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
 
 
 def _rules_of_place(place: _Place, rules: _Rules) -> tuple[bool | None, bool, bool]:
-    """Return three rules of a place: it counts only for a number of the error (None: it never counts), it counts only
-    for no number, and it may not count.
+    """Return three rules of a place: it counts only for a number of the error (None: it
+    never counts), it counts only for no number, and it may not count.
     """
     free = place.open or (place.outside and not rules.in_optimizer)
     had_free = place.had and not rules.never_only
-    stays = place.out or (place.frozen and not rules.none_frozen) or (place.outside and rules.in_optimizer)
+    stays = (
+        place.out
+        or (place.frozen and not rules.none_frozen)
+        or (place.outside and rules.in_optimizer)
+    )
     never_bound = place.never and rules.is_complete
-    if free or had_free or (place.never and not never_bound) or (place.had and never_bound):
+    if (
+        free
+        or had_free
+        or (place.never and not never_bound)
+        or (place.had and never_bound)
+    ):
         return False, False, stays
     if never_bound:
         return True, False, stays
@@ -527,11 +668,15 @@ def _bit_numbers(value: int) -> Iterator[int]:
         value ^= lowest
 
 
-# --- the tensors that may be parameters, and what the file says of them -----------------------------------------------
+# --- the tensors that may be parameters, and what the file says of them ---------------
 
 
-def _numbered_by_record(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
-    """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
+def _numbered_by_record(
+    survey: Survey, asked: Numbers, match: RecordMatch
+) -> Numbering:
+    """The parameters as a live model numbers them. Raises UsageError for one that it
+    does not have.
+    """
     checkpoint = survey.checkpoint
     record = match.record
     names = record.numbered
@@ -547,15 +692,50 @@ def _numbered_by_record(survey: Survey, asked: Numbers, match: RecordMatch) -> N
             )
         rows.append(_numbered_row(survey, asked, number, (index,), had))
     frozen = len(record.parameters) - len(names)
-    without = f", without {counted_noun(frozen, 'frozen or ignored parameter')}" if frozen else ""
-    why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
+    without = (
+        f", without {counted_noun(frozen, 'frozen or ignored parameter')}"
+        if frozen
+        else ""
+    )
+    why = (
+        "recorded by ckpt.snapshot"
+        if record.source == "snapshot"
+        else "the model that --model builds"
+    )
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
-    held = {facts.parameters for part in survey.sections if (facts := _optimizer_of(part)) is not None}
-    if record.source != "snapshot" and held and held.isdisjoint((len(names), len(record.parameters))):
-        assumes = f"the factory freezes what the run froze: the optimizer holds {min(held):,} parameters, this model {len(names):,}"
-        return Numbering(tuple(rows), match.section, len(names), "likely", why + without, assumes, len(names))
-    return Numbering(tuple(rows), match.section, len(names), "certain", why + without, None, len(names))
+    held = {
+        facts.parameters
+        for part in survey.sections
+        if (facts := _optimizer_of(part)) is not None
+    }
+    if (
+        record.source != "snapshot"
+        and held
+        and held.isdisjoint((len(names), len(record.parameters)))
+    ):
+        assumes = (
+            "the factory freezes what the run froze: the optimizer holds "
+            f"{min(held):,} parameters, this model {len(names):,}"
+        )
+        return Numbering(
+            tuple(rows),
+            match.section,
+            len(names),
+            "likely",
+            why + without,
+            assumes,
+            len(names),
+        )
+    return Numbering(
+        tuple(rows),
+        match.section,
+        len(names),
+        "certain",
+        why + without,
+        None,
+        len(names),
+    )
 
 
 def _optimizer_of(section: Section) -> Optimizer | None:
@@ -570,7 +750,9 @@ def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
             if count
             else "it has no parameters"
         )
-        raise UsageError(f"no parameter has the number {number}: {there}", path=checkpoint.path)
+        raise UsageError(
+            f"no parameter has the number {number}: {there}", path=checkpoint.path
+        )
 
 
 def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
@@ -580,19 +762,35 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     elif not checkpoint.traits.keeps_order:
         why = f"{checkpoint.traits.label} keeps no order"
     else:
-        why = None if _is_module(model) else disorder_reason(model.names(), _names_by_dtype(model))
+        why = (
+            None
+            if _is_module(model)
+            else disorder_reason(model.names(), _names_by_dtype(model))
+        )
     if why is not None:
         is_folder = checkpoint.members or checkpoint.traits.is_folder
-        hint = "ckpt.snapshot keeps it" if is_folder else "use the checkpoint that training saved"
-        raise UsageError(f"no number has a name: {why}", path=checkpoint.path, hint=hint)
+        hint = (
+            "ckpt.snapshot keeps it"
+            if is_folder
+            else "use the checkpoint that training saved"
+        )
+        raise UsageError(
+            f"no number has a name: {why}", path=checkpoint.path, hint=hint
+        )
 
 
 def _is_module(model: Section) -> bool:
-    """Tell whether modules list all of its tensors, so that names say nothing of their order.
+    """Tell whether modules list all of its tensors, so that names say nothing of their
+    order.
 
-    A dict of Parameters says what each is, and not the order. Tensors that no module registers have no number.
+    A dict of Parameters says what each is, and not the order. Tensors that no module
+    registers have no number.
     """
-    return all(entry.kind and entry.source != "Parameter" for entry in model.entries if entry.registered)
+    return all(
+        entry.kind and entry.source != "Parameter"
+        for entry in model.entries
+        if entry.registered
+    )
 
 
 def _names_by_dtype(model: Section) -> list[list[str]]:
@@ -615,26 +813,40 @@ def _parameter_order(survey: Survey, model: Section) -> list[int]:
 
 
 def _by_parameters(survey: Survey, model: Section) -> _Count | None:
-    """Return the count by the file itself: its modules and Parameters say which require a gradient."""
-    indices = [index for index in _parameter_order(survey, model) if survey.roles[index].role != "buffer"]
+    """Return the count by the file itself: its modules and Parameters say which require
+    a gradient.
+    """
+    indices = [
+        index
+        for index in _parameter_order(survey, model)
+        if survey.roles[index].role != "buffer"
+    ]
     tensors = [survey.tensors[index].tensor for index in indices]
     if not indices or not all(tensor.is_parameter for tensor in tensors):
         return None
     counted = [
-        index for index, tensor in zip(indices, tensors, strict=True) if tensor.requires_grad is not False
+        index
+        for index, tensor in zip(indices, tensors, strict=True)
+        if tensor.requires_grad is not False
     ]
     why = (
-        "the module lists its parameters" if _is_module(model) else "each parameter was saved as a Parameter"
+        "the module lists its parameters"
+        if _is_module(model)
+        else "each parameter was saved as a Parameter"
     )
     return _Count([_Place((index,), open=True) for index in counted], "certain", why)
 
 
 def _by_names(survey: Survey, model: Section) -> _Count:
-    """Return the count by names and dtypes, for a file without an optimizer of the model."""
+    """Return the count by names and dtypes, for a file without an optimizer of the
+    model.
+    """
     places = []
     for index in _parameter_order(survey, model):
         is_doubtful = survey.roles[index].role == "buffer"
-        places.append(_Place((index,), open=True, frozen=not is_doubtful, out=is_doubtful))
+        places.append(
+            _Place((index,), open=True, frozen=not is_doubtful, out=is_doubtful)
+        )
     why = (
         "some buffers are known only by their names"
         if any(place.out for place in places)
@@ -644,7 +856,8 @@ def _by_names(survey: Survey, model: Section) -> _Count:
 
 
 def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
-    """Return the count by the optimizers of a model: how many parameters they hold, and which had a gradient.
+    """Return the count by the optimizers of a model: how many parameters they hold, and
+    which had a gradient.
 
     A parameter without state may be frozen or unused. DDP counts only the unused one.
     """
@@ -654,9 +867,14 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     held = sum(map(len, numbers))
     if not mine or held > len(order):
         return None
-    if any(not use.match.models and any(slot.shape for slot in use.match.slots) for use in mine):
+    if any(
+        not use.match.models and any(slot.shape for slot in use.match.slots)
+        for use in mine
+    ):
         why = "the parameters of the optimizer do not fit the order of the model"
-        return _Count([_Place((index,), open=True, frozen=True) for index in order], "likely", why)
+        return _Count(
+            [_Place((index,), open=True, frozen=True) for index in order], "likely", why
+        )
     possible = _possible_states(mine)
     if possible is not None and len(set(order) & possible.keys()) < held:
         possible = None  # two optimizers that may hold the same parameters
@@ -668,16 +886,23 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     ]
     without = sum(map(len, stateless))
     inside = {index for use in mine for index in use.match.indices}
-    places = [_place_of_tensor(index, possible, is_exact or index in inside, telling) for index in order]
+    places = [
+        _place_of_tensor(index, possible, is_exact or index in inside, telling)
+        for index in order
+    ]
     why = (
         f"the optimizer holds as many parameters as the model ({held})"
         if is_exact
         else f"the optimizer holds {held} of the model's {len(order)} parameters"
     )
     if without:
-        why += f", and {without} of them had no gradient yet; DDP does not count those that are frozen"
+        why += (
+            f", and {without} of them had no gradient yet; DDP does not count those "
+            "that are frozen"
+        )
     is_ordered = without > 0 and any(
-        _is_ordered(survey, use, rows) for use, rows in zip(mine, stateless, strict=True)
+        _is_ordered(survey, use, rows)
+        for use, rows in zip(mine, stateless, strict=True)
     )
     return _Count(
         places,
@@ -696,7 +921,11 @@ def _is_ordered(survey: Survey, use: GradientUse, stateless: set[int]) -> bool:
     if match.by_name:
         return False
     ordered = by_order(survey.checkpoint, match)
-    return bool(ordered & stateless) if match.exact else bool(ordered) or None in match.indices
+    return (
+        bool(ordered & stateless)
+        if match.exact
+        else bool(ordered) or None in match.indices
+    )
 
 
 def _without_order(place: _Place) -> _Place:
@@ -705,7 +934,9 @@ def _without_order(place: _Place) -> _Place:
 
 
 def _numbers_of(use: GradientUse, model: Section) -> set[int]:
-    """The numbers of the parameters of an optimizer that belong to a model: all of them, but for a chain of models."""
+    """The numbers of the parameters of an optimizer that belong to a model: all of
+    them, but for a chain of models.
+    """
     match = use.match
     if not match.by_name and len(match.models) < 2:
         return set(range(len(match.slots)))
@@ -713,18 +944,30 @@ def _numbers_of(use: GradientUse, model: Section) -> set[int]:
         number
         for number, index in enumerate(match.indices)
         if (index is not None and index in model.indices)
-        or (index is None and match.candidates and any(i in model.indices for i in match.candidates[number]))
+        or (
+            index is None
+            and match.candidates
+            and any(i in model.indices for i in match.candidates[number])
+        )
     }
 
 
 def _place_of_tensor(
     index: int, possible: dict[int, set[bool]] | None, is_inside: bool, telling: bool
 ) -> _Place:
-    """A tensor by what the optimizers hold: `possible` says of tensors whether they may have state, or not."""
+    """A tensor by what the optimizers hold: `possible` says of tensors whether they may
+    have state, or not.
+    """
     states = {True, False} if possible is None else possible.get(index, set())
     is_outside = not is_inside
     if not telling:
-        return _Place((index,), open=bool(states), frozen=bool(states), outside=is_outside, out=is_outside)
+        return _Place(
+            (index,),
+            open=bool(states),
+            frozen=bool(states),
+            outside=is_outside,
+            out=is_outside,
+        )
     return _Place(
         (index,),
         had=True in states,
@@ -736,15 +979,26 @@ def _place_of_tensor(
 
 
 def _places_of_slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
-    """The parameters of the only optimizer in its own order, which is the model's where it has one group."""
-    if len(uses) != 1 or uses[0].match.by_name or uses[0].match.groups != 1 or len(uses[0].match.models) != 1:
+    """The parameters of the only optimizer in its own order, which is the model's where
+    it has one group.
+    """
+    if (
+        len(uses) != 1
+        or uses[0].match.by_name
+        or uses[0].match.groups != 1
+        or len(uses[0].match.models) != 1
+    ):
         return None
     use = uses[0]
     stateless = _stateless_numbers(use)
     places = []
     for number, index in enumerate(use.match.indices):
         indices = (
-            (index,) if index is not None else use.match.candidates[number] if use.match.candidates else ()
+            (index,)
+            if index is not None
+            else use.match.candidates[number]
+            if use.match.candidates
+            else ()
         )
         if not indices:
             return None
@@ -758,19 +1012,31 @@ def _places_of_slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place]
 
 
 def _uses_of_model(survey: Survey, model: Section) -> list[GradientUse]:
-    """Return the optimizers of a model. One that fits no order belongs to the only model."""
-    mine = [use for use in survey.uses if any(part.path == model.path for part in use.match.models)]
-    alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [model.path]
+    """Return the optimizers of a model. One that fits no order belongs to the only
+    model.
+    """
+    mine = [
+        use
+        for use in survey.uses
+        if any(part.path == model.path for part in use.match.models)
+    ]
+    alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [
+        model.path
+    ]
     return mine or (list(survey.uses) if alone else [])
 
 
 def _stateless_numbers(use: GradientUse) -> set[int]:
     """The numbers of the parameters that may never have had a gradient."""
-    return {number for number, slot in enumerate(use.match.slots) if not slot.has_state}.union(use.never)
+    return {
+        number for number, slot in enumerate(use.match.slots) if not slot.has_state
+    }.union(use.never)
 
 
 def _possible_states(uses: Sequence[GradientUse]) -> dict[int, set[bool]] | None:
-    """Return for each tensor whether a parameter of the optimizers that it can be has state, or None if that is unknown."""
+    """Return for each tensor whether a parameter of the optimizers that it can be has
+    state, or None if that is unknown.
+    """
     possible: dict[int, set[bool]] = {}
     for use in uses:
         stateless = _stateless_numbers(use)

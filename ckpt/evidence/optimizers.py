@@ -1,7 +1,10 @@
-"""The kind of an optimizer, from the names of its state, and how many parameters have state.
+"""The kind of an optimizer, from the names of its state, and how many parameters have
+state.
 
-`get_state_dict` of torch can flatten it: `state.NAME.exp_avg` and `param_groups.NAME.lr` for each parameter, in one
-dict (torch/distributed/checkpoint/state_dict.py `_flatten_optim_state_dict`). Here both are one.
+`get_state_dict` of torch can flatten it: `state.NAME.exp_avg` and
+`param_groups.NAME.lr` for each parameter, in one dict
+(torch/distributed/checkpoint/state_dict.py `_flatten_optim_state_dict`). Here both are
+one.
 """
 
 from __future__ import annotations
@@ -32,24 +35,32 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
 
 
 LOST_STATE = "ckpt_lost"
-"""The key of an optimizer that `ckpt salvage` wrote: the parameters of which state was lost. torch ignores it."""
+"""The key of an optimizer that `ckpt salvage` wrote: the parameters of which state was
+lost. torch ignores it.
+"""
 
 
 class Optimizer(NamedTuple):
-    """The state of one optimizer. It has `parameters` parameters, and `with_state` of them have state."""
+    """The state of one optimizer. It has `parameters` parameters, and `with_state` of
+    them have state.
+    """
 
     family: str | None
     parameters: int
     with_state: int
     rates: tuple[float, ...]
     has_begun: bool = True
-    """False where it has no state and is of a kind that has some after its first step."""
+    """False where it has no state and is of a kind that has some after its
+    first step.
+    """
     is_plain_sgd: bool = False
     """True for SGD without momentum, which never has state."""
 
 
 def optimizer_facts(section: Section) -> Optimizer | None:
-    """Return the content of an optimizer section, or None when it does not have torch's layout."""
+    """Return the content of an optimizer section, or None when it does not have torch's
+    layout.
+    """
     parts = parts_of(section.node)
     if "param_groups" not in parts or not ("state" in parts or groups_alone(parts)):
         return None
@@ -66,20 +77,33 @@ def optimizer_facts(section: Section) -> Optimizer | None:
         view = look(fields.get("params"))
         parameters += len(view.children) if view.kind == "sequence" else 0
         begins = begins or not ("betas" in fields or look(fields.get("momentum")).value)
-        is_plain = is_plain and "dampening" in fields and look(fields.get("momentum")).value == 0
+        is_plain = (
+            is_plain
+            and "dampening" in fields
+            and look(fields.get("momentum")).value == 0
+        )
         rate = (
             None if type(fields.get("lr")) is bool else counter(fields.get("lr"))
         )  # a number, or a tensor of one
         if rate is not None and rate not in rates:
             rates.append(rate)
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
-    return Optimizer(family, parameters, len(states), tuple(rates), begins or not parameters, is_plain)
+    return Optimizer(
+        family,
+        parameters,
+        len(states),
+        tuple(rates),
+        begins or not parameters,
+        is_plain,
+    )
 
 
 def parts_of(node: Node) -> dict[str | int, Node]:
-    """The parts of an optimizer by their keys, `state` and `param_groups` too where they are flattened.
+    """The parts of an optimizer by their keys, `state` and `param_groups` too where
+    they are flattened.
 
-    Each parameter of a flattened one is a group, for nothing tells which of them were one.
+    Each parameter of a flattened one is a group, for nothing tells which of them were
+    one.
     """
     rows = children_of(node)
     if not is_flattened([key for key, _ in rows]):
@@ -101,7 +125,9 @@ def parts_of(node: Node) -> dict[str | int, Node]:
 
 
 def _split_name_and_field(text: str, names: dict[str, Dict]) -> tuple[str, str]:
-    """The name of a parameter and the field of its state, which may have dots of its own (Shampoo)."""
+    """The name of a parameter and the field of its state, which may have dots of its
+    own (Shampoo).
+    """
     for name, field in cut_at_dots(text):
         if name in names:
             return name, field
@@ -118,7 +144,9 @@ def cut_at_dots(text: str) -> Iterator[tuple[str, str]]:
 
 
 def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | None:
-    """For a flattened optimizer what makes new keys: old names of parameters with new ones -> old keys with new ones."""
+    """For a flattened optimizer what makes new keys: old names of parameters with new
+    ones -> old keys with new ones.
+    """
     rows = children_of(node)
     if not is_flattened([key for key, _ in rows]):
         return None
@@ -154,14 +182,22 @@ def groups_alone(parts: dict[str | int, Node]) -> bool:
     Its empty state is missing, because files of names hold no empty dict.
     """
     groups = children_of(parts.get("param_groups"))
-    return bool(groups) and all("params" in dict(children_of(group)) for _, group in groups)
+    return bool(groups) and all(
+        "params" in dict(children_of(group)) for _, group in groups
+    )
 
 
 def named_parts(node: Node) -> list[Node]:
-    """The parts of an optimizer that name parameters: `state`, which may have names as keys, and the lists of names."""
+    """The parts of an optimizer that name parameters: `state`, which may have names as
+    keys, and the lists of names.
+    """
     parts = dict(children_of(node))
     nodes = [parts["state"]] if "state" in parts else []
     for _, group in children_of(parts.get("param_groups")):
         fields = dict(children_of(group))
-        nodes += [fields[name] for name in ("params", "param_names") if type(fields.get(name)) is list]
+        nodes += [
+            fields[name]
+            for name in ("params", "param_names")
+            if type(fields.get(name)) is list
+        ]
     return nodes

@@ -1,8 +1,8 @@
 """The order of a model, as far as names tell it.
 
-A state dict lists the children of each module as they were registered, and a list of modules counts from 0. A program
-that sorts by the alphabet puts `layers.10` before `layers.2`, and a bias before its weight. safetensors sorts so within
-each dtype.
+A state dict lists the children of each module as they were registered, and a list of
+modules counts from 0. A program that sorts by the alphabet puts `layers.10` before
+`layers.2`, and a bias before its weight. safetensors sorts so within each dtype.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _DIGITS = re.compile(r"[0-9]+")
 
 
-def disorder_reason(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> str | None:
-    """Return why names are in no order of a model, or None. `blocks` are the names of each dtype, in their order."""
+def disorder_reason(
+    names: Sequence[str], blocks: Sequence[Sequence[str]]
+) -> str | None:
+    """Return why names are in no order of a model, or None. `blocks` are the names of
+    each dtype, in their order.
+    """
     indices = {name: index for index, name in enumerate(names)}
     pairs = [
         (index, indices[f"{name[:-6]}bias"])
@@ -34,7 +38,11 @@ def disorder_reason(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> st
     if pairs and all(bias < weight for weight, bias in pairs):
         return _SORTED
     if all(map(_is_ascending, blocks)):
-        families = (children for block in blocks for children in _children_by_module(block).values())
+        families = (
+            children
+            for block in blocks
+            for children in _children_by_module(block).values()
+        )
         if not all(_is_ascending(_child_numbers(children)) for children in families):
             return _SORTED
     for parent, children in _children_by_module(names).items():
@@ -43,13 +51,19 @@ def disorder_reason(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> st
             continue  # the keys of a dict, or a list with modules that hold no tensors
         for first, second in pairwise(numbers):
             if second < first:
-                before, after = (show(f"{parent}{number}", 80) for number in (first, second))
-                return f"{before} stands before {after}, so the order of the model is lost"
+                before, after = (
+                    show(f"{parent}{number}", 80) for number in (first, second)
+                )
+                return (
+                    f"{before} stands before {after}, so the order of the model is lost"
+                )
     return None
 
 
 def may_be_sorted(blocks: Sequence[Sequence[str]]) -> bool:
-    """Tell whether so many names stand by the alphabet, in each dtype, that it is hardly the order of a model."""
+    """Tell whether so many names stand by the alphabet, in each dtype, that it is
+    hardly the order of a model.
+    """
     if not all(map(_is_ascending, blocks)):
         return False
     telling = {
@@ -63,7 +77,9 @@ def may_be_sorted(blocks: Sequence[Sequence[str]]) -> bool:
 
 
 def _children_by_module(names: Iterable[str]) -> dict[str, list[str]]:
-    """The children of each module, in the order of the names. A module is what its names begin with: `layers.0.`."""
+    """The children of each module, in the order of the names. A module is what its
+    names begin with: `layers.0.`.
+    """
     families: dict[str, dict[str, None]] = {}
     for name in names:
         begin = 0

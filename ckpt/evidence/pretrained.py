@@ -1,4 +1,6 @@
-"""The class of the model in a folder that transformers, diffusers or PEFT wrote, as its config says it."""
+"""The class of the model in a folder that transformers, diffusers or PEFT wrote, as its
+config says it.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +21,49 @@ _ADAPTER = LazyPattern(r"adapter_model\.(?:safetensors|bin)")
 
 
 def pretrained_class(checkpoint: Checkpoint) -> str | None:
-    """Return the class whose `from_pretrained` opens a folder, with its package: `transformers.LlamaForCausalLM`.
+    """Return the class whose `from_pretrained` opens a folder, with its package:
+    `transformers.LlamaForCausalLM`.
 
-    None where config.json was not written by the package, or names a class of the author's own code (`auto_map`).
+    None where config.json was not written by the package, or names a class of the
+    author's own code (`auto_map`).
     """
     config = dict(children_of(dict(children_of(checkpoint.root)).get("config")))
     if "auto_map" in config:
         return None
     for package, name, mark in (
-        ("transformers", _only_item(config.get("architectures")), "transformers_version"),
+        (
+            "transformers",
+            _only_item(config.get("architectures")),
+            "transformers_version",
+        ),
         ("diffusers", config.get("_class_name"), "_diffusers_version"),
     ):
-        if mark not in config or not isinstance(name, str) or not _CLASS.fullmatch(name):
+        if (
+            mark not in config
+            or not isinstance(name, str)
+            or not _CLASS.fullmatch(name)
+        ):
             continue
-        weights = [member.file for member in checkpoint.members if member.is_model or not member.key]
+        weights = [
+            member.file
+            for member in checkpoint.members
+            if member.is_model or not member.key
+        ]
         if weights and all(_WEIGHTS[package].fullmatch(file) for file in weights):
             return f"{package}.{name}"
     return None
 
 
 def base_of_adapter(checkpoint: Checkpoint) -> str | None:
-    """Return the base model that adapter_config.json names, empty where it names none; or None for what is no adapter of PEFT."""
+    """Return the base model that adapter_config.json names, empty where it names none;
+    or None for what is no adapter of PEFT.
+    """
     config = dict(children_of(dict(children_of(checkpoint.root)).get("adapter_config")))
-    weights = [member.file for member in checkpoint.members if member.is_model or not member.key]
+    weights = [
+        member.file
+        for member in checkpoint.members
+        if member.is_model or not member.key
+    ]
     if not isinstance(config.get("peft_type"), str) or not weights:
         return None
     if not all(_ADAPTER.fullmatch(file) for file in weights):
@@ -51,50 +73,80 @@ def base_of_adapter(checkpoint: Checkpoint) -> str | None:
 
 
 def merged_parts(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Return the names of lora_B of the merged layers that PEFT 0.2 wrote, each with its lora_A.
+    """Return the names of lora_B of the merged layers that PEFT 0.2 wrote, each with
+    its lora_A.
 
-    There lora_B is the weight of a grouped convolution, beside a lora_A of two axes. A layer of a convolution has three in both.
+    There lora_B is the weight of a grouped convolution, beside a lora_A of two axes. A
+    layer of a convolution has three in both.
     """
     parts: dict[str, str] = {}
     for name, shape in shapes.items():
         other = name.replace(".lora_B.", ".lora_A.")
-        if other != name and len(shape) == 3 and shape[2] == 1 and len(shapes.get(other, ())) == 2:
+        if (
+            other != name
+            and len(shape) == 3
+            and shape[2] == 1
+            and len(shapes.get(other, ())) == 2
+        ):
             parts[name] = other
     return parts
 
 
 def pipeline_class(checkpoint: Checkpoint) -> str | None:
-    """Return the class of the pipeline that model_index.json of diffusers names, or None for anything else."""
+    """Return the class of the pipeline that model_index.json of diffusers names, or
+    None for anything else.
+    """
     index = dict(children_of(dict(children_of(checkpoint.root)).get("model_index")))
     name = index.get("_class_name")
-    is_ours = "_diffusers_version" in index and isinstance(name, str) and _CLASS.fullmatch(name)
+    is_ours = (
+        "_diffusers_version" in index
+        and isinstance(name, str)
+        and _CLASS.fullmatch(name)
+    )
     return name if is_ours and isinstance(name, str) else None
 
 
 def pipeline_parts(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the parts of a pipeline that are models of diffusers and lie in the folder, each with its class."""
+    """Return the parts of a pipeline that are models of diffusers and lie in the
+    folder, each with its class.
+    """
     index = dict(children_of(dict(children_of(checkpoint.root)).get("model_index")))
     parts: dict[str, str] = {}
     for member in checkpoint.members:
         named = [item for _, item in children_of(index.get(member.key))]
-        if member.is_model and len(named) == 2 and named[0] == "diffusers" and isinstance(named[1], str):
+        if (
+            member.is_model
+            and len(named) == 2
+            and named[0] == "diffusers"
+            and isinstance(named[1], str)
+        ):
             parts[member.key] = named[1]
     return parts
 
 
 def pipeline_line(checkpoint: Checkpoint, path: str) -> str | None:
-    """Return the line that opens a pipeline of diffusers, or None where its parts have no variant in common."""
+    """Return the line that opens a pipeline of diffusers, or None where its parts have
+    no variant in common.
+    """
     name = pipeline_class(checkpoint)
-    found = [_VARIANT.search(member.file) for member in checkpoint.members if member.is_model]
+    found = [
+        _VARIANT.search(member.file) for member in checkpoint.members if member.is_model
+    ]
     variants = {"" if match is None else match[1] for match in found}
     if name is None or len(variants) != 1:
         return None
     (variant,) = variants
-    return f"diffusers.{name}.from_pretrained({path}" + (f', variant="{variant}")' if variant else ")")
+    return f"diffusers.{name}.from_pretrained({path}" + (
+        f', variant="{variant}")' if variant else ")"
+    )
 
 
-_VARIANT = LazyPattern(r"/(?:diffusion_pytorch_|pytorch_)?model\.(fp16|bf16|fp32|non_ema|ema)\.\w+$")
-"""The word between the name and the ending of a file of weights, which diffusers asks for."""
+_VARIANT = LazyPattern(
+    r"/(?:diffusion_pytorch_|pytorch_)?model\.(fp16|bf16|fp32|non_ema|ema)\.\w+$"
+)
+"""The word between the name and the ending of a file of weights, which diffusers asks
+for.
+"""
 
 
 def _only_item(listed: Node) -> Node:

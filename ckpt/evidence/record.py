@@ -1,7 +1,8 @@
-"""The record of a live model, which `ckpt.snapshot` leaves in a file and `--model` makes.
+"""The record of a live model, which `ckpt.snapshot` leaves in a file and `--model`
+makes.
 
-A record is columns of plain values under the key `ckpt`, so that `weights_only=True` loads it. Reading it trusts
-nothing: data with another layout is not a record.
+A record is columns of plain values under the key `ckpt`, so that `weights_only=True`
+loads it. Reading it trusts nothing: data with another layout is not a record.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ VERSION = 1
 
 
 class TensorRecord(NamedTuple):
-    """One tensor of a model. `gradient` is the norm of its gradient, None without a gradient."""
+    """One tensor of a model. `gradient` is the norm of its gradient, None without a
+    gradient.
+    """
 
     role: Literal["parameter", "buffer"]
     device: str
@@ -35,8 +38,8 @@ class TensorRecord(NamedTuple):
 
 
 class OptimizerRecord(NamedTuple):
-    """One optimizer: the names of its parameters in its order (None for a parameter of another model), which of them
-    have state, and their step counters.
+    """One optimizer: the names of its parameters in its order (None for a parameter of
+    another model), which of them have state, and their step counters.
 
     `fields` are the names of the state that it keeps per parameter.
     """
@@ -51,7 +54,8 @@ class OptimizerRecord(NamedTuple):
 
 
 class LooseModule(NamedTuple):
-    """A module or a Parameter in a plain list, tuple, dict or set of a module, at `place` (`blocks[0]`).
+    """A module or a Parameter in a plain list, tuple, dict or set of a module, at
+    `place` (`blocks[0]`).
 
     `registered` is the name under which it is registered elsewhere, or None.
     """
@@ -65,8 +69,9 @@ class LooseModule(NamedTuple):
 
 
 class ModelRecord(NamedTuple):
-    """The record of a model: its tensors under unwrapped state-dict names, its parameters in the order of
-    `model.parameters()`, its modules with their classes. A snapshot also records the gradients.
+    """The record of a model: its tensors under unwrapped state-dict names, its
+    parameters in the order of `model.parameters()`, its modules with their classes. A
+    snapshot also records the gradients.
     """
 
     source: Literal["snapshot", "model"]
@@ -89,7 +94,9 @@ class ModelRecord(NamedTuple):
     plain_tensors: tuple[str, ...] = ()
     """Tensors that are plain attributes of modules. Only for a live model."""
     twice: tuple[tuple[str, str], ...] = ()
-    """(a name, the other name) of modules that are registered under two names. Only for a live model."""
+    """(a name, the other name) of modules that are registered under two names. Only for
+    a live model.
+    """
 
     @property
     def has_gradients(self) -> bool:
@@ -101,15 +108,19 @@ class ModelRecord(NamedTuple):
 
     @property
     def numbered(self) -> tuple[str, ...]:
-        """The parameters that DDP numbers, in its order: those that require a gradient."""
+        """The parameters that DDP numbers, in its order: those that require a
+        gradient.
+        """
         return tuple(
             name
             for name in self.parameters
-            if name not in self.ignored and name in self.tensors and self.tensors[name].requires_grad
+            if name not in self.ignored
+            and name in self.tensors
+            and self.tensors[name].requires_grad
         )
 
 
-# --- to and from the plain values of a file ---------------------------------------------------------------------------
+# --- to and from the plain values of a file -------------------------------------------
 
 
 def record_columns(record: ModelRecord) -> dict[str, Json]:
@@ -127,7 +138,10 @@ def record_columns(record: ModelRecord) -> dict[str, Json]:
         },
         "parameters": list(record.parameters),
         "ignored": sorted(record.ignored),
-        "modules": {"name": list(record.modules), "class": list(record.modules.values())},
+        "modules": {
+            "name": list(record.modules),
+            "class": list(record.modules.values()),
+        },
         "optimizers": [
             {
                 "class": handed.cls,
@@ -144,7 +158,9 @@ def record_columns(record: ModelRecord) -> dict[str, Json]:
     }
 
 
-def _columns_of_rows(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[str, list[Json]]:
+def _columns_of_rows(
+    fields: Sequence[str], rows: Collection[tuple[Json, ...]]
+) -> dict[str, list[Json]]:
     """One list of values per field of the rows."""
     return {field: [row[place] for row in rows] for place, field in enumerate(fields)}
 
@@ -152,7 +168,11 @@ def _columns_of_rows(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) 
 def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
     """Return the record of a snapshot, or None for any other file."""
     container = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
-    if container is None or container.first != container.last or look(container.node).kind != "mapping":
+    if (
+        container is None
+        or container.first != container.last
+        or look(container.node).kind != "mapping"
+    ):
         return None
     node = container.node
     try:
@@ -201,16 +221,23 @@ def _parse_record(fields: dict[str | int, Node]) -> ModelRecord:
         tuple(_parse_column(fields.get("parameters"), str)),
         dict(
             zip(
-                _parse_column(modules.get("name"), str), _parse_column(modules.get("class"), str), strict=True
+                _parse_column(modules.get("name"), str),
+                _parse_column(modules.get("class"), str),
+                strict=True,
             )
         ),
         frozenset(_parse_column(fields.get("ignored"), str)),
         tuple(_parse_column(fields.get("wrappers"), str)),
-        tuple(_parse_optimizer(dict(children_of(node))) for node in _parse_items(fields.get("optimizers"))),
+        tuple(
+            _parse_optimizer(dict(children_of(node)))
+            for node in _parse_items(fields.get("optimizers"))
+        ),
         loose_modules,
         tuple(
             zip(
-                _parse_column(left_out.get("name"), str), _parse_column(left_out.get("why"), str), strict=True
+                _parse_column(left_out.get("name"), str),
+                _parse_column(left_out.get("why"), str),
+                strict=True,
             )
         ),
         _parse_scalar(fields.get("rank"), int),
@@ -237,7 +264,12 @@ def _parse_optimizer(fields: dict[str | int, Node]) -> OptimizerRecord:
         raise _NotOursError
     cls = _parse_scalar(fields.get("class"), str)
     return OptimizerRecord(
-        cls, names, has_state, steps, tuple(_parse_column(fields.get("fields"), str)), keeps_state
+        cls,
+        names,
+        has_state,
+        steps,
+        tuple(_parse_column(fields.get("fields"), str)),
+        keeps_state,
     )
 
 
@@ -249,7 +281,10 @@ def _parse_column(node: Node, kind: type[_T]) -> list[_T]:
 
 
 def _column_or_none(node: Node, kind: type[_T]) -> list[_T | None]:
-    return [None if item is None else _parse_scalar(item, kind) for item in _parse_items(node)]
+    return [
+        None if item is None else _parse_scalar(item, kind)
+        for item in _parse_items(node)
+    ]
 
 
 def _parse_items(node: Node) -> list[Node]:

@@ -1,8 +1,9 @@
 """Parameter or buffer: what the file says about each tensor, and with what evidence.
 
-Strongest first: the module, TorchScript's lists, Parameters and `param_names` (certain); siblings, dtypes, and the
-order of an optimizer when only one assignment fits (strong); well-known names (likely). Everything else is unknown;
-callers treat it as a parameter and say so.
+Strongest first: the module, TorchScript's lists, Parameters and `param_names`
+(certain); siblings, dtypes, and the order of an optimizer when only one assignment fits
+(strong); well-known names (likely). Everything else is unknown; callers treat it as a
+parameter and say so.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ Trust = Literal["certain", "strong", "likely", "none"]
 
 
 class Role(NamedTuple):
-    """The role of a tensor. `source` names the kind of evidence, `note` describes it."""
+    """The role of a tensor. `source` names the kind of evidence, `note`
+    describes it.
+    """
 
     role: RoleName
     trust: Trust
@@ -49,7 +52,9 @@ _CERTAIN = {
     "deepspeed": "by the list of buffers that DeepSpeed saved",
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
-_UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_UNKNOWN = Role(
+    "unknown", "none", "none", "a state dict does not say; treated as a parameter"
+)
 _FROZEN_NORM = Role(
     "unknown",
     "none",
@@ -59,7 +64,9 @@ _FROZEN_NORM = Role(
 _OTHER = Role("other", "none", "none", "outside the model")
 _NAMED = Role("parameter", "certain", "param_names", "named by the optimizer")
 _STATE = Role("optimizer", "certain", "section")
-_HANDED = Role("parameter", "certain", "optimizer", "a parameter of the optimizer in this file")
+_HANDED = Role(
+    "parameter", "certain", "optimizer", "a parameter of the optimizer in this file"
+)
 _LIKELY_BUFFERS = frozenset(
     [
         "position_ids",
@@ -80,32 +87,52 @@ _LIKELY_BUFFERS = frozenset(
     ]
 )
 _PARAMETERS = re.compile(
-    r"weight|bias|(?:weight|bias)_(?:(?:ih|hh|hr)\w*|orig)|in_proj_(?:weight|bias)|[qkv]_proj_weight|bias_[kv]|weight_g"
+    r"weight|bias|(?:weight|bias)_(?:(?:ih|hh|hr)\w*|orig)|in_proj_(?:weight|bias)"
+    r"|[qkv]_proj_weight|bias_[kv]|weight_g"
 )
-"""Names that the modules of torch give to parameters (torch/nn/modules). `weight_v` alone may be spectral_norm's."""
+"""Names that the modules of torch give to parameters (torch/nn/modules). `weight_v`
+alone may be spectral_norm's.
+"""
 _ADAPTED = frozenset(("lora_down", "hada_w1_a", "lokr_w1", "lokr_w1_a"))
 """Names beside the scale of an adapter's layer."""
 _OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
 _TOLD_BY_PARENT = _OUTSIDE | {"parametrizations"}
 """Modules whose weights are usually constants, such as the weights of classes."""
 _PACKED = frozenset(
-    ("scales", "scale", "zero_point", "qweight", "weight_scale", "weight_scale_inv", "weight_zero_point")
+    (
+        "scales",
+        "scale",
+        "zero_point",
+        "qweight",
+        "weight_scale",
+        "weight_scale_inv",
+        "weight_zero_point",
+    )
 )
 """Beside them a weight is quantized: frameworks disagree whether it is a parameter."""
 # Packed weights of quantized models are integers, but not ordinary buffers.
-_QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
+_QUANTIZED_NAMES = frozenset(
+    ("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales")
+)
 
 
 _BUFFERS = (
-    r"(?:^|\.)(?:\w+_constraint\.(?:lower|upper)_bound|\w+_prior\.(?!raw_)\w+|model_ema\.\w+|_codebook\.(?:embed|embed_avg"
-    r"|cluster_size|initted)|betas|log_one_minus_alphas_cumprod|alphas_cumprod(?:_prev|_next)?|lvlb_weights"
-    r"|sqrt_(?:one_minus_)?(?:recip_?|recipm1_)?alphas?\w*|posterior_(?:variance|log_variance_clipped|mean_coef[12]))$"
+    r"(?:^|\.)(?:\w+_constraint\.(?:lower|upper)_bound|\w+_prior\.(?!raw_)\w+"
+    r"|model_ema\.\w+|_codebook\.(?:embed|embed_avg"
+    r"|cluster_size|initted)|betas|log_one_minus_alphas_cumprod|alphas_cumprod(?:_prev"
+    r"|_next)?|lvlb_weights"
+    r"|sqrt_(?:one_minus_)?(?:recip_?|recipm1_)?alphas?\w*|posterior_(?:variance"
+    r"|log_variance_clipped|mean_coef[12]))$"
 )
-"""Buffers of GPyTorch (constraints, priors), diffusion models (schedules), LitEma and vector quantization."""
+"""Buffers of GPyTorch (constraints, priors), diffusion models (schedules), LitEma and
+vector quantization.
+"""
 
 
 class RecordMatch(NamedTuple):
-    """A record of a live model, the section of the file that it describes, and the indices of its tensors there."""
+    """A record of a live model, the section of the file that it describes, and the
+    indices of its tensors there.
+    """
 
     record: ModelRecord
     section: Section
@@ -113,11 +140,14 @@ class RecordMatch(NamedTuple):
 
     def known(self) -> dict[int, TensorRecord]:
         """Index of a tensor -> its row of the record."""
-        return {index: self.record.tensors[name] for name, index in self.indices.items()}
+        return {
+            index: self.record.tensors[name] for name, index in self.indices.items()
+        }
 
 
 class Evidence(NamedTuple):
-    """The role of each of `checkpoint.tensors`, in the same order, and the matches of the optimizers.
+    """The role of each of `checkpoint.tensors`, in the same order, and the matches of
+    the optimizers.
 
     `record` comes from a snapshot or a live model, if there is one.
     """
@@ -126,13 +156,18 @@ class Evidence(NamedTuple):
     matches: tuple[Match, ...]
     record: RecordMatch | None = None
     in_optimizer: Sequence[bool | None] = ()
-    """The answer for each tensor whether an optimizer in the file holds it. None means open."""
+    """The answer for each tensor whether an optimizer in the file holds it. None means
+    open.
+    """
 
 
 def find_roles(
-    checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None = None
+    checkpoint: Checkpoint,
+    sections: tuple[Section, ...],
+    model: ModelRecord | None = None,
 ) -> Evidence:
-    """Return what the file says about its tensors, also by the order and state of its optimizers.
+    """Return what the file says about its tensors, also by the order and state of its
+    optimizers.
 
     `model` is a live model. Raises UsageError when the model does not fit the file.
     """
@@ -147,7 +182,10 @@ def find_roles(
             roles[index] = Role(row.role, "certain", source, note)
     optimizers: tuple[Match, ...] = ()
     if any(section.kind == "optimizer" for section in sections):
-        sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
+        sure = [
+            role.role == "buffer" and role.trust in ("certain", "strong")
+            for role in roles
+        ]
         optimizers = matches(checkpoint, sections, sure, _parameters_of(match))
     if match is not None:
         several = len(match.record.optimizers) > 1
@@ -156,7 +194,10 @@ def find_roles(
             optimizers += (recorded(optimizer, name, match.section, match.indices),)
     for optimizer_match in optimizers:
         for number, tensor_index in enumerate(optimizer_match.indices):
-            if tensor_index is not None and roles[tensor_index].trust in ("likely", "none"):
+            if tensor_index is not None and roles[tensor_index].trust in (
+                "likely",
+                "none",
+            ):
                 trust: Trust = (
                     "certain"
                     if optimizer_match.by_name
@@ -164,7 +205,10 @@ def find_roles(
                     if _is_decided(optimizer_match, number)
                     else "likely"
                 )
-                note = f"parameter {number} of {optimizer_match.optimizer.name or 'the optimizer'}"
+                note = (
+                    f"parameter {number} of "
+                    f"{optimizer_match.optimizer.name or 'the optimizer'}"
+                )
                 roles[tensor_index] = Role("parameter", trust, "optimizer", note)
     held = _in_optimizer(checkpoint, optimizers)
     for tensor_index, role in enumerate(roles) if optimizers else ():
@@ -175,8 +219,12 @@ def find_roles(
     return Evidence(roles, optimizers, match, held)
 
 
-def _parameters_of(match: RecordMatch | None) -> tuple[Path, list[int], list[int]] | None:
-    """The section of a live model, its parameters in the order of the model, and those that require a gradient."""
+def _parameters_of(
+    match: RecordMatch | None,
+) -> tuple[Path, list[int], list[int]] | None:
+    """The section of a live model, its parameters in the order of the model, and those
+    that require a gradient.
+    """
     if match is None or match.record.source != "model":
         return None
     indices, record = match.indices, match.record
@@ -186,15 +234,21 @@ def _parameters_of(match: RecordMatch | None) -> tuple[Path, list[int], list[int
 
 
 def _is_decided(match: Match, number: int) -> bool:
-    """Tell whether more than a place in the order says which tensor a parameter of an optimizer is."""
+    """Tell whether more than a place in the order says which tensor a parameter of an
+    optimizer is.
+    """
     return match.exact or match.by_name or match.slots[number].shape is not None
 
 
-def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bool | None]:
-    """Tell for each tensor whether an optimizer in this file holds it, or a tensor that is tied to it.
+def _in_optimizer(
+    checkpoint: Checkpoint, matches: tuple[Match, ...]
+) -> list[bool | None]:
+    """Tell for each tensor whether an optimizer in this file holds it, or a tensor that
+    is tied to it.
 
-    None means open: outside of the models that the optimizers hold, and in a model of which an optimizer may hold another
-    tensor: while any parameter of one that holds some of it is unknown.
+    None means open: outside of the models that the optimizers hold, and in a model of
+    which an optimizer may hold another tensor: while any parameter of one that holds
+    some of it is unknown.
     """
     held: list[bool | None] = [None] * len(checkpoint.tensors)
     mine = {
@@ -220,20 +274,27 @@ def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bo
         is_closed = is_told and model.path not in open_models
         for index in model.indices:
             tensor = checkpoint.tensors[index].tensor
-            if index in mine or (isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views):
+            if index in mine or (
+                isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views
+            ):
                 held[index] = True
             elif is_closed and held[index] is None:
                 held[index] = False
     return held
 
 
-_SOURCES = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
+_SOURCES = {
+    "snapshot": ("snapshot", "recorded by ckpt.snapshot"),
+    "model": ("model", "built by --model"),
+}
 
 
 def _record_match(
     checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None
 ) -> RecordMatch | None:
-    """Return the record of the file when it is a snapshot, else of the live model, with its section."""
+    """Return the record of the file when it is a snapshot, else of the live model, with
+    its section.
+    """
     own = record_of(checkpoint)
     record = own or model  # a snapshot records everything that its model says
     if record is None:
@@ -245,16 +306,34 @@ def _record_match(
         ):
             continue
         names = section.names()
-        rules: tuple[Callable[[str], str], ...] = (str, unwrapped_name, unwrapping_rule(names, every=True))
+        rules: tuple[Callable[[str], str], ...] = (
+            str,
+            unwrapped_name,
+            unwrapping_rule(names, every=True),
+        )
         for of in rules:
-            indices = {of(name): section.first + number for number, name in enumerate(names)}
+            indices = {
+                of(name): section.first + number for number, name in enumerate(names)
+            }
             here = {name: indices[name] for name in record.tensors if name in indices}
             if best is None or len(here) > len(best.indices):
                 best = RecordMatch(record, section, here)
-    if model is not None and own is None and (best is None or 2 * len(best.indices) < len(model.tensors)):
-        lost = next((name for name in model.tensors if best is None or name not in best.indices), "")
+    if (
+        model is not None
+        and own is None
+        and (best is None or 2 * len(best.indices) < len(model.tensors))
+    ):
+        lost = next(
+            (
+                name
+                for name in model.tensors
+                if best is None or name not in best.indices
+            ),
+            "",
+        )
         raise UsageError(
-            f"not the model that --model builds: the file has {len(best.indices) if best else 0:,} of its"
+            "not the model that --model builds: the file has "
+            f"{len(best.indices) if best else 0:,} of its"
             f" {len(model.tensors):,} tensors and lacks {show(lost, 80)}",
             path=checkpoint.path,
         )
@@ -263,7 +342,8 @@ def _record_match(
             shape = checkpoint.tensors[index].tensor.shape
             if shape != record.shapes.get(name, shape):
                 raise UsageError(
-                    f"not the model that --model builds: {show(name, 80)} has shape {list(shape)} in the file"
+                    f"not the model that --model builds: {show(name, 80)} has shape "
+                    f"{list(shape)} in the file"
                     f" and {list(record.shapes[name])} in the model",
                     path=checkpoint.path,
                     hint="--arg K=V",
@@ -271,17 +351,22 @@ def _record_match(
     return best
 
 
-def _roles_by_sections(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
+def _roles_by_sections(
+    checkpoint: Checkpoint, sections: tuple[Section, ...]
+) -> list[Role]:
     roles = [_OTHER] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
         if section.kind == "optimizer":
             depth = len(section.path)
             roles[section.first : section.first + section.tensors] = [
-                _HANDED if _is_handed(entry.path[depth:]) else _STATE for entry in section.entries
+                _HANDED if _is_handed(entry.path[depth:]) else _STATE
+                for entry in section.entries
             ]
         elif section.kind in ("model", "ema"):
-            roles[section.first : section.first + section.tensors] = _model_roles(section, named)
+            roles[section.first : section.first + section.tensors] = _model_roles(
+                section, named
+            )
     index = 0
     for part in parts(checkpoint.tensors):
         for entry in () if isinstance(part, Entries) else part:
@@ -293,35 +378,56 @@ def _roles_by_sections(checkpoint: Checkpoint, sections: tuple[Section, ...]) ->
 
 
 def _is_handed(path: Path) -> bool:
-    """Tell whether a tensor in an optimizer is a parameter that its group holds, and no option such as a learning rate."""
+    """Tell whether a tensor in an optimizer is a parameter that its group holds, and no
+    option such as a learning rate.
+    """
     return path[:1] == ("param_groups",) and path[2:3] == ("params",)
 
 
 def _format_role(kind: str | None, source: str) -> Role:
-    """The role that the format itself gives. One that tells all parameters and buffers names the others too."""
+    """The role that the format itself gives. One that tells all parameters and buffers
+    names the others too.
+    """
     if kind is None:
         return Role(
-            "other", "certain", source, "neither a parameter nor a buffer of the program in this file"
+            "other",
+            "certain",
+            source,
+            "neither a parameter nor a buffer of the program in this file",
         )
-    return Role("parameter" if kind == "parameter" else "buffer", "certain", source, _CERTAIN[source])
+    return Role(
+        "parameter" if kind == "parameter" else "buffer",
+        "certain",
+        source,
+        _CERTAIN[source],
+    )
 
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     names, tensors = section.names(), looks_of(section.entries)
     numbers: dict[object, int] = {}
     look_of = {
-        tensor: numbers.setdefault((tensor.dtype.name, tensor.shape, not tensor.numel), len(numbers))
+        tensor: numbers.setdefault(
+            (tensor.dtype.name, tensor.shape, not tensor.numel), len(numbers)
+        )
         for tensor in dict.fromkeys(tensors)
     }
     looks = [look_of[tensor] for tensor in tensors]
     together: dict[str, list[Block]] = {}
     for block in name_blocks(names):
         together.setdefault(block.begin, []).append(block)
-    # A model repeats its layers: one that is alike inside has the roles of the one before.
+    # A model repeats its layers: one that is alike inside has the roles of the one
+    # before.
     layers: dict[tuple[object, ...], list[Role]] = {}
     roles = [_UNKNOWN] * len(names)
     for begin, here in together.items():
-        inside = tuple([name[len(begin) :] for _, first, last in here for name in names[first:last]])
+        inside = tuple(
+            [
+                name[len(begin) :]
+                for _, first, last in here
+                for name in names[first:last]
+            ]
+        )
         alike = tuple([look for _, first, last in here for look in looks[first:last]])
         key = (inside, alike, *_TOLD_BY_PARENT.intersection(begin.split(".")))
         layer = layers.get(key)
@@ -339,8 +445,11 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     return roles
 
 
-def _numbers_with_prefix(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
-    """Return the numbers of the names that begin with `begin`, as the name `number` does.
+def _numbers_with_prefix(
+    names: Sequence[str], begin: str, number: int
+) -> Sequence[int]:
+    """Return the numbers of the names that begin with `begin`, as the name `number`
+    does.
 
     They are neighbours, as a rule.
     """
@@ -355,7 +464,9 @@ def _numbers_with_prefix(names: Sequence[str], begin: str, number: int) -> Seque
 
 
 def role_alone(section: Section, number: int) -> Role:
-    """The role of the tensor `number` of a section, in a file without optimizers and records: its layer decides."""
+    """The role of the tensor `number` of a section, in a file without optimizers and
+    records: its layer decides.
+    """
     entry = section.entries[number]
     if entry.source is not None:
         return _format_role(entry.kind, entry.source)
@@ -368,10 +479,14 @@ def role_alone(section: Section, number: int) -> Role:
     layer = _numbers_with_prefix(names, begin, number)
     tensors = looks_of(section.entries)
     inside = [names[index][len(begin) :] for index in layer]
-    return _layer_roles(begin, inside, [tensors[index] for index in layer])[layer.index(number)]
+    return _layer_roles(begin, inside, [tensors[index] for index in layer])[
+        layer.index(number)
+    ]
 
 
-def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Role]:
+def _layer_roles(
+    begin: str, names: Sequence[str], tensors: Sequence[Tensor]
+) -> list[Role]:
     """The roles of the tensors whose names go on with `names` behind `begin`."""
     siblings: dict[str, list[str]] = {}
     for name in names:
@@ -390,25 +505,41 @@ def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) ->
 def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
     if {"running_mean", "running_var"} <= beside:
         if leaf in _BATCH_NORM:
-            return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
+            return Role(
+                "buffer", "strong", "batchnorm", "statistics of a normalization layer"
+            )
         if leaf in ("weight", "bias"):
             if "num_batches_tracked" in beside:
                 return Role(
-                    "parameter", "strong", "batchnorm", "beside the statistics of a normalization layer"
+                    "parameter",
+                    "strong",
+                    "batchnorm",
+                    "beside the statistics of a normalization layer",
                 )
             return _FROZEN_NORM
     if "parametrizations" in parent.split("."):
         if leaf.startswith("original"):
-            return Role("parameter", "strong", "parametrization", "the original of a parametrization")
+            return Role(
+                "parameter",
+                "strong",
+                "parametrization",
+                "the original of a parametrization",
+            )
         if leaf in ("_u", "_v"):
-            return Role("buffer", "strong", "spectral_norm", "a vector of spectral_norm")
+            return Role(
+                "buffer", "strong", "spectral_norm", "a vector of spectral_norm"
+            )
     for base in ("weight", "bias"):
         if f"{base}_orig" in beside and leaf in (f"{base}_u", f"{base}_v"):
             return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
         if {f"{base}_g", f"{base}_v"} <= beside and leaf in (f"{base}_g", f"{base}_v"):
-            return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
+            return Role(
+                "parameter", "strong", "weight_norm", f"{base}_g beside {base}_v"
+            )
     if extra_kind(leaf, tensor, beside) in ("thop", "torchstat"):
-        return Role("buffer", "strong", "profiler", "a counter that a profiler registered")
+        return Role(
+            "buffer", "strong", "profiler", "a counter that a profiler registered"
+        )
     kind = tensor.dtype.kind
     if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
         # Narrow integers may be the packed weights of a quantized model.
@@ -416,7 +547,9 @@ def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> 
         return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
     if leaf == "alpha" and not tensor.shape and not _ADAPTED.isdisjoint(beside):
         return Role("buffer", "likely", "name", "the scale of an adapter's layer")
-    if leaf.startswith(("hada_", "lokr_")) or (leaf == "dora_scale" and not _ADAPTED.isdisjoint(beside)):
+    if leaf.startswith(("hada_", "lokr_")) or (
+        leaf == "dora_scale" and not _ADAPTED.isdisjoint(beside)
+    ):
         return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
@@ -429,19 +562,26 @@ def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> 
             return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
         return _UNKNOWN
     if f"{leaf}_orig" in beside:
-        return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
+        return Role(
+            "buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed"
+        )
     if leaf == "bias" and is_mask(tensor.shape):
-        return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
+        return Role(
+            "buffer", "likely", "name", "a bias of this shape is usually a causal mask"
+        )
     is_packed = (
         not _PACKED.isdisjoint(beside) and tensor.dtype.bits > 8
     )  # an FP8 weight is a Parameter everywhere
     if is_packed or not tensor.numel:
-        return _UNKNOWN  # e3nn registers an empty buffer where a layer has no weight or bias
+        # e3nn registers an empty buffer where a layer has no weight or bias
+        return _UNKNOWN
     return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
 
 
 def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
-    """Names of parameters in optimizers: `param_names` (torch 2.6), or the keys of the state (FSDP)."""
+    """Names of parameters in optimizers: `param_names` (torch 2.6), or the keys of the
+    state (FSDP).
+    """
     names: set[str] = set()
     for section in sections:
         if section.kind != "optimizer":
@@ -449,10 +589,18 @@ def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
         parts = parts_of(section.node)
         state = parts.get("state")
         if state is not None:
-            names.update(key for key, _ in children_of(state) if isinstance(key, str) and "." in key)
+            names.update(
+                key
+                for key, _ in children_of(state)
+                if isinstance(key, str) and "." in key
+            )
         for _, group in children_of(parts.get("param_groups")):
             fields = dict(children_of(group))
             for key in ("param_names", "params"):
                 if key in fields and look(fields[key]).kind == "sequence":
-                    names.update(str(name) for _, name in children_of(fields[key]) if isinstance(name, str))
+                    names.update(
+                        str(name)
+                        for _, name in children_of(fields[key])
+                        if isinstance(name, str)
+                    )
     return frozenset(names)

@@ -1,7 +1,9 @@
-"""The tensors that hold codes, and those beside them that turn codes into values: scales, zero points, indices, tables.
+"""The tensors that hold codes, and those beside them that turn codes into values:
+scales, zero points, indices, tables.
 
-A name alone decides nothing: a model may call any parameter `scale`. A scale stands beside a tensor of codes, under the
-name that a writer of quantized weights gives it, in a shape and a dtype that fit the codes.
+A name alone decides nothing: a model may call any parameter `scale`. A scale stands
+beside a tensor of codes, under the name that a writer of quantized weights gives it, in
+a shape and a dtype that fit the codes.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 Part = Literal["scale", "zero point", "index", "table", "note", "input scale"]
-"""The role of a tensor beside codes. A table gives codes their values, a note says how they are packed.
+"""The role of a tensor beside codes. A table gives codes their values, a note says how
+they are packed.
 
 An `input scale` is about what a layer is given, and not about its weight.
 """
 
-_EIGHT_BITS = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
-_SCALE_TYPES = frozenset(("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu"))
+_EIGHT_BITS = frozenset(
+    ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+)
+_SCALE_TYPES = frozenset(
+    ("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu")
+)
 _BLOCK = 128
 """The rows and the columns of a block of DeepSeek-V3, which most others took over."""
 _PACKING = 8
@@ -36,13 +43,17 @@ Fits = Callable[[Tensor, Tensor], bool]
 
 
 def _is_grid(codes: Tensor, scale: Tensor) -> bool:
-    """Tell whether each element of a scale can stand for a block of the codes: for all of them, for a row, for a tile."""
+    """Tell whether each element of a scale can stand for a block of the codes: for all
+    of them, for a row, for a tile.
+    """
     if scale.numel == 1:
         return True
     mine, other = codes.shape, scale.shape
     if len(other) == 1:
         return other[0] in (mine[0], mine[-1])
-    return len(mine) == len(other) and all(0 < few <= many for few, many in zip(other, mine, strict=True))
+    return len(mine) == len(other) and all(
+        0 < few <= many for few, many in zip(other, mine, strict=True)
+    )
 
 
 def _is_packed_grid(codes: Tensor, scale: Tensor) -> bool:
@@ -51,12 +62,20 @@ def _is_packed_grid(codes: Tensor, scale: Tensor) -> bool:
         return True
     mine, other = codes.shape, scale.shape
     pairs = zip(other, mine, strict=False)
-    return len(mine) == len(other) and all(0 < few <= _PACKING * many for few, many in pairs)
+    return len(mine) == len(other) and all(
+        0 < few <= _PACKING * many for few, many in pairs
+    )
 
 
 def _is_tiled(codes: Tensor, scale: Tensor) -> bool:
-    """Tell whether a scale has one element for each block of 128 rows and 128 columns of the codes."""
-    tiles = _tiled_scale_shape(codes.shape, (_BLOCK, _BLOCK)) if len(codes.shape) >= 2 else ()
+    """Tell whether a scale has one element for each block of 128 rows and 128 columns
+    of the codes.
+    """
+    tiles = (
+        _tiled_scale_shape(codes.shape, (_BLOCK, _BLOCK))
+        if len(codes.shape) >= 2
+        else ()
+    )
     return scale.numel > 1 and scale.shape == tiles
 
 
@@ -66,20 +85,25 @@ def _is_last_dimension_less(codes: Tensor, scale: Tensor) -> bool:
 
 
 def _is_list(codes: Tensor, scale: Tensor) -> bool:
-    """Tell whether a scale is a list, of blocks of codes that are not told apart by rows."""
+    """Tell whether a scale is a list, of blocks of codes that are not told apart by
+    rows.
+    """
     return len(scale.shape) == 1
 
 
 def _is_table(codes: Tensor, scale: Tensor) -> bool:
-    """Tell whether a tensor is a matrix of scales of any size, beside codes that are listed in one column."""
+    """Tell whether a tensor is a matrix of scales of any size, beside codes that are
+    listed in one column.
+    """
     return len(scale.shape) in (1, 2)
 
 
 class Layout(NamedTuple):
     """The tensors of one way of writing quantized weights, by the ends of their names.
 
-    The name of the codes ends with `codes`; each key of `beside` is put in the place of that end. Any of `scales`
-    makes it this layout, where its shape and dtype fit; the others count only beside one.
+    The name of the codes ends with `codes`; each key of `beside` is put in the place of
+    that end. Any of `scales` makes it this layout, where its shape and dtype fit; the
+    others count only beside one.
     """
 
     label: str
@@ -105,11 +129,20 @@ _INPUTS: dict[str, Part] = dict.fromkeys(
     ),
     "input scale",
 )
-_ZEROS: dict[str, Part] = {"weight_zero_point": "zero point", "input_zero_point": "zero point"}
-_NOTES: dict[str, Part] = {"weight_shape": "note", "weight_g_idx": "index", "comfy_quant": "note"}
+_ZEROS: dict[str, Part] = {
+    "weight_zero_point": "zero point",
+    "input_zero_point": "zero point",
+}
+_NOTES: dict[str, Part] = {
+    "weight_shape": "note",
+    "weight_g_idx": "index",
+    "comfy_quant": "note",
+}
 _ALL = {**_INPUTS, **_ZEROS, **_NOTES}
 _ABSMAX = ".absmax"
-"""The end that bitsandbytes adds to the name of codes; they may lie in a tensor of any dtype."""
+"""The end that bitsandbytes adds to the name of codes; they may lie in a tensor of any
+dtype.
+"""
 _INTS = frozenset(("int8", "uint8", "int16", "uint16", "int32", "uint32"))
 _GPTQ: dict[str, Part] = {"qzeros": "zero point", "g_idx": "index"}
 _FOUR_BITS: dict[str, Part] = {
@@ -120,7 +153,11 @@ _FOUR_BITS: dict[str, Part] = {
     ".quant_state.bitsandbytes__fp4": "note",
 }
 _HQQ: dict[str, Part] = {
-    **{f"{start}{name}": "zero point" for start in ("", "meta.") for name in ("zero", "zero_q")},
+    **{
+        f"{start}{name}": "zero point"
+        for start in ("", "meta.")
+        for name in ("zero", "zero_q")
+    },
     **{f"{start}zero_scale": "scale" for start in ("", "meta.")},
 }
 
@@ -135,9 +172,13 @@ LAYOUTS: tuple[Layout, ...] = (
         is_packed=False,
     ),
     # Experts in one tensor.
-    Layout("FP8 with scales", "", _EIGHT_BITS, ("_scale_inv", "_scale"), is_packed=False),
+    Layout(
+        "FP8 with scales", "", _EIGHT_BITS, ("_scale_inv", "_scale"), is_packed=False
+    ),
     # The inference code of DeepSeek-V3.
-    Layout("FP8 with scales", "weight", _EIGHT_BITS, ("scale",), _is_tiled, is_packed=False),
+    Layout(
+        "FP8 with scales", "weight", _EIGHT_BITS, ("scale",), _is_tiled, is_packed=False
+    ),
     Layout(
         "NVFP4 with scales",
         "weight",
@@ -199,7 +240,14 @@ LAYOUTS: tuple[Layout, ...] = (
         beside={"weight_format": "note"},
         is_packed=False,
     ),
-    Layout("GPTQ with scales", "qweight", frozenset(("int32",)), ("scales",), _is_packed_grid, beside=_GPTQ),
+    Layout(
+        "GPTQ with scales",
+        "qweight",
+        frozenset(("int32",)),
+        ("scales",),
+        _is_packed_grid,
+        beside=_GPTQ,
+    ),
     Layout(
         "HQQ with scales",
         "W_q",
@@ -262,9 +310,15 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 """The layouts, the first that fits counts."""
 
-_TYPES = frozenset().union(*(layout.types for layout in LAYOUTS)) - {"bfloat16", "float16", "float32"}
+_TYPES = frozenset().union(*(layout.types for layout in LAYOUTS)) - {
+    "bfloat16",
+    "float16",
+    "float32",
+}
 LONE = "_scale_inv"
-"""The end of a name that no parameter has but a scale, also where its codes lie in another file."""
+"""The end of a name that no parameter has but a scale, also where its codes lie in
+another file.
+"""
 
 
 class Codes(NamedTuple):
@@ -276,7 +330,9 @@ class Codes(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """A tensor beside codes: its role, and the index of the codes, or None where they are not in the file."""
+    """A tensor beside codes: its role, and the index of the codes, or None where they
+    are not in the file.
+    """
 
     part: Part
     codes: int | None
@@ -290,9 +346,11 @@ class Config(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """The tensors of a checkpoint that hold codes, and those beside them, by their indices.
+    """The tensors of a checkpoint that hold codes, and those beside them, by their
+    indices.
 
-    `unpaired` are 8-bit floats without a scale in a file where others have one, or whose config says that they have.
+    `unpaired` are 8-bit floats without a scale in a file where others have one, or
+    whose config says that they have.
     """
 
     codes: dict[int, Codes]
@@ -301,7 +359,9 @@ class Scaled(NamedTuple):
     config: Config | None = None
 
     def group_of(self, index: int) -> int | None:
-        """The index of the codes that a tensor belongs to, or None: it takes both to know the values."""
+        """The index of the codes that a tensor belongs to, or None: it takes both to
+        know the values.
+        """
         if index in self.codes:
             return index
         row = self.beside.get(index)
@@ -312,7 +372,11 @@ class Scaled(NamedTuple):
         row = self.codes.get(index)
         if row is not None:
             return row.label
-        return "FP8, of which the scale is not in this file" if index in self.unpaired else None
+        return (
+            "FP8, of which the scale is not in this file"
+            if index in self.unpaired
+            else None
+        )
 
 
 NOTHING = Scaled({}, {})
@@ -323,12 +387,17 @@ _SHARD = LazyPattern(r"-\d{5}-of-\d{5}\.[\w.]+$")
 
 
 def is_shard(checkpoint: Checkpoint) -> bool:
-    """Tell whether a checkpoint is one numbered file of several, which was opened alone."""
+    """Tell whether a checkpoint is one numbered file of several, which was opened
+    alone.
+    """
     return not checkpoint.parts and _SHARD.search(checkpoint.path) is not None
 
 
-def find_scaled(entries: Sequence[Entry], config: Config | None = None, *, is_part: bool = False) -> Scaled:
-    """The codes among some tensors, and the tensors beside them. Looks at names, shapes and dtypes alone.
+def find_scaled(
+    entries: Sequence[Entry], config: Config | None = None, *, is_part: bool = False
+) -> Scaled:
+    """The codes among some tensors, and the tensors beside them. Looks at names, shapes
+    and dtypes alone.
 
     `is_part` says that more tensors are in other files.
     """
@@ -352,11 +421,18 @@ def find_scaled(entries: Sequence[Entry], config: Config | None = None, *, is_pa
             continue
         for layout in layouts.get(tensor.dtype.name, ()):
             stem = _name_stem(name, layout.codes)
-            scale = None if stem is None else _scale_of(stem, tensor, layout, places, looks)
+            scale = (
+                None if stem is None else _scale_of(stem, tensor, layout, places, looks)
+            )
             if stem is None or scale is None:
                 continue
-            codes[index] = Codes(_layout_label(layout, tensor, looks[scale]), scale, layout)
-            for ending, part in (*((end, "scale") for end in layout.scales), *layout.beside.items()):
+            codes[index] = Codes(
+                _layout_label(layout, tensor, looks[scale]), scale, layout
+            )
+            for ending, part in (
+                *((end, "scale") for end in layout.scales),
+                *layout.beside.items(),
+            ):
                 place = places.get(stem + ending)
                 if place is not None and place != index:
                     beside.setdefault(place, Beside(part, index))
@@ -365,16 +441,27 @@ def find_scaled(entries: Sequence[Entry], config: Config | None = None, *, is_pa
         del codes[index]  # 8-bit floats that scale others
     if has_lone:
         for name, index in places.items():
-            if name.endswith(LONE) and index not in beside and looks[index].dtype.name in _SCALE_TYPES:
+            if (
+                name.endswith(LONE)
+                and index not in beside
+                and looks[index].dtype.name in _SCALE_TYPES
+            ):
                 beside[index] = Beside("scale", None)
     is_sure = is_part or (config is not None and config.method in _METHODS)
-    return Scaled(codes, beside, tuple(_unscaled_matrices(looks, codes, beside, is_sure)), config)
+    return Scaled(
+        codes, beside, tuple(_unscaled_matrices(looks, codes, beside, is_sure)), config
+    )
 
 
 def _unscaled_matrices(
-    looks: Sequence[Tensor], codes: Mapping[int, Codes], beside: Mapping[int, Beside], is_sure: bool
+    looks: Sequence[Tensor],
+    codes: Mapping[int, Codes],
+    beside: Mapping[int, Beside],
+    is_sure: bool,
 ) -> Iterable[int]:
-    """Yield the matrices of 8-bit floats that have no scale, where it may be elsewhere, or must be."""
+    """Yield the matrices of 8-bit floats that have no scale, where it may be elsewhere,
+    or must be.
+    """
     if not is_sure and not any(row.label.startswith("FP8") for row in codes.values()):
         if not any(row.codes is None for row in beside.values()):
             return
@@ -384,12 +471,16 @@ def _unscaled_matrices(
                 yield index
 
 
-_METHODS = frozenset(("fp8", "fbgemm_fp8", "finegrained_fp8", "compressed-tensors", "modelopt", "mxfp8"))
+_METHODS = frozenset(
+    ("fp8", "fbgemm_fp8", "finegrained_fp8", "compressed-tensors", "modelopt", "mxfp8")
+)
 """Values of `quant_method` that give 8-bit floats a scale."""
 
 
 def _name_stem(name: str, ending: str) -> str | None:
-    """The name without the end of the name of codes, or None where it has another one."""
+    """The name without the end of the name of codes, or None where it has
+    another one.
+    """
     if not name.endswith(ending):
         return None
     stem = name[: len(name) - len(ending)]
@@ -398,7 +489,11 @@ def _name_stem(name: str, ending: str) -> str | None:
 
 
 def _scale_of(
-    stem: str, codes: Tensor, layout: Layout, places: Mapping[str, int], looks: Sequence[Tensor]
+    stem: str,
+    codes: Tensor,
+    layout: Layout,
+    places: Mapping[str, int],
+    looks: Sequence[Tensor],
 ) -> int | None:
     """The index of the tensor that scales codes, or None."""
     for ending in layout.scales:
@@ -406,14 +501,25 @@ def _scale_of(
         if index is None:
             continue
         scale = looks[index]
-        is_scale = isinstance(scale, TensorRef) and scale.numel > 0 and codes.numel > 0 and codes.shape
-        if is_scale and scale.dtype.name in layout.scale_types and layout.fits(codes, scale):
+        is_scale = (
+            isinstance(scale, TensorRef)
+            and scale.numel > 0
+            and codes.numel > 0
+            and codes.shape
+        )
+        if (
+            is_scale
+            and scale.dtype.name in layout.scale_types
+            and layout.fits(codes, scale)
+        ):
             return index
     return None
 
 
 def _layout_label(layout: Layout, codes: Tensor, scale: Tensor) -> str:
-    """The name of a layout; GPTQ and AWQ have the same names, and pack along another dimension."""
+    """The name of a layout; GPTQ and AWQ have the same names, and pack along another
+    dimension.
+    """
     if layout.codes == "qweight" and len(scale.shape) == len(codes.shape) == 2:
         return layout.label if codes.shape[1] == scale.shape[1] else "AWQ with scales"
     return layout.label
@@ -423,25 +529,35 @@ def config_of(checkpoint: Checkpoint) -> Config | None:
     """The `quantization_config` of the config.json in a folder, or None."""
     for member in checkpoint.members:
         if member.key == "config" and member.file.endswith("config.json"):
-            fields = _mapping_fields(_mapping_fields(member.checkpoint.root).get("quantization_config"))
+            fields = _mapping_fields(
+                _mapping_fields(member.checkpoint.root).get("quantization_config")
+            )
             method = fields.get("quant_method")
             if isinstance(method, str):
                 block = fields.get("weight_block_size")
                 sizes = block if type(block) is list and len(block) == 2 else []
                 numbers = [size for size in sizes if type(size) is int and size > 0]
-                return Config(method, (numbers[0], numbers[1]) if len(numbers) == 2 else None)
+                return Config(
+                    method, (numbers[0], numbers[1]) if len(numbers) == 2 else None
+                )
     return None
 
 
 def _mapping_fields(node: Node) -> dict[str, Node]:
-    return {str(key): child for key, child in children_of(node)} if look(node).kind == "mapping" else {}
+    return (
+        {str(key): child for key, child in children_of(node)}
+        if look(node).kind == "mapping"
+        else {}
+    )
 
 
-# --- for people -----------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------
 
 
 class Group(NamedTuple):
-    """The codes of one layout, by their indices, and the blocks that a scale stands for, where they are alike."""
+    """The codes of one layout, by their indices, and the blocks that a scale stands
+    for, where they are alike.
+    """
 
     label: str
     indices: tuple[int, ...]
@@ -462,19 +578,30 @@ def groups_of(scaled: Scaled, entries: Sequence[Entry]) -> list[Group]:
     block = None if scaled.config is None else scaled.config.block
     groups = []
     for label, indices in by_label.items():
-        rows = [(looks[index].shape, looks[scaled.codes[index].scale].shape) for index in indices]
+        rows = [
+            (looks[index].shape, looks[scaled.codes[index].scale].shape)
+            for index in indices
+        ]
         is_packed = any(scaled.codes[index].layout.is_packed for index in indices)
-        groups.append(Group(label, tuple(indices), "" if is_packed else _blocks_text(rows, block)))
+        groups.append(
+            Group(label, tuple(indices), "" if is_packed else _blocks_text(rows, block))
+        )
     return sorted(groups, key=lambda group: -len(group.indices))
 
 
 def _blocks_text(
-    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], block: tuple[int, int] | None
+    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+    block: tuple[int, int] | None,
 ) -> str:
-    """The elements that one element of a scale stands for, where this is the same for all tensors."""
+    """The elements that one element of a scale stands for, where this is the same for
+    all tensors.
+    """
     distinct = set(rows)
     tiles = block or (_BLOCK, _BLOCK)
-    if all(len(codes) > 1 and scale == _tiled_scale_shape(codes, tiles) for codes, scale in distinct):
+    if all(
+        len(codes) > 1 and scale == _tiled_scale_shape(codes, tiles)
+        for codes, scale in distinct
+    ):
         # A matrix that is smaller than a block does not show the size of the block.
         if block is not None or any(scale[-2:] != (1, 1) for _, scale in distinct):
             return f"blocks of {tiles[0]} x {tiles[1]}"
@@ -485,8 +612,12 @@ def _blocks_text(
     return ""
 
 
-def _tiled_scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
-    """The shape of a scale that has an element for each block of the last two dimensions."""
+def _tiled_scale_shape(
+    shape: tuple[int, ...], block: tuple[int, int]
+) -> tuple[int, ...]:
+    """The shape of a scale that has an element for each block of the last two
+    dimensions.
+    """
     return (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
 
 

@@ -1,7 +1,8 @@
-"""The kinds of the parts of a checkpoint: model, optimizer, scheduler, scaler, ema, rng, snapshot, other.
+"""The kinds of the parts of a checkpoint: model, optimizer, scheduler, scaler, ema,
+rng, snapshot, other.
 
-The structure decides first (a dict with `state` and `param_groups`, a mapping of dotted names to tensors, a pickled
-module), then well-known keys. Values never decide.
+The structure decides first (a dict with `state` and `param_groups`, a mapping of dotted
+names to tensors, a pickled module), then well-known keys. Values never decide.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ckpt.evidence.record import KEY, record_of
-from ckpt.model.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
+from ckpt.model.checkpoint import (
+    Checkpoint,
+    Container,
+    Entry,
+    keys_at,
+    looks_of,
+    names_of,
+)
 from ckpt.model.names import Globs, Path, dotted_name
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 
 OTHER_SHARE = 0.01
-"""A candidate with less than this share of the elements of the largest model (`{mean, std}`) is other."""
+"""A candidate with less than this share of the elements of the largest model (`{mean,
+std}`) is other.
+"""
 
 _KINDS = {
     **dict.fromkeys(("optimizer", "optimizers", "optim", "optims"), "optimizer"),
@@ -26,7 +36,9 @@ _KINDS = {
     **dict.fromkeys(("scaler", "scalers", "amp", "gradscaler"), "scaler"),
     **dict.fromkeys(("rng", "rngs", "random"), "rng"),
 }
-"""Words that give the kind of a part, when all other words of the key are in `_FILLING`."""
+"""Words that give the kind of a part, when all other words of the key are in
+`_FILLING`.
+"""
 _FILLING = frozenset(
     [
         "state",
@@ -45,18 +57,28 @@ _FILLING = frozenset(
     ]
 )
 _EMA = frozenset(("ema", "average", "averaged", "averaging", "shadow", "swa"))
-_WHOLE = frozenset(("state_dict", "model_state_dict", "model", "params", "weights", "net"))
-"""Keys that hold a model beside other things. A dict with such a key is not the model itself."""
+_WHOLE = frozenset(
+    ("state_dict", "model_state_dict", "model", "params", "weights", "net")
+)
+"""Keys that hold a model beside other things. A dict with such a key is not the model
+itself.
+"""
 _LIGHTNING = frozenset(("state_dict", "pytorch-lightning_version"))
-"""Keys at the root of a checkpoint of Lightning. It loads `state_dict`; callbacks keep other weights."""
+"""Keys at the root of a checkpoint of Lightning. It loads `state_dict`; callbacks keep
+other weights.
+"""
 _TENSOR_NAMES = (
-    r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
+    r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*"
+    r"|\w*_?(?:weight|bias)"
 )
 FLATTENED = ("state.", "param_groups.")
-"""The beginnings of the keys of a flattened optimizer: `state.NAME.exp_avg`, `param_groups.NAME.lr`."""
+"""The beginnings of the keys of a flattened optimizer: `state.NAME.exp_avg`,
+`param_groups.NAME.lr`.
+"""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MODEL = (
-    r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
+    r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator"
+    r"|discriminator|encoder|decoder|backbone"
     r"|state_dict|[gd])(?:_.*)?"
 )
 
@@ -71,7 +93,9 @@ class Totals:
     def both(self) -> tuple[int, int]:
         """(elements, bytes)."""
         looks = looks_of(self._entries)
-        ids = list(map(id, looks))  # most are the same object, and a tensor takes long to hash
+        ids = list(
+            map(id, looks)
+        )  # most are the same object, and a tensor takes long to hash
         distinct = dict(zip(ids, looks, strict=True))
         counts = [(distinct[key], count) for key, count in Counter(ids).items()]
         numel = sum([tensor.numel * count for tensor, count in counts])
@@ -79,7 +103,8 @@ class Totals:
 
 
 class Section(NamedTuple):
-    """A part of a checkpoint. All its `entries` are below `path`; `first` is the index of the first one.
+    """A part of a checkpoint. All its `entries` are below `path`; `first` is the index
+    of the first one.
 
     `node` is its node in the tree.
     """
@@ -117,7 +142,9 @@ class Section(NamedTuple):
     def is_flat(self) -> bool:
         """Tell whether all its tensors are one level below it, as in a state dict."""
         depth = len(self.path) + 1
-        return not self.is_module and len(keys_at(self.entries, depth)) == len(self.entries)
+        return not self.is_module and len(keys_at(self.entries, depth)) == len(
+            self.entries
+        )
 
     def names(self) -> list[str]:
         """The names of its tensors, relative to it."""
@@ -126,10 +153,16 @@ class Section(NamedTuple):
         return [name[begin:] for name in names] if self.path else names
 
     def selected(self, globs: Globs | None, path: str) -> Sequence[Entry]:
-        """Its entries that match by their names or those inside of it. Raises UsageError where none does."""
+        """Its entries that match by their names or those inside of it. Raises
+        UsageError where none does.
+        """
         if not globs:
             return self.entries
-        chosen = [row for row in self.entries if globs.match(row.name, self.relative(row.name))]
+        chosen = [
+            row
+            for row in self.entries
+            if globs.match(row.name, self.relative(row.name))
+        ]
         if not chosen:
             raise globs.refusal(self.names(), path)
         return chosen
@@ -156,14 +189,21 @@ def section_of(
 
 
 def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
-    """The parts of a checkpoint in file order, without overlap. A bare state dict is one section at the root."""
+    """The parts of a checkpoint in file order, without overlap. A bare state dict is
+    one section at the root.
+    """
     if checkpoint.declared is not None:
-        return tuple(section_of(checkpoint, *row) for row in checkpoint.declared.sections)
+        return tuple(
+            section_of(checkpoint, *row) for row in checkpoint.declared.sections
+        )
     finder = _Finder(checkpoint)
     sections = finder.find()
     if len(sections) == 1:  # nothing to compare it with
         return tuple(sorted(sections + finder.rest(sections), key=_tensor_span))
-    largest = max((section.numel for section in sections if section.kind in ("model", "ema")), default=0)
+    largest = max(
+        (section.numel for section in sections if section.kind in ("model", "ema")),
+        default=0,
+    )
     kept = [
         section
         for section in sections
@@ -186,10 +226,13 @@ class _Finder:
         self.models = {
             (member.key,) if member.key else ()
             for member in checkpoint.members
-            if member.is_model and all(len(entry.path) == 1 for entry in member.checkpoint.tensors)
+            if member.is_model
+            and all(len(entry.path) == 1 for entry in member.checkpoint.tensors)
         }
         """Paths of the weights in a folder whose layout says so."""
-        self._is_lightning = any(not row.path and _has_keys(row, _LIGHTNING) for row in self._containers[:1])
+        self._is_lightning = any(
+            not row.path and _has_keys(row, _LIGHTNING) for row in self._containers[:1]
+        )
         # Paths above an optimizer, such as a list of optimizers.
         self._above_optimizers = {
             row.path[:depth]
@@ -231,10 +274,14 @@ class _Finder:
         return sections
 
     def rest(self, chosen: list[Section]) -> list[Section]:
-        """A section for each top-level key with tensors outside the sections found, usually of the kind `other`."""
+        """A section for each top-level key with tensors outside the sections found,
+        usually of the kind `other`.
+        """
         taken = bytearray(len(self._checkpoint.tensors))
         for section in chosen:
-            taken[section.first : section.first + section.tensors] = b"\1" * section.tensors
+            taken[section.first : section.first + section.tensors] = (
+                b"\1" * section.tensors
+            )
         loose: dict[Path, list[int]] = {}
         index = taken.find(0)
         while index >= 0:
@@ -258,7 +305,9 @@ class _Finder:
         return sections
 
     def _kind(self, row: Container) -> str | None:
-        """Return the kind of a container that is a section, or None. Others may hold sections."""
+        """Return the kind of a container that is a section, or None. Others may hold
+        sections.
+        """
         if _is_optimizer(row):
             return "optimizer"
         if row.path and row.path[0] in self._checkpoint.copies:
@@ -277,31 +326,56 @@ class _Finder:
         return None
 
     def _loose_model(self, root: Container) -> Section | None:
-        """Return the weights that lie at the root beside an optimizer, as torchtitan saves them, or None."""
-        if () not in self._above_optimizers or root.type in ("list", "tuple") or not self._is_loose(root):
+        """Return the weights that lie at the root beside an optimizer, as torchtitan
+        saves them, or None.
+        """
+        if (
+            () not in self._above_optimizers
+            or root.type in ("list", "tuple")
+            or not self._is_loose(root)
+        ):
             return None
         rows = [
             index
             for index in range(root.first, root.last)
-            if len(path := self._checkpoint.tensors[index].path) == 1 and isinstance(path[0], str)
+            if len(path := self._checkpoint.tensors[index].path) == 1
+            and isinstance(path[0], str)
         ]
-        dots = sum("." in str(self._checkpoint.tensors[index].path[0]) for index in rows)
+        dots = sum(
+            "." in str(self._checkpoint.tensors[index].path[0]) for index in rows
+        )
         if not rows or 2 * dots < len(rows) or rows[-1] - rows[0] + 1 != len(rows):
             return None
-        return section_of(self._checkpoint, (), "", "model", rows[0], rows[-1] + 1, node=root.node)
+        return section_of(
+            self._checkpoint, (), "", "model", rows[0], rows[-1] + 1, node=root.node
+        )
 
     def _is_loose(self, root: Container) -> bool:
         """Tell whether an optimizer is a key of the root, and no key names a model."""
-        below = {row.path[0] for row in self._containers if len(row.path) == 1 and _is_optimizer(row)}
-        return bool(below) and _WHOLE.isdisjoint(root.keys) and root.path not in self.models
+        below = {
+            row.path[0]
+            for row in self._containers
+            if len(row.path) == 1 and _is_optimizer(row)
+        }
+        return (
+            bool(below)
+            and _WHOLE.isdisjoint(root.keys)
+            and root.path not in self.models
+        )
 
     def _kind_of_weights(self, path: Path) -> str:
         if self._is_lightning and path[:1] != ("state_dict",):
-            return "ema" if any(is_average(path[:depth]) for depth in range(1, len(path) + 1)) else "other"
+            return (
+                "ema"
+                if any(is_average(path[:depth]) for depth in range(1, len(path) + 1))
+                else "other"
+            )
         return "ema" if is_average(path) else "model"
 
     def _is_state_dict(self, row: Container) -> bool:
-        """Tell whether a container maps names to tensors, with dotted names or below a key for a model."""
+        """Tell whether a container maps names to tensors, with dotted names or below a
+        key for a model.
+        """
         depth = len(row.path) + 1
         entries = self._checkpoint.tensors[row.first : row.last]
         direct = keys_at(entries, depth)
@@ -314,7 +388,8 @@ class _Finder:
             return False
         if _says_model(row.path):
             return True
-        # Without dots and without a key above: {"weight": ..., "bias": ...} but not {"images": ..., "labels": ...}.
+        # Without dots and without a key above: {"weight": ..., "bias": ...} but not
+        # {"images": ..., "labels": ...}.
         alike = any(re.fullmatch(_TENSOR_NAMES, key) for key in direct)
         return not row.path and len(direct) == len(row.keys) and alike
 
@@ -324,21 +399,33 @@ class _Finder:
         The parts all hold tensors and are not sections.
         """
         depth = len(row.path)
-        if not _says_model(row.path) or row.type in ("list", "tuple") or row.path in self._above_optimizers:
+        if (
+            not _says_model(row.path)
+            or row.type in ("list", "tuple")
+            or row.path in self._above_optimizers
+        ):
             return False
-        parts = {entry.path[depth] for entry in self._checkpoint.tensors[row.first : row.last]}
+        parts = {
+            entry.path[depth]
+            for entry in self._checkpoint.tensors[row.first : row.last]
+        }
         return (
             len(parts) > 1
             and parts == set(row.keys)
-            and not any(part in _WHOLE or kind_of_key((part,)) or is_average((part,)) for part in parts)
+            and not any(
+                part in _WHOLE or kind_of_key((part,)) or is_average((part,))
+                for part in parts
+            )
         )
 
 
 def is_flattened(keys: Sequence[str | int]) -> bool:
-    """Tell whether these are the keys of a flattened optimizer, of one group at least."""
-    return all(isinstance(key, str) and key.startswith(FLATTENED) for key in keys) and any(
-        isinstance(key, str) and key.startswith(FLATTENED[1]) for key in keys
-    )
+    """Tell whether these are the keys of a flattened optimizer, of one group at
+    least.
+    """
+    return all(
+        isinstance(key, str) and key.startswith(FLATTENED) for key in keys
+    ) and any(isinstance(key, str) and key.startswith(FLATTENED[1]) for key in keys)
 
 
 def _is_optimizer(row: Container) -> bool:
@@ -359,7 +446,9 @@ def _key_words(key: object) -> list[str]:
 
 
 def kind_of_key(path: Path) -> str | None:
-    """The kind that the last key of a path names: `optimizer_states`, `lr_scheduler`, `rng_state`."""
+    """The kind that the last key of a path names: `optimizer_states`, `lr_scheduler`,
+    `rng_state`.
+    """
     if not path:
         return None
     words = [
@@ -372,5 +461,7 @@ def kind_of_key(path: Path) -> str | None:
 
 
 def is_average(path: Path) -> bool:
-    """Tell whether the last key of a path says that averages of weights lie below it."""
+    """Tell whether the last key of a path says that averages of weights lie
+    below it.
+    """
     return bool(path) and not _EMA.isdisjoint(_key_words(path[-1]))

@@ -1,7 +1,9 @@
-"""The renames of a mapping as people run them, one after the other: in an order, and so sharp, that they give its names.
+"""The renames of a mapping as people run them, one after the other: in an order, and so
+sharp, that they give its names.
 
-A mapping finds its rules one by one, each for the names that the ones before it left. A list of substitutions has no such
-memory: each runs on what the one before it made, and on every name. So the list is tried on all names before it is printed.
+A mapping finds its rules one by one, each for the names that the ones before it left. A
+list of substitutions has no such memory: each runs on what the one before it made, and
+on every name. So the list is tried on all names before it is printed.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ def order_renames(
     names: Sequence[str],
     make: Callable[[str, str], Rename],
 ) -> tuple[Rename, ...]:
-    """Return the renames of a mapping in an order, and so sharp, that their words give each name its partner's.
+    """Return the renames of a mapping in an order, and so sharp, that their words give
+    each name its partner's.
 
-    `partners` maps the names of the second side to the names of the first one, `names` are all of the first one. `make` makes
-    a rule of words. `is_exact` of each rule tells if all rules, as substitutions of all names, give exactly these names.
+    `partners` maps the names of the second side to the names of the first one, `names`
+    are all of the first one. `make` makes a rule of words. `is_exact` of each rule
+    tells if all rules, as substitutions of all names, give exactly these names.
     """
     if not renames or any(rename.kind not in ("start", "words") for rename in renames):
         return tuple(renames)
@@ -47,14 +51,22 @@ def order_renames(
     if chosen is None and words:
         chosen = _sharper_rules(start, pairs, make)
     if chosen is None:
-        chosen = next((order for order in orders if _gives_partners(order, pairs)), None)
+        chosen = next(
+            (order for order in orders if _gives_partners(order, pairs)), None
+        )
     if chosen is None:
         return _mark_exactness(renames, False)
-    return _mark_exactness(_with_counts(chosen, pairs, renames[0].of), is_exact(chosen, partners, names))
+    return _mark_exactness(
+        _with_counts(chosen, pairs, renames[0].of), is_exact(chosen, partners, names)
+    )
 
 
-def is_exact(renames: Sequence[Rename], partners: Mapping[str, str], names: Sequence[str]) -> bool:
-    """Tell whether the renames, as substitutions, give these names to these tensors, and one name to no two of all."""
+def is_exact(
+    renames: Sequence[Rename], partners: Mapping[str, str], names: Sequence[str]
+) -> bool:
+    """Tell whether the renames, as substitutions, give these names to these tensors,
+    and one name to no two of all.
+    """
     wanted = {old: new for new, old in partners.items()}
     rules = [_substitution_of(rename) for rename in renames]
     taken: set[str] = set()
@@ -62,7 +74,11 @@ def is_exact(renames: Sequence[Rename], partners: Mapping[str, str], names: Sequ
         new = name
         for rule in rules:
             new = rule(new)
-        if new in taken or wanted.get(name, new) != new or (name not in wanted and new in partners):
+        if (
+            new in taken
+            or wanted.get(name, new) != new
+            or (name not in wanted and new in partners)
+        ):
             return False
         taken.add(new)
     return True
@@ -81,7 +97,9 @@ def _substitution_of(rename: Rename) -> Callable[[str], str]:
 
 
 def _is_chain(renames: Sequence[Rename]) -> bool:
-    """Tell whether a rule of words changes what a rule before it made: right perhaps, and hard to read."""
+    """Tell whether a rule of words changes what a rule before it made: right perhaps,
+    and hard to read.
+    """
     made: list[str] = []
     for rename in renames:
         if rename.kind == "words":
@@ -93,7 +111,9 @@ def _is_chain(renames: Sequence[Rename]) -> bool:
 
 
 def _names_after_start(start: Rename | None, name: str) -> Iterator[str]:
-    """Yield the names that a tensor may have after a beginning was changed: a head keeps its own, or is outside of both."""
+    """Yield the names that a tensor may have after a beginning was changed: a head
+    keeps its own, or is outside of both.
+    """
     if start is None:
         yield name
         return
@@ -106,13 +126,17 @@ def _names_after_start(start: Rename | None, name: str) -> Iterator[str]:
 
 
 def _gives_partners(renames: Sequence[Rename], pairs: Pairs) -> bool:
-    """Tell whether the renames give each name its partner's, where a beginning may stay or go alone."""
+    """Tell whether the renames give each name its partner's, where a beginning may stay
+    or go alone.
+    """
     steps = [(rename, _substitution_of(rename)) for rename in renames]
     for old, new in pairs:
         names = {old}
         for rename, rule in steps:
             if rename.kind == "start":
-                names = {text for name in names for text in _names_after_start(rename, name)}
+                names = {
+                    text for name in names for text in _names_after_start(rename, name)
+                }
             else:
                 names = {rule(name) for name in names}
         if new not in names:
@@ -121,7 +145,9 @@ def _gives_partners(renames: Sequence[Rename], pairs: Pairs) -> bool:
 
 
 def _with_counts(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Rename]:
-    """Return the renames, a rename of words with the number of names that it changes."""
+    """Return the renames, a rename of words with the number of names that it
+    changes.
+    """
     names = [old for old, _ in pairs]
     counted = []
     for rename in renames:
@@ -135,13 +161,15 @@ def _with_counts(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Renam
     return counted
 
 
-# --- sharper rules ----------------------------------------------------------------------------------------------------
+# --- sharper rules --------------------------------------------------------------------
 
 
 def _sharper_rules(
     start: Rename | None, pairs: Pairs, make: Callable[[str, str], Rename]
 ) -> tuple[Rename, ...] | None:
-    """Rules of the parts that differ alone, with as few parts before them as make the list right; None without such a list."""
+    """Rules of the parts that differ alone, with as few parts before them as make the
+    list right; None without such a list.
+    """
     runs: dict[tuple[str, str], None] = {}
     for old, new in pairs:
         begun = list(_names_after_start(start, old))
@@ -153,7 +181,12 @@ def _sharper_rules(
         runs["#".join(one[::2]), "#".join(two[::2])] = None
     fallback = None
     for width in range(_WIDEST + 1):
-        rules = [make(*pair) for pair in dict.fromkeys(_differing_run(one, two, width) for one, two in runs)]
+        rules = [
+            make(*pair)
+            for pair in dict.fromkeys(
+                _differing_run(one, two, width) for one, two in runs
+            )
+        ]
         ordered = _order_rules(rules) if 0 < len(rules) <= _MOST else None
         if ordered is None:
             continue
@@ -166,7 +199,9 @@ def _sharper_rules(
 
 
 def _differing_run(one: str, two: str, width: int) -> tuple[str, str]:
-    """The parts in which two templates differ, with up to `width` parts before them, and none of the two empty."""
+    """The parts in which two templates differ, with up to `width` parts before them,
+    and none of the two empty.
+    """
     mine, other = one.split("."), two.split(".")
     first = last = 0
     least = min(len(mine), len(other))
@@ -180,11 +215,15 @@ def _differing_run(one: str, two: str, width: int) -> tuple[str, str]:
             first -= 1
         else:
             last -= 1
-    return ".".join(mine[first : len(mine) - last]), ".".join(other[first : len(other) - last])
+    return ".".join(mine[first : len(mine) - last]), ".".join(
+        other[first : len(other) - last]
+    )
 
 
 def _order_rules(rules: Sequence[Rename]) -> list[Rename] | None:
-    """Return the rules, each before any other whose result it would change, or None if two would change each other's."""
+    """Return the rules, each before any other whose result it would change, or None if
+    two would change each other's.
+    """
     substitutes = [_substitution_of(rule) for rule in rules]
     made = [rule.two.replace("#", "0") for rule in rules]
     # A rule waits for those that would change what it makes.
@@ -198,7 +237,11 @@ def _order_rules(rules: Sequence[Rename]) -> list[Rename] | None:
     ]
     order: list[int] = []
     while len(order) < len(rules):
-        free = [number for number in range(len(rules)) if number not in order and before[number] <= {*order}]
+        free = [
+            number
+            for number in range(len(rules))
+            if number not in order and before[number] <= {*order}
+        ]
         if not free:
             return None
         order += free

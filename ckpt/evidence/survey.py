@@ -1,4 +1,6 @@
-"""The survey of what a checkpoint says about itself. Each property is computed once, at its first use."""
+"""The survey of what a checkpoint says about itself. Each property is computed once, at
+its first use.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,14 @@ _LOOSE = frozenset(("dict", "OrderedDict", "defaultdict", "list", "tuple"))
 class Survey:
     """A checkpoint with its parts, roles and gradients, and how to load it.
 
-    `model` is the record of a live model. What uses it raises UsageError when it does not fit the file. Step counters
-    are read, and small moments of parameters that lag behind; no other tensor data.
+    `model` is the record of a live model. What uses it raises UsageError when it does
+    not fit the file. Step counters are read, and small moments of parameters that lag
+    behind; no other tensor data.
     """
 
-    def __init__(self, checkpoint: Checkpoint, model: ModelRecord | None = None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, model: ModelRecord | None = None
+    ) -> None:
         self.checkpoint = checkpoint
         self.model = model
 
@@ -46,7 +51,7 @@ class Survey:
     def tensors(self) -> Sequence[Entry]:
         return self.checkpoint.tensors
 
-    # --- parts ------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -61,93 +66,152 @@ class Survey:
     @property
     def main(self) -> list[Section]:
         """The models, or their averages where these are all that there is."""
-        return self.models or [section for section in self.sections if section.kind == "ema"]
+        return self.models or [
+            section for section in self.sections if section.kind == "ema"
+        ]
 
     @property
     def parameters(self) -> list[int]:
-        """The indices of the parameters of the models, or of their averages where these are all that there is."""
+        """The indices of the parameters of the models, or of their averages where these
+        are all that there is.
+        """
         return self._with_role("parameter")
 
     @property
     def unknown(self) -> list[int]:
-        """The indices of the tensors of the models that may be parameters or buffers."""
+        """The indices of the tensors of the models that may be parameters or
+        buffers.
+        """
         return self._with_role("unknown")
 
     @property
     def weight_indices(self) -> list[int]:
-        """The indices of the parameters, and of `unknown` if most bytes are there: packed weights beside their scales."""
+        """The indices of the parameters, and of `unknown` if most bytes are there:
+        packed weights beside their scales.
+        """
         parameters, unknown = self.parameters, self.unknown
         looks = looks_of(self.tensors)
-        sizes = [sum([looks[index].nbytes for index in indices]) for indices in (parameters, unknown)]
+        sizes = [
+            sum([looks[index].nbytes for index in indices])
+            for indices in (parameters, unknown)
+        ]
         return parameters if sizes[0] >= sizes[1] else [*parameters, *unknown]
 
     def count_elements(self, indices: Sequence[int]) -> int:
-        """Return the number of elements of some tensors. One that is tied counts once, as in `model.parameters()`."""
+        """Return the number of elements of some tensors. One that is tied counts once,
+        as in `model.parameters()`.
+        """
         looks = looks_of(self.tensors)
         if len(self.checkpoint.storages) >= len(self.tensors):  # no two share a storage
             return sum([looks[index].numel for index in indices])
         views: dict[object, int] = {}
         for index in indices:
             tensor = self.tensors[index].tensor
-            views[tensor.view if isinstance(tensor, TensorRef) else index] = tensor.numel
+            views[tensor.view if isinstance(tensor, TensorRef) else index] = (
+                tensor.numel
+            )
         return sum(views.values())
 
     def _with_role(self, role: str) -> list[int]:
         roles = self.roles
-        return [index for section in self.main for index in section.indices if roles[index].role == role]
+        return [
+            index
+            for section in self.main
+            for index in section.indices
+            if roles[index].role == role
+        ]
 
     def section_name(self, name: str) -> str:
-        """Return the name of a section as it is asked for: `.` is the root, as in a path, unless a section is called so."""
-        is_root = name == ROOT and all(section.name != ROOT for section in self.sections)
+        """Return the name of a section as it is asked for: `.` is the root, as in a
+        path, unless a section is called so.
+        """
+        is_root = name == ROOT and all(
+            section.name != ROOT for section in self.sections
+        )
         return "" if is_root else name
 
     def section(self, name: str) -> Section:
-        """The section with this name, or the one that is the same object. Raises UsageError with the nearest names."""
-        same = next((row.same_as for row in self.checkpoint.values if row.name == name and row.same_as), None)
+        """The section with this name, or the one that is the same object. Raises
+        UsageError with the nearest names.
+        """
+        same = next(
+            (
+                row.same_as
+                for row in self.checkpoint.values
+                if row.name == name and row.same_as
+            ),
+            None,
+        )
         for wanted in (self.section_name(name), same):
             for section in self.sections:
                 if section.name == wanted:
                     return section
         names = [section.name for section in self.sections]
         listed = and_more(
-            [show(other, 60) or "(the root)" for other in nearest_names(name, names) or names], 8
+            [
+                show(other, 60) or "(the root)"
+                for other in nearest_names(name, names) or names
+            ],
+            8,
         )
-        raise UsageError(f"no section {name}", path=self.path, hint=f"sections: {listed or 'none'}")
+        raise UsageError(
+            f"no section {name}", path=self.path, hint=f"sections: {listed or 'none'}"
+        )
 
     def weights(self, name: str | None) -> list[Section]:
-        """The sections of weights, averaged ones too, or the named one. Raises UsageError without any."""
+        """The sections of weights, averaged ones too, or the named one. Raises
+        UsageError without any.
+        """
         if name is not None:
             return [self.section(name)]
-        chosen = [section for section in self.sections if section.kind in ("model", "ema")]
+        chosen = [
+            section for section in self.sections if section.kind in ("model", "ema")
+        ]
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         return chosen
 
     def only_model(self, name: str | None, option: str = "--section") -> Section:
-        """The named section, or the only model. Raises UsageError with the list of models, as `option` takes them."""
+        """The named section, or the only model. Raises UsageError with the list of
+        models, as `option` takes them.
+        """
         if name is not None:
             return self.section(name)
         chosen = self.candidates
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
-            words = [word for section in chosen if (word := shell_word(section.name)) is not None]
+            words = [
+                word
+                for section in chosen
+                if (word := shell_word(section.name)) is not None
+            ]
             listed = and_more([f"{option} {word}" for word in words], 8, ", or ")
-            raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed or None)
+            raise UsageError(
+                f"holds {len(chosen)} models", path=self.path, hint=listed or None
+            )
         return chosen[0]
 
     @property
     def candidates(self) -> Sequence[Section]:
-        """The sections that a command takes for the model: models, else averages, else a file of tensors only."""
+        """The sections that a command takes for the model: models, else averages, else
+        a file of tensors only.
+        """
         averages = [section for section in self.sections if section.kind == "ema"]
-        loose = [section for section in self.sections if section.kind == "other" and not section.path]
+        loose = [
+            section
+            for section in self.sections
+            if section.kind == "other" and not section.path
+        ]
         root = next((row for row in self.checkpoint.containers if not row.path), None)
         if root is not None and root.type not in _LOOSE:
             loose = []  # an object, of which tensors are fields
         return self.models or averages or loose
 
     def model_or_all(self, name: str | None) -> Section:
-        """As `only_model`, but all tensors of a file that has tensors and no model, such as an optimizer's."""
+        """As `only_model`, but all tensors of a file that has tensors and no model,
+        such as an optimizer's.
+        """
         return (
             self.everything
             if name is None and self.tensors and not self.candidates
@@ -159,7 +223,7 @@ class Survey:
         """All tensors of the file, by their full names."""
         return Section((), "", "other", 0, self.tensors)
 
-    # --- evidence ---------------------------------------------------------------------------------------------
+    # --- evidence ---------------------------------------------------------------------
 
     @cached_property
     def _role_evidence(self) -> Evidence:
@@ -172,7 +236,8 @@ class Survey:
 
     @property
     def in_optimizer(self) -> Sequence[bool | None]:
-        """Tell for each of `tensors` whether an optimizer in the file holds it; None means unknown.
+        """Tell for each of `tensors` whether an optimizer in the file holds it; None
+        means unknown.
 
         A tensor of which this is False is a buffer or frozen.
         """
@@ -183,7 +248,11 @@ class Survey:
 
         When nothing but its layer decides, no other tensor is looked at.
         """
-        alone = self.model is None and self.checkpoint.declared is None and not self.knows_gradients
+        alone = (
+            self.model is None
+            and self.checkpoint.declared is None
+            and not self.knows_gradients
+        )
         section = next((part for part in self.sections if index in part.indices), None)
         if not alone or section is None:
             return self.roles[index], self.in_optimizer[index]
@@ -196,9 +265,11 @@ class Survey:
 
     @cached_property
     def state_parameters(self) -> dict[int, tuple[int, Section | None]]:
-        """Return the parameters that the state of optimizers belongs to, where they are known.
+        """Return the parameters that the state of optimizers belongs to, where they are
+        known.
 
-        The index of a tensor in a state -> the index of its parameter, and the only model of that optimizer.
+        The index of a tensor in a state -> the index of its parameter, and the only
+        model of that optimizer.
         """
         found: dict[int, tuple[int, Section | None]] = {}
         for match in self.matches:
@@ -233,7 +304,9 @@ class Survey:
     def mixed(self) -> MixedSteps | None:
         """Return the files that seem to be of another step than the others, or None."""
         if not self.checkpoint.traits.fills_a_state or not self.knows_gradients:
-            return None  # all other formats hold the counters in one file, or refuse what contradicts itself
+            # all other formats hold the counters in one file, or refuse what
+            # contradicts itself
+            return None
         optimizers = [part.path for part in self.sections if part.kind == "optimizer"]
         return mixed_steps(self.checkpoint, self.matches, optimizers)
 

@@ -1,4 +1,6 @@
-"""The parts of a checkpoint that could not be read, and that a command therefore says nothing about."""
+"""The parts of a checkpoint that could not be read, and that a command therefore says
+nothing about.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from ckpt.model.checkpoint import Checkpoint, names_of
 
 
 def unread_parts(checkpoint: Checkpoint, section: Section) -> tuple[Absence, ...]:
-    """Return the parts that a section may lack. Of the tensors that it has, reading them tells.
+    """Return the parts that a section may lack. Of the tensors that it has, reading
+    them tells.
 
-    A file of a folder that is not of the model is missed only where everything is asked for. The same weights in another
-    precision lack nothing.
+    A file of a folder that is not of the model is missed only where everything is asked
+    for. The same weights in another precision lack nothing.
     """
     if section.name in checkpoint.copies:
         return ()

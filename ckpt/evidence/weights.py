@@ -1,4 +1,6 @@
-"""Weights that are no values as they stand, for several jobs: codes with scales, and parameters without elements."""
+"""Weights that are no values as they stand, for several jobs: codes with scales, and
+parameters without elements.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,43 @@ from ckpt.model.tensors import parts_of
 from ckpt.model.text import counted_noun, show, show_folded_names, show_names
 
 _GATHER = (
-    "DeepSpeed ZeRO-3 saves such a file and keeps them elsewhere: gather them with stage3_gather_16bit_weights_on_model_save,"
-    " or let ckpt convert take them from the folder of the run, which holds global_step."
+    "DeepSpeed ZeRO-3 saves such a file and keeps them elsewhere: gather them with "
+    "stage3_gather_16bit_weights_on_model_save,"
+    " or let ckpt convert take them from the folder of the run, which holds "
+    "global_step."
 )
-_UNFLATTEN = "Load it into the same FSDP model on as many ranks, and save with FULL_STATE_DICT."
-_NAMED = ("adapter_model", "pytorch_model", "model", "diffusion_pytorch_model", "consolidated")
+_UNFLATTEN = (
+    "Load it into the same FSDP model on as many ranks, and save with FULL_STATE_DICT."
+)
+_NAMED = (
+    "adapter_model",
+    "pytorch_model",
+    "model",
+    "diffusion_pytorch_model",
+    "consolidated",
+)
 """The names of files that hold weights, without their ending."""
 
 
-# --- codes and scales -------------------------------------------------------------------------------------------------
+# --- codes and scales -----------------------------------------------------------------
 
 
 def scaled_findings(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each layout of quantized weights: what the tensors beside them are for."""
+    """Yield a finding for each layout of quantized weights: what the tensors beside
+    them are for.
+    """
     scaled = survey.scaled
-    config = "" if scaled.config is None else f" (config.json: {show(scaled.config.method, 40)})"
+    config = (
+        ""
+        if scaled.config is None
+        else f" (config.json: {show(scaled.config.method, 40)})"
+    )
     for group in groups_of(scaled, survey.tensors):
         names = [survey.tensors[index].name for index in group.indices]
         text = f"{group.text}{config}: {show_folded_names(names)}."
         follows = (
-            "These tensors hold codes: each is a value only with its scale, and --dtype does not cast it."
+            "These tensors hold codes: each is a value only with its scale, and "
+            "--dtype does not cast it."
         )
         yield Finding("scaled", text, tuple(names), consequence=follows)
     if scaled.unpaired:
@@ -45,7 +64,8 @@ def scaled_findings(survey: Survey) -> Iterator[Finding]:
             follows = "The config says that there are scales, and ckpt finds none."
         elif not scaled.codes and is_shard(survey.checkpoint):
             follows = (
-                "This is one file of several, so a scale may be in another: ckpt reads them by their folder."
+                "This is one file of several, so a scale may be in another: ckpt reads "
+                "them by their folder."
             )
         yield Finding("scaled", text, tuple(names), consequence=follows)
     yield from _lone_scales(survey)
@@ -62,10 +82,17 @@ def _lone_scales(survey: Survey) -> Iterator[Finding]:
     for name in (survey.tensors[index].name for index in lone):
         (cast if name.removesuffix(LONE) in types else absent).append(name)
     if cast:
-        held = show_names(list(dict.fromkeys(types[name.removesuffix(LONE)] for name in cast)))
+        held = show_names(
+            list(dict.fromkeys(types[name.removesuffix(LONE)] for name in cast))
+        )
         text = f"The weights beside {show_folded_names(cast)} are {held}, not codes."
-        follows = "Either they are multiplied by these scales already, or they were cast without them and are wrong."
-        yield Finding("scaled", text, tuple(cast), raised="warning", consequence=follows)
+        follows = (
+            "Either they are multiplied by these scales already, or they were cast "
+            "without them and are wrong."
+        )
+        yield Finding(
+            "scaled", text, tuple(cast), raised="warning", consequence=follows
+        )
     if absent:
         text = f"The weights of {show_folded_names(absent)} are not in this file."
         yield Finding("scaled", text, tuple(absent))
@@ -74,7 +101,9 @@ def _lone_scales(survey: Survey) -> Iterator[Finding]:
 def codes_finding(names: Sequence[str]) -> Iterator[Finding]:
     """Yield the finding that numbers belong to codes."""
     if names:
-        text = f"The numbers of {show_folded_names(names)} are of codes, before scaling."
+        text = (
+            f"The numbers of {show_folded_names(names)} are of codes, before scaling."
+        )
         yield Finding("scaled", text, tuple(names))
 
 
@@ -93,14 +122,15 @@ def refuse_scaled(survey: Survey, names: Iterable[str], option: str) -> None:
         labels = dict.fromkeys(codes[name] for name in wrong)
         count = counted_noun(len(wrong), "tensor")
         what = (
-            f"{count} {'holds' if len(wrong) == 1 else 'hold'} codes, which are values only with their scales, and {option}"
+            f"{count} {'holds' if len(wrong) == 1 else 'hold'} codes, which are values "
+            f"only with their scales, and {option}"
             f" casts neither: {show_folded_names(wrong)} ({', '.join(labels)})"
         )
         hint = f"without {option} they are written as they are, with their scales"
         raise UsageError(what, path=survey.path, hint=hint)
 
 
-# --- no weights ---------------------------------------------------------------------------------------------------------
+# --- no weights -----------------------------------------------------------------------
 
 
 def emptied_findings(survey: Survey) -> Iterator[Finding]:
@@ -110,12 +140,16 @@ def emptied_findings(survey: Survey) -> Iterator[Finding]:
         return
     yield from _without_values(survey)
     for row in emptied_parts(survey.candidates):
-        text = f"{_sentence_subject(row, survey.checkpoint)} {_sentence_predicate(row)}."
+        text = (
+            f"{_sentence_subject(row, survey.checkpoint)} {_sentence_predicate(row)}."
+        )
         if row.kind in ("flat", "pieces"):
             yield Finding("flat-parameters", text, row.names, consequence=_UNFLATTEN)
         elif _is_of_rank(survey.checkpoint):
             follows = "The files of all ranks hold them together: convert their folder."
-            yield Finding("no-weights", text, row.names, raised="info", consequence=follows)
+            yield Finding(
+                "no-weights", text, row.names, raised="info", consequence=follows
+            )
         else:
             yield Finding("no-weights", text, row.names, consequence=_GATHER)
 
@@ -126,7 +160,9 @@ def refuse_emptied(survey: Survey, section: Section) -> None:
     if row is None or (row.kind == "empty" and not _is_most(row)):
         return
     follows = _UNFLATTEN if row.kind in ("flat", "pieces") else _GATHER
-    raise UsageError(_sentence_predicate(row), path=survey.path, hint=follows.rstrip("."))
+    raise UsageError(
+        _sentence_predicate(row), path=survey.path, hint=follows.rstrip(".")
+    )
 
 
 def _sentence_subject(row: Emptied, checkpoint: Checkpoint) -> str:
@@ -151,13 +187,22 @@ def _sentence_predicate(row: Emptied) -> str:
     if row.kind == "single":
         return f"holds no weights: {some} parameters have one element, matrices too"
     if row.kind == "flat":
-        return f"holds all parameters of a module in one tensor, without their names and shapes: {names}"
-    return f"holds matrices as lists, as a rank of FSDP 1 keeps its part of them: {names}"
+        return (
+            "holds all parameters of a module in one tensor, without their names and "
+            f"shapes: {names}"
+        )
+    return (
+        f"holds matrices as lists, as a rank of FSDP 1 keeps its part of them: {names}"
+    )
 
 
 def _is_of_rank(checkpoint: Checkpoint) -> bool:
-    """Tell whether a file is one that DeepSpeed writes for each rank, with the shapes of what others hold."""
-    return any(not row.path and "param_shapes" in row.keys for row in checkpoint.containers)
+    """Tell whether a file is one that DeepSpeed writes for each rank, with the shapes
+    of what others hold.
+    """
+    return any(
+        not row.path and "param_shapes" in row.keys for row in checkpoint.containers
+    )
 
 
 def valueless(checkpoint: Checkpoint) -> list[str]:
@@ -172,18 +217,32 @@ def valueless(checkpoint: Checkpoint) -> list[str]:
 
 
 def _without_values(survey: Survey) -> Iterator[Finding]:
-    """Yield the finding about tensors on the device meta: an error where a whole model is of them."""
+    """Yield the finding about tensors on the device meta: an error where a whole model
+    is of them.
+    """
     names = [] if survey.checkpoint.traits.is_live else valueless(survey.checkpoint)
     if not names:
         return
     held = set(names)
     is_whole = any(
-        all(entry.name in held for entry in part.entries) for part in survey.candidates if part.entries
+        all(entry.name in held for entry in part.entries)
+        for part in survey.candidates
+        if part.entries
     )
-    text = f"{counted_noun(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} on the device meta, saved without values: {show_folded_names(names)}."
-    follows = "The run had not loaded them, or kept them elsewhere, when it saved. Take another save."
+    text = (
+        f"{counted_noun(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} on "
+        f"the device meta, saved without values: {show_folded_names(names)}."
+    )
+    follows = (
+        "The run had not loaded them, or kept them elsewhere, when it saved. Take "
+        "another save."
+    )
     yield Finding(
-        "no-weights", text, tuple(names), raised=None if is_whole else "warning", consequence=follows
+        "no-weights",
+        text,
+        tuple(names),
+        raised=None if is_whole else "warning",
+        consequence=follows,
     )
 
 
@@ -191,13 +250,22 @@ def _no_weights_finding(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield the finding about a file of weights without a tensor."""
     members = [row for row in checkpoint.members if row.is_model]
     files = [row.file for row in members] or [checkpoint.path]
-    stems = {file.replace("\\", "/").rpartition("/")[2].partition(".")[0] for file in files}
+    stems = {
+        file.replace("\\", "/").rpartition("/")[2].partition(".")[0] for file in files
+    }
     is_named = not stems.isdisjoint(_NAMED)
     traits = checkpoint.traits
-    is_plain = not (traits.is_pickle or traits.is_set or traits.is_folder or traits.is_foreign)
+    is_plain = not (
+        traits.is_pickle or traits.is_set or traits.is_folder or traits.is_foreign
+    )
     if not (members or is_named or is_plain) or traits.names_are_code or traits.is_live:
         return
     follows = "Whoever saved it passed an empty state dict."
     if "adapter_model" in stems:
-        follows = "PEFT writes one under DeepSpeed ZeRO-3, and where a script replaced state_dict."
-    yield Finding("no-weights", "The file holds no weights: not one tensor.", consequence=follows)
+        follows = (
+            "PEFT writes one under DeepSpeed ZeRO-3, and where a script replaced "
+            "state_dict."
+        )
+    yield Finding(
+        "no-weights", "The file holds no weights: not one tensor.", consequence=follows
+    )

@@ -1,4 +1,6 @@
-"""The prefixes of wrappers on names (`module.`, `_orig_mod.`, `base_model.model.`), and their writers."""
+"""The prefixes of wrappers on names (`module.`, `_orig_mod.`, `base_model.model.`), and
+their writers.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,17 @@ WRAPPERS = {
 
 
 AVERAGE_COUNTERS = ("n_averaged", "steps")
-"""The counters that AveragedModel of torch and the averages of MMEngine keep beside `module`."""
+"""The counters that AveragedModel of torch and the averages of MMEngine keep beside
+`module`.
+"""
 
 _WRAPPED = tuple(f"{part}." for part in WRAPPERS)
 
 
 def wrapper_prefix(name: str) -> str:
-    """The attributes of wrappers at the start of `name`, with the last dot: `_orig_mod.module.`, or ``."""
+    """The attributes of wrappers at the start of `name`, with the last dot:
+    `_orig_mod.module.`, or ``.
+    """
     if not name.startswith(_WRAPPED):
         return ""
     end = 0
@@ -44,10 +50,12 @@ def wrapped_names(names: Sequence[str]) -> list[str]:
 
 
 def inner_wrappers(name: str) -> list[tuple[str, str]]:
-    """The attributes of wrappers inside `name`, after the leading ones, each with the name up to its dot.
+    """The attributes of wrappers inside `name`, after the leading ones, each with the
+    name up to its dot.
 
-    Only attributes that models hardly use themselves: `model._orig_mod.fc.weight` -> `_orig_mod`,
-    `model._orig_mod.`. An attribute that comes twice is listed once, where it comes first.
+    Only attributes that models hardly use themselves: `model._orig_mod.fc.weight` ->
+    `_orig_mod`, `model._orig_mod.`. An attribute that comes twice is listed once, where
+    it comes first.
     """
     inner: dict[str, str] = {}
     end = len(wrapper_prefix(name))
@@ -59,14 +67,22 @@ def inner_wrappers(name: str) -> list[tuple[str, str]]:
 
 
 def own_name(name: str) -> str:
-    """`name` without the attributes of wrappers that models do not use themselves: `a._orig_mod.b` -> `a.b`."""
+    """`name` without the attributes of wrappers that models do not use themselves:
+    `a._orig_mod.b` -> `a.b`.
+    """
     if "_" not in name:
         return name
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS or not part.startswith("_"))
+    return ".".join(
+        part
+        for part in name.split(".")
+        if part not in WRAPPERS or not part.startswith("_")
+    )
 
 
 def unwrapped_name(name: str) -> str:
-    """`name` without the attributes of wrappers: all leading ones, and inner ones that models do not use."""
+    """`name` without the attributes of wrappers: all leading ones, and inner ones that
+    models do not use.
+    """
     rest = name[len(wrapper_prefix(name)) :]
     if "._" not in rest:
         return rest
@@ -74,7 +90,7 @@ def unwrapped_name(name: str) -> str:
     return f"{own_name(parent)}.{last}" if own_name(parent) else last
 
 
-# --- `module` inside of names -----------------------------------------------------------------------------------------
+# --- `module` inside of names ---------------------------------------------------------
 
 _MODULE = ".module."
 _HABIT = 4
@@ -82,11 +98,13 @@ _HABIT = 4
 
 
 class Inner(NamedTuple):
-    """The places in names where `module.` may be a wrapper's around a part of the model: `features.module.`.
+    """The places in names where `module.` may be a wrapper's around a part of the
+    model: `features.module.`.
 
-    Below the part there is nothing else. `sure` are places of which the names say no more against it: one part, or a few,
-    with several modules below. At `possible` ones there is one layer below, or a wrapper is around all. At `rest` the names
-    repeat, as they do where an author calls a child of his layers `module`.
+    Below the part there is nothing else. `sure` are places of which the names say no
+    more against it: one part, or a few, with several modules below. At `possible` ones
+    there is one layer below, or a wrapper is around all. At `rest` the names repeat, as
+    they do where an author calls a child of his layers `module`.
     """
 
     sure: tuple[str, ...] = ()
@@ -99,9 +117,11 @@ class Inner(NamedTuple):
 
 
 def inner_modules(names: Sequence[str]) -> Inner:
-    """The places inside of names where DataParallel or DDP may be around a part of a model.
+    """The places inside of names where DataParallel or DDP may be around a part of a
+    model.
 
-    DataParallel has one child, `module`, and nothing of its own: a part with another child or tensor is none.
+    DataParallel has one child, `module`, and nothing of its own: a part with another
+    child or tensor is none.
     """
     if not any(_MODULE in name for name in names):
         return Inner()
@@ -138,16 +158,31 @@ def inner_modules(names: Sequence[str]) -> Inner:
     outer = {part: _outer_wrapper(part) for part in alone}
     around = {place for place in outer.values() if place}
     for part in alone:
-        repeats = alike[re.sub("[0-9]+", "#", part)] > 1 or any(map(str.isdigit, part.split(".")))
+        repeats = alike[re.sub("[0-9]+", "#", part)] > 1 or any(
+            map(str.isdigit, part.split("."))
+        )
         is_nested = bool(outer[part])
-        is_doubtful = len(below[part]) < 2 or part in around or "module." in wrapper_prefix(part) or is_word
-        kind = "rest" if repeats or is_nested or is_habit else "possible" if is_doubtful else "sure"
+        is_doubtful = (
+            len(below[part]) < 2
+            or part in around
+            or "module." in wrapper_prefix(part)
+            or is_word
+        )
+        kind = (
+            "rest"
+            if repeats or is_nested or is_habit
+            else "possible"
+            if is_doubtful
+            else "sure"
+        )
         found[kind].append(f"{part}module.")
     return Inner(*(tuple(rows) for rows in found.values()))
 
 
 def _outer_wrapper(part: str) -> str:
-    """The first part with a `module` that has this one, and another part between, in it; or ``."""
+    """The first part with a `module` that has this one, and another part between, in
+    it; or ``.
+    """
     start = len(wrapper_prefix(part))
     rest = part
     while rest.endswith(_MODULE):  # one wrapper around another one
@@ -156,8 +191,11 @@ def _outer_wrapper(part: str) -> str:
     return rest[: place + 1] if place > start else ""
 
 
-def unwrapping_rule(names: Sequence[str], *, every: bool = False) -> Callable[[str], str]:
-    """A rule: a name -> the name without wrappers, also without DataParallel around a part where `names` show that for sure.
+def unwrapping_rule(
+    names: Sequence[str], *, every: bool = False
+) -> Callable[[str], str]:
+    """A rule: a name -> the name without wrappers, also without DataParallel around a
+    part where `names` show that for sure.
 
     With `every` it is taken away wherever it may be.
     """
@@ -179,7 +217,9 @@ def names_below(names: Sequence[str], places: Iterable[str]) -> dict[str, int]:
 
 
 def without_modules(places: Iterable[str]) -> Callable[[str], str]:
-    """A rule: a name -> the name without wrappers, and without `module` at some places."""
+    """A rule: a name -> the name without wrappers, and without `module` at some
+    places.
+    """
     known = frozenset(places)
     if not known:
         return unwrapped_name
@@ -197,7 +237,9 @@ def without_modules(places: Iterable[str]) -> Callable[[str], str]:
     return rule
 
 
-def usual_prefix(names: Iterable[str], rule: Callable[[str], str] = unwrapped_name) -> str:
+def usual_prefix(
+    names: Iterable[str], rule: Callable[[str], str] = unwrapped_name
+) -> str:
     """The prefix that a rule removes from most names; on a tie, the one seen first."""
     gone: dict[str, int] = {}
     for name in names:
@@ -208,17 +250,23 @@ def usual_prefix(names: Iterable[str], rule: Callable[[str], str] = unwrapped_na
     return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
 
 
-def writers_of_prefix(prefix: str, *, counters: Container[str] = (), is_average: bool = False) -> str:
-    """Name the writers of a prefix of wrappers: `torch.compile around DataParallel or DDP`.
+def writers_of_prefix(
+    prefix: str, *, counters: Container[str] = (), is_average: bool = False
+) -> str:
+    """Name the writers of a prefix of wrappers: `torch.compile around DataParallel or
+    DDP`.
 
-    `counters` are the names of an average's counters. One that stands beside `module.` tells AveragedModel: DDP would
-    have put its prefix before the counter too. Without one, an average may have the prefix from either.
+    `counters` are the names of an average's counters. One that stands beside `module.`
+    tells AveragedModel: DDP would have put its prefix before the counter too. Without
+    one, an average may have the prefix from either.
     """
     names = []
     base = ""
     for part in prefix.rstrip(".").split("."):
         name = WRAPPERS[part]
-        if part == "module" and any(f"{base}{counter}" in counters for counter in AVERAGE_COUNTERS):
+        if part == "module" and any(
+            f"{base}{counter}" in counters for counter in AVERAGE_COUNTERS
+        ):
             name = "AveragedModel"
         elif part == "module" and is_average:
             name = f"the average, {name}"
@@ -229,16 +277,19 @@ def writers_of_prefix(prefix: str, *, counters: Container[str] = (), is_average:
 
 
 def can_strip_wrappers(names: Sequence[str]) -> bool:
-    """Tell whether some names change without the prefixes of wrappers, and all stay different."""
+    """Tell whether some names change without the prefixes of wrappers, and all stay
+    different.
+    """
     new = list(map(unwrapping_rule(names), names))
     return new != list(names) and len(set(new)) == len(new)
 
 
-# --- PEFT -------------------------------------------------------------------------------------------------------------
+# --- PEFT -----------------------------------------------------------------------------
 
-# PEFT puts a model below `base_model.model`. A layer that an adapter changes keeps its own tensors below `base_layer`,
-# and those of the adapter below `lora_A.NAME`; the file of an adapter leaves NAME out. A layer that is trained as a
-# whole has its copy below `modules_to_save.NAME`.
+# PEFT puts a model below `base_model.model`. A layer that an adapter changes keeps its
+# own tensors below `base_layer`, and those of the adapter below `lora_A.NAME`; the file
+# of an adapter leaves NAME out. A layer that is trained as a whole has its copy below
+# `modules_to_save.NAME`.
 _PEFT = "base_model.model."
 _PEFT_MARKS = ("base_model.model.", ".base_layer.", ".lora_", ".modules_to_save.")
 _NAMED = r"\.(lora_(?:A|B|magnitude_vector))\.[^.]+\.(weight|bias)$"
@@ -254,7 +305,9 @@ def is_adapted(names: Iterable[str]) -> bool:
 
 
 def base_name(name: str) -> str:
-    """The name without what PEFT adds: `base_model.model.fc.base_layer.weight` -> `fc.weight`."""
+    """The name without what PEFT adds: `base_model.model.fc.base_layer.weight` ->
+    `fc.weight`.
+    """
     name = name.removeprefix(_PEFT).replace(".base_layer.", ".")
     if ".lora_" in name:
         return re.sub(_EMBEDDING, r".\1", re.sub(_NAMED, r".\1.\2", name))
@@ -262,6 +315,12 @@ def base_name(name: str) -> str:
 
 
 def adapted_layers(names: Iterable[str]) -> list[str]:
-    """The layers of the base model that LoRA changes, by their names in the base model, each once."""
-    matches = [re.match(_LAYER, base_name(unwrapped_name(name))) for name in names if "lora_" in name]
+    """The layers of the base model that LoRA changes, by their names in the base model,
+    each once.
+    """
+    matches = [
+        re.match(_LAYER, base_name(unwrapped_name(name)))
+        for name in names
+        if "lora_" in name
+    ]
     return list(dict.fromkeys(match[1] for match in matches if match is not None))

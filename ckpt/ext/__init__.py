@@ -1,1 +1,3 @@
-"""Extensions: one capability in one folder, with its reader, its work, its report and its command."""
+"""Extensions: one capability in one folder, with its reader, its work, its report and
+its command.
+"""

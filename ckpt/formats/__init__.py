@@ -1,7 +1,9 @@
-"""The table of formats, and `open`, which finds the format of a file by content and reads it.
+"""The table of formats, and `open`, which finds the format of a file by content and
+reads it.
 
-The first format that recognises a file reads it; `foreign` names and refuses the rest. Formats of other
-distributions are asked only when no format of the table recognises the file.
+The first format that recognises a file reads it; `foreign` names and refuses the rest.
+Formats of other distributions are asked only when no format of the table recognises the
+file.
 """
 
 from __future__ import annotations
@@ -32,11 +34,19 @@ from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.text import show
 
 if TYPE_CHECKING:
-    from ckpt.formats.format import CanAppend, CanList, CanRelist, CanSalvage, CanVerify, CanWrite
+    from ckpt.formats.format import (
+        CanAppend,
+        CanList,
+        CanRelist,
+        CanSalvage,
+        CanVerify,
+        CanWrite,
+    )
 
 
 class _Table:
-    """Formats by their modules, each imported when it is reached: most files are one of the first.
+    """Formats by their modules, each imported when it is reached: most files are one of
+    the first.
 
     A format whose extension was taken out is passed over.
     """
@@ -75,7 +85,9 @@ FORMATS = _Table(
     "ckpt.ext.pickles",
     "ckpt.ext.gguf",
 )
-"""Formats of several files come first: they also take a file that points to them, such as `latest`."""
+"""Formats of several files come first: they also take a file that points to them, such
+as `latest`.
+"""
 
 
 def open(
@@ -89,17 +101,21 @@ def open(
 ) -> Checkpoint:
     """The checkpoint at a path: a file, an index of shards, or a folder that holds one.
 
-    Nothing that the file names is run, imported or written, and no tensor data is read. With `plugins`, formats of
-    other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format recognises. With
-    `partial`, what is left of a file that is cut off or damaged is read too, and of a set of files, with notices that list
-    the tensors that are not whole. `names_from` is the path of another save, after which the items of an
-    interrupted one are named. With `keep_damaged`, the names of a file are read too where they do not match their checksum. Raises CkptError
-    with the path in front.
+    Nothing that the file names is run, imported or written, and no tensor data is read.
+    With `plugins`, formats of other distributions (entry points `ckpt.formats`) are
+    asked for a file that no built-in format recognises. With `partial`, what is left of
+    a file that is cut off or damaged is read too, and of a set of files, with notices
+    that list the tensors that are not whole. `names_from` is the path of another save,
+    after which the items of an interrupted one are named. With `keep_damaged`, the
+    names of a file are read too where they do not match their checksum. Raises
+    CkptError with the path in front.
     """
     other = None if names_from is None else locate(names_from)
     rest = Rest(other, keep_damaged)
     location = locate(path) if isinstance(path, str) else path
-    return _open_location(location, limits or Limits(), plugins, "", partial=partial, rest=rest)
+    return _open_location(
+        location, limits or Limits(), plugins, "", partial=partial, rest=rest
+    )
 
 
 class Rest(NamedTuple):
@@ -120,7 +136,8 @@ def _open_location(
     rest: Rest | None = None,
 ) -> Checkpoint:
     collecting = gc.isenabled()
-    gc.disable()  # a tree of a million nodes has no garbage: the collector would double the time
+    # a tree of a million nodes has no garbage: the collector would double the time
+    gc.disable()
     probe = None
     try:
         probe = probe_at(location, limits, plugins, mark, budget, partial=partial)
@@ -128,12 +145,16 @@ def _open_location(
             probe.names_from, probe.keep_damaged = rest
         checkpoint = _read_probe(probe, limits, plugins)
         if not mark and _file_name(location.name).startswith(_RANKED):
-            from ckpt.formats.common.parallel import with_rank  # here: few files have such a name
+            from ckpt.formats.common.parallel import (
+                with_rank,
+            )  # here: few files have such a name
 
             checkpoint = with_rank(checkpoint, probe)
         if probe.names_from is not None:
             checkpoint.close()
-            raise UsageError("--names-from goes with a distributed checkpoint without .metadata")
+            raise UsageError(
+                "--names-from goes with a distributed checkpoint without .metadata"
+            )
         if probe.source is not None and probe.source not in checkpoint.sources:
             probe.close()  # an index: the checkpoint holds the files that it names
         else:
@@ -161,7 +182,9 @@ _WHOLE = (NotOpenedError, LinkError, MixedStepsError)
 
 
 def _read_probe(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
-    """The checkpoint at a probe, or with `partial` what is left of it. Raises CkptError."""
+    """The checkpoint at a probe, or with `partial` what is left of it. Raises
+    CkptError.
+    """
     trial = probe.budget.copy()
     try:
         return format_of(probe, plugins).read(probe, limits)
@@ -172,7 +195,11 @@ def _read_probe(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
         checkpoint = _salvage_checkpoint(probe, limits, plugins)
         if checkpoint is None:
             raise
-        damage = error.problem if probe.archive is None else probe.archive.cause or error.problem
+        damage = (
+            error.problem
+            if probe.archive is None
+            else probe.archive.cause or error.problem
+        )
         why = f"{show(_file_name(probe.path), 80)}: {damage}" if probe.mark else damage
         # is_edited: it is written anew, for a copy would be as damaged.
         notices = _notices_with_reason(checkpoint.account.notices, why)
@@ -185,10 +212,16 @@ def _file_name(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2]
 
 
-def _salvage_checkpoint(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint | None:
-    """The checkpoint that is left of a file that no reader takes, or None. Raises CkptError."""
+def _salvage_checkpoint(
+    probe: Probe, limits: Limits, plugins: bool
+) -> Checkpoint | None:
+    """The checkpoint that is left of a file that no reader takes, or None. Raises
+    CkptError.
+    """
     if probe.head.startswith(LOCAL_MAGIC):
-        from ckpt.formats.common.recovered import recovered  # here: only a damaged file pays for it
+        from ckpt.formats.common.recovered import (
+            recovered,
+        )  # here: only a damaged file pays for it
 
         probe.archive = recovered(probe.file, limits, keep_damaged=probe.keep_damaged)
         return format_of(probe, plugins).read(probe, limits)
@@ -203,14 +236,21 @@ def _salvage_checkpoint(probe: Probe, limits: Limits, plugins: bool) -> Checkpoi
 def _notices_with_reason(notices: Iterable[Notice], why: str) -> tuple[Notice, ...]:
     """The notices, in which the account of what is lost begins with the reason."""
     out = [
-        row._replace(message=f"{why}; {row.message}") if row.code == "incomplete" else row for row in notices
+        row._replace(message=f"{why}; {row.message}")
+        if row.code == "incomplete"
+        else row
+        for row in notices
     ]
     is_said = any(row.code == "incomplete" for row in out)
     return (*out, *([] if is_said else [Notice("container", why)]))
 
 
-def refusal_error(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:
-    """Return the error that says why no format reads a path, or None if a format recognises it."""
+def refusal_error(
+    path: str, limits: Limits, *, plugins: bool = False
+) -> CkptError | None:
+    """Return the error that says why no format reads a path, or None if a format
+    recognises it.
+    """
     probe = None
     try:
         probe = probe_at(locate(path), limits, plugins)
@@ -229,14 +269,16 @@ def refusal_error(path: str, limits: Limits, *, plugins: bool = False) -> CkptEr
 def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     """Tell whether a file is a checkpoint or a pickle, or holds one.
 
-    The first bytes decide, or the directory of an archive. A file that points to a checkpoint of several
-    files is not a checkpoint itself. Raises NotOpenedError.
+    The first bytes decide, or the directory of an archive. A file that points to a
+    checkpoint of several files is not a checkpoint itself. Raises NotOpenedError.
     """
     probe = None
     try:
         probe = probe_at(locate(path), limits, plugins)
         single = (format for format in _asked_formats(plugins) if format.files is None)
-        return any(format.sniff(probe) for format in single) or _holds_checkpoints(probe)
+        return any(format.sniff(probe) for format in single) or _holds_checkpoints(
+            probe
+        )
     except NotOpenedError:
         raise
     except CkptError:  # a zip archive that is damaged
@@ -246,8 +288,12 @@ def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> b
             probe.close()
 
 
-def files_of_folder(path: str, limits: Limits, *, plugins: bool = False) -> tuple[str, ...] | None:
-    """Return the files of a folder that is one checkpoint, as paths below it, or None for another folder."""
+def files_of_folder(
+    path: str, limits: Limits, *, plugins: bool = False
+) -> tuple[str, ...] | None:
+    """Return the files of a folder that is one checkpoint, as paths below it, or None
+    for another folder.
+    """
     probe = probe_at(locate(path), limits)
     try:
         for format in _asked_formats(plugins):
@@ -260,7 +306,9 @@ def files_of_folder(path: str, limits: Limits, *, plugins: bool = False) -> tupl
 
 
 def is_folder_format(path: str, limits: Limits) -> bool:
-    """Tell whether a path leads to a checkpoint that is a folder of its own: a distributed one."""
+    """Tell whether a path leads to a checkpoint that is a folder of its own: a
+    distributed one.
+    """
     try:
         probe = probe_at(locate(path), limits)
     except CkptError:
@@ -286,12 +334,18 @@ def is_owned(name: str) -> bool:
 
 @cache
 def _owner_checks() -> tuple[Callable[[str], bool], ...]:
-    """Return `owns` of each format that ckpt writes as a folder: asked once, for folders have 10,000 names."""
-    return tuple(format.owns for format in written_formats().values() if format.owns is not None)
+    """Return `owns` of each format that ckpt writes as a folder: asked once, for
+    folders have 10,000 names.
+    """
+    return tuple(
+        format.owns for format in written_formats().values() if format.owns is not None
+    )
 
 
 def _advise_undo(error: CkptError, probe: Probe) -> CkptError:
-    """The error of a zip archive names --undo where that brings a whole archive back."""
+    """The error of a zip archive names --undo where that brings a whole archive
+    back.
+    """
     if (
         probe.source is None
         or not probe.head.startswith(LOCAL_MAGIC)
@@ -300,7 +354,9 @@ def _advise_undo(error: CkptError, probe: Probe) -> CkptError:
         or error.path not in (None, probe.path)
     ):
         return error
-    from ckpt.formats.common.appended import explained  # here: only a damaged file pays for it
+    from ckpt.formats.common.appended import (
+        explained,
+    )  # here: only a damaged file pays for it
 
     return explained(error, probe.source, probe.limits)
 
@@ -316,7 +372,9 @@ def probe_at(
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
     if is_cached_model(location.name):
-        from ckpt.formats.common.cached import snapshot_of  # here: few paths lead into a cache
+        from ckpt.formats.common.cached import (
+            snapshot_of,
+        )  # here: few paths lead into a cache
 
         location = snapshot_of(location, limits)
     shared = budget or Budget(limits)  # one for all shards
@@ -330,7 +388,10 @@ def probe_at(
 def format_of(probe: Probe, plugins: bool = False) -> Format:
     """The format that recognises a file; else `foreign`, which names and refuses it."""
     return (
-        next((format for format in _asked_formats(plugins) if format.sniff(probe)), None) or _foreign_format()
+        next(
+            (format for format in _asked_formats(plugins) if format.sniff(probe)), None
+        )
+        or _foreign_format()
     )
 
 
@@ -341,7 +402,9 @@ def _holds_checkpoints(probe: Probe) -> bool:
 
 
 def _foreign_format() -> Format:
-    from ckpt.formats.foreign import FORMAT  # here: only what no format reads pays for it
+    from ckpt.formats.foreign import (
+        FORMAT,
+    )  # here: only what no format reads pays for it
 
     return FORMAT
 
@@ -353,20 +416,26 @@ def _asked_formats(plugins: bool) -> Iterator[Format]:
 
 
 def by_name(name: str) -> Format | None:
-    """The format with this name: one of the table, or one of another distribution that was loaded before."""
+    """The format with this name: one of the table, or one of another distribution that
+    was loaded before.
+    """
     return next((format for format in known_formats() if name == format.name), None)
 
 
 def known_formats() -> Iterator[Format]:
-    """Yield the formats of the table, then the formats of other distributions that were loaded before."""
+    """Yield the formats of the table, then the formats of other distributions that were
+    loaded before.
+    """
     yield from FORMATS
     yield from _loaded
 
 
 def written_formats() -> dict[str, Format]:
-    """The formats of the table that ckpt writes, by name, the usual one first, folders last.
+    """The formats of the table that ckpt writes, by name, the usual one first, folders
+    last.
 
-    A format whose code goes with its names is none of them: ckpt changes its files, and makes no new ones.
+    A format whose code goes with its names is none of them: ckpt changes its files, and
+    makes no new ones.
     """
     written = {format.name: format for format in FORMATS if _is_written(format)}
     return dict(sorted(written.items(), key=lambda row: row[1].traits.is_folder))
@@ -377,22 +446,34 @@ def _is_written(format: Format) -> bool:
 
 
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
-    """Return a free path for a result beside its source, with the ending of a format that ckpt writes for it.
+    """Return a free path for a result beside its source, with the ending of a format
+    that ckpt writes for it.
 
-    With `same_format` the source's own ending stays, unless it belongs to another format. A folder has the ending that
-    makes the result one.
+    With `same_format` the source's own ending stays, unless it belongs to another
+    format. A folder has the ending that makes the result one.
     """
-    own = next((row for row in FORMATS if checkpoint.format == row.name and _is_written(row)), None)
+    own = next(
+        (row for row in FORMATS if checkpoint.format == row.name and _is_written(row)),
+        None,
+    )
     if own is not None and own.traits.is_folder and same_format:
         return path_beside(checkpoint.path, suffix, own.suffixes)
     if own is None or not same_format:
-        tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
+        tensors_only = (
+            not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
+        )
         usual = written_format("safetensors" if tensors_only else "torch-zip")
         return path_beside(checkpoint.path, suffix, usual.suffixes)
     if checkpoint.path.endswith(own.suffixes):
         return path_beside(checkpoint.path, suffix, ())
-    others = tuple(ending for format in written_formats().values() for ending in format.suffixes)
-    return path_beside(checkpoint.path, suffix, own.suffixes if checkpoint.path.endswith(others) else ())
+    others = tuple(
+        ending for format in written_formats().values() for ending in format.suffixes
+    )
+    return path_beside(
+        checkpoint.path,
+        suffix,
+        own.suffixes if checkpoint.path.endswith(others) else (),
+    )
 
 
 def written_format(name: str) -> Format:
@@ -400,7 +481,8 @@ def written_format(name: str) -> Format:
     format = by_name(name)
     if format is None or not format.writer:
         raise UsageError(
-            f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
+            f"{name}: ckpt does not write this format",
+            hint="formats: " + " ".join(written_formats()),
         )
     return format
 
@@ -411,7 +493,9 @@ def writer_of(name: str) -> CanWrite:
 
 
 def appender_of(name: str) -> CanAppend | None:
-    """The module that rewrites a format in place; None when the file must be written anew."""
+    """The module that rewrites a format in place; None when the file must be written
+    anew.
+    """
     format = by_name(name)
     if format is None or not format.traits.in_place:
         return None
@@ -419,7 +503,9 @@ def appender_of(name: str) -> CanAppend | None:
 
 
 def relister_of(name: str) -> CanRelist | None:
-    """The module that gives the items of a folder other names in place; None when the folder must be written anew."""
+    """The module that gives the items of a folder other names in place; None when the
+    folder must be written anew.
+    """
     format = by_name(name)
     if format is None or not format.traits.is_folder or not format.writer:
         return None
@@ -429,18 +515,30 @@ def relister_of(name: str) -> CanRelist | None:
 
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
-    return cast("CanVerify", _import_format_module(format.verifier)) if format.verifier else None
+    return (
+        cast("CanVerify", _import_format_module(format.verifier))
+        if format.verifier
+        else None
+    )
 
 
 def lister_of(format: Format) -> CanList | None:
-    """The module that lists what the files of a format record, None when they record no checksums."""
+    """The module that lists what the files of a format record, None when they record no
+    checksums.
+    """
     verifier = _import_format_module(format.verifier) if format.verifier else None
     return cast("CanList", verifier) if hasattr(verifier, "recorded") else None
 
 
 def salvager_of(format: Format) -> CanSalvage | None:
-    """The module that knows what is left of a cut file of a format, None when there is none."""
-    return cast("CanSalvage", _import_format_module(format.salvager)) if format.salvager else None
+    """The module that knows what is left of a cut file of a format, None when there is
+    none.
+    """
+    return (
+        cast("CanSalvage", _import_format_module(format.salvager))
+        if format.salvager
+        else None
+    )
 
 
 def _import_format_module(name: str) -> object:
@@ -454,7 +552,9 @@ _loaded: list[Format] = []
 
 @cache
 def plugin_formats() -> tuple[Format, ...]:
-    """The formats of other distributions, by name. Raises UsageError for one that does not load."""
+    """The formats of other distributions, by name. Raises UsageError for one that does
+    not load.
+    """
     from importlib.metadata import entry_points
 
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -465,9 +565,14 @@ def plugin_formats() -> tuple[Format, ...]:
             _loaded.append(format)
         except Exception as error:  # whatever the code of the distribution raises
             if is_stopped(error):
-                raise  # who asks about many files must not take this for a file that nobody knows
+                # who asks about many files must not take this for a file that nobody
+                # knows
+                raise
             raise UsageError(
-                f"the format {show(entry.name, 60)} does not load: {show(str(error), 200)}",
+                (
+                    f"the format {show(entry.name, 60)} does not load: "
+                    f"{show(str(error), 200)}"
+                ),
                 hint="CKPT_NO_PLUGINS=1 turns plugins off",
             ) from None
     return tuple(_loaded)

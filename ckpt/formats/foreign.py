@@ -1,4 +1,6 @@
-"""Names the files that are not checkpoints, or that ckpt does not read. Only first bytes and directories are read."""
+"""Names the files that are not checkpoints, or that ckpt does not read. Only first
+bytes and directories are read.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ import re
 
 from ckpt.bytes.location import Location
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
-from ckpt.formats.common.refused import COMPRESSED, compressed_error, repacked_error, tar_error
+from ckpt.formats.common.refused import (
+    COMPRESSED,
+    compressed_error,
+    repacked_error,
+    tar_error,
+)
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.common.tar import names_seen
 from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
@@ -32,7 +39,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     raise _directory_error(probe.location) if probe.is_folder else _file_error(probe)
 
 
-# --- files ----------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
@@ -43,7 +50,11 @@ _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
     (b"\xff\xd8\xff", "not a checkpoint: a JPEG picture", None),
     (b"%PDF", "not a checkpoint: a PDF", None),
     (b"\x7fELF", "not a checkpoint: a program (ELF)", None),
-    (b"PYTORCH1", "a TorchScript preview from before torch 1.0; no torch release reads it", None),
+    (
+        b"PYTORCH1",
+        "a TorchScript preview from before torch 1.0; no torch release reads it",
+        None,
+    ),
     (b"PK\x05\x06", "not a checkpoint: an empty zip archive", None),
 )
 _HTML = (b"<!doctype", b"<html", b"<head")
@@ -53,7 +64,8 @@ def _file_error(probe: Probe) -> CkptError:
     head, size = probe.head, probe.size
     if not size:
         return UnreadableError(
-            "an empty file", hint="an unfinished save, or a full disk? use an earlier save"
+            "an empty file",
+            hint="an unfinished save, or a full disk? use an earlier save",
         )
     if head[257:262] == b"ustar" or probe.is_tar:
         return tar_error("a tar archive", probe.path, names_seen(probe.file))
@@ -61,11 +73,15 @@ def _file_error(probe: Probe) -> CkptError:
     if overwritten is not None:
         return overwritten
     if _is_behind(probe):
-        return UnsupportedError("a zip archive with checkpoints behind other bytes", hint="unzip it first")
+        return UnsupportedError(
+            "a zip archive with checkpoints behind other bytes", hint="unzip it first"
+        )
     if head.startswith(b"version https://git-lfs"):
         return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
     if _is_array_of_objects(head):
-        return UnsupportedError("not a checkpoint: an array of objects of numpy, which is a pickle")
+        return UnsupportedError(
+            "not a checkpoint: an array of objects of numpy, which is a pickle"
+        )
     if head.startswith(COMPRESSED):
         return compressed_error(probe)
     for magic, what, hint in _MAGICS:
@@ -78,63 +94,120 @@ def _file_error(probe: Probe) -> CkptError:
         return _archive_error(probe.archive, probe.path)
     if not head.strip(b"\0"):
         whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
-        what = "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
+        what = (
+            "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
+        )
         return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
         return StandInError("not a checkpoint: an HTML page", hint="a failed download?")
     if text.startswith(b"<?xml"):
-        return StandInError("not a checkpoint: XML", hint="the error message of a server?")
+        return StandInError(
+            "not a checkpoint: XML", hint="the error message of a server?"
+        )
     if head[4:8] in FLATBUFFERS:
-        return UnsupportedError("not a checkpoint: a flatbuffer of the mobile interpreter")
+        return UnsupportedError(
+            "not a checkpoint: a flatbuffer of the mobile interpreter"
+        )
     program = program_of(probe)
     if program is not None:
-        return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
+        return UnsupportedError(
+            f"not a PyTorch checkpoint: {program.what}", hint=program.opener
+        )
     if text.startswith((b"{", b"[")):
         what = "JSON"
         hint = None
         if b'"weight_map"' in head:
             hint = "name it *.index.json to read the shards that it lists"
         elif b'"ckpt.inspect"' in head:
-            what, hint = "a listing from ckpt inspect --json", "only diff --structure reads it"
+            what, hint = (
+                "a listing from ckpt inspect --json",
+                "only diff --structure reads it",
+            )
         return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")
     return UnsupportedError("not a checkpoint: its first bytes match no known format")
 
 
-_OURS = (".pth", ".pt", ".pt2", ".safetensors", ".ckpt", ".nemo", ".mar", ".distcp", ".metadata", *PICKLE)
-_PACKED = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".lzma", ".zst", ".lz4", ".7z", ".rar")
+_OURS = (
+    ".pth",
+    ".pt",
+    ".pt2",
+    ".safetensors",
+    ".ckpt",
+    ".nemo",
+    ".mar",
+    ".distcp",
+    ".metadata",
+    *PICKLE,
+)
+_PACKED = (
+    ".zip",
+    ".tar",
+    ".tgz",
+    ".gz",
+    ".bz2",
+    ".xz",
+    ".lzma",
+    ".zst",
+    ".lz4",
+    ".7z",
+    ".rar",
+)
 """Endings of archives and streams inside of an archive, which nobody looks into."""
-_BIN = re.compile(r"(?:model|weights|adapter|optimizer|scheduler|scaler|sampler|states?|args)[^/]*\.bin")
-"""The names that frameworks give to files of torch.save. Many others end in .bin too."""
+_BIN = re.compile(
+    r"(?:model|weights|adapter|optimizer|scheduler|scaler|sampler|states?"
+    r"|args)[^/]*\.bin"
+)
+"""The names that frameworks give to files of torch.save. Many others end in
+.bin too.
+"""
 
 
 def holds_checkpoints(probe: Probe) -> bool:
-    """Tell whether an archive or a compressed file that no format reads holds checkpoints or pickles, as far as that is seen.
+    """Tell whether an archive or a compressed file that no format reads holds
+    checkpoints or pickles, as far as that is seen.
 
     One that cannot be looked into counts too: nobody knows what is in it.
     """
-    from ckpt.formats.common.following import has_objects, is_object_array  # here: most files are known
+    from ckpt.formats.common.following import (
+        has_objects,
+        is_object_array,
+    )  # here: most files are known
 
     if probe.source is None:
         return False
     try:
         if probe.archive is not None:
-            return any(map(_is_ours, probe.archive.records)) or has_objects(probe.archive)
+            return any(map(_is_ours, probe.archive.records)) or has_objects(
+                probe.archive
+            )
     except CkptError:  # refused as a whole; the names in it decide
-        return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
-    if probe.head.startswith(_CLOSED) or _is_behind(probe) or is_object_array(probe.head):
+        return probe.size > _INSIDE or _names_checkpoints(
+            probe.file.read(0, probe.size)
+        )
+    if (
+        probe.head.startswith(_CLOSED)
+        or _is_behind(probe)
+        or is_object_array(probe.head)
+    ):
         return True
     if probe.head.startswith(b"PK\x05\x06") and probe.size > _EMPTY:
         return True  # numpy takes it for an archive, which zipfile finds from the end
     if probe.is_tar:
-        return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
+        return probe.size > _INSIDE or _names_checkpoints(
+            probe.file.read(0, probe.size)
+        )
     return _holds_inside(probe)
 
 
 _CLOSED = (
-    *(magic for magic, what, _ in _MAGICS if what.startswith(("a 7z", "a RAR", "compressed with zstd"))),
+    *(
+        magic
+        for magic, what, _ in _MAGICS
+        if what.startswith(("a 7z", "a RAR", "compressed with zstd"))
+    ),
     b"\x04\x22\x4d\x18",
     b"\x02\x21\x4c\x18",
     *(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60)),
@@ -145,8 +218,13 @@ _CLOSED = (
 
 
 def _is_behind(probe: Probe) -> bool:
-    """Tell whether an archive with checkpoints lies behind other bytes: zipfile and torch find it from the end."""
-    from ckpt.formats.common.two_files import directories, names_of  # here: most files are none
+    """Tell whether an archive with checkpoints lies behind other bytes: zipfile and
+    torch find it from the end.
+    """
+    from ckpt.formats.common.two_files import (
+        directories,
+        names_of,
+    )  # here: most files are none
 
     return any(
         _is_ours(name.decode("utf-8", "replace"))
@@ -158,12 +236,20 @@ def _is_behind(probe: Probe) -> bool:
 def _overwritten_error(probe: Probe) -> CkptError | None:
     """Return the error for an archive whose own beginning is overwritten, or None.
 
-    Bytes in front of an archive shift all that its directory says. Where nothing is shifted, the lost bytes are its own.
+    Bytes in front of an archive shift all that its directory says. Where nothing is
+    shifted, the lost bytes are its own.
     """
-    from ckpt.formats.common.two_files import directories, headers_of, names_of  # here: most files are none
+    from ckpt.formats.common.two_files import (
+        directories,
+        headers_of,
+        names_of,
+    )  # here: most files are none
 
     for begin, size, is_shifted in directories(probe.file):
-        names = [name.decode("utf-8", "replace") for name in names_of(probe.file, begin, size)]
+        names = [
+            name.decode("utf-8", "replace")
+            for name in names_of(probe.file, begin, size)
+        ]
         if is_shifted or not any(map(_is_ours, names)):
             continue
         headers = headers_of(probe.file, begin, size)
@@ -173,7 +259,8 @@ def _overwritten_error(probe: Probe) -> CkptError | None:
         first = "zero" if not probe.head.strip(b"\0") else "of something else"
         what = f"the first {len(probe.head):,} bytes are {first}"
         return UnreadableError(
-            f"the beginning of a zip archive is overwritten: {what}, and {lost:,} of the {counted_noun(len(headers), 'record')} that its"
+            f"the beginning of a zip archive is overwritten: {what}, and {lost:,} of "
+            f"the {counted_noun(len(headers), 'record')} that its"
             " directory lists have no header where it says",
             hint="download it again, or take another copy",
         )
@@ -181,7 +268,9 @@ def _overwritten_error(probe: Probe) -> CkptError | None:
 
 
 def _is_array_of_objects(head: bytes) -> bool:
-    from ckpt.formats.common.following import is_object_array  # here: most files are none
+    from ckpt.formats.common.following import (
+        is_object_array,
+    )  # here: most files are none
 
     return is_object_array(head)
 
@@ -192,19 +281,31 @@ _EMPTY = 22
 
 def _is_ours(name: str) -> bool:
     lower = name.lower()
-    return lower.endswith((*_OURS, *_PACKED)) or _BIN.search(lower) is not None or name in _OF_TAR
+    return (
+        lower.endswith((*_OURS, *_PACKED))
+        or _BIN.search(lower) is not None
+        or name in _OF_TAR
+    )
 
 
 _INSIDE = 32 << 20
-"""The most bytes of an archive that are searched for names, where its directory is not read."""
+"""The most bytes of an archive that are searched for names, where its directory is not
+read.
+"""
 _OF_TAR = frozenset(("sys_info", "pickle", "storages", "tensors"))
 """The members of a tar archive of torch."""
 _ZIP_NAMES = re.compile(b"PK\x01\x02.{24}(..).{16}", re.DOTALL)
 
 
 def _holds_inside(probe: Probe) -> bool:
-    """Tell whether a stream of gzip, bzip2, xz or zlib holds another archive with checkpoints, or cannot be looked into."""
-    from ckpt.formats.common.packed import beginning, is_broken, packing  # here: most files are no stream
+    """Tell whether a stream of gzip, bzip2, xz or zlib holds another archive with
+    checkpoints, or cannot be looked into.
+    """
+    from ckpt.formats.common.packed import (
+        beginning,
+        is_broken,
+        packing,
+    )  # here: most files are no stream
     from ckpt.formats.common.tar import is_tar
 
     how = packing(probe.head)
@@ -222,9 +323,11 @@ def _holds_inside(probe: Probe) -> bool:
 
 
 def _names_checkpoints(data: bytes) -> bool:
-    """Tell whether the directory of a zip archive, or the headers of a tar archive, name a checkpoint or a pickle.
+    """Tell whether the directory of a zip archive, or the headers of a tar archive,
+    name a checkpoint or a pickle.
 
-    All that any reader could take for a header counts, so what the readers of ckpt refuse is searched too.
+    All that any reader could take for a header counts, so what the readers of ckpt
+    refuse is searched too.
     """
     from ckpt.formats.common.tar import BLOCK, is_tar
 
@@ -240,9 +343,14 @@ def _names_checkpoints(data: bytes) -> bool:
             continue
         names = [block[:100]]
         if block[156:157] in b"xgL":  # a long name, or records with one, follows
-            names += re.split(rb"[\n\0]", data[offset + BLOCK : offset + BLOCK + _LONG_NAME])
+            names += re.split(
+                rb"[\n\0]", data[offset + BLOCK : offset + BLOCK + _LONG_NAME]
+            )
         if any(
-            _is_ours(name.partition(b"\0")[0].decode("utf-8", "replace").removeprefix("./")) for name in names
+            _is_ours(
+                name.partition(b"\0")[0].decode("utf-8", "replace").removeprefix("./")
+            )
+            for name in names
         ):
             return True
     return False
@@ -260,7 +368,9 @@ def _archive_error(archive: Archive, path: str) -> CkptError:
         return repacked_error(list(names), path)
     program = keras_of(flat)
     if program is not None:
-        return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
+        return UnsupportedError(
+            f"not a PyTorch checkpoint: {program.what}", hint=program.opener
+        )
     if all(name.endswith(".npy") for name in names):
         return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
     if "[Content_Types].xml" in flat:
@@ -280,7 +390,7 @@ def _is_text(head: bytes) -> bool:
     return all(byte >= 0x20 or byte in b"\t\n\r\x0c\x1b" for byte in sample)
 
 
-# --- directories ----------------------------------------------------------------------------------------------
+# --- directories ----------------------------------------------------------------------
 
 
 _ORBAX = frozenset(("_CHECKPOINT_METADATA", "ocdbt.process_0", "manifest.ocdbt"))
@@ -292,7 +402,8 @@ def _jax_error(names: set[str]) -> CkptError | None:
         return UnsupportedError("a JAX checkpoint (Orbax), which ckpt does not read")
     if names & ZARR:
         return UnsupportedError(
-            "a zarr array or group, which ckpt does not read", hint="Megatron's old backend?"
+            "a zarr array or group, which ckpt does not read",
+            hint="Megatron's old backend?",
         )
     return None
 
@@ -306,25 +417,37 @@ def _directory_error(folder: Location) -> CkptError:
     if jax is not None:
         return jax
     if has_arrays(folder):
-        return UnsupportedError("a folder of zarr arrays, which ckpt does not read", hint=AS_DIST)
+        return UnsupportedError(
+            "a folder of zarr arrays, which ckpt does not read", hint=AS_DIST
+        )
     program = folder_of(set(names))
     if program is not None:
-        return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
+        return UnsupportedError(
+            f"not a PyTorch checkpoint: {program.what}", hint=program.opener
+        )
     files = [name for name in names if name.endswith(WEIGHTS)] or [
         name for name in names if _NUMBERED.search(name)
     ]
     if files:
         return FolderError(
-            f"a directory without an index; it holds {counted_noun(len(files), 'checkpoint file')}",
+            (
+                "a directory without an index; it holds "
+                f"{counted_noun(len(files), 'checkpoint file')}"
+            ),
             hint=f"name one, such as {files[0]}",
         )
     return _steps_error(folder) or UnsupportedError("a directory without a checkpoint")
 
 
-_NUMBERED = re.compile(r"\.(?:safetensors|bin|pt|pth|ckpt)[._-]\w{1,40}$", re.IGNORECASE)
-"""The ending of a checkpoint and more behind it: `pytorch_model.bin.3`, `last.pth.bak`."""
+_NUMBERED = re.compile(
+    r"\.(?:safetensors|bin|pt|pth|ckpt)[._-]\w{1,40}$", re.IGNORECASE
+)
+"""The ending of a checkpoint and more behind it: `pytorch_model.bin.3`,
+`last.pth.bak`.
+"""
 _WHOLE = (
-    r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
+    r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt"
+    r"|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
     r"|(?:pytorch_model_fsdp|optimizer)_\d+/"
 )
 _LOOKED = 1_000
@@ -332,12 +455,16 @@ _LOOKED = 1_000
 
 
 def _steps_error(folder: Location) -> CkptError | None:
-    """Return the error for a folder of folders that training saved one after the other, or None.
+    """Return the error for a folder of folders that training saved one after the other,
+    or None.
 
     It names the newest that has what a whole one has: `.metadata` is written last.
     """
     names = steps_in(folder.names())
-    whole = next((name for name in reversed(names[-_LOOKED:]) if _is_whole(folder, name[:-1])), None)
+    whole = next(
+        (name for name in reversed(names[-_LOOKED:]) if _is_whole(folder, name[:-1])),
+        None,
+    )
     if whole is None:
         return None
     shown = show(whole[:-1], 80)
@@ -347,16 +474,22 @@ def _steps_error(folder: Location) -> CkptError | None:
         if len(names) > 1
         else f"a directory around {shown}"
     )
-    newest = "" if whole == names[-1] else f"; {show(names[-1][:-1], 80)} is not complete"
+    newest = (
+        "" if whole == names[-1] else f"; {show(names[-1][:-1], 80)} is not complete"
+    )
     hint = f"name one; the newest{' complete' if newest else ''} is {shown}{newest}"
     return FolderError(text, hint=hint)
 
 
 def _is_whole(folder: Location, name: str) -> bool:
     try:
-        return any(re.fullmatch(_WHOLE, inner) for inner in folder.child(name, "no").names())
+        return any(
+            re.fullmatch(_WHOLE, inner) for inner in folder.child(name, "no").names()
+        )
     except UnreadableError:
         return False
 
 
-FORMAT = Format("foreign", Traits("not a checkpoint"), lambda probe: True, reader=__name__)
+FORMAT = Format(
+    "foreign", Traits("not a checkpoint"), lambda probe: True, reader=__name__
+)

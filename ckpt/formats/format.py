@@ -1,4 +1,6 @@
-"""A format, the probe by which it recognises its files, the endings of files, and the protocols of its modules."""
+"""A format, the probe by which it recognises its files, the endings of files, and the
+protocols of its modules.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,30 @@ Progress = Callable[[int], None]
 
 
 class Format(NamedTuple):
-    """A format that ckpt reads. Files are recognised by content; the first format that recognises a file reads it.
+    """A format that ckpt reads. Files are recognised by content; the first format that
+    recognises a file reads it.
 
-    A format is one package (or module) with a `FORMAT`, and one word in the table of `formats/__init__`. Modules stand
-    here as text, and are imported on use: who reads never loads a writer.
+    A format is one package (or module) with a `FORMAT`, and one word in the table of
+    `formats/__init__`. Modules stand here as text, and are imported on use: who reads
+    never loads a writer.
     """
 
     name: str
     """The name in JSON, and of `--format`."""
     traits: Traits
     sniff: Callable[[Probe], bool]
-    """Tells whether the file has this format. Raises UnreadableError when it does but is damaged."""
+    """Tells whether the file has this format. Raises UnreadableError when it does but
+    is damaged.
+    """
     files: Callable[[Probe], Sequence[str] | None] | None = None
-    """Of a format of several files: gives the files, by their paths below a folder, of the one checkpoint that the
-    folder is, and None for any other folder. Raises CkptError when that cannot be told."""
+    """Of a format of several files: gives the files, by their paths below a folder, of
+    the one checkpoint that the folder is, and None for any other folder. Raises
+    CkptError when that cannot be told.
+    """
     owns: Callable[[str], bool] | None = None
-    """Of a format with the trait `is_folder`: tells whether a file of this name belongs to the checkpoint, and goes
-    when another takes its place."""
+    """Of a format with the trait `is_folder`: tells whether a file of this name belongs
+    to the checkpoint, and goes when another takes its place.
+    """
     reader: str = ""
     """The module that reads it (`CanRead`)."""
     suffixes: tuple[str, ...] = ()
@@ -50,14 +59,20 @@ class Format(NamedTuple):
     verifier: str = ""
     """The module that checks its bytes (`CanVerify`); empty when there is none."""
     salvager: str = ""
-    """The module that reads what is left of a file that is cut off (`CanSalvage`); empty when there is none."""
+    """The module that reads what is left of a file that is cut off (`CanSalvage`);
+    empty when there is none.
+    """
     dtypes: Sequence[DType] = ()
     """The element types that only this format has."""
     remains: Callable[[Probe], Sequence[str]] | None = None
-    """Of a format of several files: gives a line for each file of an interrupted save, whose items have lost their names."""
+    """Of a format of several files: gives a line for each file of an interrupted save,
+    whose items have lost their names.
+    """
 
     def read(self, probe: Probe, limits: Limits) -> Checkpoint:
-        """Return the checkpoint. Raises CkptError; reads no tensor data and runs nothing."""
+        """Return the checkpoint. Raises CkptError; reads no tensor data and runs
+        nothing.
+        """
         return cast("CanRead", import_module(self.reader)).read(probe, limits)
 
 
@@ -65,7 +80,9 @@ class CanRead(Protocol):
     """The module that reads a format."""
 
     def read(self, probe: Probe, limits: Limits) -> Checkpoint:
-        """Return the checkpoint. Raises CkptError; reads no tensor data and runs nothing."""
+        """Return the checkpoint. Raises CkptError; reads no tensor data and runs
+        nothing.
+        """
         ...
 
 
@@ -73,7 +90,9 @@ class CanWrite(Protocol):
     """The module that writes a format."""
 
     def losses(self, checkpoint: Checkpoint) -> list[str]:
-        """Return what the format cannot hold, one line each. Called before anything is written."""
+        """Return what the format cannot hold, one line each. Called before anything is
+        written.
+        """
         ...
 
     def unfit(self, entry: Entry) -> str | None:
@@ -85,38 +104,54 @@ class CanWrite(Protocol):
         ...
 
     def compare(self, planned: Checkpoint, written: Checkpoint) -> None:
-        """Raise WriteError unless the written file holds what was planned. Reads no tensor data."""
+        """Raise WriteError unless the written file holds what was planned. Reads no
+        tensor data.
+        """
         ...
 
     def compare_bytes(self, planned: Checkpoint, written: Checkpoint) -> None:
-        """Raise WriteError unless every byte of a tensor in the written file equals its source."""
+        """Raise WriteError unless every byte of a tensor in the written file equals its
+        source.
+        """
         ...
 
 
 class CanAppend(Protocol):
-    """The module that writes a format with the trait `in_place`: a rewrite may append to the file."""
+    """The module that writes a format with the trait `in_place`: a rewrite may append
+    to the file.
+    """
 
     def append(self, checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-        """Return (the bytes to append, the bytes that make them valid once they are on the disk).
+        """Return (the bytes to append, the bytes that make them valid once they are on
+        the disk).
 
         Raises CkptError.
         """
         ...
 
     def end_before(self, source: Source, limits: Limits) -> int | None:
-        """Return the end of the file before its last rewrite, complete or not, or None without a rewrite."""
+        """Return the end of the file before its last rewrite, complete or not, or None
+        without a rewrite.
+        """
         ...
 
 
 class CanRelist(Protocol):
-    """The module that writes a format with the trait `is_folder`: its items may get other names where they are."""
+    """The module that writes a format with the trait `is_folder`: its items may get
+    other names where they are.
+    """
 
     def listing(self, checkpoint: Checkpoint) -> Source | None:
-        """Return the file that lists all items, or None where several files list them."""
+        """Return the file that lists all items, or None where several files
+        list them.
+        """
         ...
 
-    def relisting(self, checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> Relisting:
-        """The new list of the items, which stay where they are. `names` are those that the folder has.
+    def relisting(
+        self, checkpoint: Checkpoint, names: Sequence[str], limits: Limits
+    ) -> Relisting:
+        """The new list of the items, which stay where they are. `names` are those that
+        the folder has.
 
         Raises CkptError.
         """
@@ -131,7 +166,8 @@ class Damage(NamedTuple):
 
 
 class ChecksumReport(NamedTuple):
-    """The result of a comparison with checksums: bytes compared, damage, and bytes of tensors without a checksum.
+    """The result of a comparison with checksums: bytes compared, damage, and bytes of
+    tensors without a checksum.
 
     `unread` says what could not be read, and why.
     """
@@ -154,7 +190,9 @@ class ChecksumReport(NamedTuple):
     def about(self, file: str) -> ChecksumReport:
         """The report with the name of its file on each damage."""
         damage = tuple(row._replace(what=f"{file}: {row.what}") for row in self.damage)
-        return self._replace(damage=damage, unread=tuple(f"{file}: {text}" for text in self.unread))
+        return self._replace(
+            damage=damage, unread=tuple(f"{file}: {text}" for text in self.unread)
+        )
 
 
 List = Callable[["Location", str], "list[RecordedFile]"]
@@ -175,7 +213,8 @@ class CanVerify(Protocol):
         progress: Progress | None,
         check: Check,
     ) -> ChecksumReport:
-        """Compare every checksum in the file with its bytes. `check` does so for another file of the same checkpoint.
+        """Compare every checksum in the file with its bytes. `check` does so for
+        another file of the same checkpoint.
 
         Reads the whole file. Raises CkptError.
         """
@@ -183,12 +222,18 @@ class CanVerify(Protocol):
 
 
 class CanList(Protocol):
-    """The verifier of a format whose files record checksums, or of one of several files, each listed by itself."""
+    """The verifier of a format whose files record checksums, or of one of several
+    files, each listed by itself.
+    """
 
-    def recorded(self, probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
-        """List what the file records of its items. `inner` does so for another file of the same checkpoint.
+    def recorded(
+        self, probe: Probe, limits: Limits, executor: Executor, inner: List
+    ) -> list[RecordedFile]:
+        """List what the file records of its items. `inner` does so for another file of
+        the same checkpoint.
 
-        Reads no tensor data. The only file of a checkpoint has no name. Raises CkptError.
+        Reads no tensor data. The only file of a checkpoint has no name. Raises
+        CkptError.
         """
         ...
 
@@ -197,7 +242,8 @@ class CanSalvage(Protocol):
     """The module that reads what is left of a file that is cut off or damaged."""
 
     def salvage(self, probe: Probe, limits: Limits) -> Checkpoint | None:
-        """Return the checkpoint with a notice that lists the tensors that are not whole. Raises CkptError.
+        """Return the checkpoint with a notice that lists the tensors that are not
+        whole. Raises CkptError.
 
         Return None when nothing is left, and for files of other formats.
         """
@@ -205,7 +251,11 @@ class CanSalvage(Protocol):
 
 
 def no_checksums(
-    probe: Probe, limits: Limits, executor: Executor, progress: Progress | None, check: Check
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Progress | None,
+    check: Check,
 ) -> ChecksumReport:
     """`CanVerify.checksums` of a format without checksums."""
     return ChecksumReport(0, (), probe.size)
@@ -217,7 +267,9 @@ PICKLE = (".pkl", ".pickle", ".joblib")
 INDEXES = (".safetensors.index.json", ".bin.index.json")
 """Endings of an index of shards."""
 DISTRIBUTED = ".distcp"
-"""The ending of the data files of a distributed checkpoint: none of them is a checkpoint of its own."""
+"""The ending of the data files of a distributed checkpoint: none of them is a
+checkpoint of its own.
+"""
 
 WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".gguf")
 """Endings of files that a folder is searched for."""
@@ -233,9 +285,10 @@ HEAD_BYTES = 4096
 class Probe:
     """One location, opened once for all formats. `source` is None for a folder.
 
-    `open` reads another location in the same way, for a format of several files. `mark` is the prefix of the
-    storage ids, so that the ids of several files stay apart. `budget` is what is left of the limits for all of them.
-    With `partial`, what is left of damaged files and of incomplete sets is read, with a notice of what is lost.
+    `open` reads another location in the same way, for a format of several files. `mark`
+    is the prefix of the storage ids, so that the ids of several files stay apart.
+    `budget` is what is left of the limits for all of them. With `partial`, what is left
+    of damaged files and of incomplete sets is read, with a notice of what is lost.
     """
 
     def __init__(
@@ -249,7 +302,9 @@ class Probe:
     ) -> None:
         self.partial = partial
         self.keep_damaged = False
-        """A flag: with `partial`, pickles that do not match their checksums are read too."""
+        """A flag: with `partial`, pickles that do not match their checksums are read
+        too.
+        """
         self.names_from: Location | None = None
         """Another save, after which the items of an interrupted one are named."""
         self.budget = budget or Budget(limits)
@@ -261,7 +316,9 @@ class Probe:
         self.is_folder = location.is_folder()
         self.source: Source | None = None if self.is_folder else location.open()
         self.size = self.source.size if self.source else 0
-        self.head = self.source.read(0, min(HEAD_BYTES, self.size)) if self.source else b""
+        self.head = (
+            self.source.read(0, min(HEAD_BYTES, self.size)) if self.source else b""
+        )
 
     @property
     def file(self) -> Source:
@@ -271,14 +328,20 @@ class Probe:
 
     @cached_property
     def is_tar(self) -> bool:
-        """Tell whether the file is a tar archive, whatever else its first bytes say: torch asks so before all but zip."""
-        from ckpt.formats.common.tar import is_tar  # here: formats of tar archives import this module
+        """Tell whether the file is a tar archive, whatever else its first bytes say:
+        torch asks so before all but zip.
+        """
+        from ckpt.formats.common.tar import (
+            is_tar,
+        )  # here: formats of tar archives import this module
 
         return is_tar(self.head)
 
     @cached_property
     def archive(self) -> Archive | None:
-        """The directory of a zip archive, None for other files. Raises UnreadableError when it is damaged."""
+        """The directory of a zip archive, None for other files. Raises UnreadableError
+        when it is damaged.
+        """
         if self.source is None or not self.head.startswith(b"PK\x03\x04"):
             return None
         if self.path.endswith(

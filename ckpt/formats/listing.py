@@ -1,6 +1,8 @@
-"""A stored `inspect --json` as a checkpoint without bytes: names, shapes, dtypes, for `diff --structure`.
+"""A stored `inspect --json` as a checkpoint without bytes: names, shapes, dtypes, for
+`diff --structure`.
 
-Not a format of the table: only `open_listing` reads it, so a listing is never mistaken for a checkpoint.
+Not a format of the table: only `open_listing` reads it, so a listing is never mistaken
+for a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _SCHEMA = "ckpt.inspect"
 
 
 def open_listing(path: str, limits: Limits) -> Checkpoint | None:
-    """The listing at a path; None when the file is not JSON. Raises CkptError for JSON that `inspect` did not write."""
+    """The listing at a path; None when the file is not JSON. Raises CkptError for JSON
+    that `inspect` did not write.
+    """
     location = locate(path)
     if location.is_folder() or path.endswith(".index.json"):
         return None
@@ -31,30 +35,42 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
         with closing(location.open()) as source:
             if not source.size or source.read(0, 1) != b"{":
                 return None
-            data = read_limited(source, limits.index_bytes, "index-bytes", "the listing")
+            data = read_limited(
+                source, limits.index_bytes, "index-bytes", "the listing"
+            )
         if data.count(b'"schema"', 0, 1 << 20) == 0:
             return None
         document = parse_json(
-            data, "listing (expected one document of ckpt inspect --json)", Budget(limits), b'"dtype"'
+            data,
+            "listing (expected one document of ckpt inspect --json)",
+            Budget(limits),
+            b'"dtype"',
         )
         assert isinstance(document, dict)  # it begins with {
         schema = document.get("schema")
         if not isinstance(schema, dict) or schema.get("name") != _SCHEMA:
             raise UnreadableError(
-                "not a listing of tensors", hint="expected the document of ckpt inspect --json"
+                "not a listing of tensors",
+                hint="expected the document of ckpt inspect --json",
             )
         if schema.get("version") != 1:
-            raise UnreadableError(f"unknown version of a listing: {show(str(schema.get('version')), 20)}")
+            raise UnreadableError(
+                f"unknown version of a listing: {show(str(schema.get('version')), 20)}"
+            )
         try:
             return _make_checkpoint(path, document)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise UnreadableError("invalid listing: it does not follow docs/json.md") from None
+            raise UnreadableError(
+                "invalid listing: it does not follow docs/json.md"
+            ) from None
 
 
 def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
-    """The documents that a file holds, one or one on each line; None when it holds none. Raises CkptError.
+    """The documents that a file holds, one or one on each line; None when it holds
+    none. Raises CkptError.
 
-    Every command with `--json` writes such files. What their fields are is for the reader to check.
+    Every command with `--json` writes such files. What their fields are is for the
+    reader to check.
     """
     location = locate(path)
     if location.is_folder() or not location.is_file() or path.endswith(".index.json"):
@@ -66,10 +82,17 @@ def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
         if b'"schema"' not in head or b'"ckpt.' not in head:
             return None
         data = read_limited(source, limits.index_bytes, "index-bytes", "the document")
-    budget, what = Budget(limits), "document (expected what --json of a command printed)"
+    budget, what = (
+        Budget(limits),
+        "document (expected what --json of a command printed)",
+    )
     lines = data.split(b"\n")
     is_one = not lines[0].rstrip().endswith(b"}")  # as on a terminal, on many lines
-    values = [parse_json(text, what, budget) for text in ([data] if is_one else lines) if text.strip()]
+    values = [
+        parse_json(text, what, budget)
+        for text in ([data] if is_one else lines)
+        if text.strip()
+    ]
     documents = [document for document in values if isinstance(document, dict)]
     if len(documents) < len(values):
         raise UnreadableError("a line of the documents is no object")
@@ -80,14 +103,19 @@ _HEAD = 4096
 """A document begins with its schema."""
 _ROLES = frozenset(("parameter", "buffer", "optimizer", "other", "unknown"))
 _TRUSTS = frozenset(("certain", "strong", "likely", "none"))
-_KINDS = frozenset(("model", "ema", "optimizer", "scheduler", "scaler", "rng", "other", "snapshot"))
+_KINDS = frozenset(
+    ("model", "ema", "optimizer", "scheduler", "scaler", "rng", "other", "snapshot")
+)
 
 
 def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
     rows = [json_object(row) for row in json_list(document["tensors"])]
     entries = tuple(_parse_entry(row) for row in rows)
     kinds = {
-        _parse_text(row["name"]): (_parse_path(row["path"]), _one_of(row["kind"], _KINDS))
+        _parse_text(row["name"]): (
+            _parse_path(row["path"]),
+            _one_of(row["kind"], _KINDS),
+        )
         for row in map(json_object, json_list(document["sections"]))
     }
     sections: list[DeclaredSection] = []
@@ -96,7 +124,11 @@ def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
         if sections and sections[-1].name == name and sections[-1].last == place:
             sections[-1] = sections[-1]._replace(last=place + 1)
         else:
-            sections.append(DeclaredSection(*kinds[name][:1], name, kinds[name][1], place, place + 1))
+            sections.append(
+                DeclaredSection(
+                    *kinds[name][:1], name, kinds[name][1], place, place + 1
+                )
+            )
     filled = {section.name for section in sections}
     if any(kinds[name][1] == "snapshot" for name in filled):
         raise ValueError
@@ -121,16 +153,25 @@ def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
 def _parse_role(row: dict[str, Json]) -> tuple[str, str, str, str]:
     evidence = json_object(row["evidence"])
     trust = _one_of(evidence["trust"], _TRUSTS)
-    return _one_of(row["role"], _ROLES), trust, _parse_text(evidence["source"]), _parse_text(evidence["note"])
+    return (
+        _one_of(row["role"], _ROLES),
+        trust,
+        _parse_text(evidence["source"]),
+        _parse_text(evidence["note"]),
+    )
 
 
 def _dtype(name: str) -> DType:
     """The element type of a name. Raises KeyError."""
     if name in BY_NAME:
         return BY_NAME[name]
-    from ckpt.formats import known_formats  # here: the table imports this room's modules
+    from ckpt.formats import (
+        known_formats,
+    )  # here: the table imports this room's modules
 
-    return {dtype.name: dtype for format in known_formats() for dtype in format.dtypes}[name]
+    return {dtype.name: dtype for format in known_formats() for dtype in format.dtypes}[
+        name
+    ]
 
 
 def _parse_entry(row: dict[str, Json]) -> Entry:
@@ -148,7 +189,12 @@ def _parse_entry(row: dict[str, Json]) -> Entry:
         tensor = tensor_ref(storage, dtype, shape, stride, _parse_count(row["offset"]))
     else:
         tensor = Composite(
-            _parse_identifier(row["layout"]), dtype, shape, (), device, elements=_parse_count(row["numel"])
+            _parse_identifier(row["layout"]),
+            dtype,
+            shape,
+            (),
+            device,
+            elements=_parse_count(row["numel"]),
         )
     return Entry(_parse_path(row["path"]), _parse_text(row["name"]), tensor)
 

@@ -1,4 +1,6 @@
-"""The files of other programs, recognised by their content or their name: what each is, and what opens it."""
+"""The files of other programs, recognised by their content or their name: what each is,
+and what opens it.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +21,51 @@ class Program(NamedTuple):
 
 _KERAS = "keras.models.load_model opens it"
 _TENSORFLOW = "tf.train.load_checkpoint opens it"
-_TENSORRT = Program("TensorRT engine", "the TensorRT that built it opens it, on the same kind of GPU")
-_GGML = Program("ggml (whisper.cpp, old llama.cpp)", "the program that it was converted for opens it")
+_TENSORRT = Program(
+    "TensorRT engine", "the TensorRT that built it opens it, on the same kind of GPU"
+)
+_GGML = Program(
+    "ggml (whisper.cpp, old llama.cpp)",
+    "the program that it was converted for opens it",
+)
 _MAGICS: tuple[tuple[bytes, Program], ...] = (
     (
         b"GGUF",
         Program(
-            "GGUF (llama.cpp)", "llama.cpp opens it, and from_pretrained(…, gguf_file=…) of transformers"
+            "GGUF (llama.cpp)",
+            "llama.cpp opens it, and from_pretrained(…, gguf_file=…) of transformers",
         ),
     ),
-    (b"FUGG", Program("GGUF (llama.cpp) of big-endian machines", "llama.cpp opens it there")),
+    (
+        b"FUGG",
+        Program("GGUF (llama.cpp) of big-endian machines", "llama.cpp opens it there"),
+    ),
     (b"lmgg", _GGML),
     (b"fmgg", _GGML),
     (b"tjgg", _GGML),
     (b"algg", _GGML),
-    (b"\x89HDF\r\n\x1a\n", Program("HDF5 (Keras?)", "h5py opens it, and Keras a model in it")),
+    (
+        b"\x89HDF\r\n\x1a\n",
+        Program("HDF5 (Keras?)", "h5py opens it, and Keras a model in it"),
+    ),
     (b"ftrt", _TENSORRT),
     (b"ptrt", _TENSORRT),
     (b"\xba\x16\x4f\x2f", Program("fastText", "fasttext.load_model opens it")),
 )
-"""First bytes of files. llama.cpp and whisper.cpp write the number 0x67676d6c, so its letters stand backwards."""
+"""First bytes of files. llama.cpp and whisper.cpp write the number 0x67676d6c, so its
+letters stand backwards.
+"""
 
 _TABLE_END = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
-"""The last bytes of a table of LevelDB, which TensorFlow's index is (tensorflow/core/lib/io/format.h)."""
+"""The last bytes of a table of LevelDB, which TensorFlow's index is
+(tensorflow/core/lib/io/format.h).
+"""
 _TABLE_FOOTER = 48
 _DATA = re.compile(r"\.data-\d{5}-of-\d{5}$")
 _SPEC = re.compile(rb"[\x01-\x20]\0\0\0[\x02-\x80]\0[A-Z]\w{3,100}Spec\0")
-"""The version, and the length and the name of the specification (ctranslate2/specs/model_spec.py)."""
+"""The version, and the length and the name of the specification
+(ctranslate2/specs/model_spec.py).
+"""
 _MAP = re.compile(rb"[\x81-\x8f\xde\xdf][\0-\xff]{0,4}?[\xa1-\xbf\xd9][\w./-]")
 _DARKNET = re.compile(rb"\0\0\0\0[\x01\x02]\0\0\0[\0-\x05]\0\0\0")
 """The versions 0.1 and 0.2 of Darknet (load_weights_upto of its parser.c)."""
@@ -53,20 +73,33 @@ _ENGINE = (".engine", ".plan", ".trt")
 
 
 def _darknet_program(head: bytes, size: int) -> Program:
-    """The weights of Darknet, which have no names and no shapes: all that tells them is their number."""
-    header = 16 if head[4] == 1 else 20  # from version 0.2 on the number of pictures has 8 bytes
+    """The weights of Darknet, which have no names and no shapes: all that tells them is
+    their number.
+    """
+    header = (
+        16 if head[4] == 1 else 20
+    )  # from version 0.2 on the number of pictures has 8 bytes
     count, more = divmod(max(0, size - header), 4)
-    text = f"Darknet (YOLO), {count:,} float32 numbers behind a header of {header} bytes"
+    text = (
+        f"Darknet (YOLO), {count:,} float32 numbers behind a header of {header} bytes"
+    )
     if more:
-        return Program(f"{text} and {counted_noun(more, 'byte')} more", "an unfinished download")
+        return Program(
+            f"{text} and {counted_noun(more, 'byte')} more", "an unfinished download"
+        )
     return Program(
         text,
-        "darknet and cv2.dnn.readNet open it, with its .cfg: one that asks for another number is of another model, or the download is unfinished",
+        (
+            "darknet and cv2.dnn.readNet open it, with its .cfg: one that asks for "
+            "another number is of another model, or the download is unfinished"
+        ),
     )
 
 
 def program_of(probe: Probe) -> Program | None:
-    """Return what another program has written, or None for a file that is none of those known here."""
+    """Return what another program has written, or None for a file that is none of those
+    known here.
+    """
     head = probe.head
     for magic, program in _MAGICS:
         if head.startswith(magic):
@@ -74,10 +107,15 @@ def program_of(probe: Probe) -> Program | None:
     name = os.path.basename(probe.path).lower()
     if head[4:8] == b"TFL3":
         return Program("TensorFlow Lite", "tf.lite.Interpreter opens it")
-    if head[4:5] == b"{" and name.endswith(_ENGINE):  # ultralytics puts JSON and its length in front
+    if head[4:5] == b"{" and name.endswith(
+        _ENGINE
+    ):  # ultralytics puts JSON and its length in front
         return _TENSORRT
     if _SPEC.match(head):
-        return Program("CTranslate2", "ctranslate2 and faster-whisper open the folder that it lies in")
+        return Program(
+            "CTranslate2",
+            "ctranslate2 and faster-whisper open the folder that it lies in",
+        )
     if name.endswith(".weights") and _DARKNET.match(head):
         return _darknet_program(head, probe.size)
     if name.endswith(".msgpack") and _MAP.match(head):
@@ -86,36 +124,58 @@ def program_of(probe: Probe) -> Program | None:
 
 
 def _of_tensorflow(probe: Probe, name: str) -> Program | None:
-    """A checkpoint of TensorFlow: an index and files of data, or one table in its first version."""
+    """A checkpoint of TensorFlow: an index and files of data, or one table in its first
+    version.
+    """
     if _DATA.search(name) and not probe.head.startswith((b"PK", b"\x80")):
-        return Program("the data of a TensorFlow checkpoint", f"{_TENSORFLOW}, by the name before .data-")
+        return Program(
+            "the data of a TensorFlow checkpoint",
+            f"{_TENSORFLOW}, by the name before .data-",
+        )
     if probe.size >= _TABLE_FOOTER and probe.file.read(probe.size - 8, 8) == _TABLE_END:
         more = ", by the name before .index" if name.endswith(".index") else ""
         return Program("a TensorFlow checkpoint", f"{_TENSORFLOW}{more}")
     if probe.head.startswith(b"model_checkpoint_path:"):
         return Program("the list of TensorFlow's checkpoints in this folder")
     if name.endswith(".meta") and probe.head.startswith(b"\n"):
-        return Program("the graph of a TensorFlow checkpoint", "its values lie in the files beside it")
+        return Program(
+            "the graph of a TensorFlow checkpoint",
+            "its values lie in the files beside it",
+        )
     return None
 
 
 def _protobuf_program(head: bytes, name: str) -> Program | None:
-    """A message of protobuf: the first field is a number in ONNX, CoreML and SavedModel, and a text or a message in others.
+    """A message of protobuf: the first field is a number in ONNX, CoreML and
+    SavedModel, and a text or a message in others.
 
-    A ModelProto of ONNX begins with ir_version, and then producer_name, the graph or opset_import.
+    A ModelProto of ONNX begins with ir_version, and then producer_name, the graph or
+    opset_import.
     """
-    if len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x3A, 0x42):
+    if (
+        len(head) > 3
+        and head[0] == 0x08
+        and head[1] < 0x20
+        and head[2] in (0x12, 0x3A, 0x42)
+    ):
         if name.endswith(".mlmodel"):
             return Program("CoreML", "coremltools.models.MLModel opens it")
         if head[2] == 0x12 and not _is_text(_field_content(head, 3)):
-            return Program("a TensorFlow SavedModel", "tf.saved_model.load opens the folder that it lies in")
+            return Program(
+                "a TensorFlow SavedModel",
+                "tf.saved_model.load opens the folder that it lies in",
+            )
         return Program("ONNX", "onnxruntime opens it, and onnx.load")
     if head[:1] != b"\n":
         return None
     if name.endswith(".caffemodel"):
         return Program("Caffe", "caffe and cv2.dnn.readNetFromCaffe open it")
     first = _field_content(head, 1)
-    if name.endswith(".ckpt") and first[:1] == b"\n" and _is_text(_field_content(first, 1)):
+    if (
+        name.endswith(".ckpt")
+        and first[:1] == b"\n"
+        and _is_text(_field_content(first, 1))
+    ):
         return Program("MindSpore", "mindspore.load_checkpoint opens it")
     return None
 
@@ -142,7 +202,9 @@ def keras_of(names: set[str]) -> Program | None:
 
 
 def folder_of(names: set[str]) -> Program | None:
-    """Return what another program has written into a folder with these names, or None."""
+    """Return what another program has written into a folder with these names,
+    or None.
+    """
     if "saved_model.pb" in names:
         return Program("a TensorFlow SavedModel", "tf.saved_model.load opens it")
     if "Manifest.json" in names and "Data" in names:

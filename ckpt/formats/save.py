@@ -1,4 +1,6 @@
-"""Writing checkpoints: a file takes its place only after our own reader found in it what was planned."""
+"""Writing checkpoints: a file takes its place only after our own reader found in it
+what was planned.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,17 @@ from ckpt.tree.find import metadata_of
 SHARD_FORMAT = shards.FORMAT
 """The format of the files that `save_shards` writes."""
 Check = Callable[[str, Checkpoint], str | None]
-"""Checks a written file before it takes its place: its path, and what was planned. Raises CkptError.
+"""Checks a written file before it takes its place: its path, and what was planned.
+Raises CkptError.
 
 Returns the name of the check that it made instead of its own, or None.
 """
 
 
 class SavedFile(NamedTuple):
-    """A file that was written: its bytes, how it was checked, and the seconds that writing and checking took."""
+    """A file that was written: its bytes, how it was checked, and the seconds that
+    writing and checking took.
+    """
 
     path: str
     format: str
@@ -72,9 +77,13 @@ class SavedFile(NamedTuple):
     warnings: tuple[str, ...] = ()
     """The failures after the file had taken its place."""
     damaged: tuple[str, ...] = ()
-    """Tensors that were written although their bytes do not match the recorded checksums."""
+    """Tensors that were written although their bytes do not match the recorded
+    checksums.
+    """
     relisted: tuple[str, ...] = ()
-    """The files that were written into a folder in place: the one that lists the items, and new ones."""
+    """The files that were written into a folder in place: the one that lists the items,
+    and new ones.
+    """
     vanished: int = 0
     """Elements that a cast made 0."""
 
@@ -84,7 +93,8 @@ ENDINGS = (".pth", ".safetensors")
 
 
 def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) -> str:
-    """The format to write: the one asked for, else the one of the suffix. Raises UsageError.
+    """The format to write: the one asked for, else the one of the suffix. Raises
+    UsageError.
 
     Where the command has no --format, its error proposes `endings`.
     """
@@ -96,39 +106,64 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
         if _has_wrong_ending(path, choice):
             raise UsageError(f"the ending does not fit --format {choice}", path=path)
         return choice
-    usual = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
+    usual = next(
+        (name for name, format in formats.items() if path.endswith(format.suffixes)),
+        None,
+    )
     if usual is None:
-        read = next((row for row in FORMATS if row.suffixes and path.endswith(row.suffixes)), None)
+        read = next(
+            (row for row in FORMATS if row.suffixes and path.endswith(row.suffixes)),
+            None,
+        )
         if read is not None and not read.writer:
-            raise UsageError(f"ckpt reads {read.traits.label} and does not write it", path=path)
+            raise UsageError(
+                f"ckpt reads {read.traits.label} and does not write it", path=path
+            )
         hint = "--format " + " or --format ".join(formats)
         if endings:
             outs = [pasted_path(path + ending) for ending in endings]
             hint = " or ".join(f"-o {out}" for out in outs if out is not None)
         problem = (
-            "the ending names no format" if path else "--format is missing: a folder of results names none"
+            "the ending names no format"
+            if path
+            else "--format is missing: a folder of results names none"
         )
         raise UsageError(problem, path=path or None, hint=hint or None)
     return usual
 
 
 def with_format_ending(path: str, format: str) -> str:
-    """Give a path an ending of the format if its own ending belongs to another format or to none."""
+    """Give a path an ending of the format if its own ending belongs to another format
+    or to none.
+    """
     formats = written_formats()
     if path.endswith(formats[format].suffixes):
         return path
     endings = sorted(
-        (ending for other in formats.values() for ending in other.suffixes), key=len, reverse=True
+        (ending for other in formats.values() for ending in other.suffixes),
+        key=len,
+        reverse=True,
     )
-    stem = next((path.removesuffix(ending) for ending in endings if path.endswith(ending)), path)
+    stem = next(
+        (path.removesuffix(ending) for ending in endings if path.endswith(ending)), path
+    )
     return f"{stem}{formats[format].suffixes[0]}"
 
 
 def _has_wrong_ending(path: str, name: str) -> bool:
-    """Tell whether the ending of a path belongs to other formats and not to this one."""
-    endings = {name: path.endswith(format.suffixes) for name, format in written_formats().items()}
-    if name not in endings:  # an archive with code, which has the endings of torch's other files
-        others = (traits_of(other) for other, suffix_fits in endings.items() if suffix_fits)
+    """Tell whether the ending of a path belongs to other formats and not to
+    this one.
+    """
+    endings = {
+        name: path.endswith(format.suffixes)
+        for name, format in written_formats().items()
+    }
+    if (
+        name not in endings
+    ):  # an archive with code, which has the endings of torch's other files
+        others = (
+            traits_of(other) for other, suffix_fits in endings.items() if suffix_fits
+        )
         return any(traits.is_folder or not traits.is_pickle for traits in others)
     return any(endings.values()) and not endings[name]
 
@@ -145,21 +180,29 @@ def traits_of(name: str) -> Traits:
 
 
 def own_format(checkpoint: Checkpoint) -> str:
-    """The format of a checkpoint when ckpt writes it as one file, else the usual one."""
+    """The format of a checkpoint when ckpt writes it as one file, else the
+    usual one.
+    """
     own = checkpoint.format in written_formats() and not checkpoint.traits.is_folder
     return checkpoint.format if own else next(iter(written_formats()))
 
 
 def can_keep_format(checkpoint: Checkpoint) -> bool:
-    """Tell whether ckpt writes a checkpoint in its own format, with code only while that code is in it."""
+    """Tell whether ckpt writes a checkpoint in its own format, with code only while
+    that code is in it.
+    """
     name, has_code = checkpoint.format, checkpoint.traits.names_are_code
     return is_written(name) and (has_code or not traits_of(name).names_are_code)
 
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
-    """Return the format for a checkpoint whose content stays: its own, or the suffix's for several files."""
+    """Return the format for a checkpoint whose content stays: its own, or the suffix's
+    for several files.
+    """
     name = checkpoint.format
-    if not can_keep_format(checkpoint) or (checkpoint.traits.is_folder and _has_wrong_ending(path, name)):
+    if not can_keep_format(checkpoint) or (
+        checkpoint.traits.is_folder and _has_wrong_ending(path, name)
+    ):
         has_texts = bool(metadata_of(checkpoint.root))
         chosen = format_for(path, None, endings=ENDINGS[1:] if has_texts else ENDINGS)
         if traits_of(chosen).is_pickle and has_texts:
@@ -175,7 +218,9 @@ def _other_ending(path: str, name: str) -> UsageError:
     ending = ".safetensors" if name == "safetensors" else ".pth"
     other = quote(show(f"{os.path.splitext(path)[0]}{ending}", None))
     problem = f"this ending does not fit: the result stays {name}"
-    return UsageError(problem, path=path, hint=f"-o {other}; convert changes the format")
+    return UsageError(
+        problem, path=path, hint=f"-o {other}; convert changes the format"
+    )
 
 
 def save_checkpoint(
@@ -188,16 +233,23 @@ def save_checkpoint(
     checks: dict[str, Check] | None = None,
     keep_damaged: bool = False,
 ) -> SavedFile:
-    """Write a checkpoint. It appears whole or not at all. Raises CkptError, LossError for what would be lost.
+    """Write a checkpoint. It appears whole or not at all. Raises CkptError, LossError
+    for what would be lost.
 
-    Records keep their recorded checksums where they are copied whole. All others are compared with theirs: a record that
-    differs raises DamagedDataError unless `keep_damaged` is set. Our own reader reads the written file and compares it with the plan, then `checks` run; only then does the
-    file take its place.
+    Records keep their recorded checksums where they are copied whole. All others are
+    compared with theirs: a record that differs raises DamagedDataError unless
+    `keep_damaged` is set. Our own reader reads the written file and compares it with
+    the plan, then `checks` run; only then does the file take its place.
     """
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
-    drafted = _same_file(checkpoint, format) or writer_of(format).draft(checkpoint, limits)
-    with Audit() as audit, _writing_target(to, format, drafted.size, progress, checkpoint) as sink:
+    drafted = _same_file(checkpoint, format) or writer_of(format).draft(
+        checkpoint, limits
+    )
+    with (
+        Audit() as audit,
+        _writing_target(to, format, drafted.size, progress, checkpoint) as sink,
+    ):
         sink.audit = audit
         with about(checkpoint.path):
             drafted.write(sink)
@@ -210,21 +262,32 @@ def save_checkpoint(
         written = time.perf_counter()
         with about(to.path):
             done = _run_checks(sink.path, checkpoint, format, limits, checks)
-    result = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
+    result = SavedFile(
+        to.path, format, drafted.size, None, tuple(done), written - start
+    )
     return result._replace(
-        overflowed=sink.overflowed, vanished=sink.vanished, warnings=tuple(sink.warnings), damaged=damaged
+        overflowed=sink.overflowed,
+        vanished=sink.vanished,
+        warnings=tuple(sink.warnings),
+        damaged=damaged,
     )
 
 
-def _check_carried(checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check] | None) -> None:
-    """Compare all records with their checksums where every byte is to be checked, those that keep theirs too."""
+def _check_carried(
+    checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check] | None
+) -> None:
+    """Compare all records with their checksums where every byte is to be checked, those
+    that keep theirs too.
+    """
     if "crc" in (checks or {}):
         for storage in checkpoint.storages:
             audit.check(storage.noted)
 
 
 def damaged_in(checkpoint: Checkpoint, audit: Audit, *, keep: bool) -> tuple[str, ...]:
-    """The tensors of a checkpoint whose bytes contradict a checksum. Raises DamagedDataError for one that is not kept."""
+    """The tensors of a checkpoint whose bytes contradict a checksum. Raises
+    DamagedDataError for one that is not kept.
+    """
     storages = audit.damaged()
     if not storages:
         return ()
@@ -234,7 +297,10 @@ def damaged_in(checkpoint: Checkpoint, audit: Audit, *, keep: bool) -> tuple[str
         verb = "is" if len(names) < 2 else "are"
         source = storages[0].place.source
         raise DamagedDataError(
-            f"{listed} {verb} damaged: the bytes do not match the recorded checksum, so nothing was written",
+            (
+                f"{listed} {verb} damaged: the bytes do not match the recorded "
+                "checksum, so nothing was written"
+            ),
             path=None if source.address is None else source.name,
             hint="--keep-damaged writes it all the same",
         )
@@ -256,7 +322,11 @@ def _names_over(checkpoint: Checkpoint, damaged: Sequence[Checksum]) -> tuple[st
 
 
 def _writing_target(
-    to: Target, format: str, size: int, progress: Progress | None, checkpoint: Checkpoint
+    to: Target,
+    format: str,
+    size: int,
+    progress: Progress | None,
+    checkpoint: Checkpoint,
 ) -> AbstractContextManager[Sink]:
     """Return the context that puts a file or a folder in place."""
     sources = checkpoint.all_sources()
@@ -267,11 +337,20 @@ def _writing_target(
 
 
 def _run_checks(
-    path: str, planned: Checkpoint, format: str, limits: Limits, checks: dict[str, Check] | None
+    path: str,
+    planned: Checkpoint,
+    format: str,
+    limits: Limits,
+    checks: dict[str, Check] | None,
 ) -> list[tuple[str, float]]:
-    """Run the checks of a file that is not yet in place: their names, and the seconds of each."""
+    """Run the checks of a file that is not yet in place: their names, and the seconds
+    of each.
+    """
     done: list[tuple[str, float]] = []
-    for name, check in {"structure": check_structure(format, limits), **(checks or {})}.items():
+    for name, check in {
+        "structure": check_structure(format, limits),
+        **(checks or {}),
+    }.items():
         begin = time.perf_counter()
         instead = check(path, planned)
         done.append((instead or name, time.perf_counter() - begin))
@@ -294,7 +373,9 @@ def check_structure(format: str, limits: Limits) -> Check:
 
 
 def _is_of_others(format: str) -> bool:
-    """Tell whether a format is not in the table: other distributions have to be asked to read it."""
+    """Tell whether a format is not in the table: other distributions have to be asked
+    to read it.
+    """
     return by_name(format) not in written_formats().values()
 
 
@@ -303,11 +384,15 @@ def check_weights_only(path: str, planned: Checkpoint) -> None:
     with open(path) as written:
         if written.weights_only or written.not_loadable:
             reasons = [refusal.reason for refusal in written.weights_only or ()]
-            raise difference_error(f"weights_only refuses {and_more(reasons, 3) or written.not_loadable}")
+            raise difference_error(
+                f"weights_only refuses {and_more(reasons, 3) or written.not_loadable}"
+            )
 
 
 def check_bytes(path: str, planned: Checkpoint) -> None:
-    """Read all data of a written file and compare it with its source. Raises WriteError."""
+    """Read all data of a written file and compare it with its source. Raises
+    WriteError.
+    """
     with open(path, plugins=_is_of_others(planned.format)) as written:
         writer_of(written.format).compare_bytes(planned, written)
 
@@ -323,18 +408,21 @@ def save_shards(
     checks: dict[str, Check] | None = None,
     keep_damaged: bool = False,
 ) -> SavedFile:
-    """Write safetensors in shards with an index. The index takes its place last. `to` gives the target of a name.
+    """Write safetensors in shards with an index. The index takes its place last. `to`
+    gives the target of a name.
 
-    A checkpoint that fits into one shard is a single file without an index. Where a set or a single file is to be
-    replaced, the new shards get other names, and the old files are removed once the new ones are complete. Raises
-    CkptError.
+    A checkpoint that fits into one shard is a single file without an index. Where a set
+    or a single file is to be replaced, the new shards get other names, and the old
+    files are removed once the new ones are complete. Raises CkptError.
     """
     refuse_losses(checkpoint, SHARD_FORMAT)
     parts = shards.split_checkpoint(checkpoint, shard_bytes)
     index, single = to(shards.index_name(stem)), to(f"{stem}.safetensors")
     if os.path.islink(index.path):
         hint = f"-o {quote(index.real)}"
-        raise UsageError("a link, but an index lies beside its shards", path=index.path, hint=hint)
+        raise UsageError(
+            "a link, but an index lies beside its shards", path=index.path, hint=hint
+        )
     folder = os.path.dirname(index.real)
     old = shards.old_set(folder, stem, limits)
     replaced = (os.path.join(folder, name) for name in old.shards)
@@ -350,7 +438,9 @@ def save_shards(
             keep_damaged=keep_damaged,
         )
         gone = (os.path.basename(index.real), *old.shards) if index.is_replacing else ()
-        return saved._replace(warnings=(*saved.warnings, *_clear_replaced(folder, gone, old.stray)))
+        return saved._replace(
+            warnings=(*saved.warnings, *_clear_replaced(folder, gone, old.stray))
+        )
     start = time.perf_counter()
     for name in shards.shard_names(stem, len(parts)):
         to(name)  # of a set that is not to be replaced
@@ -364,19 +454,28 @@ def save_shards(
     try:
         with ExitStack() as stack:
             audit = stack.enter_context(Audit())
-            # The context entered first is left last: so the index, which completes the checkpoint, comes last.
-            sinks.append(stack.enter_context(io_target.writing_file(index, listing.size, sources=sources)))
+            # The context entered first is left last: so the index, which completes the
+            # checkpoint, comes last.
+            sinks.append(
+                stack.enter_context(
+                    io_target.writing_file(index, listing.size, sources=sources)
+                )
+            )
             listing.write(sinks[0])
             for part, drafted, target in zip(parts, drafts, targets, strict=True):
                 sink = stack.enter_context(
-                    io_target.writing_file(target, drafted.size, progress, sources=sources)
+                    io_target.writing_file(
+                        target, drafted.size, progress, sources=sources
+                    )
                 )
                 sinks.append(sink)
                 sink.audit = audit
                 drafted.write(sink)
                 sink.flush()
                 sink.complete()
-                for name, seconds in _run_checks(sink.path, part, SHARD_FORMAT, limits, checks):
+                for name, seconds in _run_checks(
+                    sink.path, part, SHARD_FORMAT, limits, checks
+                ):
                     done[name] = done.get(name, 0.0) + seconds
             _check_carried(checkpoint, audit, checks)
             damaged = damaged_in(checkpoint, audit, keep=keep_damaged)
@@ -390,7 +489,10 @@ def save_shards(
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
     overflowed = sum(sink.overflowed for sink in sinks)
-    gone = (*([os.path.basename(single.path)] if single.is_replacing else []), *old.shards)
+    gone = (
+        *([os.path.basename(single.path)] if single.is_replacing else []),
+        *old.shards,
+    )
     warnings = [line for sink in sinks for line in sink.warnings]
     warnings += _clear_replaced(folder, gone, old.stray)
     return SavedFile(
@@ -409,13 +511,20 @@ def save_shards(
 
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:
-    """Tell whether a path leads to a file that a checkpoint is read from, or to a folder of one.
+    """Tell whether a path leads to a file that a checkpoint is read from, or to a
+    folder of one.
 
     Links are followed.
     """
     if is_url(path):
-        read = (checkpoint.path, *(source.address for source in checkpoint.all_sources()))
-        return any(folder is not None and f"{folder}/".startswith(f"{path.rstrip('/')}/") for folder in read)
+        read = (
+            checkpoint.path,
+            *(source.address for source in checkpoint.all_sources()),
+        )
+        return any(
+            folder is not None and f"{folder}/".startswith(f"{path.rstrip('/')}/")
+            for folder in read
+        )
     try:
         there = os.stat(path)
     except (OSError, ValueError):
@@ -424,69 +533,103 @@ def is_source(checkpoint: Checkpoint, path: str) -> bool:
         return True  # an index, which is not kept open
     if os.path.isdir(path):
         inside = os.path.join(os.path.realpath(path), "")
-        return any(os.path.realpath(source.name).startswith(inside) for source in checkpoint.all_sources())
-    statuses = [source.status for source in checkpoint.all_sources() if source.status is not None]
+        return any(
+            os.path.realpath(source.name).startswith(inside)
+            for source in checkpoint.all_sources()
+        )
+    statuses = [
+        source.status
+        for source in checkpoint.all_sources()
+        if source.status is not None
+    ]
     return any(os.path.samestat(status, there) for status in statuses)
 
 
 def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:
-    """Raise UsageError where a set would take the place of a file that it is made of."""
+    """Raise UsageError where a set would take the place of a file that it is
+    made of.
+    """
     for path in paths:
         if is_source(checkpoint, path):
             problem = "the source, which a new file does not replace"
             raise UsageError(problem, path=path, hint="-o in another folder")
 
 
-def _clear_replaced(folder: str, gone: Sequence[str], stray: Sequence[str]) -> list[str]:
-    """Remove what a set took the place of. What failed, and what stays though no index names it, one line each."""
+def _clear_replaced(
+    folder: str, gone: Sequence[str], stray: Sequence[str]
+) -> list[str]:
+    """Remove what a set took the place of. What failed, and what stays though no index
+    names it, one line each.
+    """
     problems = io_target.clear_files(folder, gone) if gone else []
     if stray:
         listed = and_more([show(name, 80) for name in stray], 3)
-        problems.append(f"no index names {listed}, left over from a run that was killed?")
+        problems.append(
+            f"no index names {listed}, left over from a run that was killed?"
+        )
     return problems
 
 
-def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None = None) -> SavedFile:
-    """Rewrite a checkpoint at the end of its file. The time does not grow with the file. Raises CkptError.
+def append(
+    checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None = None
+) -> SavedFile:
+    """Rewrite a checkpoint at the end of its file. The time does not grow with the
+    file. Raises CkptError.
 
     Our own reader checks the new end before a byte of it is written.
     """
     source, appender = checkpoint.source, appender_of(checkpoint.format)
     if source is None or appender is None:
         raise UnsupportedError(
-            f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
+            f"{checkpoint.format} files cannot be changed in place",
+            path=checkpoint.path,
+            hint="-o OUT",
         )
     start = time.perf_counter()
     content, validity = appender.append(checkpoint, limits)
     checked = time.perf_counter()
     with inplace.appending_sink(source, progress) as sink:
         sink.write(content)
-        sink.sync()  # the content must be on the disk before the bytes that make it valid
+        # the content must be on the disk before the bytes that make it valid
+        sink.sync()
         sink.write(validity)
     more = len(content) + len(validity)
     seconds = time.perf_counter() - checked
     checks = (("structure", checked - start),)
     size, warnings = source.size + more, tuple(sink.warnings)
-    return SavedFile(source.name, checkpoint.format, size, more, checks, seconds, warnings=warnings)
+    return SavedFile(
+        source.name, checkpoint.format, size, more, checks, seconds, warnings=warnings
+    )
 
 
 def can_relist(checkpoint: Checkpoint) -> bool:
-    """Tell whether the items of a checkpoint in a folder can get other names in place."""
+    """Tell whether the items of a checkpoint in a folder can get other names in
+    place.
+    """
     relister = relister_of(checkpoint.format) if checkpoint.traits.is_folder else None
-    return relister is not None and not is_url(checkpoint.path) and relister.listing(checkpoint) is not None
+    return (
+        relister is not None
+        and not is_url(checkpoint.path)
+        and relister.listing(checkpoint) is not None
+    )
 
 
 def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
-    """Give the items of a checkpoint in a folder other names: the file that lists them is replaced, data files stay.
+    """Give the items of a checkpoint in a folder other names: the file that lists them
+    is replaced, data files stay.
 
-    An item whose content changes goes to a new file, which is in place before the list. Our own reader reads the new
-    list before it takes its place. Raises CkptError, also where every rank has a list of its own.
+    An item whose content changes goes to a new file, which is in place before the list.
+    Our own reader reads the new list before it takes its place. Raises CkptError, also
+    where every rank has a list of its own.
     """
     relister = relister_of(checkpoint.format)
     source = None if relister is None else relister.listing(checkpoint)
     if relister is None or source is None:
         raise UnsupportedError(
-            "each rank lists its items in a file of its own, so it cannot be changed in place",
+            (
+                "each rank lists its items in a file of its own, so it cannot be "
+                "changed in place"
+            ),
             path=checkpoint.path,
             hint="-o OUT",
         )
@@ -503,12 +646,18 @@ def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
         try:
             with io_target.writing_file(to, len(plan.content), sources=sources) as sink:
                 for name, drafted in plan.files:
-                    placed.append(_write_file(os.path.join(folder, name), drafted, sources))
+                    placed.append(
+                        _write_file(os.path.join(folder, name), drafted, sources)
+                    )
                 sink.write(plan.content)
                 sink.flush()
                 checked = time.perf_counter()
                 with about(to.path):
-                    _check_list(Instead(locate(folder), plan.name, sink.path), checkpoint, limits)
+                    _check_list(
+                        Instead(locate(folder), plan.name, sink.path),
+                        checkpoint,
+                        limits,
+                    )
                 checks = (("structure", time.perf_counter() - checked),)
                 checkpoint.check_unchanged()
         except BaseException:
@@ -535,7 +684,9 @@ def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
 
 def _write_file(path: str, drafted: Draft, sources: Sequence[Source]) -> str:
     """Write a new file. Return its path."""
-    with io_target.writing_file(io_target.target(path, force=False), drafted.size, sources=sources) as sink:
+    with io_target.writing_file(
+        io_target.target(path, force=False), drafted.size, sources=sources
+    ) as sink:
         drafted.write(sink)
     return path
 
@@ -543,7 +694,9 @@ def _write_file(path: str, drafted: Draft, sources: Sequence[Source]) -> str:
 def _check_list(folder: Location, planned: Checkpoint, limits: Limits) -> None:
     """Raise WriteError unless our own reader finds in a folder what was planned."""
     try:
-        with written_format(planned.format).read(probe_at(folder, limits), limits) as written:
+        with written_format(planned.format).read(
+            probe_at(folder, limits), limits
+        ) as written:
             writer_of(planned.format).compare(planned, written)
     except (WriteError, LimitError):
         raise
@@ -552,7 +705,9 @@ def _check_list(folder: Location, planned: Checkpoint, limits: Limits) -> None:
 
 
 class Undone(NamedTuple):
-    """A rewrite that was taken back, or would be: the bytes of the file before and after, and what failed afterwards."""
+    """A rewrite that was taken back, or would be: the bytes of the file before and
+    after, and what failed afterwards.
+    """
 
     before: int
     after: int
@@ -560,13 +715,18 @@ class Undone(NamedTuple):
 
 
 def undo_rewrite(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
-    """Cut a file back to the whole archive before its last in-place rewrite, complete or torn. Raises CkptError.
+    """Cut a file back to the whole archive before its last in-place rewrite, complete
+    or torn. Raises CkptError.
 
     Our own reader reads that archive first. Raises NoRewriteError when there is none.
     """
     with inplace.locked_file(path, to_change=not dry_run) as held:
         size = held.source.size
-        appenders = [appender for name in written_formats() if (appender := appender_of(name)) is not None]
+        appenders = [
+            appender
+            for name in written_formats()
+            if (appender := appender_of(name)) is not None
+        ]
         ends = (appender.end_before(held.source, limits) for appender in appenders)
         end = next((end for end in ends if end is not None), None)
         if end is None:
@@ -590,13 +750,20 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
         raise LossError(
             f"{format} cannot hold {and_more(lost, 5, '; ')}",
             path=checkpoint.path,
-            hint="ckpt convert --format torch-zip holds them" if format == "torch-legacy" else None,
+            hint="ckpt convert --format torch-zip holds them"
+            if format == "torch-legacy"
+            else None,
         )
 
 
 def _same_file(checkpoint: Checkpoint, format: str) -> Draft | None:
     """A copy of the file itself, when nothing in it changes."""
     source = checkpoint.source
-    if checkpoint.is_edited or checkpoint.format != format or source is None or traits_of(format).is_folder:
+    if (
+        checkpoint.is_edited
+        or checkpoint.format != format
+        or source is None
+        or traits_of(format).is_folder
+    ):
         return None
     return Draft(source.size, lambda sink: sink.copy(source, 0, source.size))

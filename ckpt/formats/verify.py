@@ -7,7 +7,14 @@ from collections.abc import Callable
 from ckpt.bytes.executor import Executor, Local
 from ckpt.bytes.location import Location, locate
 from ckpt.elements.audit import unsound
-from ckpt.formats import format_of, known_formats, lister_of, open, probe_at, verifier_of
+from ckpt.formats import (
+    format_of,
+    known_formats,
+    lister_of,
+    open,
+    probe_at,
+    verifier_of,
+)
 from ckpt.formats.format import ChecksumReport
 from ckpt.model.checkpoint import Checkpoint, RecordedFile, names_of
 from ckpt.model.errors import CkptError, about
@@ -23,7 +30,8 @@ def checksums(
     plugins: bool = False,
     executor: Executor | None = None,
 ) -> ChecksumReport:
-    """Compare every checksum in the file at a path or location, or in each of its shards, with its bytes.
+    """Compare every checksum in the file at a path or location, or in each of its
+    shards, with its bytes.
 
     Raises CkptError.
     """
@@ -44,7 +52,9 @@ def checksums(
 
 
 class Recorded(NamedTuple):
-    """The files of a checkpoint with what they record of their items, and the format by its name and its label."""
+    """The files of a checkpoint with what they record of their items, and the format by
+    its name and its label.
+    """
 
     format: str
     label: str
@@ -52,13 +62,19 @@ class Recorded(NamedTuple):
 
 
 def recorded(
-    path: str | Location, limits: Limits, *, plugins: bool = False, executor: Executor | None = None
+    path: str | Location,
+    limits: Limits,
+    *,
+    plugins: bool = False,
+    executor: Executor | None = None,
 ) -> Recorded:
-    """List the items of the checkpoint at a path or location with their recorded sizes and CRC-32, and the steps of its files.
+    """List the items of the checkpoint at a path or location with their recorded sizes
+    and CRC-32, and the steps of its files.
 
     No tensor data is read, except counters of steps. Raises CkptError.
     """
-    from ckpt.formats.common.recorded import (  # here: who verifies without a list needs none
+    # here: who verifies without a list needs none
+    from ckpt.formats.common.recorded import (
         of_sizes,
         steps_of,
     )
@@ -71,7 +87,11 @@ def recorded(
             with about(location.name):
                 format = format_of(probe, plugins)
                 lister = lister_of(format)
-                files = [] if lister is None else lister.recorded(probe, limits, worker, inner)
+                files = (
+                    []
+                    if lister is None
+                    else lister.recorded(probe, limits, worker, inner)
+                )
                 if lister is None or (len(files) == 1 and not files[0].name):
                     with format.read(probe, limits) as checkpoint:
                         files = files or of_sizes(checkpoint)
@@ -79,7 +99,10 @@ def recorded(
                         checkpoint.check_unchanged()
         finally:
             probe.close()
-        files = [file._replace(name="/".join(filter(None, (name, file.name)))) for file in files]
+        files = [
+            file._replace(name="/".join(filter(None, (name, file.name))))
+            for file in files
+        ]
         return Recorded(format.name, format.traits.label, files)
 
     def inner(location: Location, name: str) -> list[RecordedFile]:
@@ -89,7 +112,8 @@ def recorded(
 
 
 class Remainder(NamedTuple):
-    """The rest of a file that is cut off: its whole tensors, and the lost ones. None where they have no names.
+    """The rest of a file that is cut off: its whole tensors, and the lost ones. None
+    where they have no names.
 
     `rows` say what lies in the files of a folder whose tensors have lost their names.
     """
@@ -104,7 +128,9 @@ class Remainder(NamedTuple):
     unsound: tuple[str, ...] = ()
     """The lost tensors whose bytes are there and do not match their checksums."""
     unproved: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Sentences on whole tensors whose bytes no checksum proves, each with their names."""
+    """Sentences on whole tensors whose bytes no checksum proves, each with
+    their names.
+    """
 
 
 def remainder(
@@ -115,29 +141,42 @@ def remainder(
     plugins: bool = False,
     executor: Executor | None = None,
 ) -> Remainder | None:
-    """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known.
+    """Return what is left of a file that is cut off, or of a save that was interrupted;
+    None when that cannot be known.
 
-    `plan` gives the command for a checkpoint of which tensors are whole. With an `executor`, the checksums of all that is
-    there are compared.
+    `plan` gives the command for a checkpoint of which tensors are whole. With an
+    `executor`, the checksums of all that is there are compared.
     """
     try:
         with open(path, limits, plugins=plugins, partial=True) as checkpoint:
             gone = dict.fromkeys(checkpoint.account.lost_names)
             bad = {} if executor is None else unsound(checkpoint, executor, far=True)
             names = names_of(checkpoint.tensors)
-            whole = tuple(name for name in names if name not in gone and name not in bad)
+            whole = tuple(
+                name for name in names if name not in gone and name not in bad
+            )
             there = [name for name in names if name in gone or name in bad]
-            nowhere = gone.keys() - there  # an index lists them, and no shard that is there holds them
+            nowhere = (
+                gone.keys() - there
+            )  # an index lists them, and no shard that is there holds them
             lost = (*there, *(name for name in gone if name in nowhere))
             hint = plan(checkpoint) if plan is not None and whole else None
             doubts = checkpoint.account.noticed("damaged-file")
-            unproved = tuple((notice.message, notice.tensors) for notice in doubts if notice.tensors)
-            return Remainder(whole, lost, (), hint, checkpoint.damage, tuple(bad), unproved)
+            unproved = tuple(
+                (notice.message, notice.tensors) for notice in doubts if notice.tensors
+            )
+            return Remainder(
+                whole, lost, (), hint, checkpoint.damage, tuple(bad), unproved
+            )
     except CkptError:
         pass
     try:
         probe = probe_at(locate(path), limits)
-        rows = (format.remains(probe) for format in known_formats() if format.remains is not None)
+        rows = (
+            format.remains(probe)
+            for format in known_formats()
+            if format.remains is not None
+        )
         found = next((tuple(row) for row in rows if row), ())
         probe.close()
     except CkptError:

@@ -1,4 +1,5 @@
-"""The account of a checkpoint: what its reader noticed, and which parts of it are lost, left out or doubtful.
+"""The account of a checkpoint: what its reader noticed, and which parts of it are lost,
+left out or doubtful.
 
 Each reader fills one, each command asks it, and each screen prints what it says.
 """
@@ -15,11 +16,14 @@ UNREAD = "(unread)"
 """The name of what was not read, and whose names are not known."""
 
 DAMAGED_FILE = "damaged-file"
-"""The code of a notice about a file, or a part of one, that was passed over because it is damaged."""
+"""The code of a notice about a file, or a part of one, that was passed over because it
+is damaged.
+"""
 
 
 class Notice(NamedTuple):
-    """An oddity that the reader noticed while it read on: a code of the catalogue of findings, and a sentence.
+    """An oddity that the reader noticed while it read on: a code of the catalogue of
+    findings, and a sentence.
 
     `hint` is a command that mends it, ready to paste.
     """
@@ -31,16 +35,20 @@ class Notice(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """A part of a checkpoint that is not there, by its name or UNREAD, and the reason."""
+    """A part of a checkpoint that is not there, by its name or UNREAD, and the
+    reason.
+    """
 
     name: str
     why: str
 
 
 class Account(NamedTuple):
-    """The notices of a reader in their order, and the values that are not in the tree although they belong there.
+    """The notices of a reader in their order, and the values that are not in the tree
+    although they belong there.
 
-    `left_out` are the values that a live model holds and no file can, or that a file lacks.
+    `left_out` are the values that a live model holds and no file can, or that a file
+    lacks.
     """
 
     notices: tuple[Notice, ...] = ()
@@ -60,7 +68,9 @@ class Account(NamedTuple):
 
     @property
     def lost_names(self) -> tuple[str, ...]:
-        """The names of the tensors whose elements are not all there once, each one time."""
+        """The names of the tensors whose elements are not all there once, each one
+        time.
+        """
         names: dict[str, None] = {}
         for notice in self.noticed(*LOST):
             names.update(dict.fromkeys(notice.tensors))
@@ -78,13 +88,17 @@ class Account(NamedTuple):
 
     @property
     def unread(self) -> tuple[Absence, ...]:
-        """The parts that could not be read. A damaged file of which no part is known stands there as UNREAD."""
+        """The parts that could not be read. A damaged file of which no part is known
+        stands there as UNREAD.
+        """
         known = {absence.why for absence in self.left_out}
         damage = [why for why in self.messages((DAMAGED_FILE,)) if why not in known]
         return (*self.left_out, *(Absence(UNREAD, why) for why in damage))
 
     def unlisted(self, listed: Collection[str]) -> list[Absence]:
-        """Return the lost tensors that are not among the `listed` names, or UNREAD where a notice names none."""
+        """Return the lost tensors that are not among the `listed` names, or UNREAD
+        where a notice names none.
+        """
         absences: list[Absence] = []
         for notice in self.noticed(*LOST):
             for name in notice.tensors or (UNREAD,):
@@ -94,7 +108,9 @@ class Account(NamedTuple):
 
     @property
     def first_lack(self) -> str | None:
-        """The first reason why the checkpoint is not whole, by its own metadata, or None."""
+        """The first reason why the checkpoint is not whole, by its own metadata, or
+        None.
+        """
         for message in self.messages((*LOST, DAMAGED_FILE)):
             return message
         for absence in self.left_out:
@@ -114,5 +130,9 @@ class Account(NamedTuple):
         return self._replace(left_out=(*self.left_out, *absences))
 
     def without_losses(self) -> Account:
-        """Return the account of what is left when the lost parts are taken out: nothing is missing from it."""
-        return Account(tuple(notice for notice in self.notices if notice.code not in LOST))
+        """Return the account of what is left when the lost parts are taken out: nothing
+        is missing from it.
+        """
+        return Account(
+            tuple(notice for notice in self.notices if notice.code not in LOST)
+        )

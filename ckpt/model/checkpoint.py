@@ -24,9 +24,10 @@ Role = Literal["parameter", "buffer"]
 class Entry(NamedTuple):
     """A tensor in the tree. `path` is exact; `name` is the state-dict name for people.
 
-    `kind` is what the format itself says (a module's `_parameters`, TorchScript's lists), or None; `source` names
-    that evidence. `registered` is False below a plain list, dict or attribute of a module, where state_dict() does
-    not look. `persistent` is False for buffers that state_dict() leaves out.
+    `kind` is what the format itself says (a module's `_parameters`, TorchScript's
+    lists), or None; `source` names that evidence. `registered` is False below a plain
+    list, dict or attribute of a module, where state_dict() does not look. `persistent`
+    is False for buffers that state_dict() leaves out.
     """
 
     path: Path
@@ -38,7 +39,10 @@ class Entry(NamedTuple):
     persistent: bool = True
 
     def __repr__(self) -> str:
-        return f"<Entry {show(self.name)}: {self.tensor.dtype.name} {list(self.tensor.shape)}>"
+        return (
+            f"<Entry {show(self.name)}: {self.tensor.dtype.name} "
+            f"{list(self.tensor.shape)}>"
+        )
 
 
 class Storages(Column[Storage]):
@@ -56,11 +60,15 @@ class Storages(Column[Storage]):
         super().__init__(len(ids), make, looks)
 
     def cut(self, first: int, last: int) -> Storages:
-        return self._cut(Storages(self.ids[first:last], self._make, self.looks[first:last]), first)
+        return self._cut(
+            Storages(self.ids[first:last], self._make, self.looks[first:last]), first
+        )
 
 
 class Tensors(Column[TensorRef]):
-    """The tensors of a large state dict, one per storage. `looks` are tensors that look like them."""
+    """The tensors of a large state dict, one per storage. `looks` are tensors that look
+    like them.
+    """
 
     __slots__ = ("storages",)
 
@@ -70,7 +78,11 @@ class Tensors(Column[TensorRef]):
         def make(first: int, last: int) -> list[TensorRef]:
             chosen = looks[first:last]
             views = {look: look[1:] for look in set(chosen)}
-            fields = map(add, zip(storages[first:last], strict=True), [views[look] for look in chosen])
+            fields = map(
+                add,
+                zip(storages[first:last], strict=True),
+                [views[look] for look in chosen],
+            )
             return list(map(tuple.__new__, repeat(TensorRef), fields))
 
         super().__init__(len(looks), make, looks)
@@ -82,11 +94,15 @@ class Tensors(Column[TensorRef]):
 
 
 class Entries(Column[Entry]):
-    """The tensors of a state dict at `path`: `keys` are the last steps of their paths, `names` their names."""
+    """The tensors of a state dict at `path`: `keys` are the last steps of their paths,
+    `names` their names.
+    """
 
     __slots__ = ("keys", "names", "path", "tensors")
 
-    def __init__(self, path: Path, keys: Sequence[str], names: Sequence[str], tensors: Tensors) -> None:
+    def __init__(
+        self, path: Path, keys: Sequence[str], names: Sequence[str], tensors: Tensors
+    ) -> None:
         self.path = path
         self.keys = keys
         self.names = names
@@ -102,14 +118,18 @@ class Entries(Column[Entry]):
     def cut(self, first: int, last: int) -> Entries:
         span = slice(first, last)
         tensors = self.tensors.cut(first, last)
-        return self._cut(Entries(self.path, self.keys[span], self.names[span], tensors), first)
+        return self._cut(
+            Entries(self.path, self.keys[span], self.names[span], tensors), first
+        )
 
 
 def names_of(entries: Sequence[Entry]) -> list[str]:
     """The name of each tensor."""
     names: list[str] = []
     for part in parts(entries):
-        names += part.names if isinstance(part, Entries) else [entry.name for entry in part]
+        names += (
+            part.names if isinstance(part, Entries) else [entry.name for entry in part]
+        )
     return names
 
 
@@ -126,7 +146,9 @@ def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:
 
 
 def storages_of(entries: Sequence[Entry]) -> list[str]:
-    """The name of the storage of each tensor, or the names of several with commas between."""
+    """The name of the storage of each tensor, or the names of several with commas
+    between.
+    """
     ids: list[str] = []
     for part in parts(entries):
         storages = part.tensors.storages if isinstance(part, Entries) else ()
@@ -134,24 +156,35 @@ def storages_of(entries: Sequence[Entry]) -> list[str]:
             ids += storages.ids
         else:
             ids += [
-                ",".join(dict.fromkeys(ref.storage.id for ref in parts_of(entry.tensor))) for entry in part
+                ",".join(
+                    dict.fromkeys(ref.storage.id for ref in parts_of(entry.tensor))
+                )
+                for entry in part
             ]
     return ids
 
 
 def looks_of(entries: Sequence[Entry]) -> list[Tensor]:
-    """For each tensor one that looks the same: all but its bytes and its storage's name is equal."""
+    """For each tensor one that looks the same: all but its bytes and its storage's name
+    is equal.
+    """
     looks: list[Tensor] = []
     for part in parts(entries):
-        looks += part.tensors.looks if isinstance(part, Entries) else [entry.tensor for entry in part]
+        looks += (
+            part.tensors.looks
+            if isinstance(part, Entries)
+            else [entry.tensor for entry in part]
+        )
     return looks
 
 
 class Value(NamedTuple):
-    """A value in the tree that is not a tensor: a scalar, a list of scalars, or an object by its class.
+    """A value in the tree that is not a tensor: a scalar, a list of scalars, or an
+    object by its class.
 
-    `node` is the inert node of scalars and lists of scalars. It is None for objects, whose `fields` follow as rows
-    of their own, and for repeats, which name the first occurrence in `same_as`.
+    `node` is the inert node of scalars and lists of scalars. It is None for objects,
+    whose `fields` follow as rows of their own, and for repeats, which name the first
+    occurrence in `same_as`.
     """
 
     path: Path
@@ -163,7 +196,9 @@ class Value(NamedTuple):
 
 
 class Import(NamedTuple):
-    """A name that a pickle of the checkpoint imports, and the names in the tree that use it."""
+    """A name that a pickle of the checkpoint imports, and the names in the tree that
+    use it.
+    """
 
     module: str
     name: str
@@ -171,24 +206,36 @@ class Import(NamedTuple):
     """`odd` is a known class whose objects have attributes that it does not write."""
     where: tuple[str, ...]
     calls: tuple[str, ...] = ()
-    """The calls of this name while loading, as text: `posix.system('touch x')`. None for a value that can be called."""
+    """The calls of this name while loading, as text: `posix.system('touch x')`. None
+    for a value that can be called.
+    """
     is_enum: bool = False
-    """True if the calls look like members of an enum: a class called with one number or word."""
+    """True if the calls look like members of an enum: a class called with one number or
+    word.
+    """
     file: str = ""
-    """The file of a folder whose pickle imports it; empty for a checkpoint in one file."""
+    """The file of a folder whose pickle imports it; empty for a checkpoint in
+    one file.
+    """
     times: int = 0
     """The number of calls; `calls` has the first of them."""
     attributes: tuple[str, ...] = ()
-    """The attributes of its objects that make it odd, or that torch calls when it loads them."""
+    """The attributes of its objects that make it odd, or that torch calls when it loads
+    them.
+    """
 
     @property
     def is_script(self) -> bool:
-        """Tell whether it is a class of TorchScript, which torch.jit takes from the code in the file."""
+        """Tell whether it is a class of TorchScript, which torch.jit takes from the
+        code in the file.
+        """
         return self.module.partition(".")[0] == "__torch__"
 
 
 class Refusal(NamedTuple):
-    """One reason why `torch.load(weights_only=True)` refuses a pickle, and where in the tree."""
+    """One reason why `torch.load(weights_only=True)` refuses a pickle, and where in the
+    tree.
+    """
 
     reason: str
     where: tuple[str, ...]
@@ -197,9 +244,11 @@ class Refusal(NamedTuple):
 
 
 class CodeDevice(NamedTuple):
-    """A device that the code in a file names as a constant. `line` counts from 1; the bytecode has no lines.
+    """A device that the code in a file names as a constant. `line` counts from 1; the
+    bytecode has no lines.
 
-    `is_traced` says that the call is written as a trace writes it, with all of its options.
+    `is_traced` says that the call is written as a trace writes it, with all of its
+    options.
     """
 
     file: str
@@ -211,9 +260,10 @@ class CodeDevice(NamedTuple):
 class Container(NamedTuple):
     """A node of the tree with children. `find_sections` uses it.
 
-    `type` is its type (`dict`, `OrderedDict`, a class name), `keys` are its keys that are strings or ints. `first`
-    and `last` bound its tensors in `Checkpoint.tensors`. `is_module` is set for a pickled nn.Module, `has_metadata`
-    for a state dict with `_metadata`.
+    `type` is its type (`dict`, `OrderedDict`, a class name), `keys` are its keys that
+    are strings or ints. `first` and `last` bound its tensors in `Checkpoint.tensors`.
+    `is_module` is set for a pickled nn.Module, `has_metadata` for a state dict with
+    `_metadata`.
     """
 
     path: Path
@@ -228,12 +278,16 @@ class Container(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """The traits of a format, as plain values. Code outside `formats` asks them instead of the format's name."""
+    """The traits of a format, as plain values. Code outside `formats` asks them instead
+    of the format's name.
+    """
 
     label: str
     """Its name for people: `PyTorch zip`."""
     load: str = ""
-    """The Python expression that opens a file, with the fields `path` and `options`; empty without one."""
+    """The Python expression that opens a file, with the fields `path` and `options`;
+    empty without one.
+    """
     is_pickle: bool = False
     """True if loaders unpickle it, so that it can hold any Python object."""
     keeps_order: bool = True
@@ -241,12 +295,18 @@ class Traits(NamedTuple):
     keeps_devices: bool = False
     """True if it records the device of each tensor."""
     keeps_ties: bool = True
-    """True if tensors that share memory share it in the file too. If not, its metadata may name them."""
+    """True if tensors that share memory share it in the file too. If not, its metadata
+    may name them.
+    """
     has_checksums: bool = False
     names_are_code: bool = False
-    """True if code in the file names its tensors and devices. They cannot be changed without the code."""
+    """True if code in the file names its tensors and devices. They cannot be changed
+    without the code.
+    """
     tags_are_apart: bool = False
-    """True if the devices of the tensors are beside that code, so that they change without it."""
+    """True if the devices of the tensors are beside that code, so that they change
+    without it.
+    """
     in_place: bool = False
     """True if a rewrite may append to the file."""
     has_views: bool = False
@@ -254,23 +314,35 @@ class Traits(NamedTuple):
     is_live: bool = False
     """True if the tensors are in this process."""
     is_foreign: bool = False
-    """True if `load` is not a function of torch: it takes the options of `pickle.load`."""
+    """True if `load` is not a function of torch: it takes the options of
+    `pickle.load`.
+    """
     fills_a_state: bool = False
-    """True if `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
+    """True if `load` fills a state dict that the caller has built, and runs the pickles
+    of the checkpoint.
+    """
     is_folder: bool = False
     """True if it is written as a folder of several files."""
     is_archive: bool = False
-    """True if its parts are members of one file. Then `load` has the field `part`, the name of a member."""
+    """True if its parts are members of one file. Then `load` has the field `part`, the
+    name of a member.
+    """
     is_set: bool = False
-    """True if its parts are files of ranks. Its loader, if it has one, opens them by their folder."""
+    """True if its parts are files of ranks. Its loader, if it has one, opens them by
+    their folder.
+    """
     has_own_metadata: bool = False
-    """True if its metadata is of another program, so that no other format holds it and no command changes it."""
+    """True if its metadata is of another program, so that no other format holds it and
+    no command changes it.
+    """
     no_load: str = ""
     """The reason why a set has no `load`, where the format knows it."""
 
 
 class Origin:
-    """Base class for what a format keeps of a file for its writer, such as the directory of an archive."""
+    """Base class for what a format keeps of a file for its writer, such as the
+    directory of an archive.
+    """
 
     __slots__ = ()
 
@@ -286,7 +358,8 @@ class DeclaredSection(NamedTuple):
 
 
 class RecordedItem(NamedTuple):
-    """A part of a file with the size in bytes and the CRC-32 that the file records of it, if any.
+    """A part of a file with the size in bytes and the CRC-32 that the file records of
+    it, if any.
 
     `problem` says why the record could not be read.
     """
@@ -298,7 +371,8 @@ class RecordedItem(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """A file of a checkpoint: its path below the folder, empty for the only file, its bytes, and its items.
+    """A file of a checkpoint: its path below the folder, empty for the only file, its
+    bytes, and its items.
 
     `steps` are the counters that it holds. `problem` says why it could not be read.
     """
@@ -311,16 +385,20 @@ class RecordedFile(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """The sections and roles in a stored listing. `roles` holds (role, trust, source, note) of each tensor."""
+    """The sections and roles in a stored listing. `roles` holds (role, trust, source,
+    note) of each tensor.
+    """
 
     sections: tuple[DeclaredSection, ...]
     roles: tuple[tuple[str, str, str, str], ...]
 
 
 class Member(NamedTuple):
-    """A file of a folder that is one checkpoint. Its content lies at `key` of the tree, or at the root without one.
+    """A file of a folder that is one checkpoint. Its content lies at `key` of the tree,
+    or at the root without one.
 
-    `is_model` is set where the layout of the folder says that its tensors are the weights of a model.
+    `is_model` is set where the layout of the folder says that its tensors are the
+    weights of a model.
     """
 
     file: str
@@ -330,7 +408,9 @@ class Member(NamedTuple):
 
 
 class ParallelRank(NamedTuple):
-    """The rank of a file that holds a part of each tensor of a model, and the number of ranks."""
+    """The rank of a file that holds a part of each tensor of a model, and the number of
+    ranks.
+    """
 
     number: int
     of: int
@@ -340,12 +420,15 @@ class ParallelRank(NamedTuple):
 class Checkpoint:
     """A checkpoint in a file. It is a context manager; leaving it closes the file.
 
-    `root` is the tree in file order. `tensors`, `values` and `containers` are its flat views. Edits
-    return a new Checkpoint over the same sources.
+    `root` is the tree in file order. `tensors`, `values` and `containers` are its flat
+    views. Edits return a new Checkpoint over the same sources.
     """
 
     def __repr__(self) -> str:
-        return f"<Checkpoint {show(self.path)}: {self.format}, {counted_noun(len(self.tensors), 'tensor')}>"
+        return (
+            f"<Checkpoint {show(self.path)}: {self.format}, "
+            f"{counted_noun(len(self.tensors), 'tensor')}>"
+        )
 
     path: str
     format: str
@@ -359,27 +442,39 @@ class Checkpoint:
     imports: tuple[Import, ...] = ()
     byteorder: str = "little"
     weights_only: tuple[Refusal, ...] | None = None
-    """The reasons why weights_only refuses it. Empty when it loads, None when no pickle is loaded."""
+    """The reasons why weights_only refuses it. Empty when it loads, None when no pickle
+    is loaded.
+    """
     encoding: str | None = None
     """The `encoding=` that torch.load needs when the default fails."""
     not_loadable: str | None = None
     """The reason why torch cannot load the file at all, although ckpt reads it."""
     account: Account = Account()
-    """The notices of the reader, and the values that are not in the tree although they belong there."""
+    """The notices of the reader, and the values that are not in the tree although they
+    belong there.
+    """
     code_devices: tuple[CodeDevice, ...] = ()
     """The devices that code in the file names. Loaders never change them."""
     beside: Node = None
     """Named values that are no part of the tree: the constants of a program."""
     parts: tuple[str, ...] = ()
-    """The file names of the shards of a sharded checkpoint, or of all files of a folder that were read."""
+    """The file names of the shards of a sharded checkpoint, or of all files of a folder
+    that were read.
+    """
     layout: str = ""
-    """The writer of the folder, for people: `Hugging Face Trainer`. Empty for a file."""
+    """The writer of the folder, for people: `Hugging Face Trainer`. Empty for a
+    file.
+    """
     members: tuple[Member, ...] = ()
     """The checkpoints that the files of a folder are, each as it is read alone."""
     copies: tuple[str, ...] = ()
-    """Keys of the root with weights that another section holds too, in another precision."""
+    """Keys of the root with weights that another section holds too, in another
+    precision.
+    """
     facts: tuple[tuple[str, Node], ...] = ()
-    """The facts that the documents of a folder state about all of it: a label for people, and a scalar."""
+    """The facts that the documents of a folder state about all of it: a label for
+    people, and a scalar.
+    """
     index_bytes: int | None = None
     """Bytes of all tensors, from the index of the shards."""
     sources: tuple[Source, ...] = ()
@@ -387,11 +482,15 @@ class Checkpoint:
     origin: Origin | None = None
     declared: Declared | None = None
     rank: ParallelRank | None = None
-    """The rank of tensor parallelism that a file is of, where what lies beside it says so."""
+    """The rank of tensor parallelism that a file is of, where what lies beside it says
+    so.
+    """
     is_edited: bool = False
     """True if the tree differs from the tree of the file."""
     damage: str | None = None
-    """The damage of a file that no reader takes, in a sentence. What is left of it was read."""
+    """The damage of a file that no reader takes, in a sentence. What is left of it was
+    read.
+    """
 
     @property
     def source(self) -> Source | None:
@@ -407,7 +506,9 @@ class Checkpoint:
         return not weights or file in weights
 
     def check_unchanged(self) -> None:
-        """Raise NotOpenedError when a file with its bytes has changed since it was opened."""
+        """Raise NotOpenedError when a file with its bytes has changed since it was
+        opened.
+        """
         with about(self.path):
             for source in self.all_sources():
                 source.check_unchanged()
@@ -417,7 +518,9 @@ class Checkpoint:
         sources = {id(source): source for source in self.sources}
         for part in parts(self.storages):
             for storage in part[:1] if isinstance(part, Storages) else part:
-                sources.update((id(source), source) for source in storage.list_sources())
+                sources.update(
+                    (id(source), source) for source in storage.list_sources()
+                )
         return list(sources.values())
 
     def close(self) -> None:
@@ -429,6 +532,9 @@ class Checkpoint:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -1,4 +1,5 @@
-"""Rows that exist by the hundred thousand, of which few are looked at: each is made when it is asked for, once.
+"""Rows that exist by the hundred thousand, of which few are looked at: each is made
+when it is asked for, once.
 
 And columns of numbers in bytes, cut out and read at once.
 """
@@ -17,15 +18,18 @@ C = TypeVar("C", bound="Column")  # type: ignore[type-arg]
 
 
 class Column(Sequence[R]):
-    """Rows that `make(first, last)` gives. A row that was asked for stays the same object.
+    """Rows that `make(first, last)` gives. A row that was asked for stays the same
+    object.
 
-    `looks` has for each row one that looks the same: it has all that many rows share. Rows that look the same have the same
-    object there.
+    `looks` has for each row one that looks the same: it has all that many rows share.
+    Rows that look the same have the same object there.
     """
 
     __slots__ = ("_all", "_base", "_count", "_first", "_make", "_some", "looks")
 
-    def __init__(self, count: int, make: Callable[[int, int], list[R]], looks: Sequence[R] = ()) -> None:
+    def __init__(
+        self, count: int, make: Callable[[int, int], list[R]], looks: Sequence[R] = ()
+    ) -> None:
         self.looks = looks
         self._count = count
         self._make = make
@@ -41,13 +45,19 @@ class Column(Sequence[R]):
     def __getitem__(self, index: int) -> R: ...
 
     @overload
-    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Sequence[R]: ...
+    def __getitem__(
+        self, index: slice[int | None, int | None, int | None]
+    ) -> Sequence[R]: ...
 
-    def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> R | Sequence[R]:
+    def __getitem__(
+        self, index: int | slice[int | None, int | None, int | None]
+    ) -> R | Sequence[R]:
         if isinstance(index, slice):
             span = range(*index.indices(self._count))
             return (
-                self.rows()[index] if 2 * len(span) > self._count else [self[position] for position in span]
+                self.rows()[index]
+                if 2 * len(span) > self._count
+                else [self[position] for position in span]
             )
         if self._all is not None:
             return self._all[index]
@@ -55,7 +65,11 @@ class Column(Sequence[R]):
         if self._base is not None:
             return self._base[self._first + position]
         row = self._some.get(position)
-        return self._some.setdefault(position, self._make(position, position + 1)[0]) if row is None else row
+        return (
+            self._some.setdefault(position, self._make(position, position + 1)[0])
+            if row is None
+            else row
+        )
 
     def __iter__(self) -> Iterator[R]:
         return iter(self.rows())
@@ -83,7 +97,9 @@ class Column(Sequence[R]):
 
     def cut(self, first: int, last: int) -> Column[R]:
         """The rows from one index up to another: the same objects."""
-        return self._cut(Column(last - first, self._make, self.looks[first:last]), first)
+        return self._cut(
+            Column(last - first, self._make, self.looks[first:last]), first
+        )
 
     def _cut(self, column: C, first: int) -> C:
         """A column of the rows from `first` on: they are the same objects."""
@@ -110,9 +126,13 @@ class Chain(Sequence[R]):
     def __getitem__(self, index: int) -> R: ...
 
     @overload
-    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Sequence[R]: ...
+    def __getitem__(
+        self, index: slice[int | None, int | None, int | None]
+    ) -> Sequence[R]: ...
 
-    def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> R | Sequence[R]:
+    def __getitem__(
+        self, index: int | slice[int | None, int | None, int | None]
+    ) -> R | Sequence[R]:
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
             return (
@@ -158,7 +178,11 @@ class Chain(Sequence[R]):
             if low < high:
                 whole = (low, high) == (0, len(part))
                 rows.extend(
-                    part if whole else part.cut(low, high) if isinstance(part, Column) else part[low:high]
+                    part
+                    if whole
+                    else part.cut(low, high)
+                    if isinstance(part, Column)
+                    else part[low:high]
                 )
             begin = end
         return rows
@@ -170,14 +194,16 @@ def parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
 
 
 def looks(rows: Sequence[R]) -> Sequence[R]:
-    """For each row one that looks the same, as `Column.looks` has it; the row itself outside of columns."""
+    """For each row one that looks the same, as `Column.looks` has it; the row itself
+    outside of columns.
+    """
     examples: list[R] = []
     for part in parts(rows):
         examples += part.looks if isinstance(part, Column) else part
     return examples
 
 
-# --- columns of numbers in bytes --------------------------------------------------------------------------------------
+# --- columns of numbers in bytes ------------------------------------------------------
 
 
 def pack_numbers(column: array[int]) -> bytes:

@@ -1,4 +1,5 @@
-"""One table of element types: torch's name, the safetensors name, the storage class, the width in bits.
+"""One table of element types: torch's name, the safetensors name, the storage class,
+the width in bits.
 
 Text, TSV and JSON all use torch's names. Never imports torch.
 """
@@ -13,10 +14,11 @@ Kind = Literal["float", "int", "bool", "complex", "quantized", "bits"]
 
 
 class Block(NamedTuple):
-    """The elements that an element type packs together: `elements` of them in `nbytes` bytes.
+    """The elements that an element type packs together: `elements` of them in `nbytes`
+    bytes.
 
-    `decoder` is the module that makes numbers of blocks (see `ckpt.elements.unpacked`), as text: who counts elements
-    never loads it.
+    `decoder` is the module that makes numbers of blocks (see `ckpt.elements.unpacked`),
+    as text: who counts elements never loads it.
     """
 
     elements: int
@@ -25,16 +27,22 @@ class Block(NamedTuple):
 
 
 class DType(NamedTuple):
-    """An element type. `bits` is the width of one element, as counted by the shape; 0 where elements come in blocks."""
+    """An element type. `bits` is the width of one element, as counted by the shape; 0
+    where elements come in blocks.
+    """
 
     name: str
     bits: int
     kind: Kind
     safetensors: str | None = None
     storage: str | None = None
-    """The class of the typed storages that torch saves (`FloatStorage`), or None if it saves them untyped."""
+    """The class of the typed storages that torch saves (`FloatStorage`), or None if it
+    saves them untyped.
+    """
     block: Block | None = None
-    """The blocks of a type whose elements have no bytes of their own. A tensor of it begins with a block."""
+    """The blocks of a type whose elements have no bytes of their own. A tensor of it
+    begins with a block.
+    """
 
     def nbytes(self, numel: int) -> int:
         """The number of bytes of `numel` elements. An unfinished block counts whole."""
@@ -50,8 +58,14 @@ class DType(NamedTuple):
 
     @property
     def bits_per_element(self) -> float:
-        """The bits that one element takes, with its share of what its block says once."""
-        return self.bits if self.block is None else 8 * self.block.nbytes / self.block.elements
+        """The bits that one element takes, with its share of what its block
+        says once.
+        """
+        return (
+            self.bits
+            if self.block is None
+            else 8 * self.block.nbytes / self.block.elements
+        )
 
 
 _TABLE = (
@@ -76,7 +90,8 @@ _TABLE = (
     DType("float8_e4m3fnuz", 8, "float", "F8_E4M3FNUZ"),
     DType("float8_e5m2fnuz", 8, "float", "F8_E5M2FNUZ"),
     DType("float8_e8m0fnu", 8, "float", "F8_E8M0"),
-    # torch holds two of these in a byte, and its shapes count the pairs; safetensors' count the elements.
+    # torch holds two of these in a byte, and its shapes count the pairs; safetensors'
+    # count the elements.
     DType("float4_e2m1fn_x2", 8, "float", "F4"),
     # Known to safetensors' header only.
     DType("float6_e2m3fn", 6, "float", "F6_E2M3"),
@@ -95,8 +110,12 @@ _TABLE = (
 )
 
 BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in _TABLE}
-BY_SAFETENSORS: dict[str, DType] = {dtype.safetensors: dtype for dtype in _TABLE if dtype.safetensors}
-BY_STORAGE: dict[str, DType] = {dtype.storage: dtype for dtype in _TABLE if dtype.storage}
+BY_SAFETENSORS: dict[str, DType] = {
+    dtype.safetensors: dtype for dtype in _TABLE if dtype.safetensors
+}
+BY_STORAGE: dict[str, DType] = {
+    dtype.storage: dtype for dtype in _TABLE if dtype.storage
+}
 
 UINT8 = BY_NAME["uint8"]
 

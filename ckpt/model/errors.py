@@ -1,4 +1,6 @@
-"""Errors for users: the file, the problem, and a hint, in one line without a traceback."""
+"""Errors for users: the file, the problem, and a hint, in one line without a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from itertools import takewhile
 from ckpt.model.rows import NamedTuple
 
 STOPPED = 51
-"""EL2HLT, the errno of what the fence refuses. Linux itself never gives it, so EPERM of a disk is not mistaken for it."""
+"""EL2HLT, the errno of what the fence refuses. Linux itself never gives it, so EPERM of
+a disk is not mistaken for it.
+"""
 
 
 class Failure(NamedTuple):
@@ -27,7 +31,8 @@ class Failure(NamedTuple):
 class CkptError(Exception):
     """An error with the text `path: problem (hint)`.
 
-    Code that does not know the file's name raises it without a path; `about` adds the path.
+    Code that does not know the file's name raises it without a path; `about` adds the
+    path.
     """
 
     code = "error"
@@ -46,7 +51,9 @@ class CkptError(Exception):
         self.path = path
         self.hint = hint
         self.way = way
-        """The command that leads around it, to be planned before the hint names it: `("plain",)`, or its words."""
+        """The command that leads around it, to be planned before the hint names it:
+        `("plain",)`, or its words.
+        """
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_error, (type(self), self.args, self.__dict__)
@@ -57,26 +64,35 @@ class CkptError(Exception):
         return self.problem if self.hint is None else f"{self.problem} ({self.hint})"
 
     def said_of(self, path: str, *, hint: bool = True) -> str:
-        """The problem with its hint, after the name of the file when that is another one: a shard, a file of a folder."""
+        """The problem with its hint, after the name of the file when that is another
+        one: a shard, a file of a folder.
+        """
         text = self.advice if hint else self.problem
         if self.path is None or self.path == path:
             return text
         inside = self.path.removeprefix(f"{path.rstrip('/')}/")
-        return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {text}"
+        return (
+            f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {text}"
+        )
 
     def failure(self, path: str) -> Failure:
         """The error as the report on a file holds it."""
         return Failure(self.code, self.said_of(path, hint=False), self.hint)
 
     def __str__(self) -> str:
-        return self.advice if self.path is None else f"{self.path or repr('')}: {self.advice}"
+        return (
+            self.advice
+            if self.path is None
+            else f"{self.path or repr('')}: {self.advice}"
+        )
 
     def _render_traceback_(self) -> list[str]:
         return lines_in_notebook(self)
 
 
 def lines_in_notebook(error: BaseException) -> list[str]:
-    """Return the lines that IPython shows of an error: the caller's frames without ours, and the error in one line.
+    """Return the lines that IPython shows of an error: the caller's frames without
+    ours, and the error in one line.
 
     Python itself still prints all frames: `traceback.print_last()`.
     """
@@ -87,13 +103,21 @@ def lines_in_notebook(error: BaseException) -> list[str]:
         for place in walk_tb(error.__traceback__)
     ]
     ours = __name__.partition(".")[0]
-    callers = [place for place, room in takewhile(lambda row: row[1] != ours, rooms) if room != "IPython"]
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(error))
+    callers = [
+        place
+        for place, room in takewhile(lambda row: row[1] != ours, rooms)
+        if room != "IPython"
+    ]
+    text = "".join(
+        char if char.isprintable() else ascii(char)[1:-1] for char in str(error)
+    )
     frames = "".join(StackSummary.extract(callers).format())
     return [*frames.splitlines(), f"{type(error).__name__}: {text}"]
 
 
-def _rebuild_error(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:
+def _rebuild_error(
+    kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]
+) -> CkptError:
     """An error that comes from another process, whatever its class takes."""
     error = kind.__new__(kind, *args)
     error.args = args
@@ -114,7 +138,9 @@ class CutOffError(UnreadableError):
 
 
 class DamagedDataError(UnreadableError):
-    """The bytes do not match what the container recorded of them: a checksum, or an inflated size."""
+    """The bytes do not match what the container recorded of them: a checksum, or an
+    inflated size.
+    """
 
     code = "damaged-data"
 
@@ -126,25 +152,33 @@ class MixedStepsError(UnreadableError):
 
 
 class NotOpenedError(UnreadableError):
-    """The file could not be opened or read: it is missing, or there is no permission."""
+    """The file could not be opened or read: it is missing, or there is no
+    permission.
+    """
 
     code = "not-opened"
 
 
 class LinkError(UnreadableError):
-    """A file of a folder is a link, and may not be one, or leads elsewhere. That is no damage."""
+    """A file of a folder is a link, and may not be one, or leads elsewhere. That is no
+    damage.
+    """
 
     code = "link"
 
 
 class UnsupportedError(CkptError):
-    """The file was recognised but is not a checkpoint, or not one that this version reads."""
+    """The file was recognised but is not a checkpoint, or not one that this version
+    reads.
+    """
 
     code = "unsupported"
 
 
 class StandInError(UnsupportedError):
-    """Something stands where the file should be: a Git LFS pointer, an HTML page, the error message of a server."""
+    """Something stands where the file should be: a Git LFS pointer, an HTML page, the
+    error message of a server.
+    """
 
     code = "stand-in"
 
@@ -156,12 +190,16 @@ class FolderError(UnsupportedError):
 
 
 class LimitError(CkptError):
-    """The file needs more than a limit allows. The hint names the flag that raises the limit."""
+    """The file needs more than a limit allows. The hint names the flag that raises the
+    limit.
+    """
 
     code = "limit"
 
     def __init__(self, what: str, limit: str, allowed: int) -> None:
-        super().__init__(f"{what} (more than {allowed:,})", hint=f"--limit {limit}=N raises this")
+        super().__init__(
+            f"{what} (more than {allowed:,})", hint=f"--limit {limit}=N raises this"
+        )
         self.limit = limit
 
 
@@ -194,8 +232,14 @@ class CodeError(CkptError):
 
 
 def is_stopped(error: BaseException) -> bool:
-    """Tell whether the fence made an error: then ckpt did what it never should, and the file is not to blame."""
-    return isinstance(error, OSError) and error.errno == STOPPED and sys.platform == "linux"
+    """Tell whether the fence made an error: then ckpt did what it never should, and the
+    file is not to blame.
+    """
+    return (
+        isinstance(error, OSError)
+        and error.errno == STOPPED
+        and sys.platform == "linux"
+    )
 
 
 @contextmanager

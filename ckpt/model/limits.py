@@ -1,7 +1,8 @@
-"""The limits on reading one file, what is left of them while it is read, and the strict JSON of strangers within them.
+"""The limits on reading one file, what is left of them while it is read, and the strict
+JSON of strangers within them.
 
-At the defaults memory stays below 256 MB plus 2.5 kB per tensor, and time is linear in the bytes of the file.
-`--limit NAME=VALUE` raises one.
+At the defaults memory stays below 256 MB plus 2.5 kB per tensor, and time is linear in
+the bytes of the file. `--limit NAME=VALUE` raises one.
 """
 
 from __future__ import annotations
@@ -19,29 +20,42 @@ _SUFFIXES: dict[str, int] = {
         for letter, power in zip("KMGT", (3, 6, 9, 12), strict=True)
         for b in ("", "B")
     },
-    **{f"{letter}IB": 2**power for letter, power in zip("KMGT", (10, 20, 30, 40), strict=True)},
+    **{
+        f"{letter}IB": 2**power
+        for letter, power in zip("KMGT", (10, 20, 30, 40), strict=True)
+    },
 }
 
 
 TENSOR_MEMORY = 2_500
 """Bytes of memory that one tensor may take."""
 TENSOR_BYTES = 30
-"""The fewest bytes of its own that a tensor takes in a file: no file holds more tensors than its bytes allow."""
+"""The fewest bytes of its own that a tensor takes in a file: no file holds more tensors
+than its bytes allow.
+"""
 RECORD_BYTES = 128
 """Bytes of the directory of a zip archive that one record may take."""
 INFLATION = 64
-"""The most bytes of pickle that one stored byte may become. Pickles of state dicts deflate to a tenth."""
+"""The most bytes of pickle that one stored byte may become. Pickles of state dicts
+deflate to a tenth.
+"""
 
 
 class Limits(NamedTuple):
     """Limits on reading. Names with `bytes` count bytes, all others count items."""
 
     memory: int = 200_000_000
-    """Estimated bytes of all objects made from one file. Each tensor that the file holds adds TENSOR_MEMORY."""
+    """Estimated bytes of all objects made from one file. Each tensor that the file
+    holds adds TENSOR_MEMORY.
+    """
     pickle_bytes: int = 256 * 2**20
-    """The size of one uncompressed pickle. 20,000 tensors take 2 MB, but pickles also hold arrays and tokenizers."""
+    """The size of one uncompressed pickle. 20,000 tensors take 2 MB, but pickles also
+    hold arrays and tokenizers.
+    """
     inflated_bytes: int = 4 * 2**20
-    """Bytes of all pickles of a file, each time they are read. Each byte that the file stores adds INFLATION."""
+    """Bytes of all pickles of a file, each time they are read. Each byte that the file
+    stores adds INFLATION.
+    """
     operations: int = 50_000_000
     """Opcodes of all pickles of a file, about 30 per tensor."""
     globals: int = 10_000
@@ -51,11 +65,17 @@ class Limits(NamedTuple):
     entries: int = 2_000_000
     """Records of a zip archive, tensors of a safetensors file."""
     directory_bytes: int = 64 * 2**20
-    """The central directory of a zip archive, where a record takes more than RECORD_BYTES there."""
+    """The central directory of a zip archive, where a record takes more than
+    RECORD_BYTES there.
+    """
     header_bytes: int = 100_000_000
-    """The header of a safetensors file, for which 100 MB is the limit of the format itself, or of a GGUF file."""
+    """The header of a safetensors file, for which 100 MB is the limit of the format
+    itself, or of a GGUF file.
+    """
     index_bytes: int = 64 * 2**20
-    """The JSON index of a sharded checkpoint, and any other JSON file beside weights."""
+    """The JSON index of a sharded checkpoint, and any other JSON file beside
+    weights.
+    """
     metadata_bytes: int = 2**30
     """The `.metadata` of a distributed checkpoint: about 150 bytes per chunk."""
     shards: int = 10_000
@@ -64,24 +84,37 @@ class Limits(NamedTuple):
     """Checkpoints inside the pickles of checkpoints."""
 
     def raised(self, settings: list[str]) -> Limits:
-        """These limits with `NAME=VALUE` settings applied (`pickle-bytes=1GiB`). Raises UsageError."""
+        """These limits with `NAME=VALUE` settings applied (`pickle-bytes=1GiB`). Raises
+        UsageError.
+        """
         fields = {field.replace("_", "-"): field for field in self._fields}
         changes: dict[str, int] = {}
         for setting in settings:
             name, _, value = setting.partition("=")
             if name not in fields:
-                raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(fields))
+                raise UsageError(
+                    f"no limit called {name}", hint="limits: " + " ".join(fields)
+                )
             changes[fields[name]] = _parse_limit(setting, value)
         return self._replace(**changes)
 
 
 class Budget:
-    """The rest of the limits while one file is read: for all its pickles, headers, code and paths together.
+    """The rest of the limits while one file is read: for all its pickles, headers, code
+    and paths together.
 
     `memory` counts estimated bytes, `parsed` bytes of pickles, `operations` opcodes.
     """
 
-    __slots__ = ("_granted", "_stored", "_tensors", "limits", "memory", "operations", "parsed")
+    __slots__ = (
+        "_granted",
+        "_stored",
+        "_tensors",
+        "limits",
+        "memory",
+        "operations",
+        "parsed",
+    )
 
     def __init__(self, limits: Limits, stored: int = 0) -> None:
         self.limits = limits
@@ -99,21 +132,37 @@ class Budget:
 
     def become(self, other: Budget) -> None:
         """Take over what is left of another one."""
-        self.memory, self.operations, self.parsed = other.memory, other.operations, other.parsed
-        self._granted, self._stored, self._tensors = other._granted, other._stored, other._tensors
+        self.memory, self.operations, self.parsed = (
+            other.memory,
+            other.operations,
+            other.parsed,
+        )
+        self._granted, self._stored, self._tensors = (
+            other._granted,
+            other._stored,
+            other._tensors,
+        )
 
     def hold(self, stored: int) -> None:
-        """Allow for `stored` more bytes that the file really has: of pickles, a header or a directory."""
+        """Allow for `stored` more bytes that the file really has: of pickles, a header
+        or a directory.
+        """
         self._stored += stored
         self.parsed += stored * INFLATION
 
     def claim(self, tensors: int) -> None:
-        """Count tensors that the file names. They are believed as far as its bytes allow."""
+        """Count tensors that the file names. They are believed as far as its bytes
+        allow.
+        """
         self._tensors += tensors
 
     def granted(self, tensors: int = 0) -> int:
-        """Add the memory of the tensors named so far, and of `tensors` further ones, to what is left, and return it."""
-        allowed = min(self._tensors + tensors, self._stored // TENSOR_BYTES) * TENSOR_MEMORY
+        """Add the memory of the tensors named so far, and of `tensors` further ones, to
+        what is left, and return it.
+        """
+        allowed = (
+            min(self._tensors + tensors, self._stored // TENSOR_BYTES) * TENSOR_MEMORY
+        )
         more = max(0, allowed - self._granted)
         self._granted += more
         self.memory += more
@@ -141,23 +190,35 @@ class Budget:
         return LimitError(f"{what} needs too much memory", "memory", self.limits.memory)
 
     def parse(self, nbytes: int) -> None:
-        """Count `nbytes` of a pickle that is about to be read. Raises LimitError when the file stores too few for it."""
+        """Count `nbytes` of a pickle that is about to be read. Raises LimitError when
+        the file stores too few for it.
+        """
         self.check(nbytes)
         self.parsed -= nbytes
 
     def check(self, nbytes: int) -> None:
-        """Raise LimitError when the file stores too few bytes for a pickle of `nbytes`."""
+        """Raise LimitError when the file stores too few bytes for a pickle of
+        `nbytes`.
+        """
         if nbytes > self.parsed:
             raise LimitError(
-                "the pickles of the file inflate too far", "inflated-bytes", self.limits.inflated_bytes
+                "the pickles of the file inflate too far",
+                "inflated-bytes",
+                self.limits.inflated_bytes,
             )
 
 
 def number_of(value: str) -> int | None:
-    """Parse a number with an optional unit (`5GB`, `1GiB`, `2M`), or return None for any other text."""
+    """Parse a number with an optional unit (`5GB`, `1GiB`, `2M`), or return None for
+    any other text.
+    """
     digits = value.rstrip("KMGTiBkmgtb")
     factor = _SUFFIXES.get(value[len(digits) :].upper())
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18 or factor is None:
+    if (
+        not (digits.isascii() and digits.isdigit())
+        or len(digits) > 18
+        or factor is None
+    ):
         return None
     return int(digits) * factor
 
@@ -165,28 +226,44 @@ def number_of(value: str) -> int | None:
 def _parse_limit(setting: str, value: str) -> int:
     number = number_of(value)
     if number is None:
-        raise UsageError(f"--limit {setting}: not a number", hint="as in pickle-bytes=1GiB")
+        raise UsageError(
+            f"--limit {setting}: not a number", hint="as in pickle-bytes=1GiB"
+        )
     return number
 
 
 _DIGITS = 4_000
 """Digits of one number; Python itself refuses 4,301."""
 _OBJECT, _ARRAY, _ITEM, _TEXT = 250, 80, 40, 60
-"""Bytes of memory of what JSON becomes: an object of three fields, an array, a number or an entry, a text."""
+"""Bytes of memory of what JSON becomes: an object of three fields, an array, a number
+or an entry, a text.
+"""
 
 
 def parse_json(
-    data: bytes, what: str, budget: Budget, claim: bytes | None = None, *, constants: bool = False
+    data: bytes,
+    what: str,
+    budget: Budget,
+    claim: bytes | None = None,
+    *,
+    constants: bool = False,
 ) -> Json:
-    """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError.
+    """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises
+    UnreadableError.
 
-    Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in it names a tensor. With
-    `constants`, NaN and Infinity are numbers, as Python writes them.
+    Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in
+    it names a tensor. With `constants`, NaN and Infinity are numbers, as Python writes
+    them.
     """
     import json
 
     counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
-    memory = counts[b"{"] * _OBJECT + counts[b"["] * _ARRAY + counts[b","] * _ITEM + counts[b'"'] * _TEXT // 2
+    memory = (
+        counts[b"{"] * _OBJECT
+        + counts[b"["] * _ARRAY
+        + counts[b","] * _ITEM
+        + counts[b'"'] * _TEXT // 2
+    )
     budget.hold(len(data))
     if claim is not None:
         budget.claim(data.count(claim))

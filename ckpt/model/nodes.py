@@ -1,4 +1,6 @@
-"""The nodes of the inert tree of a pickle. None is an instance of a class that the file names."""
+"""The nodes of the inert tree of a pickle. None is an instance of a class that the file
+names.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from ckpt.model.names import NamedKey
 from ckpt.model.rows import dataclass
 from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef
 
-# A node is a Python scalar, a list, a tuple, or one of the classes below (a ByteStr is a str). Nodes are
-# compared by identity: one object in the file is one node here, even when it occurs several times.
+# A node is a Python scalar, a list, a tuple, or one of the classes below (a ByteStr is
+# a str). Nodes are compared by identity: one object in the file is one node here, even
+# when it occurs several times.
 Node: TypeAlias = (
     "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
     " | Dict | Set | Global | PersistentId | Opaque | TensorRef | Composite | None"
@@ -37,7 +40,9 @@ class ByteStr(str):
 
 
 class Dict:
-    """A dict as its pairs in file order. Keys are never hashed, because a file may hold unhashable keys."""
+    """A dict as its pairs in file order. Keys are never hashed, because a file may hold
+    unhashable keys.
+    """
 
     __slots__ = ("keys", "values")
 
@@ -46,7 +51,9 @@ class Dict:
         self.values: Sequence[Node] = []
 
     def set(self, keys: Sequence[Node], values: Sequence[Node]) -> None:
-        """Add keys with their values, as SETITEMS does. Values in a column stay in it."""
+        """Add keys with their values, as SETITEMS does. Values in a column stay
+        in it.
+        """
         self.keys += keys
         self.values = _join_nodes(self.values, values)
 
@@ -89,14 +96,16 @@ class Set:
 class Global:
     """A name that the pickle imports.
 
-    There is one node per pair of module and name; `offset` is its first opcode. `protocol` is the protocol of
-    the pickle and decides how a loader looks the name up: below 3, `copy_reg` means `copyreg`; from 4 on, a
-    dotted name means attributes.
+    There is one node per pair of module and name; `offset` is its first opcode.
+    `protocol` is the protocol of the pickle and decides how a loader looks the name up:
+    below 3, `copy_reg` means `copyreg`; from 4 on, a dotted name means attributes.
     """
 
     __slots__ = ("module", "name", "offset", "protocol")
 
-    def __init__(self, module: str, name: str, offset: int = 0, protocol: int = 2) -> None:
+    def __init__(
+        self, module: str, name: str, offset: int = 0, protocol: int = 2
+    ) -> None:
         self.module = module
         self.name = name
         self.offset = offset
@@ -108,9 +117,11 @@ class Global:
 
 
 class PersistentId:
-    """An object that torch keeps outside the pickle: a storage, or the class of a module in a legacy file.
+    """An object that torch keeps outside the pickle: a storage, or the class of a
+    module in a legacy file.
 
-    `shift` is where its view of the storage begins, in elements. It is 0 except for views of torch before 0.4.
+    `shift` is where its view of the storage begins, in elements. It is 0 except for
+    views of torch before 0.4.
     """
 
     __slots__ = ("meaning", "offset", "pid", "shift")
@@ -123,28 +134,49 @@ class PersistentId:
 
 
 WITH_STATE = 4
-"""Arguments of `_rebuild_from_type_v2` and `_rebuild_parameter_with_state`, whose last holds a tensor's attributes."""
+"""Arguments of `_rebuild_from_type_v2` and `_rebuild_parameter_with_state`, whose last
+holds a tensor's attributes.
+"""
 
 
 class Opaque:
-    """An object that is not built: a call of `func` with `args`, and the changes after it.
+    """An object that is not built: a call of `func` with `args`, and the changes after
+    it.
 
-    `how` is the opcode of the call. `states` are the arguments of BUILD (nearly always none or one), `items` the
-    appended items, `keys` and `values` the items set by key. `meaning` comes from `pickles.rebuild`: a TensorRef,
-    a Composite, a Nested checkpoint, a Tagged value, or None.
+    `how` is the opcode of the call. `states` are the arguments of BUILD (nearly always
+    none or one), `items` the appended items, `keys` and `values` the items set by key.
+    `meaning` comes from `pickles.rebuild`: a TensorRef, a Composite, a Nested
+    checkpoint, a Tagged value, or None.
     """
 
-    __slots__ = ("args", "func", "how", "items", "keys", "kwargs", "meaning", "offset", "states", "values")
+    __slots__ = (
+        "args",
+        "func",
+        "how",
+        "items",
+        "keys",
+        "kwargs",
+        "meaning",
+        "offset",
+        "states",
+        "values",
+    )
 
     def __init__(
-        self, how: str, func: Node, args: tuple[Node, ...], kwargs: Dict | None, offset: int
+        self,
+        how: str,
+        func: Node,
+        args: tuple[Node, ...],
+        kwargs: Dict | None,
+        offset: int,
     ) -> None:
         self.how = how
         self.func = func
         self.args = args
         self.kwargs = kwargs
         self.offset = offset
-        # Empty tuples at first, because most calls are tensors and an empty list costs as much as a call.
+        # Empty tuples at first, because most calls are tensors and an empty list costs
+        # as much as a call.
         self.states: Sequence[Node] = ()
         self.items: Sequence[Node] = ()
         self.keys: Sequence[Node] = ()
@@ -175,11 +207,17 @@ class Opaque:
 
     @property
     def class_name(self) -> str:
-        """The dotted name of its function: `argparse.Namespace`, or `(the result of a call)` if that is an object."""
+        """The dotted name of its function: `argparse.Namespace`, or `(the result of a
+        call)` if that is an object.
+        """
         func = self.func.meaning if type(self.func) is PersistentId else self.func
         if type(func) is Global:
             return func.qualified
-        if type(func) is Opaque and type(func.func) is Global and func.func.name == "getattr":
+        if (
+            type(func) is Opaque
+            and type(func.func) is Global
+            and func.func.name == "getattr"
+        ):
             of, *inner = func.args or (None,)  # a class inside a class, at protocol 2
             if type(of) is Global and inner and isinstance(inner[0], str):
                 return f"{of.qualified}.{inner[0]}"
@@ -188,14 +226,17 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nested:
-    """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`). Its root replaces the call."""
+    """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`). Its root
+    replaces the call.
+    """
 
     root: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tagged:
-    """A value that its call returns as it is: torch in C++ writes the type of a list or dict beside it.
+    """A value that its call returns as it is: torch in C++ writes the type of a list or
+    dict beside it.
 
     The call stays in the tree, because torch in C++ asks for the type.
     """
@@ -204,7 +245,9 @@ class Tagged:
 
 
 def inside(node: Node) -> Node:
-    """The value that a call stands for: the root of a nested checkpoint, a value with a tag; any other node itself."""
+    """The value that a call stands for: the root of a nested checkpoint, a value with a
+    tag; any other node itself.
+    """
     while type(node) is Opaque and isinstance(node.meaning, (Nested, Tagged)):
         node = node.meaning.root
     return node
@@ -213,12 +256,17 @@ def inside(node: Node) -> Node:
 def tensor_of(node: Node) -> Tensor | None:
     """The tensor of a node, None for any other node.
 
-    A tensor has two shapes in a tree: the call that makes it, and the tensor itself, as formats without calls and columns of
-    large pickles hold it. Everything that looks for tensors asks here.
+    A tensor has two shapes in a tree: the call that makes it, and the tensor itself, as
+    formats without calls and columns of large pickles hold it. Everything that looks
+    for tensors asks here.
     """
     if type(node) is Opaque:
         meaning = node.meaning
-        return tensor_of(meaning.root) if isinstance(meaning, (Nested, Tagged)) else meaning
+        return (
+            tensor_of(meaning.root)
+            if isinstance(meaning, (Nested, Tagged))
+            else meaning
+        )
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 
@@ -231,30 +279,48 @@ def is_tuple(node: Node) -> TypeGuard[tuple[Node, ...]]:
 
 
 def key_of(node: Node, index: int) -> str | int:
-    """The step of a path for a key of a dict. `index` is its position among the keys."""
+    """The step of a path for a key of a dict. `index` is its position among the
+    keys.
+    """
     if type(node) is str:
         return node
     if type(node) is int and -(2**63) <= node < 2**63:
         return node
     if isinstance(node, ByteStr):
         return (
-            str(node) if node.isascii() else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
+            str(node)
+            if node.isascii()
+            else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
         )
     if type(node) is bytes:
         return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
     if node is None or isinstance(node, (bool, float)):
         return NamedKey(repr(node), type(node).__name__)
-    if type(node) is tuple and all(type(item) in (str, int, bool, float, type(None)) for item in node[:20]):
-        if len(node) <= 20 and all(type(item) is not int or item.bit_length() < 512 for item in node):
+    if type(node) is tuple and all(
+        type(item) in (str, int, bool, float, type(None)) for item in node[:20]
+    ):
+        if len(node) <= 20 and all(
+            type(item) is not int or item.bit_length() < 512 for item in node
+        ):
             return NamedKey(f"({', '.join(map(repr, node))})", "tuple")
     if type(node) is Global:
         return NamedKey(node.qualified, "global")
     if type(node) is Opaque:
-        if node.class_name == "_codecs.encode" and node.args and type(node.args[0]) is str:
-            data = node.args[0][:100].encode("latin-1", "replace")  # protocol 2 writes bytes this way
+        if (
+            node.class_name == "_codecs.encode"
+            and node.args
+            and type(node.args[0]) is str
+        ):
+            data = node.args[0][:100].encode(
+                "latin-1", "replace"
+            )  # protocol 2 writes bytes this way
             return NamedKey(data.decode("utf-8", "backslashreplace"), "bytes")
-        what = "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
+        what = (
+            "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
+        )
         return NamedKey(f"<{what} {index}>", node.class_name)
     if type(node) is TensorRef:
         return NamedKey(f"<tensor {index}>", "tensor")
-    return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())
+    return NamedKey(
+        f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower()
+    )

@@ -1,4 +1,6 @@
-"""Places: where the bytes of a storage are, or what makes them. A new kind of place is one class with these methods."""
+"""Places: where the bytes of a storage are, or what makes them. A new kind of place is
+one class with these methods.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,11 @@ Passed = Callable[[Checksum, int], None]
 
 
 class Place(Protocol):
-    """The bytes of a storage. `first`, `last` and `start` count bytes of the place; `last` is the one behind the last.
+    """The bytes of a storage. `first`, `last` and `start` count bytes of the place;
+    `last` is the one behind the last.
 
-    What reads bytes, or opens what says where they are, raises UnreadableError, NotOpenedError.
+    What reads bytes, or opens what says where they are, raises UnreadableError,
+    NotOpenedError.
     """
 
     @property
@@ -64,12 +68,16 @@ class Place(Protocol):
 
     @property
     def can_cut(self) -> bool:
-        """True if many tasks that read a part each take no longer than one that reads all."""
+        """True if many tasks that read a part each take no longer than one that reads
+        all.
+        """
         ...
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of cuts of each dimension of a tensor that is cut into boxes; empty for any other place."""
+        """The number of cuts of each dimension of a tensor that is cut into boxes;
+        empty for any other place.
+        """
         ...
 
     def list_sources(self) -> Iterator[Source]:
@@ -77,15 +85,21 @@ class Place(Protocol):
         ...
 
     def first_source(self) -> Source | None:
-        """The source of the first bytes, or None without any. Opens no part of boxes."""
+        """The source of the first bytes, or None without any. Opens no part of
+        boxes.
+        """
         ...
 
     def list_readings(self, first: int, last: int) -> Iterator[Reading]:
-        """Yield the bytes of sources that are read for a part, as far as they are known without reading."""
+        """Yield the bytes of sources that are read for a part, as far as they are known
+        without reading.
+        """
         ...
 
     def list_stretches(self, first: int, last: int) -> Sequence[Stretch]:
-        """The stretches of other places that make a part, in order; of the place itself where it is no patchwork."""
+        """The stretches of other places that make a part, in order; of the place itself
+        where it is no patchwork.
+        """
         ...
 
     def list_checksums(self) -> Iterator[Checksum]:
@@ -97,7 +111,9 @@ class Place(Protocol):
         ...
 
     def noting(self, crc: int) -> Place:
-        """The place with the checksum of its record noted in it, where it is one record."""
+        """The place with the checksum of its record noted in it, where it is one
+        record.
+        """
         ...
 
     def lacks_bytes(self, first: int, last: int) -> bool:
@@ -109,7 +125,9 @@ class Place(Protocol):
         ...
 
     def as_stored(self, first: int, last: int) -> Place | None:
-        """A part as a range, as ranges or as this place itself, or None where its bytes must be computed or inflated."""
+        """A part as a range, as ranges or as this place itself, or None where its bytes
+        must be computed or inflated.
+        """
         ...
 
     def resolved(self) -> Place:
@@ -117,17 +135,25 @@ class Place(Protocol):
         ...
 
     def kept_bytes(self) -> bytes | None:
-        """All bytes, made once for the several views of them, or None where each view reads its own."""
+        """All bytes, made once for the several views of them, or None where each view
+        reads its own.
+        """
         ...
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        """Yield `count` bytes from byte `start`, or all from there, in order. `tally` is told what casts lose."""
+        """Yield `count` bytes from byte `start`, or all from there, in order. `tally`
+        is told what casts lose.
+        """
         ...
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[bytes | memoryview]:
         """Yield the same in blocks that may be valid until the next one only.
 
@@ -144,14 +170,15 @@ class Stretch(NamedTuple):
     size: int
 
 
-# --- a run of bytes in a source ---------------------------------------------------------------------------------------
+# --- a run of bytes in a source -------------------------------------------------------
 
 
 class Range(NamedTuple):
-    """`size` bytes of a source at `offset`. They are deflated when `inflated`, their full size, is not None.
+    """`size` bytes of a source at `offset`. They are deflated when `inflated`, their
+    full size, is not None.
 
-    `big` says that their elements are big-endian. `recorded` is the checksum of the record that holds them, where they
-    were taken out of a storage, which knows its own.
+    `big` says that their elements are big-endian. `recorded` is the checksum of the
+    record that holds them, where they were taken out of a storage, which knows its own.
     """
 
     source: Source
@@ -186,11 +213,15 @@ class Range(NamedTuple):
         yield self.source, self.offset, self.offset + self.size
 
     def slice_stored(self, first: int, last: int) -> Range:
-        """Bytes `first` to `last` as they are stored. The bytes of a deflated one have no part but the whole."""
+        """Bytes `first` to `last` as they are stored. The bytes of a deflated one have
+        no part but the whole.
+        """
         if (first, last) == (0, self.size):
             return self
         assert self.inflated is None
-        return self._replace(offset=self.offset + first, size=last - first, recorded=None)
+        return self._replace(
+            offset=self.offset + first, size=last - first, recorded=None
+        )
 
     def list_sources(self) -> Iterator[Source]:
         yield self.source
@@ -214,13 +245,26 @@ class Range(NamedTuple):
         if self.recorded is None:
             return None
         whole = self.recorded.place
-        is_whole = (self.offset, self.size, self.inflated) == (whole.offset, whole.size, whole.inflated)
-        return self.recorded if is_whole and start == 0 and count == whole.nbytes else None
+        is_whole = (self.offset, self.size, self.inflated) == (
+            whole.offset,
+            whole.size,
+            whole.inflated,
+        )
+        return (
+            self.recorded if is_whole and start == 0 and count == whole.nbytes else None
+        )
 
     def noting(self, crc: int) -> Place:
         if self.recorded is not None:
             return self
-        return Range(self.source, self.offset, self.size, self.inflated, self.big, Checksum(self, crc))
+        return Range(
+            self.source,
+            self.offset,
+            self.size,
+            self.inflated,
+            self.big,
+            Checksum(self, crc),
+        )
 
     def lacks_bytes(self, first: int, last: int) -> bool:
         return False
@@ -235,13 +279,19 @@ class Range(NamedTuple):
     def as_stored(self, first: int, last: int) -> Place | None:
         if self.inflated is not None:
             return None
-        return Range(self.source, self.offset + first, last - first, None, False, self.recorded)
+        return Range(
+            self.source, self.offset + first, last - first, None, False, self.recorded
+        )
 
     def resolved(self) -> Place:
         return self
 
     def kept_bytes(self) -> bytes | None:
-        return None if self.inflated is None or self.inflated > _CACHED else _inflated_whole(self)
+        return (
+            None
+            if self.inflated is None or self.inflated > _CACHED
+            else _inflated_whole(self)
+        )
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
@@ -255,10 +305,16 @@ class Range(NamedTuple):
             return
         with reading_ahead_at_once(self.list_readings(start, end)):
             for position in range(start, end, BLOCK):
-                yield self.source.read(self.offset + position, min(BLOCK, end - position))
+                yield self.source.read(
+                    self.offset + position, min(BLOCK, end - position)
+                )
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[bytes | memoryview]:
         if self.inflated is not None or count < BLOCK:
             yield from self.read_blocks(start, count)
@@ -285,7 +341,9 @@ def _inflated_blocks(place: Range) -> Iterator[bytes]:
                 inflated = machine.decompress(data, BLOCK)
                 remaining -= len(inflated)
                 if remaining < 0:
-                    raise DamagedDataError("a deflated record holds more than the archive records")
+                    raise DamagedDataError(
+                        "a deflated record holds more than the archive records"
+                    )
                 if inflated:
                     yield inflated
                 data = machine.unconsumed_tail
@@ -309,11 +367,13 @@ def cut_blocks(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes
         yield piece
 
 
-# --- any other place --------------------------------------------------------------------------------------------------
+# --- any other place ------------------------------------------------------------------
 
 
 class BasePlace:
-    """A place that says its size, its sources, readings and checksums, and makes blocks. The rest of the contract uses these."""
+    """A place that says its size, its sources, readings and checksums, and makes
+    blocks. The rest of the contract uses these.
+    """
 
     __slots__ = ()
 
@@ -383,7 +443,11 @@ class BasePlace:
         return None
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[bytes | memoryview]:
         return self.read_blocks(start, count, tally)
 
@@ -396,7 +460,9 @@ class Reworked(BasePlace):
     packed: Place
 
     def packed_span(self, first: int, last: int) -> tuple[int, int]:
-        """The bytes of `packed` that the bytes `first` to `last` are made of: first, and one past the last."""
+        """The bytes of `packed` that the bytes `first` to `last` are made of: first,
+        and one past the last.
+        """
         raise NotImplementedError
 
     @property
@@ -421,17 +487,20 @@ class Reworked(BasePlace):
 
 
 class Patched(BasePlace):
-    """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
+    """The bytes of a place with pieces from other places. Where pieces overlap, the
+    later one counts.
 
-    `pieces` are (first byte, place), which may be made when they are asked for. `base` is None when the pieces cover
-    all of it.
+    `pieces` are (first byte, place), which may be made when they are asked for. `base`
+    is None when the pieces cover all of it.
     """
 
     __slots__ = ("base", "nbytes", "pieces")
 
     nbytes: int
 
-    def __init__(self, base: Place | None, nbytes: int, pieces: Reversible[tuple[int, Place]]) -> None:
+    def __init__(
+        self, base: Place | None, nbytes: int, pieces: Reversible[tuple[int, Place]]
+    ) -> None:
         self.base = base
         self.nbytes = nbytes
         self.pieces = tuple(pieces) if isinstance(pieces, list) else pieces
@@ -456,10 +525,13 @@ class Patched(BasePlace):
             yield from self.base.list_readings(first, last)
         for begin, piece in self.pieces:
             if begin < last and begin + piece.nbytes > first:
-                yield from piece.list_readings(max(0, first - begin), min(piece.nbytes, last - begin))
+                yield from piece.list_readings(
+                    max(0, first - begin), min(piece.nbytes, last - begin)
+                )
 
     def list_stretches(self, first: int, last: int) -> Sequence[Stretch]:
-        # The spans that no piece covers yet. The last piece comes first, because later pieces cover earlier ones.
+        # The spans that no piece covers yet. The last piece comes first, because later
+        # pieces cover earlier ones.
         free = [(first, last)]
         rows: list[tuple[int, Stretch]] = []
         for begin, piece in reversed(self.pieces):
@@ -471,7 +543,9 @@ class Patched(BasePlace):
                     continue
                 start, stop = max(low, begin), min(high, end)
                 rows.append((start, Stretch(piece, start - begin, stop - start)))
-                rest += [span for span in ((low, begin), (end, high)) if span[0] < span[1]]
+                rest += [
+                    span for span in ((low, begin), (end, high)) if span[0] < span[1]
+                ]
             free = rest
         if self.base is not None:
             rows += [(low, Stretch(self.base, low, high - low)) for low, high in free]
@@ -483,7 +557,9 @@ class Patched(BasePlace):
 
     def lacks_bytes(self, first: int, last: int) -> bool:
         stretches = self.list_stretches(first, last) if first < last else ()
-        return any(place.lacks_bytes(start, start + count) for place, start, count in stretches)
+        return any(
+            place.lacks_bytes(start, start + count) for place, start, count in stretches
+        )
 
     def as_stored(self, first: int, last: int) -> Place | None:
         return self if (first, last) == (0, self.nbytes) else None
@@ -496,14 +572,20 @@ class Patched(BasePlace):
             yield from place.read_blocks(begin, size, tally)
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[bytes | memoryview]:
         for place, begin, size in self.list_stretches(start, start + count):
             yield from place.stream_blocks(begin, size, tally, passed)
 
 
 class Runs(Patched):
-    """Ranges that follow each other: `ranges` are (first byte, range), in order, none of them deflated."""
+    """Ranges that follow each other: `ranges` are (first byte, range), in order, none
+    of them deflated.
+    """
 
     __slots__ = ("ranges",)
 

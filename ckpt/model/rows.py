@@ -1,7 +1,9 @@
-"""`NamedTuple` and `dataclass`, as in Python, for all our classes: these are made twenty times faster.
+"""`NamedTuple` and `dataclass`, as in Python, for all our classes: these are made
+twenty times faster.
 
-Python compiles each annotation and the methods: 0.2 ms for a named tuple, 1 ms for a dataclass, and what
-`ckpt inspect` imports has sixty of them. These compile nothing. Type checkers see Python's own.
+Python compiles each annotation and the methods: 0.2 ms for a named tuple, 1 ms for a
+dataclass, and what `ckpt inspect` imports has sixty of them. These compile nothing.
+Type checkers see Python's own.
 """
 
 from __future__ import annotations
@@ -13,25 +15,37 @@ if TYPE_CHECKING:
     from dataclasses import replace as replace
     from typing import NamedTuple as NamedTuple
 else:
-    from _collections import _tuplegetter  # what reads a field of `collections.namedtuple`
+    from _collections import (
+        _tuplegetter,
+    )  # what reads a field of `collections.namedtuple`
 
     def _take_fields(name, body):
-        """The fields in the body of a class, and their defaults, which leave the body."""
+        """The fields in the body of a class, and their defaults, which leave
+        the body.
+        """
         fields = tuple(body.get("__annotations__", ()))
         given = {field: body.pop(field) for field in fields if field in body}
         if tuple(given) != fields[len(fields) - len(given) :]:
-            raise TypeError(f"{name}: a field without a default follows one with a default")
+            raise TypeError(
+                f"{name}: a field without a default follows one with a default"
+            )
         body.update(__match_args__=fields, _fields=fields, _field_defaults=given)
         return fields, given
 
     def _filled(cls, values, named):
-        """All values, in the order of the fields. Raises TypeError unless each field has one."""
+        """All values, in the order of the fields. Raises TypeError unless each field
+        has one.
+        """
         if len(values) > len(cls._fields):
-            raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(values)}")
+            raise TypeError(
+                f"{cls.__name__} takes {len(cls._fields)} values, got {len(values)}"
+            )
         fields = cls._field_defaults | dict(zip(cls._fields, values, strict=False))
         for field in named:
             if field not in cls._fields[len(values) :]:
-                raise TypeError(f"{cls.__name__} got an unexpected or second value {field!r}")
+                raise TypeError(
+                    f"{cls.__name__} got an unexpected or second value {field!r}"
+                )
         fields.update(named)
         try:
             return [fields[field] for field in cls._fields]
@@ -58,7 +72,9 @@ else:
 
         def __new__(meta, name, bases, body):
             fields, given = _take_fields(name, body)
-            body.update((field, _tuplegetter(index, "")) for index, field in enumerate(fields))
+            body.update(
+                (field, _tuplegetter(index, "")) for index, field in enumerate(fields)
+            )
             body.update(__slots__=(), _defaults=tuple(given.values()))
             return super().__new__(meta, name, bases, body)
 
@@ -67,7 +83,9 @@ else:
             return _signature(cls)
 
     class NamedTuple(tuple, metaclass=_Meta):
-        """Base class of a row: a tuple whose fields are the annotations of the class."""
+        """Base class of a row: a tuple whose fields are the annotations of the
+        class.
+        """
 
         def __new__(cls, *values, **named):
             missing = len(cls._fields) - len(values)
@@ -82,20 +100,26 @@ else:
         def _make(cls, values):
             record = tuple.__new__(cls, values)
             if len(record) != len(cls._fields):
-                raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(record)}")
+                raise TypeError(
+                    f"{cls.__name__} takes {len(cls._fields)} values, got {len(record)}"
+                )
             return record
 
         def _replace(self, **changes):
             record = self._make(map(changes.pop, self._fields, self))
             if changes:
-                raise ValueError(f"{type(self).__name__} has no field {', '.join(changes)}")
+                raise ValueError(
+                    f"{type(self).__name__} has no field {', '.join(changes)}"
+                )
             return record
 
         def _asdict(self):
             return dict(zip(self._fields, self, strict=True))
 
         def __repr__(self):
-            fields = ", ".join(f"{field}={value!r}" for field, value in self._asdict().items())
+            fields = ", ".join(
+                f"{field}={value!r}" for field, value in self._asdict().items()
+            )
             return f"{type(self).__name__}({fields})"
 
         def __getnewargs__(self):
@@ -124,24 +148,33 @@ else:
             return type(self), tuple(getattr(self, field) for field in self._fields)
 
     def dataclass(*, frozen, slots, eq):
-        """Makes a class a dataclass. There is one kind: frozen, with slots, and equal to itself alone."""
+        """Makes a class a dataclass. There is one kind: frozen, with slots, and equal
+        to itself alone.
+        """
         assert frozen and slots and not eq
 
         def decorate(cls):
             body = {
-                name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")
+                name: value
+                for name, value in cls.__dict__.items()
+                if name not in ("__dict__", "__weakref__")
             }
             fields, _ = _take_fields(cls.__name__, body)
             bases = tuple(base for base in cls.__bases__ if base is not object)
-            return type(_Record)(cls.__name__, (_Record, *bases), {**body, "__slots__": fields})
+            return type(_Record)(
+                cls.__name__, (_Record, *bases), {**body, "__slots__": fields}
+            )
 
         return decorate
 
     def replace(record, /, **changes):
-        """A dataclass with other values of some fields. Raises TypeError for a field that it lacks."""
+        """A dataclass with other values of some fields. Raises TypeError for a field
+        that it lacks.
+        """
         fields = {field: getattr(record, field) for field in record._fields}
         if not changes.keys() <= fields.keys():
             raise TypeError(
-                f"{type(record).__name__} has no field {', '.join(changes.keys() - fields.keys())}"
+                f"{type(record).__name__} has no field "
+                f"{', '.join(changes.keys() - fields.keys())}"
             )
         return type(record)(*(fields | changes).values())

@@ -17,11 +17,13 @@ DIMENSIONS = 64
 
 
 class Storage(NamedTuple):
-    """A block of elements that tensors view. **Identity is sharing**: tensors with the same object share memory.
+    """A block of elements that tensors view. **Identity is sharing**: tensors with the
+    same object share memory.
 
-    `id` is unique in its checkpoint. `device` is the tag in the file (`cuda:0`), or None when the format has no
-    tags. `nbytes` is its size, `place` says where its bytes are (None without bytes, as on `meta`), `crc` is the
-    checksum that the container recorded.
+    `id` is unique in its checkpoint. `device` is the tag in the file (`cuda:0`), or
+    None when the format has no tags. `nbytes` is its size, `place` says where its bytes
+    are (None without bytes, as on `meta`), `crc` is the checksum that the container
+    recorded.
     """
 
     id: str
@@ -48,7 +50,9 @@ class Storage(NamedTuple):
         return iter(()) if self.place is None else self.place.list_sources()
 
     def list_checksums(self) -> Iterator[Checksum]:
-        """Yield the recorded checksums of all records that its bytes come from. Raises UnreadableError, NotOpenedError."""
+        """Yield the recorded checksums of all records that its bytes come from. Raises
+        UnreadableError, NotOpenedError.
+        """
         place = self.noted
         return iter(()) if place is None else place.list_checksums()
 
@@ -60,9 +64,10 @@ Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]
 class TensorRef(NamedTuple):
     """A strided view of a storage, made by `tensor_ref` and compared by identity.
 
-    `offset` and `stride` count elements. `nbytes` is the size of a contiguous copy. `extent` gives the bytes of the
-    storage that it views: first, and one past the last; they lie within the storage. `requires_grad` is None when
-    the file does not record it.
+    `offset` and `stride` count elements. `nbytes` is the size of a contiguous copy.
+    `extent` gives the bytes of the storage that it views: first, and one past the last;
+    they lie within the storage. `requires_grad` is None when the file does not record
+    it.
     """
 
     storage: Storage
@@ -81,7 +86,9 @@ class TensorRef(NamedTuple):
 
     @property
     def geometry(self) -> Geometry:
-        """The geometry of its view: equal for two tensors that would see the same elements in one storage."""
+        """The geometry of its view: equal for two tensors that would see the same
+        elements in one storage.
+        """
         return self.dtype, self.shape, self.stride, self.offset, self.conj, self.neg
 
     def reads(self) -> Iterator[Reading]:
@@ -91,7 +98,9 @@ class TensorRef(NamedTuple):
 
     @property
     def view(self) -> tuple[Storage, Geometry]:
-        """The storage and the geometry: equal for tensors that are one and the same memory."""
+        """The storage and the geometry: equal for tensors that are one and the same
+        memory.
+        """
         return self.storage, self.geometry
 
     @property
@@ -115,7 +124,8 @@ def tensor_ref(
     offset: int,
     requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A view with its sizes computed. The caller must check that its extent lies within the storage.
+    """A view with its sizes computed. The caller must check that its extent lies within
+    the storage.
 
     A tensor whose elements come in blocks is contiguous, and all of its storage.
     """
@@ -123,7 +133,17 @@ def tensor_ref(
     bits = dtype.bits
     if dtype.block is not None:
         nbytes = dtype.nbytes(numel)
-        return TensorRef(storage, dtype, shape, stride, offset, numel, nbytes, (0, nbytes), requires_grad)
+        return TensorRef(
+            storage,
+            dtype,
+            shape,
+            stride,
+            offset,
+            numel,
+            nbytes,
+            (0, nbytes),
+            requires_grad,
+        )
     if numel:
         last = offset
         for size, step in zip(shape, stride, strict=True):
@@ -132,13 +152,27 @@ def tensor_ref(
     else:
         extent = (0, 0)
     return TensorRef(
-        storage, dtype, shape, stride, offset, numel, (numel * bits + 7) // 8, extent, requires_grad
+        storage,
+        dtype,
+        shape,
+        stride,
+        offset,
+        numel,
+        (numel * bits + 7) // 8,
+        extent,
+        requires_grad,
     )
 
 
 def blocks_in(tensors: Iterable[Tensor]) -> list[str]:
-    """Return the names of the types whose elements come in blocks, in the order of the tensors."""
-    return list(dict.fromkeys(tensor.dtype.name for tensor in tensors if tensor.dtype.block is not None))
+    """Return the names of the types whose elements come in blocks, in the order of the
+    tensors.
+    """
+    return list(
+        dict.fromkeys(
+            tensor.dtype.name for tensor in tensors if tensor.dtype.block is not None
+        )
+    )
 
 
 def is_same_view(tensor: object, other: object) -> bool:
@@ -146,11 +180,17 @@ def is_same_view(tensor: object, other: object) -> bool:
 
     Then one is the other once more.
     """
-    return type(tensor) is TensorRef and type(other) is TensorRef and tensor.view == other.view
+    return (
+        type(tensor) is TensorRef
+        and type(other) is TensorRef
+        and tensor.view == other.view
+    )
 
 
 def overlapping_groups(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
-    """Views of one storage that have elements, those together whose extents overlap, in the order of their first bytes."""
+    """Views of one storage that have elements, those together whose extents overlap, in
+    the order of their first bytes.
+    """
     groups: list[list[TensorRef]] = []
     end = 0
     for ref in sorted((ref for ref in refs if ref.numel), key=lambda ref: ref.extent):
@@ -162,29 +202,43 @@ def overlapping_groups(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
     return groups
 
 
-def moved(ref: TensorRef, storage: Storage, offset: int, stride: tuple[int, ...]) -> TensorRef:
-    """The same tensor at another place of another storage. The caller must check that it lies within the storage."""
+def moved(
+    ref: TensorRef, storage: Storage, offset: int, stride: tuple[int, ...]
+) -> TensorRef:
+    """The same tensor at another place of another storage. The caller must check that
+    it lies within the storage.
+    """
     extent = tensor_ref(storage, ref.dtype, ref.shape, stride, offset).extent
     return ref._replace(storage=storage, offset=offset, stride=stride, extent=extent)
 
 
 def unexpanded_view(ref: TensorRef) -> TensorRef:
-    """The view without the dimensions that show the same elements again, as `expand` makes them."""
+    """The view without the dimensions that show the same elements again, as `expand`
+    makes them.
+    """
     if 0 not in ref.stride:
         return ref
-    kept = [(size, step) for size, step in zip(ref.shape, ref.stride, strict=True) if step or not size]
+    kept = [
+        (size, step)
+        for size, step in zip(ref.shape, ref.stride, strict=True)
+        if step or not size
+    ]
     shape, stride = tuple(size for size, _ in kept), tuple(step for _, step in kept)
     return tensor_ref(ref.storage, ref.dtype, shape, stride, ref.offset)
 
 
-for _type in (Storage, TensorRef):  # by identity; a method in Python would be called for each of many
+for _type in (
+    Storage,
+    TensorRef,
+):  # by identity; a method in Python would be called for each of many
     _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 
 
 class Placement(NamedTuple):
     """The place of a distributed tensor along one dimension of the mesh of ranks.
 
-    `shard` cuts dimension `dim` as torch.chunk does, `strided` cuts each of `split` chunks of it.
+    `shard` cuts dimension `dim` as torch.chunk does, `strided` cuts each of `split`
+    chunks of it.
     """
 
     kind: Literal["shard", "strided", "replicate", "partial"]
@@ -199,11 +253,12 @@ class Placement(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The part of a distributed tensor on one rank: the mesh of ranks, and one placement per mesh dimension.
+    """The part of a distributed tensor on one rank: the mesh of ranks, and one
+    placement per mesh dimension.
 
-    `rank`, `coordinate` (its place in the mesh) and `ranks` (all ranks of the run) are None or empty where
-    the file does not record them. Without `in_order` a dimension is cut by a later dimension of the mesh
-    first.
+    `rank`, `coordinate` (its place in the mesh) and `ranks` (all ranks of the run) are
+    None or empty where the file does not record them. Without `in_order` a dimension is
+    cut by a later dimension of the mesh first.
     """
 
     mesh: tuple[int, ...]
@@ -223,15 +278,21 @@ class Piece(NamedTuple):
 
     @property
     def place(self) -> tuple[int, ...] | None:
-        """The coordinates that choose the elements: equal for copies. None where they are not recorded."""
+        """The coordinates that choose the elements: equal for copies. None where they
+        are not recorded.
+        """
         if self.coordinate is None:
             return None
         pairs = zip(self.placements, self.coordinate, strict=True)
-        return tuple(index for placement, index in pairs if placement.kind != "replicate")
+        return tuple(
+            index for placement, index in pairs if placement.kind != "replicate"
+        )
 
 
 class Shard(NamedTuple):
-    """A box of a ShardedTensor, and the rank of the run that holds it, or None if no rank is recorded."""
+    """A box of a ShardedTensor, and the rank of the run that holds it, or None if no
+    rank is recorded.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -239,10 +300,11 @@ class Shard(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """The part of a ShardedTensor on one rank: the offsets of its parts, and all shards that its group has.
+    """The part of a ShardedTensor on one rank: the offsets of its parts, and all shards
+    that its group has.
 
-    `rank` and `world` belong to the run, `group_rank` and `group` to the ranks that share one copy of the
-    tensor. They are None where the file does not record them.
+    `rank` and `world` belong to the run, `group_rank` and `group` to the ranks that
+    share one copy of the tensor. They are None where the file does not record them.
     """
 
     offsets: tuple[tuple[int, ...], ...]
@@ -260,10 +322,12 @@ class Shards(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composite:
-    """A tensor that consists of others: sparse, quantized, nested, a wrapper subclass, a bare storage.
+    """A tensor that consists of others: sparse, quantized, nested, a wrapper subclass,
+    a bare storage.
 
-    `layout` names its kind (`sparse_coo`, `quantized`, `nested`, `wrapper`, `storage` …), `detail` adds the
-    quantization scheme or the subclass. `own_device` is the tag recorded beside the parts.
+    `layout` names its kind (`sparse_coo`, `quantized`, `nested`, `wrapper`, `storage`
+    …), `detail` adds the quantization scheme or the subclass. `own_device` is the tag
+    recorded beside the parts.
     """
 
     layout: str
@@ -276,9 +340,13 @@ class Composite:
     is_buffer: bool = False
     detail: str | None = None
     elements: int | None = None
-    """The number of elements, when the shape does not give it (ragged rows, the piece of one rank)."""
+    """The number of elements, when the shape does not give it (ragged rows, the piece
+    of one rank).
+    """
     piece: Piece | None = None
-    """The part of it in the DTensor of one rank. Then `shape` is the shape of the whole tensor."""
+    """The part of it in the DTensor of one rank. Then `shape` is the shape of the whole
+    tensor.
+    """
     shards: Shards | None = None
     """The same for the ShardedTensor of one rank, whose parts are its shards."""
 
@@ -323,13 +391,26 @@ def sharding_of(tensor: Tensor) -> Sharding | None:
 
 
 def unwrap_dtensor(tensor: Tensor) -> Tensor:
-    """The elements of a DTensor of which its rank holds all, as a strided tensor. Any other tensor is itself."""
-    if isinstance(tensor, TensorRef) or tensor.piece is None or tensor.piece.is_cut or len(tensor.parts) != 1:
+    """The elements of a DTensor of which its rank holds all, as a strided tensor. Any
+    other tensor is itself.
+    """
+    if (
+        isinstance(tensor, TensorRef)
+        or tensor.piece is None
+        or tensor.piece.is_cut
+        or len(tensor.parts) != 1
+    ):
         return tensor
     local = tensor.parts[0][1]
-    return local if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else tensor
+    return (
+        local if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else tensor
+    )
 
 
 def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
     """The strided tensors of a tensor: its parts, or the tensor itself."""
-    return (tensor,) if isinstance(tensor, TensorRef) else tuple(part for _, part in tensor.parts)
+    return (
+        (tensor,)
+        if isinstance(tensor, TensorRef)
+        else tuple(part for _, part in tensor.parts)
+    )

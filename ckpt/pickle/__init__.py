@@ -1,1 +1,3 @@
-"""Pickles without unpickling: a machine that moves inert records, and what torch's calls in them mean."""
+"""Pickles without unpickling: a machine that moves inert records, and what torch's
+calls in them mean.
+"""

@@ -1,7 +1,10 @@
-"""The attributes that objects of known classes have when torch, and the packages that are named here, write them.
+"""The attributes that objects of known classes have when torch, and the packages that
+are named here, write them.
 
-`tools/states/` runs torch 1.0, 1.1, 1.2, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 1.10, 1.11, 1.12, 1.13, 2.0, 2.5, 2.8, 2.13 and writes this file. A star marks an attribute that holds objects or functions;
-of layers only those are listed, because everybody puts data on layers.
+`tools/states/` runs torch 1.0, 1.1, 1.2, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 1.10, 1.11,
+1.12, 1.13, 2.0, 2.5, 2.8, 2.13 and writes this file. A star marks an attribute that
+holds objects or functions; of layers only those are listed, because everybody puts data
+on layers.
 """
 
 from __future__ import annotations
@@ -515,4 +518,6 @@ torch.utils.data.distributed.DistributedSampler
 """
 
 WRITTEN = frozenset(_FURTHER.split())
-"""Further classes of torch whose objects somebody has written: each is a class of its own, not another one by this name."""
+"""Further classes of torch whose objects somebody has written: each is a class of its
+own, not another one by this name.
+"""

@@ -12,7 +12,9 @@ from ckpt.tree.view import look
 
 
 class Branches:
-    """A tree that grows, from nothing or from a root. Each dict is looked through once."""
+    """A tree that grows, from nothing or from a root. Each dict is looked
+    through once.
+    """
 
     def __init__(self, root: Node = None) -> None:
         self._root: Node = Dict() if root is None else root
@@ -24,7 +26,8 @@ class Branches:
     def put(self, path: Path, node: Node) -> bool:
         """Put a node at its path, and tell whether that was possible.
 
-        It is not where the place is taken, or where the path leads through a node that was put.
+        It is not where the place is taken, or where the path leads through a node that
+        was put.
         """
         branch = self._root
         for key in path[:-1]:
@@ -34,7 +37,9 @@ class Branches:
             branch = below[key]
             if id(branch) in self._put:
                 return False
-        if path[-1] in self._below_of(branch) or not self._set_node(branch, path[-1], node):
+        if path[-1] in self._below_of(branch) or not self._set_node(
+            branch, path[-1], node
+        ):
             return False
         if isinstance(node, (Dict, Opaque)):
             self._put.add(id(node))
@@ -51,7 +56,9 @@ class Branches:
         return True
 
     def tree(self) -> Node:
-        """The tree, with a list for each dict that was made and has the positions of one as its keys."""
+        """The tree, with a list for each dict that was made and has the positions of
+        one as its keys.
+        """
         return with_lists(self._root, self._grown)
 
     def _grow_dict(self, branch: Node, key: str | int) -> bool:
@@ -76,7 +83,8 @@ class Branches:
 def with_lists(root: Node, dicts: Collection[int] | None = None) -> Node:
     """The tree with a list in place of each dict whose keys are the positions of one.
 
-    With `dicts`, only of those with these ids. The nodes are changed; what is no dict is not looked into.
+    With `dicts`, only of those with these ids. The nodes are changed; what is no dict
+    is not looked into.
     """
     return _Lists(dicts).copy(root)
 
@@ -87,9 +95,15 @@ class _Lists(EditInPlace):
         self._dicts = dicts
 
     def instead(self, node: Node) -> Node | None:
-        if type(node) is not Dict or (self._dicts is not None and id(node) not in self._dicts):
+        if type(node) is not Dict or (
+            self._dicts is not None and id(node) not in self._dicts
+        ):
             return node
-        rows = {key: value for key, value in zip(node.keys, node.values, strict=True) if type(key) is int}
+        rows = {
+            key: value
+            for key, value in zip(node.keys, node.values, strict=True)
+            if type(key) is int
+        }
         if not rows or len(rows) < len(node.keys) or set(rows) != set(range(len(rows))):
             return None
         return self.shell_of([rows[place] for place in range(len(rows))])

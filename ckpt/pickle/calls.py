@@ -1,6 +1,8 @@
-"""Tensor references -> the calls that torch writes for them: the other direction of `rebuild`.
+"""Tensor references -> the calls that torch writes for them: the other direction of
+`rebuild`.
 
-Calls: torch/_tensor.py `_reduce_ex_internal`, torch/nn/parameter.py, as torch 2.13 writes them.
+Calls: torch/_tensor.py `_reduce_ex_internal`, torch/nn/parameter.py, as torch 2.13
+writes them.
 
 What loading a rewritten file would call or import is told here too.
 """
@@ -19,25 +21,42 @@ from ckpt.tree.literals import call_text
 
 
 def is_typed(storage: Storage) -> bool:
-    """Tell whether torch saves the storage under the class of its elements, not as bytes."""
+    """Tell whether torch saves the storage under the class of its elements, not as
+    bytes.
+    """
     dtype = storage.dtype
-    # torch 2 saves complex32 as bytes, although it still reads the class that 1.x wrote.
+    # torch 2 saves complex32 as bytes, although it still reads the class that 1.x
+    # wrote.
     return dtype is not None and dtype.storage is not None and dtype.name != "complex32"
 
 
 def storage_class(storage: Storage) -> Global:
     """The class under which torch saves a storage."""
-    if storage.dtype is not None and storage.dtype.storage is not None and is_typed(storage):
+    if (
+        storage.dtype is not None
+        and storage.dtype.storage is not None
+        and is_typed(storage)
+    ):
         return Global("torch", storage.dtype.storage)
     return Global("torch.storage", "UntypedStorage")
 
 
 def rebuild_call(ref: TensorRef) -> Opaque:
-    """`_rebuild_tensor_v2` or `_v3` of a tensor, inside `_rebuild_parameter` for a Parameter."""
+    """`_rebuild_tensor_v2` or `_v3` of a tensor, inside `_rebuild_parameter` for a
+    Parameter.
+    """
     requires_grad = bool(ref.requires_grad)
-    shape, stride = (*ref.shape,), (*ref.stride,)  # torch makes them anew for each tensor
+    shape, stride = (
+        (*ref.shape,),
+        (*ref.stride,),
+    )  # torch makes them anew for each tensor
     if ref.storage.place is None:
-        args: tuple[Node, ...] = (Global("torch", ref.dtype.name), shape, stride, requires_grad)
+        args: tuple[Node, ...] = (
+            Global("torch", ref.dtype.name),
+            shape,
+            stride,
+            requires_grad,
+        )
         call = _make_call("_rebuild_meta_tensor_no_storage", args, ref)
     else:
         persistent = PersistentId(None, 0)
@@ -59,7 +78,9 @@ def rebuild_call(ref: TensorRef) -> Opaque:
                 if is_set:
                     bits.set([name], [True])
             args = (*args, bits)
-        call = _make_call("_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref)
+        call = _make_call(
+            "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref
+        )
     return (
         _make_call("_rebuild_parameter", (call, requires_grad, ordered_dict()), ref)
         if ref.is_parameter
@@ -74,7 +95,9 @@ DEVICE_ARGUMENT = {
     "torch._utils._rebuild_xla_tensor": 2,
     "torch._utils._rebuild_mlc_tensor": 2,
 }
-"""Rebuild calls that carry a device beside their storages, and the position of that argument."""
+"""Rebuild calls that carry a device beside their storages, and the position of that
+argument.
+"""
 
 
 def with_device(call: Opaque, moved: Callable[[Node], Node]) -> tuple[Node, ...]:
@@ -84,10 +107,16 @@ def with_device(call: Opaque, moved: Callable[[Node], Node]) -> tuple[Node, ...]
         return args
     if func.name in ("_rebuild_from_type", "_rebuild_from_type_v2") and len(args) > 2:
         inner = args[0]
-        position = DEVICE_ARGUMENT.get(inner.qualified) if type(inner) is Global else None
+        position = (
+            DEVICE_ARGUMENT.get(inner.qualified) if type(inner) is Global else None
+        )
         inner_args = args[2]
         if position is not None and is_tuple(inner_args):
-            return (*args[:2], _replace_argument(inner_args, position, moved), *args[3:])
+            return (
+                *args[:2],
+                _replace_argument(inner_args, position, moved),
+                *args[3:],
+            )
     position = DEVICE_ARGUMENT.get(func.qualified)
     return args if position is None else _replace_argument(args, position, moved)
 
@@ -121,8 +150,9 @@ def _make_call(name: str, args: tuple[Node, ...], meaning: TensorRef) -> Opaque:
 class Code(NamedTuple):
     """The effects of loading a file beyond what ckpt knows, as text.
 
-    `runs`: calls of Python itself, or of functions that run what they are given. `calls`: other unknown calls.
-    `imports`: unknown names. `sets`: attributes that a class does not write.
+    `runs`: calls of Python itself, or of functions that run what they are given.
+    `calls`: other unknown calls. `imports`: unknown names. `sets`: attributes that a
+    class does not write.
     """
 
     runs: tuple[str, ...] = ()
@@ -132,17 +162,24 @@ class Code(NamedTuple):
 
 
 def code_of(source: Checkpoint, result: Checkpoint) -> Code:
-    """Return the effects of loading the pickle of `result`, which was made from `source`.
+    """Return the effects of loading the pickle of `result`, which was made from
+    `source`.
 
-    An edit adds no names of its own. A result that takes values of another file is looked through, whatever either imports:
-    what is harmless in each of them may be a call together.
+    An edit adds no names of its own. A result that takes values of another file is
+    looked through, whatever either imports: what is harmless in each of them may be a
+    call together.
     """
     strange = [row for row in source.imports if row.group != "known"]
-    is_joined = result.is_edited and any(origin not in source.sources for origin in result.sources)
+    is_joined = result.is_edited and any(
+        origin not in source.sources for origin in result.sources
+    )
     if not strange and not is_joined:
         return Code()
     if not result.is_edited:
-        rows = [(row.module, row.name, row.group, row.calls, row.attributes) for row in strange]
+        rows = [
+            (row.module, row.name, row.group, row.calls, row.attributes)
+            for row in strange
+        ]
     else:
         names, calls = names_and_calls(result.root)
         late = [call for call in calls if len(call.states) > 1]
@@ -157,13 +194,26 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
             )
             for name, judgement in judged
         ]
-    kinds: dict[str, dict[str, None]] = {"runs": {}, "calls": {}, "imports": {}, "sets": {}}  # ordered sets
+    kinds: dict[str, dict[str, None]] = {
+        "runs": {},
+        "calls": {},
+        "imports": {},
+        "sets": {},
+    }  # ordered sets
     for module, name, group, texts, attributes in rows:
         text = texts[0] if texts else f"{module}.{name}"
         if group == "called":
             kinds["runs" if is_own(module) else "calls"][text] = None
-        elif group == "odd" and not source.traits.is_folder:  # the lists of a folder are written anew
-            kinds["sets"].update(dict.fromkeys(f"{module}.{name}.{attribute}" for attribute in attributes))
-        elif group == "unknown" and not result.traits.names_are_code:  # a program of its own imports nothing
+        elif (
+            group == "odd" and not source.traits.is_folder
+        ):  # the lists of a folder are written anew
+            kinds["sets"].update(
+                dict.fromkeys(
+                    f"{module}.{name}.{attribute}" for attribute in attributes
+                )
+            )
+        elif (
+            group == "unknown" and not result.traits.names_are_code
+        ):  # a program of its own imports nothing
             kinds["imports"][text] = None
     return Code(*map(tuple, kinds.values()))

@@ -1,7 +1,9 @@
-"""Changing a tree: a copy with changes that keeps the order, the sharing and the cycles of everything else.
+"""Changing a tree: a copy with changes that keeps the order, the sharing and the cycles
+of everything else.
 
-A subclass of `Edit` overrides a method to say what changes. The code that reads files finds the meaning of every
-copied call again, so an edit cannot make a tensor that reaches outside its storage.
+A subclass of `Edit` overrides a method to say what changes. The code that reads files
+finds the meaning of every copied call again, so an edit cannot make a tensor that
+reaches outside its storage.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from ckpt.model.rows import replace
 from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.pickle.rebuild import Rebuilder
 
-_LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global))
+_LEAVES = frozenset(
+    (type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global)
+)
 _CONTAINERS = frozenset((list, Dict, Set, Opaque))
 
 
 DROPPED: Node = Opaque("dropped", None, (), None, 0)
-"""The answer of `instead` for a node that becomes None. Compared by identity, never part of a tree."""
+"""The answer of `instead` for a node that becomes None. Compared by identity, never
+part of a tree.
+"""
 
 
 class Edit:
@@ -42,7 +48,7 @@ class Edit:
         self._todo: list[tuple[Node, Node]] = []
         self._calls: list[tuple[int, Opaque]] = []
 
-    # --- what an edit may override ----------------------------------------------------------------------------
+    # --- what an edit may override ----------------------------------------------------
 
     def instead(self, node: Node) -> Node | None:
         """Return the node that replaces a node, or None for a copy.
@@ -68,10 +74,12 @@ class Edit:
         return state
 
     def leaf(self, node: Node) -> Node:
-        """A scalar that is an item of a list, tuple, dict or object, but not a key or an argument of a call."""
+        """A scalar that is an item of a list, tuple, dict or object, but not a key or
+        an argument of a call.
+        """
         return node
 
-    # --- the copy ---------------------------------------------------------------------------------------------
+    # --- the copy ---------------------------------------------------------------------
 
     def copy(self, root: Node) -> Node:
         """The edited tree."""
@@ -90,7 +98,9 @@ class Edit:
         self._calls.clear()
 
     def copy_of(self, node: Node) -> Node:
-        """The copy of a node, for an edit that builds its own nodes. Its parts may follow later."""
+        """The copy of a node, for an edit that builds its own nodes. Its parts may
+        follow later.
+        """
         if type(node) in _LEAVES:
             return node
         copied = self._copies.get(id(node))
@@ -106,13 +116,15 @@ class Edit:
         return copy
 
     def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
-        """A new node with the edited parts of `node`, which need not be in the tree. Its parts may follow later.
+        """A new node with the edited parts of `node`, which need not be in the tree.
+        Its parts may follow later.
 
         A call that replaces the call of a tensor names the old call as `like`.
         """
         shell: Node
         if is_tuple(node):
-            # A tuple cannot be filled later. Tuples nest 64 deep at most; everything else is a shell by now.
+            # A tuple cannot be filled later. Tuples nest 64 deep at most; everything
+            # else is a shell by now.
             items = tuple([self._item(item) for item in node])
             return node if all(map(_is_same, items, node)) else items
         if type(node) is list:
@@ -146,8 +158,15 @@ class Edit:
         """The tensor over the storages that replace its own."""
         if isinstance(tensor, TensorRef):
             return _move_view(tensor, self.storage(tensor.storage))
-        parts = tuple([(name, _move_view(part, self.storage(part.storage))) for name, part in tensor.parts])
-        is_same = all(new is old for (_, new), (_, old) in zip(parts, tensor.parts, strict=True))
+        parts = tuple(
+            [
+                (name, _move_view(part, self.storage(part.storage)))
+                for name, part in tensor.parts
+            ]
+        )
+        is_same = all(
+            new is old for (_, new), (_, old) in zip(parts, tensor.parts, strict=True)
+        )
         return tensor if is_same else replace(tensor, parts=parts)
 
     def _fill_shell(self, node: Node, shell: Node) -> None:
@@ -166,14 +185,20 @@ class Edit:
         kwargs = self.copy_of(node.kwargs)
         assert kwargs is None or type(kwargs) is Dict
         shell.kwargs = kwargs
-        shell.states = [self._item(self.state(node, state)) for state in node.states] if node.states else ()
+        shell.states = (
+            [self._item(self.state(node, state)) for state in node.states]
+            if node.states
+            else ()
+        )
         shell.items = [self._item(item) for item in node.items] if node.items else ()
         if node.keys:
             shell.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
             shell.values = [self._item(value) for value in node.values]
         if type(node.meaning) is Nested:
             root = self.copy_of(node.meaning.root)
-            shell.meaning = Nested(root)  # without arguments, because its bytes are written anew
+            shell.meaning = Nested(
+                root
+            )  # without arguments, because its bytes are written anew
             return
         shell.args = self._copy_arguments(self.arguments(node))
         if node.meaning is not None:
@@ -183,7 +208,9 @@ class Edit:
         copy = self._copies.get(id(args))
         if copy is None:
             items = tuple([self.copy_of(arg) for arg in args])
-            copy = self._copies[id(args)] = args if all(map(_is_same, items, args)) else items
+            copy = self._copies[id(args)] = (
+                args if all(map(_is_same, items, args)) else items
+            )
             self._alive.append(args)
         assert is_tuple(copy)
         return copy
@@ -193,9 +220,11 @@ class Edit:
 
 
 class EditInPlace(Edit):
-    """An edit that changes the containers and calls of a tree themselves, for a reader whose tree nobody else has yet.
+    """An edit that changes the containers and calls of a tree themselves, for a reader
+    whose tree nobody else has yet.
 
-    Only `instead` has a say. A call that stays keeps its meaning, and a value with a tag is the new one.
+    Only `instead` has a say. A call that stays keeps its meaning, and a value with a
+    tag is the new one.
     """
 
     def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
@@ -213,13 +242,22 @@ class EditInPlace(Edit):
 
 
 def _move_view(ref: TensorRef, storage: Storage) -> TensorRef:
-    """The view of the storage that takes the place of its own; of that one's dtype where it is another."""
+    """The view of the storage that takes the place of its own; of that one's dtype
+    where it is another.
+    """
     if storage is ref.storage:
         return ref
     if storage.dtype is None or storage.dtype == ref.storage.dtype:
         return ref._replace(storage=storage)
-    view = tensor_ref(storage, storage.dtype, ref.shape, ref.stride, ref.offset, ref.requires_grad)
-    return view._replace(is_parameter=ref.is_parameter, is_buffer=ref.is_buffer, conj=ref.conj, neg=ref.neg)
+    view = tensor_ref(
+        storage, storage.dtype, ref.shape, ref.stride, ref.offset, ref.requires_grad
+    )
+    return view._replace(
+        is_parameter=ref.is_parameter,
+        is_buffer=ref.is_buffer,
+        conj=ref.conj,
+        neg=ref.neg,
+    )
 
 
 def _is_same(node: Node, other: Node) -> bool:

@@ -1,8 +1,10 @@
-"""An inert tree -> the bytes of a pickle: at protocol 2, which every torch since 0.4 and weights_only read, or at 4.
+"""An inert tree -> the bytes of a pickle: at protocol 2, which every torch since 0.4
+and weights_only read, or at 4.
 
-The counterpart of `machine`: a tree that it read is written as the same object, with its order, its sharing and
-its cycles. Opcodes are chosen as CPython's pickler does (Modules/_pickle.c), so a pickle of torch is written
-again byte for byte. Opcodes that weights_only refuses are used only where there is no other. No recursion.
+The counterpart of `machine`: a tree that it read is written as the same object, with
+its order, its sharing and its cycles. Opcodes are chosen as CPython's pickler does
+(Modules/_pickle.c), so a pickle of torch is written again byte for byte. Opcodes that
+weights_only refuses are used only where there is no other. No recursion.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _TUPLES = {1: b"\x85", 2: b"\x86", 3: b"\x87"}
 
 
 class StorageId(NamedTuple):
-    """The name of a storage in the pickle: its class, its key, its device tag, and its number of elements."""
+    """The name of a storage in the pickle: its class, its key, its device tag, and its
+    number of elements.
+    """
 
     cls: Global
     key: str
@@ -51,7 +55,9 @@ class _Raw(bytes):
 
 @final
 class _Close:
-    """The end of a tuple, a set or a call: the opcode, and the opcodes that undo it in a cycle."""
+    """The end of a tuple, a set or a call: the opcode, and the opcodes that undo it in
+    a cycle.
+    """
 
     __slots__ = ("node", "opcode", "undo")
 
@@ -70,21 +76,27 @@ def emit_pickle(
     legacy: bool = False,
     protocol: Literal[2, 4] = 2,
 ) -> bytes:
-    """The pickle of a tree. `storage_id` names the storages, `nested` writes checkpoints inside it.
+    """The pickle of a tree. `storage_id` names the storages, `nested` writes
+    checkpoints inside it.
 
-    `legacy` keeps what only the format before 1.6 has: views of storages, classes with their source.
-    Raises LimitError when the pickle would exceed the limit for reading it.
+    `legacy` keeps what only the format before 1.6 has: views of storages, classes with
+    their source. Raises LimitError when the pickle would exceed the limit for reading
+    it.
     """
     return _Emitter(storage_id, nested, limits, legacy, protocol).run(root)
 
 
 def holds_itself(root: Node) -> dict[int, Node]:
-    """The tuples, sets and calls of a tree that are met again before all of their parts are written, by their id.
+    """The tuples, sets and calls of a tree that are met again before all of their parts
+    are written, by their id.
 
-    They take POP, which weights_only refuses. Views of storages are no cycles, so plain tensors are passed over.
+    They take POP, which weights_only refuses. Views of storages are no cycles, so plain
+    tensors are passed over.
     """
     repeats: dict[int, Node] = {}
-    is_open: dict[int, bool] = {}  # id of a node that was met -> whether its parts are still being written
+    is_open: dict[
+        int, bool
+    ] = {}  # id of a node that was met -> whether its parts are still being written
     todo: list[Node | _Close] = [root]
     while todo:
         node = todo.pop()
@@ -109,13 +121,23 @@ def holds_itself(root: Node) -> dict[int, Node]:
 
 
 def _first_parts(node: Node) -> Sequence[Node]:
-    """Return the parts of a container, or the parts of a call that come before the call is made."""
+    """Return the parts of a container, or the parts of a call that come before the call
+    is made.
+    """
     if type(node) is Opaque:
         is_view = type(node.meaning) is TensorRef and len(node.args) != WITH_STATE
         return () if is_view else (node.func, *node.args, node.kwargs)
     if type(node) is Dict:
-        return [part for pair in zip(node.keys, node.values, strict=True) for part in pair]
-    return node.items if type(node) is Set else node if type(node) is list or is_tuple(node) else ()
+        return [
+            part for pair in zip(node.keys, node.values, strict=True) for part in pair
+        ]
+    return (
+        node.items
+        if type(node) is Set
+        else node
+        if type(node) is list or is_tuple(node)
+        else ()
+    )
 
 
 class _Emitter:
@@ -132,14 +154,20 @@ class _Emitter:
         self._limit = limits.pickle_bytes
         self._legacy = legacy
         self._out = bytearray((0x80, protocol))
-        self._is_short = protocol == 4  # slots are counted, and short texts have an opcode of their own
+        self._is_short = (
+            protocol == 4
+        )  # slots are counted, and short texts have an opcode of their own
         self._memo: dict[int, bytes] = {}  # id of a node -> the opcode that gets it
         self._names: dict[tuple[str, str, int], bytes] = {}
         self._slots = 0
-        self._made: dict[int, Node] = {}  # nodes that replace others: calls for tensors, bytes, sets
+        self._made: dict[
+            int, Node
+        ] = {}  # nodes that replace others: calls for tensors, bytes, sets
         self._alive: list[Node | Storage] = []  # keeps the ids of the memo taken
         self._texts: dict[str, str] = {}
-        self._keys: dict[int, bytes] = {}  # id of a storage -> the opcode that gets its key
+        self._keys: dict[
+            int, bytes
+        ] = {}  # id of a storage -> the opcode that gets its key
 
     def run(self, root: Node) -> bytes:
         out, memo = self._out, self._memo
@@ -153,7 +181,9 @@ class _Emitter:
             elif type(node) is _Raw:
                 out += node
             elif type(node) is tuple:
-                self._emit_tuple(cast("tuple[Node, ...]", node), todo)  # for mypy it may still be a TensorRef
+                self._emit_tuple(
+                    cast("tuple[Node, ...]", node), todo
+                )  # for mypy it may still be a TensorRef
             elif type(node) is _Close:
                 self._emit_close(node, todo)
             elif type(node) is Opaque:
@@ -173,24 +203,30 @@ class _Emitter:
             else:
                 self._container(node, todo)
             if len(out) >= self._limit:  # one more opcode ends it
-                raise LimitError("the new pickle is too long", "pickle-bytes", self._limit)
+                raise LimitError(
+                    "the new pickle is too long", "pickle-bytes", self._limit
+                )
         out += b"."
         return bytes(out)
 
-    # --- the memo ---------------------------------------------------------------------------------------------
+    # --- the memo ---------------------------------------------------------------------
 
     def _memoize_node(self, node: Node) -> None:
         self._memo[id(node)] = self._write_put()
 
     def _write_put(self) -> bytes:
-        """Write PUT for the top of the stack, and return the opcode that gets it again."""
+        """Write PUT for the top of the stack, and return the opcode that gets
+        it again.
+        """
         slot = self._slots
         self._slots = slot + 1
         number = bytes((slot,)) if slot < 256 else _UINT32.pack(slot)
-        self._out += b"\x94" if self._is_short else (b"q" if slot < 256 else b"r") + number
+        self._out += (
+            b"\x94" if self._is_short else (b"q" if slot < 256 else b"r") + number
+        )
         return (b"h" if slot < 256 else b"j") + number
 
-    # --- one method per kind of node --------------------------------------------------------------------------
+    # --- one method per kind of node --------------------------------------------------
 
     def _container(self, node: Node, todo: list[Node | _Close]) -> None:
         out = self._out
@@ -204,7 +240,11 @@ class _Emitter:
             todo.extend(reversed(list(_dict_batches(node.keys, node.values))))
         elif type(node) is ByteStr:
             data = node.raw
-            out += b"U" + bytes((len(data),)) if len(data) < 256 else b"T" + _INT32.pack(len(data))
+            out += (
+                b"U" + bytes((len(data),))
+                if len(data) < 256
+                else b"T" + _INT32.pack(len(data))
+            )
             out += data
             self._memoize_node(node)
         else:
@@ -218,10 +258,14 @@ class _Emitter:
                 call = rebuild_call(node)
             elif isinstance(node, Set):
                 name = "frozenset" if node.frozen else "set"
-                call = Opaque("reduce", Global("__builtin__", name), (list(node.items),), None, 0)
+                call = Opaque(
+                    "reduce", Global("__builtin__", name), (list(node.items),), None, 0
+                )
             elif isinstance(node, bytearray):
                 args = (node.decode("latin-1"), self._text("latin-1"))
-                call = Opaque("reduce", Global("__builtin__", "bytearray"), args, None, 0)
+                call = Opaque(
+                    "reduce", Global("__builtin__", "bytearray"), args, None, 0
+                )
             elif isinstance(node, bytes):
                 args = (node.decode("latin-1"), self._text("latin1"))
                 call = Opaque("reduce", Global("_codecs", "encode"), args, None, 0)
@@ -250,9 +294,11 @@ class _Emitter:
             todo.extend(reversed(node))
 
     def _emit_global(self, node: Global) -> None:
-        # From protocol 3 on, names are taken literally; below, Python 3 translates names of Python 2.
+        # From protocol 3 on, names are taken literally; below, Python 3 translates
+        # names of Python 2.
         translated = node.protocol >= 3 and (
-            _is_python2_name(node.module, node.name) or (node.protocol >= 4 and "." in node.name)
+            _is_python2_name(node.module, node.name)
+            or (node.protocol >= 4 and "." in node.name)
         )
         key = (node.module, node.name, node.protocol if translated else 2)
         get = self._names.get(key)
@@ -266,7 +312,11 @@ class _Emitter:
             self._names[key] = self._write_put()
             return
         opcodes = _name_opcodes(node.module, node.name)
-        self._out += b"\x80" + bytes((node.protocol,)) + opcodes + b"\x80\x02" if translated else opcodes
+        self._out += (
+            b"\x80" + bytes((node.protocol,)) + opcodes + b"\x80\x02"
+            if translated
+            else opcodes
+        )
         self._names[key] = self._write_put()
 
     def _emit_persistent(self, node: PersistentId, todo: list[Node | _Close]) -> None:
@@ -283,7 +333,11 @@ class _Emitter:
             todo.append(node.pid)
 
     def _emit_storage(
-        self, storage: Storage, node: PersistentId, view: Node, todo: list[Node | _Close]
+        self,
+        storage: Storage,
+        node: PersistentId,
+        view: Node,
+        todo: list[Node | _Close],
     ) -> None:
         # As in torch, the tuple is new for each use; its key is one text per storage.
         out = self._out
@@ -317,7 +371,9 @@ class _Emitter:
             data = text.encode("utf-8", "surrogatepass")
             is_short = self._is_short and len(data) < 256
             self._out += (
-                b"\x8c" + bytes((len(data),)) if is_short else b"X" + _UINT32.pack(len(data))
+                b"\x8c" + bytes((len(data),))
+                if is_short
+                else b"X" + _UINT32.pack(len(data))
             ) + data
             self._memoize_node(text)
             self._alive.append(text)
@@ -328,7 +384,9 @@ class _Emitter:
             self._out += get
             return
         args = node.args
-        if type(node.meaning) is Nested and not args:  # it was edited, so its bytes are written anew
+        if (
+            type(node.meaning) is Nested and not args
+        ):  # it was edited, so its bytes are written anew
             args = (self._nested(node.meaning.root),)
             self._alive.append(args)
         if node.how in ("obj", "inst"):
@@ -368,10 +426,14 @@ def _int_opcode(value: int) -> bytes:
     if -(2**31) <= value < 2**31:
         return b"J" + _INT32.pack(value)
     data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    if value < 0 and data[-1] == 0xFF and data[-2] & 0x80:  # like CPython, no more bytes than needed
+    if (
+        value < 0 and data[-1] == 0xFF and data[-2] & 0x80
+    ):  # like CPython, no more bytes than needed
         data = data[:-1]
     return (
-        b"\x8a" + bytes((len(data),)) + data if len(data) < 256 else b"\x8b" + _INT32.pack(len(data)) + data
+        b"\x8a" + bytes((len(data),)) + data
+        if len(data) < 256
+        else b"\x8b" + _INT32.pack(len(data)) + data
     )
 
 
@@ -387,13 +449,15 @@ def _name_opcodes(module: str, name: str) -> bytes:
 
 
 def _is_python2_name(module: str, name: str) -> bool:
-    """Tell whether Python 3 translates this name in a pickle below protocol 3 (Lib/_compat_pickle.py)."""
+    """Tell whether Python 3 translates this name in a pickle below protocol 3
+    (Lib/_compat_pickle.py).
+    """
     from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 
     return module in IMPORT_MAPPING or (module, name) in NAME_MAPPING
 
 
-# --- batches, as CPython's pickler makes them for each type -----------------------------------------------------------
+# --- batches, as CPython's pickler makes them for each type ---------------------------
 
 
 def _list_batches(items: Sequence[Node]) -> Iterator[Node]:
@@ -412,7 +476,9 @@ def _dict_batches(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node
         yield from (keys[0], values[0], _Raw(b"s"))
         return
     for start in range(0, len(keys), BATCH):
-        yield from _pair_batch(keys[start : start + BATCH], values[start : start + BATCH])
+        yield from _pair_batch(
+            keys[start : start + BATCH], values[start : start + BATCH]
+        )
     if keys and not len(keys) % BATCH:
         yield _Raw(b"(u")  # CPython looks for one more batch, which is empty
 
@@ -425,7 +491,11 @@ def _item_batches(items: Sequence[Node]) -> Iterator[Node]:
 def _pair_batches(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:
     for start in range(0, len(keys), BATCH):
         batch = keys[start : start + BATCH], values[start : start + BATCH]
-        yield from _pair_batch(*batch) if len(batch[0]) > 1 else (batch[0][0], batch[1][0], _Raw(b"s"))
+        yield from (
+            _pair_batch(*batch)
+            if len(batch[0]) > 1
+            else (batch[0][0], batch[1][0], _Raw(b"s"))
+        )
 
 
 def _pair_batch(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:

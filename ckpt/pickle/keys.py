@@ -1,7 +1,8 @@
-"""The keys of dicts and the items of sets: what hashing them costs, and keys that are equal though a pickle spells them otherwise.
+"""The keys of dicts and the items of sets: what hashing them costs, and keys that are
+equal though a pickle spells them otherwise.
 
-Python keeps one of equal keys. A key that a call makes is compared by what the call surely makes. Where that is not
-sure, the key may stand in its dict alone.
+Python keeps one of equal keys. A key that a call makes is compared by what the call
+surely makes. Where that is not sure, the key may stand in its dict alone.
 """
 
 from __future__ import annotations
@@ -10,14 +11,36 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UnreadableError
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.model.rows import NamedTuple
-from ckpt.pickle.judge.known import DICTS, ENUMS, MODULES, OPTIMIZERS, is_known, python3_name
+from ckpt.pickle.judge.known import (
+    DICTS,
+    ENUMS,
+    MODULES,
+    OPTIMIZERS,
+    is_known,
+    python3_name,
+)
 from ckpt.pickle.machine import Pickle, note_hashed
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 from ckpt.tree.find import is_compared, key_text
 
-_DICTS = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict", *sorted(DICTS))
+_DICTS = (
+    "builtins.dict",
+    "collections.OrderedDict",
+    "collections.defaultdict",
+    *sorted(DICTS),
+)
 _SETS = ("builtins.set", "builtins.frozenset", "collections.Counter")
 _HASHING = frozenset(name.rpartition(".")[2] for name in (*_DICTS, *_SETS)) | {
     "__newobj__",
@@ -38,8 +61,15 @@ NEVER_KEYS = frozenset(
         "UserString.UserString",
         "torch.torch_version.TorchVersion",
         "numpy.str_",
-        *(f"numpy.{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
-        *(f"torch.jit._pickle.{name}" for name in ("restore_type_tag", "build_intlist", "build_doublelist")),
+        *(
+            f"numpy.{kind}{bits}"
+            for kind in ("int", "uint", "float")
+            for bits in (8, 16, 32, 64)
+        ),
+        *(
+            f"torch.jit._pickle.{name}"
+            for name in ("restore_type_tag", "build_intlist", "build_doublelist")
+        ),
     ]
 )
 """Calls that make texts, numbers and tuples, which pickles spell as they are."""
@@ -64,17 +94,23 @@ _MOST_OBJECTS = 5_000_000
 _DEEPEST = 100
 """The most tuples and sets inside each other that are compared."""
 _LONGEST = 10_000
-"""The most bits of a number that is a key: Python refuses to write out more, and names are made of keys."""
+"""The most bits of a number that is a key: Python refuses to write out more, and names
+are made of keys.
+"""
 _FEW_NUMBERS = 5_000
 """Numbers in a dict that cannot lie in each other's way for long."""
 _STEPS, _STEPS_OF_ONE = 3_000_000, 12
-"""The most slots that Python looks at for the numbers of a dict: at first, and more for each. Real numbers need two to 200."""
+"""The most slots that Python looks at for the numbers of a dict: at first, and more for
+each. Real numbers need two to 200.
+"""
 _MOST_OF_TEN = 50_000
 """The most slots for ten numbers that come one after the other."""
 
 
 def refuse_equal_keys(pickle: Pickle) -> None:
-    """Refuse dicts with keys that may be equal, and numbers as keys that take ages to find. Raises UnreadableError."""
+    """Refuse dicts with keys that may be equal, and numbers as keys that take ages to
+    find. Raises UnreadableError.
+    """
     spellings = _Spellings()
     makers = {name for name in pickle.globals.values() if name.name in _HASHING}
     sets: list[tuple[Opaque, Node]] = []
@@ -91,7 +127,9 @@ def refuse_equal_keys(pickle: Pickle) -> None:
             if name == "collections.defaultdict" and keys:
                 raise _call_error(call, "it is given items when it is made")
             if name in DICTS and keys and call.keys:
-                raise _call_error(call, "it is given items when it is made, and others afterwards")
+                raise _call_error(
+                    call, "it is given items when it is made, and others afterwards"
+                )
             is_new = id(given) not in noted
             _count_call_keys(pickle, call, given, keys, noted, linear=0)
             if is_new or call.keys:
@@ -112,8 +150,12 @@ def refuse_equal_keys(pickle: Pickle) -> None:
             _refuse_crowd(of.keys, linear=0)
 
 
-def objects_in(keys: Sequence[Node], seen: dict[int, Node] | None = None) -> Iterator[Opaque]:
-    """Objects among keys, and in the tuples and sets among them, each once. `seen` has the nodes of other calls."""
+def objects_in(
+    keys: Sequence[Node], seen: dict[int, Node] | None = None
+) -> Iterator[Opaque]:
+    """Objects among keys, and in the tuples and sets among them, each once. `seen` has
+    the nodes of other calls.
+    """
     seen = {} if seen is None else seen
     todo = list(reversed(keys))
     while todo:
@@ -127,14 +169,18 @@ def objects_in(keys: Sequence[Node], seen: dict[int, Node] | None = None) -> Ite
 
 
 def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
-    """The text by which pathlib compares a path of these parts, or None where a later part begins anew."""
+    """The text by which pathlib compares a path of these parts, or None where a later
+    part begins anew.
+    """
     texts = [part.replace("\\", "/").lower() if is_windows else part for part in parts]
     if any(text.startswith("/") or (is_windows and ":" in text) for text in texts[1:]):
         return None
     first = texts[0] if texts else ""
     slashes = len(first) - len(first.lstrip("/"))
     root = "//" if slashes == 2 else "/" if slashes else ""
-    words = [word for text in texts for word in text.split("/") if word not in ("", ".")]
+    words = [
+        word for text in texts for word in text.split("/") if word not in ("", ".")
+    ]
     return root + "/".join(words)
 
 
@@ -147,7 +193,9 @@ def number_of(key: Node) -> int | float | None:
 
 
 class _Noted(NamedTuple):
-    """The work of a call that hashes: entries of its tuples, its objects, and the node that it is given, to keep the id taken."""
+    """The work of a call that hashes: entries of its tuples, its objects, and the node
+    that it is given, to keep the id taken.
+    """
 
     entries: int
     objects: Sequence[Node]
@@ -155,7 +203,13 @@ class _Noted(NamedTuple):
 
 
 def _count_call_keys(
-    pickle: Pickle, call: Opaque, given: Node, keys: Sequence[Node], noted: dict[int, _Noted], *, linear: int
+    pickle: Pickle,
+    call: Opaque,
+    given: Node,
+    keys: Sequence[Node],
+    noted: dict[int, _Noted],
+    *,
+    linear: int,
 ) -> None:
     """Count what a call hashes as what a dict or set of the pickle itself hashes.
 
@@ -176,9 +230,13 @@ def _count_call_keys(
             note_hashed(pickle, keys, call.offset)
     except UnreadableError:
         pickle.crowded.append(call)
-    if pickle.hashes.count_numbers(keys) is not None or not pickle.hashes.count_texts(keys):
+    if pickle.hashes.count_numbers(keys) is not None or not pickle.hashes.count_texts(
+        keys
+    ):
         pickle.crowded.append(call)
-    noted[id(given)] = _Noted(pickle.hashes.entries - entries, pickle.hashed[objects:], given)
+    noted[id(given)] = _Noted(
+        pickle.hashes.entries - entries, pickle.hashed[objects:], given
+    )
 
 
 def _class_and_content(call: Opaque) -> tuple[str, Node]:
@@ -195,7 +253,11 @@ def _class_and_content(call: Opaque) -> tuple[str, Node]:
 
 
 def _class_name(node: Node) -> tuple[str, str]:
-    node = node.meaning if type(node) is PersistentId and type(node.meaning) is Global else node
+    node = (
+        node.meaning
+        if type(node) is PersistentId and type(node.meaning) is Global
+        else node
+    )
     return (node.module, node.name) if type(node) is Global else ("", "")
 
 
@@ -204,7 +266,9 @@ def _keys_of(given: Node) -> Sequence[Node]:
     if type(given) is Dict:
         return given.keys
     pairs = given if type(given) is list or is_tuple(given) else ()
-    return [pair[0] for pair in pairs if (type(pair) is list or is_tuple(pair)) and pair]
+    return [
+        pair[0] for pair in pairs if (type(pair) is list or is_tuple(pair)) and pair
+    ]
 
 
 def _items_of(given: Node) -> Sequence[Node]:
@@ -217,15 +281,19 @@ def _items_of(given: Node) -> Sequence[Node]:
 
 
 def _call_error(call: Opaque, problem: str) -> UnreadableError:
-    return UnreadableError(f"damaged pickle: {call.class_name} at byte {call.offset:,}: {problem}")
+    return UnreadableError(
+        f"damaged pickle: {call.class_name} at byte {call.offset:,}: {problem}"
+    )
 
 
 def _may_be_equal(call: Opaque) -> UnreadableError:
     what = f"a call of {call.class_name} at byte {call.offset:,} is the key of a dict"
-    return UnreadableError(f"damaged pickle: {what}, where it may be equal to another key")
+    return UnreadableError(
+        f"damaged pickle: {what}, where it may be equal to another key"
+    )
 
 
-# --- keys that are equal ----------------------------------------------------------------------------------------------
+# --- keys that are equal --------------------------------------------------------------
 
 
 class _Spellings:
@@ -236,13 +304,19 @@ class _Spellings:
         self._known: dict[int, tuple[int | None, Node]] = {}
 
     def compare(self, keys: Sequence[Node]) -> None:
-        """Refuse keys of one dict of which two may be equal, though they are spelled in two ways. Raises UnreadableError."""
-        if len(keys) < 2 or all(type(key) is not Global and is_compared(key) for key in keys):
+        """Refuse keys of one dict of which two may be equal, though they are spelled in
+        two ways. Raises UnreadableError.
+        """
+        if len(keys) < 2 or all(
+            type(key) is not Global and is_compared(key) for key in keys
+        ):
             return
         first: dict[int, Node] = {}
         for key in keys:
             number = self._number_key(key, 0)
-            if number is not None and (number not in first or _is_shown_twice(first[number], key)):
+            if number is not None and (
+                number not in first or _is_shown_twice(first[number], key)
+            ):
                 first[number] = key
                 continue
             if type(key) is Opaque:
@@ -273,7 +347,9 @@ class _Spellings:
         numbers = [self._number_key(key, depth + 1) for key in keys]
         if None in numbers:
             return None
-        return self._number_spelling(kind, *(sorted(set(numbers)) if kind == "set" else numbers))  # type: ignore[type-var]
+        return self._number_spelling(
+            kind, *(sorted(set(numbers)) if kind == "set" else numbers)
+        )  # type: ignore[type-var]
 
     def _number_compound(self, key: Node, depth: int) -> int | None:
         if is_tuple(key):
@@ -301,11 +377,15 @@ class _Spellings:
         if name.endswith(".MetadataIndex"):
             if args or len(call.states) != 1:
                 return None
-            fields = [_value_in(call.states[0], field) for field in ("fqn", "offset")]  # not by its number
+            fields = [
+                _value_in(call.states[0], field) for field in ("fqn", "offset")
+            ]  # not by its number
             return self._number_keys("index", fields, depth)
         if _is_itself(call, name):
             return self._number_spelling("one", id(call))
-        if name == "builtins.getattr":  # a method that a class inherits has the names of several classes
+        if (
+            name == "builtins.getattr"
+        ):  # a method that a class inherits has the names of several classes
             return (
                 self._number_spelling("method", args[1])
                 if len(args) == 2 and isinstance(args[1], str)
@@ -314,8 +394,14 @@ class _Spellings:
         if call.states and name != "numpy.dtype":
             return None
         if name in ("torch.Size", "builtins.frozenset") and not args:
-            return self._number_keys("tuple" if name == "torch.Size" else "set", [], depth)
-        if name == "torch.Size" and len(args) == 1 and (type(args[0]) is list or is_tuple(args[0])):
+            return self._number_keys(
+                "tuple" if name == "torch.Size" else "set", [], depth
+            )
+        if (
+            name == "torch.Size"
+            and len(args) == 1
+            and (type(args[0]) is list or is_tuple(args[0]))
+        ):
             return self._number_keys("tuple", args[0], depth)
         if name == "builtins.frozenset" and len(args) == 1:
             return (
@@ -327,11 +413,23 @@ class _Spellings:
             return self._number_spelling("device", ":".join(map(str, args)))
         if name == "numpy.core.multiarray.scalar":
             value = _numpy_scalar(call)
-            return None if value is None else self._number_spelling("plain", key_text(value))
+            return (
+                None
+                if value is None
+                else self._number_spelling("plain", key_text(value))
+            )
         if name == "numpy.dtype":
             dtype = numpy_dtype(call)
-            is_usual = dtype is not None and dtype.order in "<|" and dtype.code[:1] in "biufcSUO"
-            return self._number_spelling("dtype", dtype.code) if is_usual and dtype is not None else None
+            is_usual = (
+                dtype is not None
+                and dtype.order in "<|"
+                and dtype.code[:1] in "biufcSUO"
+            )
+            return (
+                self._number_spelling("dtype", dtype.code)
+                if is_usual and dtype is not None
+                else None
+            )
         if name.startswith("pathlib."):
             parts = [str(arg) for arg in args if isinstance(arg, str)]
             if len(parts) < len(args):
@@ -347,10 +445,18 @@ class _Spellings:
             return self._number_time(name, args)
         if type(call.func) is Global and not is_known(call.func):
             return self._number_spelling(
-                "one", id(call)
-            )  # the file is no harmless one anyway, and what it makes is shown as an object
-        if name in ENUMS and args and all(type(arg) in (str, int, float, bool, ByteStr) for arg in args):
-            # A member of an enum may be equal to its value, and a named tuple to one without a name.
+                "one",
+                id(call),
+                # the file is no harmless one anyway, and what it makes is shown as an
+                # object
+            )
+        if (
+            name in ENUMS
+            and args
+            and all(type(arg) in (str, int, float, bool, ByteStr) for arg in args)
+        ):
+            # A member of an enum may be equal to its value, and a named tuple to one
+            # without a name.
             return (
                 self._number_key(args[0], depth)
                 if len(args) == 1
@@ -364,33 +470,51 @@ class _Spellings:
                 return None
             _, seconds, micros = args
             is_written = 0 <= seconds < 86_400 and 0 <= micros < 1_000_000  # type: ignore[operator]
-            return self._number_spelling(name, *map(key_text, args)) if is_written else None
+            return (
+                self._number_spelling(name, *map(key_text, args))
+                if is_written
+                else None
+            )
         raw = as_bytes(args[0]) if len(args) == 1 else None
         if raw is None:
             return None
-        place = {10: 2, 6: 0}.get(len(raw))  # the highest bit says which of two equal times is meant
+        place = {10: 2, 6: 0}.get(
+            len(raw)
+        )  # the highest bit says which of two equal times is meant
         if place is not None:
             raw = raw[:place] + bytes([raw[place] & 0x7F]) + raw[place + 1 :]
         return self._number_spelling(name, raw)
 
 
 def _is_itself(call: Opaque, name: str) -> bool:
-    """Tell whether an object is equal to itself alone: a layer, or what a class that nobody knows here is made without a call."""
+    """Tell whether an object is equal to itself alone: a layer, or what a class that
+    nobody knows here is made without a call.
+    """
     func = call.func
     if type(func) is Opaque:  # the class is an attribute of another
         return call.how.startswith("newobj") and not call.args
     if type(func) is Global and func.name == "_reconstructor":
         base = call.args[1] if len(call.args) == 3 else None
         is_object = type(base) is Global and base.name == "object"
-        return is_object and _is_equal_to_itself(python3_name(*_class_name(call.args[0])))
+        return is_object and _is_equal_to_itself(
+            python3_name(*_class_name(call.args[0]))
+        )
     return _is_equal_to_itself(name) or (
-        type(func) is Global and not is_known(func) and call.how.startswith("newobj") and not call.args
+        type(func) is Global
+        and not is_known(func)
+        and call.how.startswith("newobj")
+        and not call.args
     )
 
 
 def _is_equal_to_itself(name: str) -> bool:
     module, _, last = name.rpartition(".")
-    return name in MODULES or name in OPTIMIZERS or name in _ITSELF or not is_known(Global(module, last, 0))
+    return (
+        name in MODULES
+        or name in OPTIMIZERS
+        or name in _ITSELF
+        or not is_known(Global(module, last, 0))
+    )
 
 
 _ITSELF = (
@@ -417,8 +541,9 @@ def _numpy_scalar(call: Opaque) -> Node:
 def _name_of(name: Global) -> str:
     """A text that is the same for two names of one object.
 
-    A class of layers or of a package is written by the name under which it is defined. Other known names stand in several
-    modules of torch and Python, some without the underscore in front.
+    A class of layers or of a package is written by the name under which it is defined.
+    Other known names stand in several modules of torch and Python, some without the
+    underscore in front.
     """
     text = _ALIASES.get(python3_name(name.module, name.name))
     if text is not None:
@@ -434,16 +559,20 @@ def _is_shown_twice(first: Node, key: Node) -> bool:
     return is_compared(first) and is_compared(key) and key_text(first) == key_text(key)
 
 
-# --- numbers that lie in each other's way -------------------------------------------------------------------------------
+# --- numbers that lie in each other's way ---------------------------------------------
 
 
 def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
-    """Refuse numbers, and tuples of them, that are chosen so that Python looks at many others for each. Raises UnreadableError.
+    """Refuse numbers, and tuples of them, that are chosen so that Python looks at many
+    others for each. Raises UnreadableError.
 
     `linear` is how many slots a set looks at one after the other: 9, and a dict none.
     """
     if any(type(key) is int and key.bit_length() > _LONGEST for key in keys):
-        raise UnreadableError("damaged pickle: a key or an item of a set is a number of thousands of digits")
+        raise UnreadableError(
+            "damaged pickle: a key or an item of a set is a number of thousands of "
+            "digits"
+        )
     if len(keys) <= _FEW_NUMBERS:
         return
     hashes = [number for key in keys if (number := _chosen_hash(key)) is not None]
@@ -452,11 +581,16 @@ def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
     if max(hashes) - min(hashes) < len(hashes) * 1.1:
         return
     if not _are_spread(hashes, linear):
-        raise UnreadableError("damaged pickle: the numbers that are keys of a dict lie in each other's way")
+        raise UnreadableError(
+            "damaged pickle: the numbers that are keys of a dict lie in each other's "
+            "way"
+        )
 
 
 def _chosen_hash(key: Node) -> int | None:
-    """The hash of a number, or of a tuple of numbers. Python salts the hashes of texts."""
+    """The hash of a number, or of a tuple of numbers. Python salts the hashes
+    of texts.
+    """
     number = number_of(key)
     if number is not None:
         return hash(number)
@@ -465,12 +599,16 @@ def _chosen_hash(key: Node) -> int | None:
 
 def _has_numbers_alone(key: tuple[Node, ...]) -> bool:
     return all(
-        type(part) in (int, float, bool) or (is_tuple(part) and _has_numbers_alone(part)) for part in key
+        type(part) in (int, float, bool)
+        or (is_tuple(part) and _has_numbers_alone(part))
+        for part in key
     )
 
 
 def _are_spread(hashes: Sequence[int], linear: int) -> bool:
-    """Put hashes into a table as Python puts keys into a dict or set. Tells whether each finds its slot soon."""
+    """Put hashes into a table as Python puts keys into a dict or set. Tells whether
+    each finds its slot soon.
+    """
     steps = _STEPS + len(hashes) * _STEPS_OF_ONE
     window = steps
     slots: list[int | None] = [None] * 8
@@ -482,7 +620,9 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
             window = steps
         if steps < 0:
             return False
-        full = used * 5 >= (len(slots) - 1) * 3 if linear else used >= len(slots) * 2 // 3
+        full = (
+            used * 5 >= (len(slots) - 1) * 3 if linear else used >= len(slots) * 2 // 3
+        )
         if full:
             least = used * (2 if used > 50_000 else 4) if linear else used * 3
             size = 8
@@ -518,7 +658,9 @@ def _put_hash(slots: list[int | None], number: int, linear: int, steps: int) -> 
 
 
 def _value_in(state: Node, name: str) -> Node:
-    """An attribute in a state, which is a dict, or a pair of one and the dict of slots."""
+    """An attribute in a state, which is a dict, or a pair of one and the dict
+    of slots.
+    """
     for part in state if is_tuple(state) else (state,):
         if type(part) is Dict:
             for key, value in zip(part.keys, part.values, strict=True):

@@ -1,8 +1,9 @@
-"""The pickle machine: the bytes of one pickle -> an inert tree. Nothing that it names is imported or called.
+"""The pickle machine: the bytes of one pickle -> an inert tree. Nothing that it names
+is imported or called.
 
-Every length is compared with the remaining bytes before it is used, the memo is a dict, dicts are lists of
-pairs, and there is no recursion. So a file cannot exhaust the stack or the memory.
-Opcodes and their meaning: Lib/pickletools.py of CPython.
+Every length is compared with the remaining bytes before it is used, the memo is a dict,
+dicts are lists of pairs, and there is no recursion. So a file cannot exhaust the stack
+or the memory. Opcodes and their meaning: Lib/pickletools.py of CPython.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Protocol, TypeAlias, cast
 
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    is_tuple,
+)
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 from ckpt.pickle.opcodes import (
@@ -90,30 +100,43 @@ from ckpt.pickle.opcodes import (
 )
 
 TUPLE_DEPTH = 64
-"""Tuples inside tuples. Deeper ones exist only to overflow the stack of a program that hashes or prints them."""
+"""Tuples inside tuples. Deeper ones exist only to overflow the stack of a program that
+hashes or prints them.
+"""
 TUPLE_ENTRIES = 10_000_000
-"""Entries of tuples inside tuples, each as often as it is reached, because a hash reaches it as often."""
+"""Entries of tuples inside tuples, each as often as it is reached, because a hash
+reaches it as often.
+"""
 FREE_SLOTS = 1 << 20
-"""Slots of the memo that any pickle may number. More only where it has as many bytes: picklers count 0, 1, 2 and so on, also
-over several pickles, and Python's unpickler makes a table up to the largest number.
+"""Slots of the memo that any pickle may number. More only where it has as many bytes:
+picklers count 0, 1, 2 and so on, also over several pickles, and Python's unpickler
+makes a table up to the largest number.
 """
 LINE_BYTES = 65_536
 STEP = 16_384
 """Opcodes after which the stack and the memo are charged."""
 SLOT, MEMO_SLOT = 12, 150
-"""Bytes of memory of an entry of the stack or a list, and of one of the memo, which is freed at the end."""
+"""Bytes of memory of an entry of the stack or a list, and of one of the memo, which is
+freed at the end.
+"""
 NUMBER_COST, TUPLE_COST, LIST_COST, CALL_COST, DICT_COST = 32, 72, 110, 140, 270
-"""Bytes of memory of what opcodes make, without the entries. Texts and bytes are measured."""
+"""Bytes of memory of what opcodes make, without the entries. Texts and bytes are
+measured.
+"""
 NAME_CHARACTERS = 1_000
 DIGITS = 4_300
 
-_INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", "<Q", ">d"))
+_INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (
+    Struct(code) for code in ("<i", "<H", "<I", "<Q", ">d")
+)
 
 _CALLABLE = (Global, Opaque, PersistentId)
 _FILLABLE = frozenset((list, Dict, Set, Opaque))
 """Nodes that later opcodes can change."""
 _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP))
-"""Opcodes beside TUPLE, SETITEMS and APPENDS that pop everything down to the last MARK."""
+"""Opcodes beside TUPLE, SETITEMS and APPENDS that pop everything down to the
+last MARK.
+"""
 
 
 _EQUAL_HASHES = 1_000
@@ -137,7 +160,8 @@ _UNHASHABLE = frozenset(
 )
 
 
-# What the machine makes: every node except tensors. `rebuild` makes those later, from calls; a TensorRef is a tuple.
+# What the machine makes: every node except tensors. `rebuild` makes those later, from
+# calls; a TensorRef is a tuple.
 Made: TypeAlias = (
     "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
     " | Dict | Set | Global | PersistentId | Opaque | None"
@@ -145,8 +169,9 @@ Made: TypeAlias = (
 
 
 class Inner(NamedTuple):
-    """The content of a tuple or set that is hashed: its entries and the letters of its long texts, each as often as it is reached, and
-    whether there are objects, and sets of more than texts, in it. The node keeps its id taken.
+    """The content of a tuple or set that is hashed: its entries and the letters of its
+    long texts, each as often as it is reached, and whether there are objects, and sets
+    of more than texts, in it. The node keeps its id taken.
     """
 
     entries: int
@@ -157,9 +182,11 @@ class Inner(NamedTuple):
 
 
 class Fillings:
-    """The nodes of a pickle that got items or a state after others could see them: a call before that has seen less.
+    """The nodes of a pickle that got items or a state after others could see them: a
+    call before that has seen less.
 
-    `last` has the offset of the last time and the node, `built` the offset of the last BUILD, both by the ids of nodes.
+    `last` has the offset of the last time and the node, `built` the offset of the last
+    BUILD, both by the ids of nodes.
     """
 
     def __init__(self) -> None:
@@ -167,7 +194,9 @@ class Fillings:
         self.built: dict[int, int] = {}
 
     def is_filled_after(self, node: object, offset: int) -> bool:
-        """Tell whether a node changes after an offset, though others could see it before."""
+        """Tell whether a node changes after an offset, though others could see it
+        before.
+        """
         row = self.last.get(id(node))
         return row is not None and row[0] > offset
 
@@ -177,15 +206,21 @@ class Fillings:
 
     def move(self, moved: Callable[[int], int]) -> None:
         """Count all offsets in another way."""
-        self.last = {key: (moved(offset), node) for key, (offset, node) in self.last.items()}
+        self.last = {
+            key: (moved(offset), node) for key, (offset, node) in self.last.items()
+        }
         self.built = {key: moved(offset) for key, offset in self.built.items()}
 
 
 _LONG_NUMBER = 4_096
-"""The most bits of a number that is hashed, which takes as long each time. A text keeps its hash."""
+"""The most bits of a number that is hashed, which takes as long each time. A text keeps
+its hash.
+"""
 LONG_NUMBER = f"a key of a dict is a number of over {_LONG_NUMBER:,} bits"
 _LONG_TEXT = 256
-"""The length of a text from which on its letters count: equal texts that are two objects are compared letter by letter."""
+"""The length of a text from which on its letters count: equal texts that are two
+objects are compared letter by letter.
+"""
 LONG_TEXTS = "long texts are keys too many times"
 _TEXTS = frozenset((str, ByteStr, bytes))
 _CROWDING = frozenset((int, float, tuple))
@@ -193,11 +228,14 @@ _CROWDING = frozenset((int, float, tuple))
 
 
 class Hashes:
-    """Counts the work of dicts and sets: entries of tuples, which are hashed each time, and numbers with one hash."""
+    """Counts the work of dicts and sets: entries of tuples, which are hashed each time,
+    and numbers with one hash.
+    """
 
     def __init__(self) -> None:
         self.entries = 0
-        # The hash in text, which Python salts -> the last key that has it, and how many do
+        # The hash in text, which Python salts -> the last key that has it, and how many
+        # do
         self._equal: dict[str, tuple[object, int]] = {}
         self._sets = 0
 
@@ -209,12 +247,15 @@ class Hashes:
     def count_texts(self, keys: Sequence[object]) -> bool:
         """Add the letters of long texts. Tells whether all of them stay few enough.
 
-        A text with an equal one before it is compared with that, as often as it is a key.
+        A text with an equal one before it is compared with that, as often as it is a
+        key.
         """
         lengths = [len(key) for key in keys if type(key) in _TEXTS]  # type: ignore[arg-type]
         if not lengths or max(lengths) < _LONG_TEXT:
             return True
-        return self.count_entries(sum(length >> 6 for length in lengths if length >= _LONG_TEXT))
+        return self.count_entries(
+            sum(length >> 6 for length in lengths if length >= _LONG_TEXT)
+        )
 
     def count_numbers(self, keys: Sequence[object]) -> str | None:
         """Add large numbers, and return why they are too many, or None.
@@ -234,7 +275,8 @@ class Hashes:
         return None
 
     def count_tuple(self, key: tuple[Node, ...], entries: int, letters: int) -> bool:
-        """Add a tuple whose entries and letters are counted. Tells whether few tuples have its hash: numbers can be chosen for one.
+        """Add a tuple whose entries and letters are counted. Tells whether few tuples
+        have its hash: numbers can be chosen for one.
 
         Python compares each with all before, entry by entry.
         """
@@ -247,7 +289,9 @@ class Hashes:
         return count < _EQUAL_HASHES and self.count_entries((entries + letters) * count)
 
     def count_set(self, entries: int) -> bool:
-        """Add a tuple or frozenset with frozensets in it. Each is counted as if all of them had one hash."""
+        """Add a tuple or frozenset with frozensets in it. Each is counted as if all of
+        them had one hash.
+        """
         self._sets += 1
         return self.count_entries(entries * self._sets)
 
@@ -264,16 +308,19 @@ class Hashes:
 class Pickle:
     """The content of one pickle.
 
-    `end` is the offset after its STOP. `calls` lists every object that it asks for, in order.
-    `foreign_opcodes` are unknown to torch's weights_only machine, each with its first offset. `bytestrings`
-    says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
-    opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
-    `again` are the nodes that were fetched from the memo, by their ids, and `fillings` those that changed afterwards.
-    `hashed` are the objects that are keys, and tuples with objects that are, each as often as it is. `keyed` are the dicts
-    with keys that are not plain, and `numbered` those with many numbers as keys, both by their ids. `deep` has the depth and the entries of tuples that hold tuples, by their
-    ids, and `hashes` counts what dicts and sets hash.
-    `members` are the offsets of the members of enums as torch.jit.save alone writes them.
-    `skimmed` counts the slots of the memo that a Skim left empty.
+    `end` is the offset after its STOP. `calls` lists every object that it asks for, in
+    order. `foreign_opcodes` are unknown to torch's weights_only machine, each with its
+    first offset. `bytestrings` says whether a Python 2 `str` holds bytes that are not
+    ASCII. `unhashable` is the offset of the first opcode that sets an unhashable key.
+    `late` are the objects that got items or another state after a state. `again` are
+    the nodes that were fetched from the memo, by their ids, and `fillings` those that
+    changed afterwards. `hashed` are the objects that are keys, and tuples with objects
+    that are, each as often as it is. `keyed` are the dicts with keys that are not
+    plain, and `numbered` those with many numbers as keys, both by their ids. `deep` has
+    the depth and the entries of tuples that hold tuples, by their ids, and `hashes`
+    counts what dicts and sets hash. `members` are the offsets of the members of enums
+    as torch.jit.save alone writes them. `skimmed` counts the slots of the memo that a
+    Skim left empty.
     """
 
     def __init__(self) -> None:
@@ -304,7 +351,9 @@ class Pickle:
 
 
 class MachineError(UnreadableError):
-    """The pickle is damaged or malformed. `seen` are the globals before the damage, `calls` counts the calls."""
+    """The pickle is damaged or malformed. `seen` are the globals before the damage,
+    `calls` counts the calls.
+    """
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(f"damaged pickle: {problem} at byte {offset:,}")
@@ -321,7 +370,9 @@ class MachineError(UnreadableError):
 
 
 class OddPickleError(MachineError):
-    """The pickle is one that no pickler writes and ckpt refuses, and Python reads it, or may go on behind that byte."""
+    """The pickle is one that no pickler writes and ckpt refuses, and Python reads it,
+    or may go on behind that byte.
+    """
 
 
 class LongLineError(MachineError):
@@ -344,11 +395,15 @@ class Skim(Protocol):
     @property
     def memo(self) -> dict[int, Made]: ...
 
-    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
-        """The offset from which the machine goes on; `position` itself where nothing was read.
+    def __call__(
+        self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
+    ) -> int:
+        """The offset from which the machine goes on; `position` itself where nothing
+        was read.
 
-        It is called after a call and after a state. `stack` is what lies above the last MARK, `outer` what lies below each of
-        them. It may leave pairs of keys and values on the stack, and slots of the memo empty: it adds their number to
+        It is called after a call and after a state. `stack` is what lies above the last
+        MARK, `outer` what lies below each of them. It may leave pairs of keys and
+        values on the stack, and slots of the memo empty: it adds their number to
         `out.skimmed`.
         """
         ...
@@ -364,9 +419,11 @@ def run_machine(
 ) -> Pickle:
     """The pickle that begins at byte `start` of `data`, as an inert tree.
 
-    `budget` is what is left for the file of the pickle; without one the pickle counts alone. `feed` is called with each
-    object that got a state and the offset after it, and may append to `data`. `skim` may read on from there. Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
-    when it costs more than `limits` allow.
+    `budget` is what is left for the file of the pickle; without one the pickle counts
+    alone. `feed` is called with each object that got a state and the offset after it,
+    and may append to `data`. `skim` may read on from there. Raises TruncatedPickleError
+    when `data` ends first, MachineError when the pickle is malformed, LimitError when
+    it costs more than `limits` allow.
     """
     out = Pickle()
     if budget is None:
@@ -396,7 +453,8 @@ def _run_opcodes(
     size = len(data)
     last_slot = max(FREE_SLOTS, size)
     memory = budget.memory
-    # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep the id taken
+    # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep
+    # the id taken
     deep = out.deep
     persistent, calls, again = out.persistent, out.calls, out.again
     uint32 = _UINT32.unpack_from
@@ -404,7 +462,9 @@ def _run_opcodes(
     frame_end = 0
 
     def settle(slots: int) -> None:
-        """Charge what opcodes left on the stack and in the memo, and ask for the memory of the tensors so far."""
+        """Charge what opcodes left on the stack and in the memo, and ask for the memory
+        of the tensors so far.
+        """
         nonlocal memory
         memory -= slots * SLOT
         if memory < len(memo) * MEMO_SLOT:
@@ -457,7 +517,11 @@ def _run_opcodes(
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
                 made_tuple = tuple(items)
-                push(_check_nesting(deep, offset, made_tuple) if tuple in map(type, items) else made_tuple)
+                push(
+                    _check_nesting(deep, offset, made_tuple)
+                    if tuple in map(type, items)
+                    else made_tuple
+                )
             elif op == TUPLE2:
                 second = pop()
                 first = pop()
@@ -502,7 +566,11 @@ def _run_opcodes(
                     memory -= MEMO_SLOT
             elif op == TUPLE1:
                 first = pop()
-                push(_check_nesting(deep, offset, (first,)) if type(first) is tuple else (first,))
+                push(
+                    _check_nesting(deep, offset, (first,))
+                    if type(first) is tuple
+                    else (first,)
+                )
                 memory -= TUPLE_COST
             elif op == BININT:
                 push(_INT32.unpack_from(data, pos)[0])
@@ -550,11 +618,21 @@ def _run_opcodes(
             elif op == GLOBAL:
                 module, pos = _read_line(data, pos, offset)
                 name, pos = _read_line(data, pos, offset)
-                push(_resolve_global(out, limits, offset, module.decode("utf-8"), name.decode("utf-8")))
+                push(
+                    _resolve_global(
+                        out,
+                        limits,
+                        offset,
+                        module.decode("utf-8"),
+                        name.decode("utf-8"),
+                    )
+                )
             elif op == BUILD:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
-                    raise OddPickleError(f"cannot set a state on {_kind_text(stack[-1])}", offset)
+                    raise OddPickleError(
+                        f"cannot set a state on {_kind_text(stack[-1])}", offset
+                    )
                 _note_change(out, stack[-1], offset)
                 stack[-1].build(state)
                 out.fillings.built[id(stack[-1])] = offset
@@ -619,7 +697,9 @@ def _run_opcodes(
                 elif op == STACK_GLOBAL:
                     inner, place = pop(), pop()
                     if not isinstance(inner, str) or not isinstance(place, str):
-                        raise MachineError("the name of a global is not a string", offset)
+                        raise MachineError(
+                            "the name of a global is not a string", offset
+                        )
                     push(_resolve_global(out, limits, offset, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
@@ -651,18 +731,39 @@ def _run_opcodes(
                         _add_items(out, offset, stack[-1], items, sets=True)
                     elif op == OBJ:
                         func, *rest = items or [None]
-                        push(_make_call(out, offset, "obj", func, _check_nesting(deep, offset, tuple(rest))))
+                        push(
+                            _make_call(
+                                out,
+                                offset,
+                                "obj",
+                                func,
+                                _check_nesting(deep, offset, tuple(rest)),
+                            )
+                        )
                     elif op == INST:
                         func = _resolve_global(
-                            out, limits, offset, module.decode("utf-8"), name.decode("utf-8")
+                            out,
+                            limits,
+                            offset,
+                            module.decode("utf-8"),
+                            name.decode("utf-8"),
                         )
                         push(
-                            _make_call(out, offset, "inst", func, _check_nesting(deep, offset, tuple(items)))
+                            _make_call(
+                                out,
+                                offset,
+                                "inst",
+                                func,
+                                _check_nesting(deep, offset, tuple(items)),
+                            )
                         )
                 elif op == NEWOBJ_EX:
                     kwargs, args = pop(), pop()
                     if type(kwargs) is not Dict:
-                        raise MachineError(f"a call has {_kind_text(kwargs)} as keyword arguments", offset)
+                        raise MachineError(
+                            f"a call has {_kind_text(kwargs)} as keyword arguments",
+                            offset,
+                        )
                     push(_make_call(out, offset, "newobj_ex", pop(), args, kwargs))
                     memory -= CALL_COST
                 elif op == PERSID:
@@ -673,7 +774,9 @@ def _run_opcodes(
                 elif op in (GET, PUT):
                     text, pos = _read_line(data, pos, offset)
                     slot = _parse_decimal(text, offset)
-                    if not 0 <= slot <= last_slot:  # greater ints can share one hash, too
+                    if (
+                        not 0 <= slot <= last_slot
+                    ):  # greater ints can share one hash, too
                         raise OddPickleError(FAR_SLOT, offset)
                     if op == PUT:
                         memo[slot] = stack[-1]
@@ -692,7 +795,11 @@ def _run_opcodes(
             if memory < 0:
                 settle(0)
     except IndexError:
-        if offset + 1 + ARGUMENT_BYTES.get(data[offset], 0) > size if offset < size else True:
+        if (
+            offset + 1 + ARGUMENT_BYTES.get(data[offset], 0) > size
+            if offset < size
+            else True
+        ):
             raise TruncatedPickleError(offset) from None
         raise MachineError("empty stack", offset) from None
     except error:
@@ -701,25 +808,35 @@ def _run_opcodes(
         raise MachineError("unknown memo slot", offset) from None
     except UnicodeDecodeError:
         raise MachineError("invalid UTF-8", offset) from None
-    raise LimitError("a pickle has too many operations", "operations", limits.operations)
+    raise LimitError(
+        "a pickle has too many operations", "operations", limits.operations
+    )
 
 
-def _resolve_global(out: Pickle, limits: Limits, offset: int, module: str, name: str) -> Global:
+def _resolve_global(
+    out: Pickle, limits: Limits, offset: int, module: str, name: str
+) -> Global:
     node = out.globals.get((module, name))
     if node is None:
         if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
-            raise OddPickleError(f"a name has over {NAME_CHARACTERS:,} characters", offset)
+            raise OddPickleError(
+                f"a name has over {NAME_CHARACTERS:,} characters", offset
+            )
         if len(out.globals) >= limits.globals:
-            raise LimitError("a pickle imports too many names", "globals", limits.globals)
+            raise LimitError(
+                "a pickle imports too many names", "globals", limits.globals
+            )
         node = out.globals[module, name] = Global(module, name, offset, out.protocol)
     return node
 
 
 def _frame_end(data: bytes | bytearray, offset: int, begin: int, before: int) -> int:
-    """The end of the frame at an offset, whose bytes begin at `begin`. The frame before it ends at `before`.
+    """The end of the frame at an offset, whose bytes begin at `begin`. The frame before
+    it ends at `before`.
 
-    Python has two unpicklers: the one in C needs all bytes of a frame to be there, and then forgets where it ends; the one in
-    Python refuses a frame that ends inside an opcode, or inside another frame. No pickler writes any of these.
+    Python has two unpicklers: the one in C needs all bytes of a frame to be there, and
+    then forgets where it ends; the one in Python refuses a frame that ends inside an
+    opcode, or inside another frame. No pickler writes any of these.
     """
     end: int = begin + _UINT64.unpack_from(data, begin - 8)[0]
     if end > len(data):
@@ -734,7 +851,9 @@ def _frame_end(data: bytes | bytearray, offset: int, begin: int, before: int) ->
 def _check_nesting(
     deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[Node, ...]
 ) -> tuple[Node, ...]:
-    """`items`, after a check of how deep its tuples are nested, and of how many entries a hash of it would visit."""
+    """`items`, after a check of how deep its tuples are nested, and of how many entries
+    a hash of it would visit.
+    """
     inner, entries = 0, len(items)
     for item in items:
         if type(item) is tuple:
@@ -745,7 +864,8 @@ def _check_nesting(
             raise OddPickleError(f"tuples are nested deeper than {TUPLE_DEPTH}", offset)
         if entries > TUPLE_ENTRIES:
             raise OddPickleError(
-                f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries", offset
+                f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries",
+                offset,
             )
         deep[id(items)] = inner + 1, entries, items
     return items
@@ -760,7 +880,12 @@ def _is_script(func: Node) -> bool:
 
 
 def _make_call(
-    out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Dict | None = None
+    out: Pickle,
+    offset: int,
+    how: str,
+    func: Node,
+    args: Made,
+    kwargs: Dict | None = None,
 ) -> Opaque:
     if type(func) not in _CALLABLE:
         raise MachineError(f"cannot call {_kind_text(func)}", offset)
@@ -775,7 +900,9 @@ def _make_call(
     return call
 
 
-def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
+def _add_items(
+    out: Pickle, offset: int, target: Made, items: Sequence[Node], sets: bool = False
+) -> None:
     if id(target) in out.again:
         out.fillings.last[id(target)] = offset, target
     if type(target) is list:
@@ -838,7 +965,9 @@ def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
 
 
 def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
-    """Note objects among keys, and count the entries of tuples and frozensets, since a hash or a comparison visits each of them."""
+    """Note objects among keys, and count the entries of tuples and frozensets, since a
+    hash or a comparison visits each of them.
+    """
     for key in keys:
         if type(key) is Opaque:
             out.hashed.append(key)
@@ -858,7 +987,9 @@ def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
 
 
 def _is_nesting(key: Node) -> bool:
-    """Tell whether hashing a node hashes its parts. A set that can change, and so hold itself, has no hash."""
+    """Tell whether hashing a node hashes its parts. A set that can change, and so hold
+    itself, has no hash.
+    """
     return type(key) is tuple or (type(key) is Set and key.frozen)
 
 
@@ -874,7 +1005,9 @@ def _inner_content(key: Node, seen: dict[int, Inner], offset: int) -> Inner:
             continue
         todo.pop()
         kinds = set(map(type, parts))
-        if int in kinds and any(type(part) is int and part.bit_length() > _LONG_NUMBER for part in parts):
+        if int in kinds and any(
+            type(part) is int and part.bit_length() > _LONG_NUMBER for part in parts
+        ):
             raise OddPickleError(LONG_NUMBER, offset)
         within = [seen[id(part)] for part in parts if _is_nesting(part)]
         seen[id(node)] = Inner(
@@ -894,7 +1027,9 @@ def _letters_in(parts: Sequence[Node]) -> int:
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
-    """Tell whether one of the keys is surely unhashable. Each tuple is searched once."""
+    """Tell whether one of the keys is surely unhashable. Each tuple is searched
+    once.
+    """
     todo = list(keys)
     while todo:
         key = todo.pop()
@@ -905,7 +1040,9 @@ def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
         elif type(key) is Opaque:
             if type(key.func) is Global and key.func.qualified in _UNHASHABLE:
                 return True
-        elif type(key) in (list, Dict, bytearray) or (type(key) is Set and not key.frozen):
+        elif type(key) in (list, Dict, bytearray) or (
+            type(key) is Set and not key.frozen
+        ):
             return True
     return False
 
@@ -915,7 +1052,9 @@ def _make_bytestring(raw: bytes | bytearray, out: Pickle) -> ByteStr:
     return ByteStr(raw, "latin-1")
 
 
-def _read_line(data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
+def _read_line(
+    data: bytes | bytearray, pos: int, offset: int
+) -> tuple[bytes | bytearray, int]:
     end = data.find(b"\n", pos, pos + LINE_BYTES)
     if end < 0:
         if len(data) - pos < LINE_BYTES:
@@ -932,7 +1071,9 @@ def _parse_decimal(text: bytes | bytearray, offset: int) -> int:
 
 
 def _no_number(text: bytes | bytearray, offset: int) -> MachineError:
-    """The error for a number that no pickler writes so. Python takes blanks around it, a sign, `0x10`, `1_000`, and anything behind a NUL."""
+    """The error for a number that no pickler writes so. Python takes blanks around it,
+    a sign, `0x10`, `1_000`, and anything behind a NUL.
+    """
     plain = text.partition(b"\0")[0].strip()
     digits = plain.lstrip(b"+-").replace(b"_", b"")
     is_taken = digits.isdigit()
@@ -947,14 +1088,18 @@ def _no_number(text: bytes | bytearray, offset: int) -> MachineError:
 
 
 def _usual_decimal(text: bytes | bytearray, offset: int) -> int:
-    """A number as Python writes it: one with zeros in front is octal to the unpickler in C, and `-0` is False."""
+    """A number as Python writes it: one with zeros in front is octal to the unpickler
+    in C, and `-0` is False.
+    """
     digits = text.removeprefix(b"-")
     if text[:1] == b"+" or (digits[:1] == b"0" and text != b"0"):
         raise _no_number(text, offset)
     return _parse_decimal(text, offset)
 
 
-def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
+def _python2_string(
+    op: int, data: bytes | bytearray, pos: int, offset: int
+) -> tuple[bytes | bytearray, int]:
     if op == BINSTRING:
         length = _INT32.unpack_from(data, pos)[0]
         if length < 0:
@@ -971,7 +1116,9 @@ def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> 
         raise MachineError("invalid escape in a string", offset) from None
 
 
-def _read_literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[Made, int]:
+def _read_literal(
+    op: int, data: bytes | bytearray, pos: int, offset: int
+) -> tuple[Made, int]:
     """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
@@ -990,7 +1137,12 @@ def _read_literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tu
     if op not in (INT, LONG, FLOAT, UNICODE):
         name = NAMES.get(op)
         error = OddPickleError if op == READONLY_BUFFER else MachineError
-        raise error(f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", offset)
+        raise error(
+            f"ckpt does not read opcode {name}"
+            if name
+            else f"unknown opcode 0x{op:02x}",
+            offset,
+        )
     text, pos = _read_line(data, pos, offset)
     if op == INT:
         if text in (b"00", b"01"):

@@ -1,8 +1,9 @@
-"""torch's rebuild calls in an inert tree -> what they stand for: tensor references, composites, nested trees.
+"""torch's rebuild calls in an inert tree -> what they stand for: tensor references,
+composites, nested trees.
 
-`annotate` writes the meaning beside each call; the tree itself stays as the file has it. One function checks
-the shape and strides of every tensor. Calls: torch/_utils.py, torch/_tensor.py,
-torch/storage.py of torch 0.1 to 2.13.
+`annotate` writes the meaning beside each call; the tree itself stays as the file has
+it. One function checks the shape and strides of every tensor. Calls: torch/_utils.py,
+torch/_tensor.py, torch/storage.py of torch 0.1 to 2.13.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import replace
-from ckpt.model.tensors import DIMENSIONS, Composite, Storage, Tensor, TensorRef, tensor_ref, unexpanded_view
+from ckpt.model.tensors import (
+    DIMENSIONS,
+    Composite,
+    Storage,
+    Tensor,
+    TensorRef,
+    tensor_ref,
+    unexpanded_view,
+)
 from ckpt.model.text import show
 from ckpt.pickle.bounds import Bounds, odd_jagged, odd_nested, odd_scheme, odd_sparse
 from ckpt.pickle.judge.names_of_torch import TENSOR_PROPERTIES
@@ -42,17 +51,21 @@ if TYPE_CHECKING:
     from ckpt.pickle.sharded import Mesh
 
 _STEP, _TENSOR = 1_000, 500
-"""Tensors after which the budget is charged, and bytes of memory of a tensor and its storage."""
+"""Tensors after which the budget is charged, and bytes of memory of a tensor and its
+storage.
+"""
 _TOO_MANY = 2**63
 
 UNTYPED = ("UntypedStorage", "_UntypedStorage")
 
 
 class Rebuilder:
-    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint inside bytes.
+    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint inside
+    bytes.
 
-    The tensors are charged to `budget`, if there is one. With `bounds` the numbers in the parts of tensors are read, and
-    `excesses` names those that lead out of their tensors.
+    The tensors are charged to `budget`, if there is one. With `bounds` the numbers in
+    the parts of tensors are read, and `excesses` names those that lead out of their
+    tensors.
     """
 
     def __init__(
@@ -70,14 +83,20 @@ class Rebuilder:
         self._meshes: dict[int, Mesh | None] = {}
 
     def annotate(self, pickle: Pickle) -> None:
-        """Set `meaning` of every call that torch would turn into a tensor. Raises UnreadableError."""
+        """Set `meaning` of every call that torch would turn into a tensor. Raises
+        UnreadableError.
+        """
         builders: dict[Node, _Builder] = {
-            name: build for name in pickle.globals.values() if (build := _BUILDERS.get(name.qualified))
+            name: build
+            for name in pickle.globals.values()
+            if (build := _BUILDERS.get(name.qualified))
         }
         self._fillings = pickle.fillings
         built = 0
         from_states: list[tuple[Opaque, _Builder]] = []
-        for call in pickle.calls:  # in the order of the file: the arguments of a call come before it
+        for call in (
+            pickle.calls
+        ):  # in the order of the file: the arguments of a call come before it
             build = builders.get(call.func)
             if build is not None and call.states and not call.args:
                 from_states.append((call, build))  # its state comes after it
@@ -91,8 +110,12 @@ class Rebuilder:
         refuse_odd_containers(pickle)
 
     def set_meaning(self, call: Opaque) -> None:
-        """Set the `meaning` of one call, whose parts have theirs already. Raises UnreadableError."""
-        build = _BUILDERS.get(call.func.qualified) if type(call.func) is Global else None
+        """Set the `meaning` of one call, whose parts have theirs already. Raises
+        UnreadableError.
+        """
+        build = (
+            _BUILDERS.get(call.func.qualified) if type(call.func) is Global else None
+        )
         if build is not None:
             self._annotate_call(call, build)
 
@@ -101,19 +124,34 @@ class Rebuilder:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
                 raise BadCallError("its tensor is changed by a state afterwards")
-            if call.states and type(call.meaning) is Nested and tensor_of(call) is not None:
+            if (
+                call.states
+                and type(call.meaning) is Nested
+                and tensor_of(call) is not None
+            ):
                 raise BadCallError("its tensor is changed by a state afterwards")
-            if self._fillings.last and tensor_of(call) is not None and self._is_filled_late(call):
+            if (
+                self._fillings.last
+                and tensor_of(call) is not None
+                and self._is_filled_late(call)
+            ):
                 raise BadCallError("what it is called with is filled afterwards")
             if (call.items or call.keys) and tensor_of(call) is not None:
-                raise BadCallError("items are set on its tensor, a fault in memory with torch up to 2.9")
+                raise BadCallError(
+                    "items are set on its tensor, a fault in memory with torch up to "
+                    "2.9"
+                )
         except BadCallError as error:
             assert type(call.func) is Global  # else there would be no builder
-            problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
+            problem = (
+                f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
+            )
             raise UnreadableError(problem) from None
 
     def _is_filled_late(self, call: Opaque) -> bool:
-        """Tell whether a list or dict that the call is given got items after the call, which torch has not seen."""
+        """Tell whether a list or dict that the call is given got items after the call,
+        which torch has not seen.
+        """
         fillings = self._fillings
         if fillings.is_filled_after(call, call.offset) and not call.states:
             return True
@@ -137,7 +175,7 @@ class Rebuilder:
                 todo += [(part, node.offset) for part in node.args]
         return False
 
-    # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ----
+    # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ---
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _check_arity(args, 4)
@@ -149,7 +187,9 @@ class Rebuilder:
 
     def _tensor_v3(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _check_arity(args, 7)
-        return _flagged_view(args, _parse_dtype(args[6]), args[7] if len(args) > 7 else None)
+        return _flagged_view(
+            args, _parse_dtype(args[6]), args[7] if len(args) > 7 else None
+        )
 
     def _parameter_tensor(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _check_arity(args, 2)
@@ -166,8 +206,9 @@ class Rebuilder:
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
         data = args[0] if args else inner[0] if inner else None
-        # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data, gradient, hooks, requires_grad,
-        # volatile). torch takes four items for another view of a storage.
+        # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data,
+        # gradient, hooks, requires_grad, volatile). torch takes four items for another
+        # view of a storage.
         if call.states and (len(call.states) > 1 or len(inner) != (3 if args else 5)):
             raise BadCallError("its tensor is changed by a state afterwards")
         if tensor_of(data) is None:
@@ -177,13 +218,19 @@ class Rebuilder:
             requires_grad = inner[0 if args else 3]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
         tensor = _tensor(data)
-        return _with_flags(tensor, is_parameter, tensor.is_buffer, _flag_or_none(requires_grad))
+        return _with_flags(
+            tensor, is_parameter, tensor.is_buffer, _flag_or_none(requires_grad)
+        )
 
     def _buffer(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         if call.states:
             raise BadCallError("its tensor is changed by a state afterwards")
         data = tensor_of(args[0]) if args else None
-        return None if data is None else _with_flags(data, data.is_parameter, True, data.requires_grad)
+        return (
+            None
+            if data is None
+            else _with_flags(data, data.is_parameter, True, data.requires_grad)
+        )
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _check_arity(args, 4)
@@ -197,27 +244,46 @@ class Rebuilder:
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = _state_attributes(state)
-        if _is_of_torch(subclass):  # another class may take its state by code of its own
+        if _is_of_torch(
+            subclass
+        ):  # another class may take its state by code of its own
             _refuse_odd_state(None if is_tuple(state) and len(state) > 2 else state)
         _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
         elif _is_made_of_others(subclass, attributes) and tensor.layout != "jagged":
-            raise BadCallError("its values are those of inner tensors, and torch makes it by another call")
+            raise BadCallError(
+                "its values are those of inner tensors, and torch makes it by another "
+                "call"
+            )
         if tensor.layout == "jagged":
             _refuse_other_parts(_state_attributes(inner[0]), attributes)
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
-        if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
+        if type(subclass) is Global and subclass.name in (
+            "Parameter",
+            "UninitializedParameter",
+        ):
             is_parameter = True
-        return _with_flags(tensor, is_parameter, attributes.get("_is_buffer") is True, tensor.requires_grad)
+        return _with_flags(
+            tensor,
+            is_parameter,
+            attributes.get("_is_buffer") is True,
+            tensor.requires_grad,
+        )
 
-    def _of_ranks(self, tensor: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
+    def _of_ranks(
+        self, tensor: Composite, state: Node, attributes: dict[str, Node]
+    ) -> Composite:
         """Return a tensor of a subclass with its parts.
 
         The parts of a class of torch.distributed are what one rank holds.
         """
         if (tensor.detail or "").startswith("torch.distributed."):
-            from ckpt.pickle.sharded import DTENSORS, SHARDED, as_piece  # here: most files are of one process
+            from ckpt.pickle.sharded import (
+                DTENSORS,
+                SHARDED,
+                as_piece,
+            )  # here: most files are of one process
 
             if tensor.detail in SHARDED:
                 return _with_shards(tensor, state, self._budget)
@@ -233,7 +299,9 @@ class Rebuilder:
             layout="wrapper",
             dtype=_parse_dtype(dtype),
             shape=_parse_sizes(size),
-            parts=_inner_tensors(_state_attributes(call.states[0])) if call.states else (),
+            parts=_inner_tensors(_state_attributes(call.states[0]))
+            if call.states
+            else (),
             own_device=device_text(device),
             requires_grad=_flag_or_none(requires_grad),
             detail=cls.qualified if type(cls) is Global else None,
@@ -278,13 +346,17 @@ class Rebuilder:
             raise BadCallError("its data is not a tuple of tensors and a size")
         tensors = [_tensor(node) for node in data[: len(labels)]]
         parts = tuple(
-            (label, part) for label, part in zip(labels, tensors, strict=True) if isinstance(part, TensorRef)
+            (label, part)
+            for label, part in zip(labels, tensors, strict=True)
+            if isinstance(part, TensorRef)
         )
         if len(parts) != len(labels):
             raise BadCallError("its parts are not plain tensors")
         shape = _parse_sizes(data[len(labels)])
         for _, part in parts[:-1]:
-            _refuse_expanded(unexpanded_view(part), part.dtype)  # each index is looked at
+            _refuse_expanded(
+                unexpanded_view(part), part.dtype
+            )  # each index is looked at
         _refuse_odd(odd_sparse(layout, dict(parts), shape))
         tensor = Composite(layout, tensors[-1].dtype, shape, parts)
         self._look_at(tensor, call)
@@ -296,30 +368,48 @@ class Rebuilder:
         size, stride = _parse_sizes(args[1]), _parse_sizes(args[2])
         if len(size) != len(stride):
             raise BadCallError("the numbers of sizes and strides differ")
-        numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
-        storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
+        numel = (
+            1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True))
+            if prod(size)
+            else 0
+        )
+        storage = Storage(
+            f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None
+        )
         self._meta += 1
         return _numeric_tensor(
-            strided_tensor(storage, dtype, size, stride, 0, requires_grad=_flag_or_none(args[3]))
+            strided_tensor(
+                storage, dtype, size, stride, 0, requires_grad=_flag_or_none(args[3])
+            )
         )
 
     def _nested_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 4)
         labels = ("values", "sizes", "strides", "offsets")
-        parts = tuple((label, _plain_tensor(node)) for label, node in zip(labels, args, strict=False))
+        parts = tuple(
+            (label, _plain_tensor(node))
+            for label, node in zip(labels, args, strict=False)
+        )
         for _, part in parts[1:]:
             _refuse_expanded(part, part.dtype)  # torch looks at each row
         _refuse_odd(odd_nested(dict(parts)))
         values, sizes = parts[0][1], parts[1][1]
-        tensor = Composite("nested", values.dtype, sizes.shape[:1], parts, elements=values.numel)
+        tensor = Composite(
+            "nested", values.dtype, sizes.shape[:1], parts, elements=values.numel
+        )
         self._look_at(tensor, call)
         return tensor
 
     def _jagged_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 1)
         fields = _state_attributes(args[0])
-        values, offsets = _plain_tensor(fields.get("values")), _plain_tensor(fields.get("offsets"))
-        lengths = None if fields.get("lengths") is None else _plain_tensor(fields["lengths"])
+        values, offsets = (
+            _plain_tensor(fields.get("values")),
+            _plain_tensor(fields.get("offsets")),
+        )
+        lengths = (
+            None if fields.get("lengths") is None else _plain_tensor(fields["lengths"])
+        )
         ragged = fields.get("_ragged_idx", 1)
         _refuse_odd(odd_jagged(values, offsets, lengths, ragged))
         assert type(ragged) is int
@@ -327,32 +417,49 @@ class Rebuilder:
         if lengths is not None:
             parts.append(("lengths", lengths))
         rows = offsets.numel - 1
-        tensor = Composite("jagged", values.dtype, (rows,), tuple(parts), elements=values.numel)
+        tensor = Composite(
+            "jagged", values.dtype, (rows,), tuple(parts), elements=values.numel
+        )
         self._look_at(tensor, call, values.shape[ragged - 1])
         return tensor
 
     def _look_at(self, tensor: Composite, call: Opaque, length: int = 0) -> None:
-        """Note a number in the parts of a tensor that leads out of it. `length` is the length of the values of a jagged one."""
+        """Note a number in the parts of a tensor that leads out of it. `length` is the
+        length of the values of a jagged one.
+        """
         excess = None if self._bounds is None else self._bounds.excess(tensor, length)
         if excess is not None:
             self.excesses.append(
-                f"{excess}, in the {tensor.layout} tensor at byte {call.offset:,} of the pickle"
+                f"{excess}, in the {tensor.layout} tensor at byte {call.offset:,} of "
+                "the pickle"
             )
 
     def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
         _check_arity(args, 4)
-        dtype, device, requires_grad = _parse_dtype(args[1]), device_text(args[2]), _flag_or_none(args[3])
+        dtype, device, requires_grad = (
+            _parse_dtype(args[1]),
+            device_text(args[2]),
+            _flag_or_none(args[3]),
+        )
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
-            return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
+            return Composite(
+                "strided", dtype, data.shape, (("data", data),), device, requires_grad
+            )
         if data is not None:
             raise BadCallError("its data is not a plain tensor")
         stored = array_of(args[0])
         if stored is None:
             return None
         return Composite(
-            "strided", dtype, _parse_sizes(stored.shape), (), device, requires_grad, detail="numpy"
+            "strided",
+            dtype,
+            _parse_sizes(stored.shape),
+            (),
+            device,
+            requires_grad,
+            detail="numpy",
         )
 
     def _oldest_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef | None:
@@ -363,19 +470,31 @@ class Rebuilder:
             return None
         state = _tuple_state(call)
         if len(call.states) > 1 or len(state) != 4:
-            raise BadCallError("its tensor is changed by a state that is no view of a storage")
+            raise BadCallError(
+                "its tensor is changed by a state that is no view of a storage"
+            )
         storage, offset, size, stride = state
         return _numeric_tensor(_storage_view(storage, size, stride, offset))
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
         data: bytes | Range | None = as_bytes(args[0]) if args else None
-        if args and type(args[0]) is PersistentId and type(args[0].pid) is int:  # bytes that stay in the file
+        if (
+            args and type(args[0]) is PersistentId and type(args[0].pid) is int
+        ):  # bytes that stay in the file
             meaning = args[0].meaning
-            data = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
+            data = (
+                meaning.place
+                if type(meaning) is Storage and type(meaning.place) is Range
+                else None
+            )
         return None if data is None else Nested(self._nested(data))
 
     def _tagged_value(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
-        taken = 2 if type(call.func) is Global and call.func.name == "restore_type_tag" else 1
+        taken = (
+            2
+            if type(call.func) is Global and call.func.name == "restore_type_tag"
+            else 1
+        )
         if call.how != "reduce" or len(args) != taken:
             raise BadCallError(f"it is not called with {taken} arguments")
         if call.states or call.items or call.keys:
@@ -386,13 +505,22 @@ class Rebuilder:
 
 
 _DEEPEST_TYPE = 300
-"""The most brackets of a type: torch calls itself for each, and the process ends at about 5,000."""
+"""The most brackets of a type: torch calls itself for each, and the process ends at
+about 5,000.
+"""
 
 
 def strided_tensor(
-    storage: Storage, dtype: DType, size: Node, stride: Node, offset: Node, requires_grad: bool | None = None
+    storage: Storage,
+    dtype: DType,
+    size: Node,
+    stride: Node,
+    offset: Node,
+    requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A tensor that surely lies within its storage. Sizes, strides and offset are in elements of `dtype`."""
+    """A tensor that surely lies within its storage. Sizes, strides and offset are in
+    elements of `dtype`.
+    """
     shape, steps = _parse_sizes(size), _parse_sizes(stride)
     if len(shape) != len(steps):
         raise BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
@@ -402,11 +530,18 @@ def strided_tensor(
     if ref.numel >= _TOO_MANY:
         raise BadCallError("more than 2^63 elements")
     place = storage.place
-    if place is not None and place.big and _swapped_bits(storage.dtype or UINT8) != _swapped_bits(dtype):
-        raise BadCallError("torch turns the bytes of its big-endian storage in units of another size")
+    if (
+        place is not None
+        and place.big
+        and _swapped_bits(storage.dtype or UINT8) != _swapped_bits(dtype)
+    ):
+        raise BadCallError(
+            "torch turns the bytes of its big-endian storage in units of another size"
+        )
     if ref.extent[1] > storage.nbytes:
         raise BadCallError(
-            f"size {_format_numbers(shape)} with stride {_format_numbers(steps)} at offset {_format_numbers((offset,))} reaches past the "
+            f"size {_format_numbers(shape)} with stride {_format_numbers(steps)} at "
+            f"offset {_format_numbers((offset,))} reaches past the "
             f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
         )
     return ref
@@ -418,10 +553,11 @@ def _swapped_bits(dtype: DType) -> int:
 
 
 def storage_type(node: Node) -> DType | None:
-    """Return the element type of a storage class in a pickle, or None for an untyped one.
+    """Return the element type of a storage class in a pickle, or None for an untyped
+    one.
 
-    Only the class name decides, as in torch, because old files name `torch.cuda.FloatStorage`. Raises
-    UnreadableError.
+    Only the class name decides, as in torch, because old files name
+    `torch.cuda.FloatStorage`. Raises UnreadableError.
     """
     if type(node) is Global:
         if node.name in BY_STORAGE:
@@ -433,7 +569,8 @@ def storage_type(node: Node) -> DType | None:
 
 
 def storage_bytes(dtype: DType | None, numel: Node) -> int:
-    """Bytes of a storage of `numel` elements. An untyped storage counts bytes. Raises UnreadableError.
+    """Bytes of a storage of `numel` elements. An untyped storage counts bytes. Raises
+    UnreadableError.
 
     Classes with less than one byte per element (QUInt4x2Storage) count bytes as well.
     """
@@ -443,9 +580,16 @@ def storage_bytes(dtype: DType | None, numel: Node) -> int:
 
 
 def make_storage(
-    id: str, device: Node, dtype: DType | None, nbytes: int, place: Place | None, crc: int | None = None
+    id: str,
+    device: Node,
+    dtype: DType | None,
+    nbytes: int,
+    place: Place | None,
+    crc: int | None = None,
 ) -> Storage:
-    """A storage with the device tag of the file. Raises UnreadableError when the tag is not a string."""
+    """A storage with the device tag of the file. Raises UnreadableError when the tag is
+    not a string.
+    """
     if not isinstance(device, str) or len(device) > 256:
         raise UnreadableError(f"storage {show(id, 80)}: its device is not a string")
     return Storage(id, str(device), dtype, nbytes, place, crc)
@@ -454,7 +598,10 @@ def make_storage(
 _CONTAINERS = frozenset(
     f"{module}.{name}"
     for modules, names in (
-        (("builtins", "__builtin__"), ("list", "dict", "set", "tuple", "frozenset", "bytearray")),
+        (
+            ("builtins", "__builtin__"),
+            ("list", "dict", "set", "tuple", "frozenset", "bytearray"),
+        ),
         (("collections",), ("OrderedDict", "Counter", "deque", "defaultdict")),
     )
     for module in modules
@@ -462,7 +609,16 @@ _CONTAINERS = frozenset(
 )
 _FILLED_BY_INIT = tuple(
     f".{name}"
-    for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque", "defaultdict")
+    for name in (
+        "list",
+        "dict",
+        "set",
+        "bytearray",
+        "OrderedDict",
+        "Counter",
+        "deque",
+        "defaultdict",
+    )
 )
 _DICTS = (
     "builtins.dict",
@@ -473,7 +629,11 @@ _DICTS = (
 )
 _OF_ITEMS = (".list", ".tuple", ".deque")
 _REPLACED = (
-    *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("list", "bytearray")),
+    *(
+        f"{module}.{name}"
+        for module in ("builtins", "__builtin__")
+        for name in ("list", "bytearray")
+    ),
     "collections.deque",
     ".multiarray._reconstruct",
     ".numeric._frombuffer",
@@ -484,9 +644,10 @@ _REPLACED = (
 def refuse_odd_containers(pickle: Pickle) -> None:
     """Refuse containers that Python makes in another way than they read.
 
-    A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys
-    alone, one of a set has its items in an order that is not in the file, and a deque with a length drops what was
-    there first. One that gets items by their numbers has others than it is given, and so has an array of numpy. No
+    A container that is made without its `__init__` is empty, whatever it is given. A
+    list of a dict has its keys alone, one of a set has its items in an order that is
+    not in the file, and a deque with a length drops what was there first. One that gets
+    items by their numbers has others than it is given, and so has an array of numpy. No
     writer makes one of these. Raises UnreadableError.
     """
     for call in pickle.calls:
@@ -499,7 +660,11 @@ def refuse_odd_containers(pickle: Pickle) -> None:
             where = f"{made} at byte {call.offset:,}"
             raise UnreadableError(f"damaged pickle: {where}: an item of it is replaced")
     names = {name for name in pickle.globals.values() if name.qualified in _CONTAINERS}
-    makers = {name for name in pickle.globals.values() if name.qualified.endswith(".__newobj__")}
+    makers = {
+        name
+        for name in pickle.globals.values()
+        if name.qualified.endswith(".__newobj__")
+    }
     for call in pickle.calls if names else ():
         func, args = call.func, call.args
         is_new = call.how.startswith("newobj")
@@ -511,16 +676,23 @@ def refuse_odd_containers(pickle: Pickle) -> None:
         if is_new and name.endswith(_FILLED_BY_INIT):
             problem = "it is made without the call that fills it"
         elif name.endswith(_OF_ITEMS) and (
-            type(args[0]) is Dict or (type(args[0]) is Opaque and args[0].class_name in _DICTS)
+            type(args[0]) is Dict
+            or (type(args[0]) is Opaque and args[0].class_name in _DICTS)
         ):
             problem = "it takes the keys of a dict, and not its values"
         elif name.endswith(_OF_ITEMS) and _is_set_of_some(args[0]):
             problem = "it is given a set, whose order is another one each time"
         elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:
             items = args[0] if type(args[0]) is list or is_tuple(args[0]) else ()
-            problem = "it is longer than it may be" if len(items) + len(call.items) > args[1] else None
+            problem = (
+                "it is longer than it may be"
+                if len(items) + len(call.items) > args[1]
+                else None
+            )
         if problem is not None:
-            raise UnreadableError(f"damaged pickle: {name} at byte {call.offset:,}: {problem}")
+            raise UnreadableError(
+                f"damaged pickle: {name} at byte {call.offset:,}: {problem}"
+            )
 
 
 def _is_set_of_some(node: Node) -> bool:
@@ -530,7 +702,9 @@ def _is_set_of_some(node: Node) -> bool:
     if node.class_name.rpartition(".")[2] not in ("set", "frozenset"):
         return False
     given = node.args[0] if node.args else []
-    return not (type(given) is list or is_tuple(given)) or len(given) + len(node.items) > 1
+    return (
+        not (type(given) is list or is_tuple(given)) or len(given) + len(node.items) > 1
+    )
 
 
 class BadCallError(Exception):
@@ -550,7 +724,9 @@ def _storage_view(
     dtype: DType | None = None,
     requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A tensor over the storage that `node` names. It has the type of the storage unless `dtype` is given."""
+    """A tensor over the storage that `node` names. It has the type of the storage
+    unless `dtype` is given.
+    """
     node = inside(node)
     if type(node) is not PersistentId or type(node.meaning) is not Storage:
         raise BadCallError("its first argument is not a storage")
@@ -558,7 +734,9 @@ def _storage_view(
     if node.shift and type(offset) is int:
         offset += node.shift
     # As in torch, a tensor without a dtype over an untyped storage holds bytes.
-    return strided_tensor(storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad)
+    return strided_tensor(
+        storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad
+    )
 
 
 def _parse_dtype(node: Node) -> DType:
@@ -584,29 +762,52 @@ def _parse_sizes(node: Node) -> tuple[int, ...]:
     )  # every tensor comes here twice, so its numbers are not checked again
 
 
-def _with_flags(tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None) -> Tensor:
+def _with_flags(
+    tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None
+) -> Tensor:
     if isinstance(tensor, TensorRef):
-        return tensor._replace(is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
-    return replace(tensor, is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
+        return tensor._replace(
+            is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad
+        )
+    return replace(
+        tensor,
+        is_parameter=is_parameter,
+        is_buffer=is_buffer,
+        requires_grad=requires_grad,
+    )
 
 
 def _flag_or_none(node: Node) -> bool | None:
     return node if type(node) is bool else None
 
 
-def _flagged_view(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> TensorRef:
-    ref = _storage_view(args[0], args[2], args[3], args[1], dtype, _flag_or_none(args[4]))
+def _flagged_view(
+    args: tuple[Node, ...], dtype: DType | None, flags: Node
+) -> TensorRef:
+    ref = _storage_view(
+        args[0], args[2], args[3], args[1], dtype, _flag_or_none(args[4])
+    )
     if flags is not None:
         bits = _state_attributes(flags)
-        is_usual = type(flags) is Dict and len(bits) == len(flags.keys) and set(bits) <= {"conj", "neg"}
-        if not is_usual or not all(bit is True for bit in bits.values()):  # torch takes False for True
-            raise BadCallError("its metadata is not a dict of the flags conj and neg, each True")
+        is_usual = (
+            type(flags) is Dict
+            and len(bits) == len(flags.keys)
+            and set(bits) <= {"conj", "neg"}
+        )
+        if not is_usual or not all(
+            bit is True for bit in bits.values()
+        ):  # torch takes False for True
+            raise BadCallError(
+                "its metadata is not a dict of the flags conj and neg, each True"
+            )
         ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
     return _numeric_tensor(ref)
 
 
 def _numeric_tensor(ref: TensorRef) -> TensorRef:
-    """Return a tensor of numbers. Raises BadCallError for one of codes, which has no scale: torch looks for it at address 0."""
+    """Return a tensor of numbers. Raises BadCallError for one of codes, which has no
+    scale: torch looks for it at address 0.
+    """
     if ref.dtype.kind == "quantized":
         raise BadCallError(f"its {ref.dtype.name} tensor has no scale")
     return ref
@@ -628,7 +829,11 @@ def _plain_tensor(node: Node) -> TensorRef:
 
 def _layout(node: Node) -> str:
     name: Node = None
-    if type(node) is Opaque and node.class_name == "torch.serialization._get_layout" and node.args:
+    if (
+        type(node) is Opaque
+        and node.class_name == "torch.serialization._get_layout"
+        and node.args
+    ):
         name = node.args[0]
     elif type(node) is Global:
         name = node.qualified
@@ -659,9 +864,11 @@ def _tuple_state(call: Opaque) -> tuple[Node, ...]:
 
 
 def _state_attributes(state: Node) -> dict[str, Node]:
-    """The attributes in a state: a dict, or a pair of the instance's dict and its slots.
+    """The attributes in a state: a dict, or a pair of the instance's dict and its
+    slots.
 
-    Raises BadCallError for a name that a call makes, such as a scalar of numpy, which is equal to the text that it holds.
+    Raises BadCallError for a name that a call makes, such as a scalar of numpy, which
+    is equal to the text that it holds.
     """
     attributes: dict[str, Node] = {}
     for part in state if type(state) is tuple else (state,):
@@ -677,17 +884,22 @@ def _state_attributes(state: Node) -> dict[str, Node]:
 
 
 def _refuse_odd_state(state: Node) -> None:
-    """Refuse the state of a tensor that torch reads as a dict, though a call makes it. Raises BadCallError.
+    """Refuse the state of a tensor that torch reads as a dict, though a call makes it.
+    Raises BadCallError.
 
     torch writes a dict, or a pair of them, and asks whatever it gets for its items.
     """
     for part in state if type(state) is tuple else (state,):
         if type(part) is Opaque and tensor_of(part) is None:
-            raise BadCallError(f"its state is made by a call of {show(part.class_name, 80)}")
+            raise BadCallError(
+                f"its state is made by a call of {show(part.class_name, 80)}"
+            )
 
 
 def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
-    """Refuse a tensor of which torch makes far more elements than its storage has. Raises BadCallError."""
+    """Refuse a tensor of which torch makes far more elements than its storage has.
+    Raises BadCallError.
+    """
     if tensor.numel * dtype.bits > 64 * max(tensor.storage.nbytes, 16):
         raise BadCallError("its tensor has more elements than its storage")
 
@@ -698,7 +910,9 @@ def _refuse_odd(problem: str | None) -> None:
 
 
 def _is_of_scheme(node: Node) -> bool:
-    """Tell whether a node can say how a tensor is quantized: torch shows, or makes tensors of, whatever is there."""
+    """Tell whether a node can say how a tensor is quantized: torch shows, or makes
+    tensors of, whatever is there.
+    """
     is_number = type(node) is float or (type(node) is int and node.bit_length() < 64)
     return (
         is_number or type(node) is list or tensor_of(node) is not None
@@ -715,9 +929,14 @@ _OF_VALUES = (
     "torch.tensor.Tensor",
     "torch.autograd.variable.Variable",
     *(f"torch.nn.parameter.{name}" for name in ("Parameter", "Buffer")),
-    *(f"torch.nn.parameter.{name}" for name in ("UninitializedParameter", "UninitializedBuffer")),
+    *(
+        f"torch.nn.parameter.{name}"
+        for name in ("UninitializedParameter", "UninitializedBuffer")
+    ),
 )
-"""Classes of torch whose tensors hold their own values, and may have other tensors as attributes."""
+"""Classes of torch whose tensors hold their own values, and may have other tensors as
+attributes.
+"""
 
 
 def _is_of_torch(subclass: Node) -> bool:
@@ -725,7 +944,9 @@ def _is_of_torch(subclass: Node) -> bool:
 
 
 def _is_made_of_others(subclass: Node, attributes: Mapping[str, Node]) -> bool:
-    """Tell whether a tensor of a class of torch shows the values of the tensors inside it."""
+    """Tell whether a tensor of a class of torch shows the values of the tensors inside
+    it.
+    """
     if type(subclass) is not Global or not _is_of_torch(subclass):
         return False
     has_tensors = any(tensor_of(node) is not None for node in attributes.values())
@@ -733,10 +954,11 @@ def _is_made_of_others(subclass: Node, attributes: Mapping[str, Node]) -> bool:
 
 
 def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
-    """Refuse a state that sets a property: `data` puts other values in place, `real` writes into a storage.
+    """Refuse a state that sets a property: `data` puts other values in place, `real`
+    writes into a storage.
 
-    A method that is hidden changes no value. bitsandbytes writes the tensor itself as `data`, which changes nothing.
-    Raises BadCallError.
+    A method that is hidden changes no value. bitsandbytes writes the tensor itself as
+    `data`, which changes nothing. Raises BadCallError.
     """
     for name, value in attributes.items():
         if name not in TENSOR_PROPERTIES and name != "__class__":
@@ -745,11 +967,17 @@ def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
             continue
         if name == "data" and _is_same_view(tensor, tensor_of(value)):
             continue
-        raise BadCallError(f"its state sets {name}, so that torch loads other values than the file shows")
+        raise BadCallError(
+            f"its state sets {name}, so that torch loads other values than the file "
+            "shows"
+        )
 
 
-def _refuse_other_parts(fields: Mapping[str, Node], attributes: Mapping[str, Node]) -> None:
-    """Refuse a state that puts other parts into a jagged tensor than it was made of. Raises BadCallError.
+def _refuse_other_parts(
+    fields: Mapping[str, Node], attributes: Mapping[str, Node]
+) -> None:
+    """Refuse a state that puts other parts into a jagged tensor than it was made of.
+    Raises BadCallError.
 
     torch writes the same parts twice, and no sizes and strides.
     """
@@ -768,8 +996,13 @@ def _refuse_other_parts(fields: Mapping[str, Node], attributes: Mapping[str, Nod
 def _is_same_view(tensor: Tensor, other: Tensor | None) -> bool:
     if not isinstance(tensor, TensorRef) or not isinstance(other, TensorRef):
         return False
-    views = [(ref.storage, ref.dtype, ref.shape, ref.stride, ref.offset) for ref in (tensor, other)]
-    return views[0] == views[1] and not (other.conj or other.neg or tensor.conj or tensor.neg)
+    views = [
+        (ref.storage, ref.dtype, ref.shape, ref.stride, ref.offset)
+        for ref in (tensor, other)
+    ]
+    return views[0] == views[1] and not (
+        other.conj or other.neg or tensor.conj or tensor.neg
+    )
 
 
 def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], ...]:
@@ -784,19 +1017,27 @@ def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], 
 
 
 def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Composite:
-    """A ShardedTensor with the shards that its file holds, by where they begin in the tensor of all ranks.
+    """A ShardedTensor with the shards that its file holds, by where they begin in the
+    tensor of all ranks.
 
-    State: (local shards, metadata, process group, spec, flag), torch/distributed/_shard/sharded_tensor/api.py.
+    State: (local shards, metadata, process group, spec, flag),
+    torch/distributed/_shard/sharded_tensor/api.py.
     """
     shards = state[0] if is_tuple(state) and state else None
     parts: list[tuple[str, TensorRef]] = []
     begins: list[tuple[int, ...]] = []
     places: list[str] = []
     for shard in shards if type(shards) is list else ():
-        fields = _state_attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
+        fields = (
+            _state_attributes(shard.states[0])
+            if type(shard) is Opaque and shard.states
+            else {}
+        )
         metadata = fields.get("metadata")
         shard_fields = (
-            _state_attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
+            _state_attributes(metadata.states[0])
+            if type(metadata) is Opaque and metadata.states
+            else {}
         )
         tensor = tensor_of(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not shard_fields:
@@ -805,23 +1046,38 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
             _parse_sizes(shard_fields.get("shard_offsets")),
             _parse_sizes(shard_fields.get("shard_sizes")),
         )
-        if sizes != tensor.shape or len(offsets) != len(whole.shape) or len(sizes) != len(whole.shape):
+        if (
+            sizes != tensor.shape
+            or len(offsets) != len(whole.shape)
+            or len(sizes) != len(whole.shape)
+        ):
             raise BadCallError("the size of a shard is not that of its tensor")
         ends = [first + size for first, size in zip(offsets, sizes, strict=True)]
         if any(end > size for end, size in zip(ends, whole.shape, strict=True)):
             raise BadCallError(
-                f"a shard at {_format_numbers(offsets)} of size {_format_numbers(sizes)} lies outside of its tensor"
+                f"a shard at {_format_numbers(offsets)} of size "
+                f"{_format_numbers(sizes)} lies outside of its tensor"
             )
         label = "_".join(["shard", *map(str, offsets)])
         if any(label == other for other, _ in parts):
             raise BadCallError("two shards begin at one place")
         parts.append((label, tensor))
         begins.append(offsets)
-        places.append(", ".join(f"{first}:{end}" for first, end in zip(offsets, ends, strict=True)))
-    detail = f"{whole.detail} {' '.join(f'[{place}]' for place in places[:2]) or 'without a shard'}"
+        places.append(
+            ", ".join(
+                f"{first}:{end}" for first, end in zip(offsets, ends, strict=True)
+            )
+        )
+    detail = (
+        f"{whole.detail} "
+        f"{' '.join(f'[{place}]' for place in places[:2]) or 'without a shard'}"
+    )
     if len(places) > 2:
         detail += f" and {len(places) - 2} more"
-    from ckpt.pickle.sharded import LISTED, placed  # here: only ShardedTensors pay for it
+    from ckpt.pickle.sharded import (
+        LISTED,
+        placed,
+    )  # here: only ShardedTensors pay for it
 
     placement = placed(whole, tuple(begins), state)
     if placement is not None and budget is not None:  # many tensors may name one list
@@ -829,15 +1085,22 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     if placement is not None and placement.rank is not None and parts:
         detail += f" of rank {placement.rank}"
     held = sum(part.numel for _, part in parts)
-    return replace(whole, parts=tuple(parts), elements=held, detail=detail, shards=placement)
+    return replace(
+        whole, parts=tuple(parts), elements=held, detail=detail, shards=placement
+    )
 
 
 def _format_numbers(numbers: tuple[int, ...]) -> str:
-    shown = [f"{n}" if n.bit_length() < 80 else f"(int of {n.bit_length()} bits)" for n in numbers[:8]]
+    shown = [
+        f"{n}" if n.bit_length() < 80 else f"(int of {n.bit_length()} bits)"
+        for n in numbers[:8]
+    ]
     return f"[{', '.join(shown)}{', …' if len(numbers) > 8 else ''}]"
 
 
-_Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | Tagged | None]
+_Builder = Callable[
+    [Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | Tagged | None
+]
 
 _BUILDERS: dict[str, _Builder] = {
     "torch._utils._rebuild_tensor": Rebuilder._tensor,
@@ -881,6 +1144,8 @@ _FINISHED = frozenset(
     if name.startswith(("torch._utils._rebuild_", "torch._tensor.", "torch.tensor."))
     and not name.endswith("_wrapper_subclass")
 )
-"""Builders of tensors that torch never gives a state. One would put another view, or nothing, in place of the tensor."""
+"""Builders of tensors that torch never gives a state. One would put another view, or
+nothing, in place of the tensor.
+"""
 REBUILD_CALLS = frozenset(_BUILDERS)
 """The dotted names whose calls stand for tensors."""

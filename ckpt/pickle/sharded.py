@@ -1,9 +1,11 @@
-"""Tensors of which a file holds one rank's part: DTensors, whose placements say where it lies, and ShardedTensors, which list
-all shards.
+"""Tensors of which a file holds one rank's part: DTensors, whose placements say where
+it lies, and ShardedTensors, which list all shards.
 
-The state of a ShardedTensor is (local shards, metadata, process group, spec, flag). Sources: torch/distributed/tensor/_api.py,
-_dtensor_spec.py, placement_types.py, torch/distributed/device_mesh.py of torch 2.1 to 2.13;
-torch/distributed/_shard/sharded_tensor/api.py, metadata.py and torch/distributed/_shard/metadata.py of torch 2.0 to 2.13.
+The state of a ShardedTensor is (local shards, metadata, process group, spec, flag).
+Sources: torch/distributed/tensor/_api.py, _dtensor_spec.py, placement_types.py,
+torch/distributed/device_mesh.py of torch 2.1 to 2.13;
+torch/distributed/_shard/sharded_tensor/api.py, metadata.py and
+torch/distributed/_shard/metadata.py of torch 2.0 to 2.13.
 """
 
 from __future__ import annotations
@@ -14,11 +16,21 @@ from math import prod
 from ckpt.model.dtypes import DType
 from ckpt.model.nodes import Dict, Global, Node, Opaque, is_tuple, tensor_of
 from ckpt.model.rows import NamedTuple, replace
-from ckpt.model.tensors import DIMENSIONS, Composite, Piece, Placement, Shard, Shards, TensorRef
+from ckpt.model.tensors import (
+    DIMENSIONS,
+    Composite,
+    Piece,
+    Placement,
+    Shard,
+    Shards,
+    TensorRef,
+)
 
 
 def fields_of(node: Node) -> dict[str, Node]:
-    """The attributes of an object: from a dict, or from the pair of a dict and of what its slots hold."""
+    """The attributes of an object: from a dict, or from the pair of a dict and of what
+    its slots hold.
+    """
     fields: dict[str, Node] = {}
     for state in node.states if type(node) is Opaque else ():
         for part in state if is_tuple(state) else (state,):
@@ -37,7 +49,9 @@ def whole_numbers(node: Node, most: int) -> tuple[int, ...] | None:
         node = node.args[0]
     if not (is_tuple(node) or type(node) is list) or len(node) > most:
         return None
-    items = tuple(number for number in node if type(number) is int and 0 <= number < 2**63)
+    items = tuple(
+        number for number in node if type(number) is int and 0 <= number < 2**63
+    )
     return items if len(items) == len(node) else None
 
 
@@ -46,12 +60,19 @@ DTENSORS = frozenset(
     for module in ("tensor", "tensor._api", "_tensor", "_tensor.api", "_tensor._api")
 )
 _MOST = 2**20
-"""Ranks of a run, shards of a tensor, and chunks of a strided shard: there are never more."""
-_MODULES = ("torch.distributed.tensor.placement_types", "torch.distributed._tensor.placement_types")
+"""Ranks of a run, shards of a tensor, and chunks of a strided shard: there are never
+more.
+"""
+_MODULES = (
+    "torch.distributed.tensor.placement_types",
+    "torch.distributed._tensor.placement_types",
+)
 
 
 class Mesh(NamedTuple):
-    """A mesh of ranks: how many in each dimension, and where in it the rank that wrote the file is."""
+    """A mesh of ranks: how many in each dimension, and where in it the rank that wrote
+    the file is.
+    """
 
     shape: tuple[int, ...]
     rank: int | None
@@ -59,7 +80,9 @@ class Mesh(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> Composite:
+def as_piece(
+    tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]
+) -> Composite:
     """A DTensor with its piece; as it is where its spec is not one that torch writes.
 
     `meshes` keeps what was read before: all tensors of a file share a few.
@@ -75,12 +98,16 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
     if mesh is None or rows is None or len(rows) != len(mesh.shape):
         return tensor
     placements = tuple(
-        placement for row in rows if (placement := _parse_placement(row, len(tensor.shape))) is not None
+        placement
+        for row in rows
+        if (placement := _parse_placement(row, len(tensor.shape))) is not None
     )
     if len(placements) != len(rows):
         return tensor
     in_order = _is_in_order(fields.get("shard_order"))
-    piece = Piece(mesh.shape, placements, mesh.rank, mesh.coordinate, mesh.ranks, in_order)
+    piece = Piece(
+        mesh.shape, placements, mesh.rank, mesh.coordinate, mesh.ranks, in_order
+    )
     return replace(tensor, piece=piece, elements=tensor.parts[0][1].numel)
 
 
@@ -101,7 +128,12 @@ def _parse_mesh(mesh: dict[str, Node]) -> Mesh | None:
         or any(index >= size for index, size in zip(coordinate, shape, strict=True))
     ):
         return None
-    return Mesh(shape, rank if type(rank) is int and 0 <= rank < _MOST else None, coordinate, ranks)
+    return Mesh(
+        shape,
+        rank if type(rank) is int and 0 <= rank < _MOST else None,
+        coordinate,
+        ranks,
+    )
 
 
 def _mesh_shape(mesh: dict[str, Node]) -> tuple[int, ...] | None:
@@ -125,7 +157,11 @@ def _mesh_shape(mesh: dict[str, Node]) -> tuple[int, ...] | None:
 
 
 def _parse_placement(node: Node, dimensions: int) -> Placement | None:
-    if type(node) is not Opaque or type(node.func) is not Global or node.func.module not in _MODULES:
+    if (
+        type(node) is not Opaque
+        or type(node.func) is not Global
+        or node.func.module not in _MODULES
+    ):
         return None
     name = node.func.name
     if name in ("Partial", "_Partial"):
@@ -144,7 +180,9 @@ def _parse_placement(node: Node, dimensions: int) -> Placement | None:
 
 
 def _is_in_order(node: Node) -> bool:
-    """Tell whether the dimensions of the mesh cut each dimension in order, from the first to the last."""
+    """Tell whether the dimensions of the mesh cut each dimension in order, from the
+    first to the last.
+    """
     if node is None:
         return True
     rows = _few_items(node)
@@ -160,32 +198,46 @@ def _is_in_order(node: Node) -> bool:
 
 def _few_items(node: Node) -> Sequence[Node] | None:
     """Return the items of a tuple or a list of a few, or None."""
-    items: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
+    items: Sequence[Node] | None = (
+        node if is_tuple(node) else node if type(node) is list else None
+    )
     return items if items is not None and len(items) <= DIMENSIONS else None
 
 
 SHARDED = frozenset(
     f"torch.distributed.{module}.ShardedTensor"
-    for module in ("_shard.sharded_tensor.api", "_sharded_tensor.api", "_shard.sharded_tensor")
+    for module in (
+        "_shard.sharded_tensor.api",
+        "_sharded_tensor.api",
+        "_shard.sharded_tensor",
+    )
 )
 LISTED = 400
 """Bytes of memory of one shard in the list of all."""
 
 
 def is_sharded(tensor: Composite) -> bool:
-    """Tell whether a tensor is the ShardedTensor of a rank, also one whose place is not recorded."""
+    """Tell whether a tensor is the ShardedTensor of a rank, also one whose place is not
+    recorded.
+    """
     return (tensor.detail or "").partition(" ")[0] in SHARDED
 
 
 def is_flat(key: object, tensor: object) -> bool:
-    """Tell whether a key holds the parameter into which FSDP 1 flattens a module (LOCAL_STATE_DICT)."""
+    """Tell whether a key holds the parameter into which FSDP 1 flattens a module
+    (LOCAL_STATE_DICT).
+    """
     if key not in ("flat_param", "_flat_param") or not isinstance(tensor, Composite):
         return False
     return is_sharded(tensor) and len(tensor.shape) == 1
 
 
-def placed(whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node) -> Shards | None:
-    """Return the place of the shards that begin at `begins`, or None when torch writes no such metadata."""
+def placed(
+    whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node
+) -> Shards | None:
+    """Return the place of the shards that begin at `begins`, or None when torch writes
+    no such metadata.
+    """
     rows = state if is_tuple(state) else ()
     if len(rows) < 3:
         return None
@@ -213,11 +265,24 @@ def _parse_shard_list(rows: Node, shape: tuple[int, ...]) -> tuple[Shard, ...] |
         fields = fields_of(row)
         offsets = whole_numbers(fields.get("shard_offsets"), DIMENSIONS)
         sizes = whole_numbers(fields.get("shard_sizes"), DIMENSIONS)
-        if offsets is None or sizes is None or not len(offsets) == len(sizes) == len(shape):
+        if (
+            offsets is None
+            or sizes is None
+            or not len(offsets) == len(sizes) == len(shape)
+        ):
             return None
-        if any(first + size > most for first, size, most in zip(offsets, sizes, shape, strict=True)):
+        if any(
+            first + size > most
+            for first, size, most in zip(offsets, sizes, shape, strict=True)
+        ):
             return None
-        shards.append(Shard(offsets, sizes, _parse_count(fields_of(fields.get("placement")).get("_rank"))))
+        shards.append(
+            Shard(
+                offsets,
+                sizes,
+                _parse_count(fields_of(fields.get("placement")).get("_rank")),
+            )
+        )
     return tuple(shards)
 
 
@@ -231,7 +296,9 @@ def _is_dtype(properties: Node, dtype: DType) -> bool:
 
 
 def _is_below(first: int | None, second: int | None) -> bool:
-    """Tell whether one number is below another. A number that is not recorded contradicts nothing."""
+    """Tell whether one number is below another. A number that is not recorded
+    contradicts nothing.
+    """
     return first is None or second is None or first < second
 
 

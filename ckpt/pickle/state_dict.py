@@ -1,4 +1,6 @@
-"""The state dict of a pickled module: what `state_dict()` of the live module would give."""
+"""The state dict of a pickled module: what `state_dict()` of the live module would
+give.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from ckpt.model.rows import replace
 from ckpt.model.tensors import Composite, TensorRef, is_same_view
 from ckpt.pickle.calls import ordered_dict
 from ckpt.tree.find import module_steps
-from ckpt.tree.quantized import number_tensor, packed_parameters, state_version, unpack_parameters
+from ckpt.tree.quantized import (
+    number_tensor,
+    packed_parameters,
+    state_version,
+    unpack_parameters,
+)
 from ckpt.tree.view import View, look
 
 _DEPTH = 200
@@ -18,10 +25,12 @@ _LOOKS = 3
 
 
 def state_dict(view: View) -> Opaque:
-    """The state dict of a pickled module: an OrderedDict of what `state_dict()` would give.
+    """The state dict of a pickled module: an OrderedDict of what `state_dict()` would
+    give.
 
-    Packed parameters of quantized modules come as their content. What Python code keeps on a tensor and holds
-    tensors itself (the scales of bitsandbytes) follows the tensor: `weight.SCB`.
+    Packed parameters of quantized modules come as their content. What Python code keeps
+    on a tensor and holds tensors itself (the scales of bitsandbytes) follows the
+    tensor: `weight.SCB`.
     """
     state = ordered_dict()
     versions = ordered_dict()
@@ -47,7 +56,10 @@ def state_dict(view: View) -> Opaque:
             todo.append(iter(list(module_steps(inner, (), "", None))))
         elif inner.kind == "tensor":
             kept = tensor_attributes(node)
-            state.set([full, *(f"{full}.{key}" for key in kept)], [_detach_parameter(node), *kept.values()])
+            state.set(
+                [full, *(f"{full}.{key}" for key in kept)],
+                [_detach_parameter(node), *kept.values()],
+            )
     if versions.keys:
         attributes = Dict()
         attributes.set(["_metadata"], [versions])
@@ -56,7 +68,9 @@ def state_dict(view: View) -> Opaque:
 
 
 def _note_version(versions: Opaque, name: str, view: View) -> None:
-    """Note the version of a quantized module: without it, load_state_dict expects what torch 1.0 to 1.4 saved."""
+    """Note the version of a quantized module: without it, load_state_dict expects what
+    torch 1.0 to 1.4 saved.
+    """
     version = state_version(view.type)
     if version is not None:
         fields = Dict()
@@ -68,11 +82,16 @@ def _saved_value(name: str, node: Node) -> Node:
     inside = packed_parameters(node)
     if inside is not None:
         return unpack_parameters(name, inside[1])
-    return number_tensor(node) if name in ("scale", "zero_point") else _detach_parameter(node)
+    return (
+        number_tensor(node)
+        if name in ("scale", "zero_point")
+        else _detach_parameter(node)
+    )
 
 
 def tensor_attributes(node: Node) -> dict[str, Node]:
-    """Return the attributes that Python code keeps on a Parameter, without modules and the data itself.
+    """Return the attributes that Python code keeps on a Parameter, without modules and
+    the data itself.
 
     They are empty when none of them holds a tensor.
     """
@@ -91,7 +110,9 @@ def tensor_attributes(node: Node) -> dict[str, Node]:
                     ):
                         attributes[str(key)] = value
         node = node.args[0]
-    kept = {key: value for key, value in attributes.items() if look(value).kind != "module"}
+    kept = {
+        key: value for key, value in attributes.items() if look(value).kind != "module"
+    }
     return kept if any(_holds_tensor(value, _LOOKS) for value in kept.values()) else {}
 
 
@@ -106,7 +127,9 @@ def _holds_tensor(node: Node, depth: int) -> bool:
 
 def _is_parameter(node: Node) -> bool:
     return (
-        type(node) is Opaque and type(node.func) is Global and node.func.name.startswith("_rebuild_parameter")
+        type(node) is Opaque
+        and type(node.func) is Global
+        and node.func.name.startswith("_rebuild_parameter")
     )
 
 
@@ -118,7 +141,11 @@ def _detach_parameter(node: Node) -> Node:
     return node
 
 
-_REQUIRES_GRAD = {"_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 4, "_rebuild_qtensor": 5}
+_REQUIRES_GRAD = {
+    "_rebuild_tensor_v2": 4,
+    "_rebuild_tensor_v3": 4,
+    "_rebuild_qtensor": 5,
+}
 
 
 def without_gradient(node: Node) -> Node:
@@ -128,20 +155,32 @@ def without_gradient(node: Node) -> Node:
     if type(node) is not Opaque or type(node.func) is not Global:
         return node
     index = _REQUIRES_GRAD.get(node.func.name)
-    if index is None or len(node.args) <= index or not isinstance(node.meaning, (TensorRef, Composite)):
+    if (
+        index is None
+        or len(node.args) <= index
+        or not isinstance(node.meaning, (TensorRef, Composite))
+    ):
         return node
     call = Opaque(
-        node.how, node.func, (*node.args[:index], False, *node.args[index + 1 :]), None, node.offset
+        node.how,
+        node.func,
+        (*node.args[:index], False, *node.args[index + 1 :]),
+        None,
+        node.offset,
     )
     ref = node.meaning
     call.meaning = (
-        ref._replace(requires_grad=False) if isinstance(ref, TensorRef) else replace(ref, requires_grad=False)
+        ref._replace(requires_grad=False)
+        if isinstance(ref, TensorRef)
+        else replace(ref, requires_grad=False)
     )
     return call
 
 
 def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Node:
-    """A state dict without the tensors of these names. What is beside tensors stays; dicts that become empty go."""
+    """A state dict without the tensors of these names. What is beside tensors stays;
+    dicts that become empty go.
+    """
     view = look(node)
     state: Dict | Opaque = Dict()
     if type(node) is Opaque:

@@ -1,1 +1,3 @@
-"""The common parts of all commands, and the objects of `import ckpt`: options, output, text."""
+"""The common parts of all commands, and the objects of `import ckpt`: options, output,
+text.
+"""

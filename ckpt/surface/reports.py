@@ -1,7 +1,9 @@
-"""The abilities that all reports share: as HTML for a notebook, as a JSON document, as bytes that hold no file.
+"""The abilities that all reports share: as HTML for a notebook, as a JSON document, as
+bytes that hold no file.
 
-A `Source` pickles as its address, because a task in another process reads the file. A report has been read, so here each
-source becomes a `Closed` one: unpickling opens nothing, and works when the file is gone.
+A `Source` pickles as its address, because a task in another process reads the file. A
+report has been read, so here each source becomes a `Closed` one: unpickling opens
+nothing, and works when the file is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ Report = TypeVar("Report")
 
 
 def shown_as_html(module: str, function: str) -> Callable[[type[Report]], type[Report]]:
-    """Give a class of reports the HTML that notebooks show: what a function makes of a report, in the room of its command."""
+    """Give a class of reports the HTML that notebooks show: what a function makes of a
+    report, in the room of its command.
+    """
 
     def _repr_html_(self: Report) -> str:
         # Named as text: only a notebook loads what it shows.
@@ -39,7 +43,9 @@ def shown_as_html(module: str, function: str) -> Callable[[type[Report]], type[R
 
 
 def document_head(schema: str, version: int) -> dict[str, Json]:
-    """Return the first fields of a JSON document: the name and the version of its schema, and the version of ckpt."""
+    """Return the first fields of a JSON document: the name and the version of its
+    schema, and the version of ckpt.
+    """
     from ckpt import __version__
 
     return {"schema": {"name": schema, "version": version}, "ckpt": __version__}
@@ -53,7 +59,9 @@ _DEEP = (Dict, Opaque, Set)
 
 
 class Closed(BaseSource):
-    """The source of a report that was unpickled: its name and its size, and no bytes."""
+    """The source of a report that was unpickled: its name and its size, and no
+    bytes.
+    """
 
     def __init__(self, name: str, size: int) -> None:
         self.name = name
@@ -67,17 +75,23 @@ class Closed(BaseSource):
 
     def _closed_error(self) -> NotOpenedError:
         # Memory has no path: `about` adds the path of the checkpoint.
-        return NotOpenedError(_CLOSED, path=None if self.name == BaseSource.name else self.name)
+        return NotOpenedError(
+            _CLOSED, path=None if self.name == BaseSource.name else self.name
+        )
 
 
 def _closed_boxes() -> NoReturn:
     raise NotOpenedError(_CLOSED)
 
 
-def reduce_report(path: str, make: Callable[..., object], *parts: object) -> tuple[object, ...]:
-    """Return what `__reduce__` of a report returns: `make(*parts)` gives it again, without its files.
+def reduce_report(
+    path: str, make: Callable[..., object], *parts: object
+) -> tuple[object, ...]:
+    """Return what `__reduce__` of a report returns: `make(*parts)` gives it again,
+    without its files.
 
-    What the parts share is shared again. Raises CkptError where they are nested too deep.
+    What the parts share is shared again. Raises CkptError where they are nested too
+    deep.
     """
     from io import BytesIO
     from pickle import Pickler  # here: no command pickles a report
@@ -89,7 +103,9 @@ def reduce_report(path: str, make: Callable[..., object], *parts: object) -> tup
         with _no_collector():
             pickler.dump(parts)
     except RecursionError:
-        raise CkptError("the checkpoint is nested too deep to pickle a report on it", path=path) from None
+        raise CkptError(
+            "the checkpoint is nested too deep to pickle a report on it", path=path
+        ) from None
     return _unpickle_report, (make, data.getvalue())
 
 
@@ -102,7 +118,9 @@ def _unpickle_report(make: Callable[..., object], data: bytes) -> object:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Keep the collector away for the block: a million rows have no garbage, and it would triple the time."""
+    """Keep the collector away for the block: a million rows have no garbage, and it
+    would triple the time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -112,7 +130,7 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-# --- how each class pickles -------------------------------------------------------------------------------------------
+# --- how each class pickles -----------------------------------------------------------
 
 _Reduced: TypeAlias = str | tuple[Any, ...]
 _Reducer: TypeAlias = Callable[..., _Reduced]
@@ -133,7 +151,9 @@ def _reducer_of(kind: Any) -> _Reducer:
         return _reduce_name
     if issubclass(kind, (Column, Chain)):
         return _reduce_rows
-    if issubclass(kind, tuple):  # a row, whose class may have a `__reduce__` that comes here
+    if issubclass(
+        kind, tuple
+    ):  # a row, whose class may have a `__reduce__` that comes here
         return _reduce_row
     if hasattr(kind, "read_many"):
         return _reduce_source
@@ -155,7 +175,9 @@ def _reduce_usual(thing: object) -> _Reduced:
 
 
 def _reduce_rows(rows: Iterable[object]) -> _Reduced:
-    """A list of the rows that a column or a chain holds or can make: what makes them is a closure over the file."""
+    """A list of the rows that a column or a chain holds or can make: what makes them is
+    a closure over the file.
+    """
     return list, (), None, iter(rows)
 
 
@@ -186,7 +208,9 @@ def _reduce_boxes(place: _Cut) -> _Reduced:
 
 
 class _Slots:
-    """Reduces objects to the values of their slots, without a dict of them: the tree may be deep."""
+    """Reduces objects to the values of their slots, without a dict of them: the tree
+    may be deep.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names

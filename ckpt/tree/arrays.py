@@ -1,4 +1,6 @@
-"""Numpy arrays in a pickle, without numpy: shape, dtype and raw bytes, as `ndarray.__reduce__` lays them out."""
+"""Numpy arrays in a pickle, without numpy: shape, dtype and raw bytes, as
+`ndarray.__reduce__` lays them out.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from ckpt.model.rows import NamedTuple
 
 
 class NumpyDType(NamedTuple):
-    """A numpy dtype as its pickle names it: `code` like `f4`, `order` one of `<`, `>`, `|`.
+    """A numpy dtype as its pickle names it: `code` like `f4`, `order` one of `<`, `>`,
+    `|`.
 
-    `unit` is what a time counts (`D`, `25ns`), empty for anything else. A time decodes as its number of units.
+    `unit` is what a time counts (`D`, `25ns`), empty for anything else. A time decodes
+    as its number of units.
     """
 
     code: str
@@ -52,7 +56,9 @@ class NumpyDType(NamedTuple):
         if self.code in formats:
             return list(struct.unpack_from(f"{order}{count}{formats[self.code]}", data))
         if self.code in ("c8", "c16"):
-            flat = struct.unpack_from(f"{order}{2 * count}{'f' if self.code == 'c8' else 'd'}", data)
+            flat = struct.unpack_from(
+                f"{order}{2 * count}{'f' if self.code == 'c8' else 'd'}", data
+            )
             return [
                 f"({re!r}{'+' if im >= 0 else ''}{im!r}j)"
                 for re, im in zip(flat[::2], flat[1::2], strict=True)
@@ -62,7 +68,9 @@ class NumpyDType(NamedTuple):
             # By hand, because a codec by name would import a module.
             codes = [struct.unpack(f"{order}{size // 4}I", piece) for piece in pieces]
             return [
-                "".join(chr(code) if code < 0x110000 else "\ufffd" for code in row).rstrip("\0")
+                "".join(
+                    chr(code) if code < 0x110000 else "\ufffd" for code in row
+                ).rstrip("\0")
                 for row in codes
             ]
         if self.code[:1] == "S":
@@ -71,7 +79,9 @@ class NumpyDType(NamedTuple):
 
 
 class NumpyArray(NamedTuple):
-    """A numpy array as its pickle holds it: raw `data`, or `items` for an array of objects."""
+    """A numpy array as its pickle holds it: raw `data`, or `items` for an array of
+    objects.
+    """
 
     shape: tuple[int, ...]
     dtype: NumpyDType
@@ -99,7 +109,12 @@ def array_of(node: Node) -> NumpyArray | None:
         return None
     size, kind, fortran, raw = state[-4:]
     dtype, sizes = numpy_dtype(kind), _shape_of(size)
-    if dtype is None or sizes is None or type(fortran) not in (bool, int) or fortran not in (0, 1):
+    if (
+        dtype is None
+        or sizes is None
+        or type(fortran) not in (bool, int)
+        or fortran not in (0, 1)
+    ):
         return None
     if type(raw) is list:
         return NumpyArray(sizes, dtype, bool(fortran), None, raw)
@@ -122,7 +137,9 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
     order = "|"
     for state in node.states:
         if type(state) is not tuple or len(state) < 6 or not isinstance(state[1], str):
-            return None  # numpy reads a state of five parts in another order, and takes bytes for a text
+            # numpy reads a state of five parts in another order, and takes bytes for a
+            # text
+            return None
         order = str(state[1])
     code = str(node.args[0])[:16]
     return NumpyDType(code, order, _time_unit(node) if code in _TIMES else "")
@@ -132,7 +149,8 @@ _TIMES = {"M8": "datetime64", "m8": "timedelta64"}
 
 
 def _time_unit(node: Opaque) -> str:
-    """Return the unit of a time, from the last part of its state: `(None, (b"D", 1, 1, 1))`.
+    """Return the unit of a time, from the last part of its state: `(None, (b"D", 1, 1,
+    1))`.
 
     It is empty if the state does not say it.
     """
@@ -147,25 +165,50 @@ def _time_unit(node: Opaque) -> str:
     return ("" if unit[1] == 1 else str(unit[1])) + name.decode("ascii")
 
 
-_UNITS = (b"Y", b"M", b"W", b"D", b"h", b"m", b"s", b"ms", b"us", b"ns", b"ps", b"fs", b"as")
+_UNITS = (
+    b"Y",
+    b"M",
+    b"W",
+    b"D",
+    b"h",
+    b"m",
+    b"s",
+    b"ms",
+    b"us",
+    b"ns",
+    b"ps",
+    b"fs",
+    b"as",
+)
 
 
 _LATIN1 = ("latin1", "latin-1", "iso-8859-1")
 _UTF8 = ("utf-8", "utf8")
 CODECS = (*_LATIN1, *_UTF8, "ascii")
-"""The codecs that Python itself uses in pickles. Any other would be imported by its name."""
-_BYTES = ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray")
+"""The codecs that Python itself uses in pickles. Any other would be imported by its
+name.
+"""
+_BYTES = (
+    "builtins.bytes",
+    "__builtin__.bytes",
+    "builtins.bytearray",
+    "__builtin__.bytearray",
+)
 
 
 def as_bytes(node: Node) -> bytes | None:
     """Return the bytes of a node, exactly as loading gives them, or None.
 
-    Bytes, or a call that makes bytes: `_codecs.encode(text, codec)` and `bytes(x)`, as protocol 2 writes bytes,
-    and `bytearray(x)`. A call whose result the file changes afterwards is not understood.
+    Bytes, or a call that makes bytes: `_codecs.encode(text, codec)` and `bytes(x)`, as
+    protocol 2 writes bytes, and `bytearray(x)`. A call whose result the file changes
+    afterwards is not understood.
     """
     # A loop, because a file can wrap bytes in any number of calls.
     while (
-        type(node) is Opaque and node.class_name in _BYTES and len(node.args) == 1 and not _is_changed(node)
+        type(node) is Opaque
+        and node.class_name in _BYTES
+        and len(node.args) == 1
+        and not _is_changed(node)
     ):
         node = node.args[0]
     if type(node) is bytes:
@@ -178,24 +221,35 @@ def as_bytes(node: Node) -> bytes | None:
         return None
     name, args = node.class_name, node.args
     if name == "_codecs.encode":
-        return _encode_text(args[0], args[1] if len(args) == 2 else "utf-8") if 1 <= len(args) <= 2 else None
+        return (
+            _encode_text(args[0], args[1] if len(args) == 2 else "utf-8")
+            if 1 <= len(args) <= 2
+            else None
+        )
     if name in _BYTES:
         return b"" if not args else _encode_text(*args) if len(args) == 2 else None
     return None
 
 
 def _is_changed(call: Opaque) -> bool:
-    """Tell whether a file changes the result of a call, or makes the call with keywords."""
+    """Tell whether a file changes the result of a call, or makes the call with
+    keywords.
+    """
     return bool(call.items or call.keys or call.states) or call.kwargs is not None
 
 
 def _encode_text(text: Node, codec: Node) -> bytes | None:
-    """A text in one of the codecs that Python itself uses here; any other codec would be imported by its name."""
+    """A text in one of the codecs that Python itself uses here; any other codec would
+    be imported by its name.
+    """
     if not isinstance(text, str) or (type(text) is ByteStr and not text.isascii()):
-        return None  # a loader decodes the strings of Python 2 first, by an encoding of its own
+        # a loader decodes the strings of Python 2 first, by an encoding of its own
+        return None
     if not isinstance(codec, str) or codec not in CODECS:
         return None
     try:
-        return str(text).encode("latin-1" if codec in _LATIN1 else "ascii" if codec == "ascii" else "utf-8")
+        return str(text).encode(
+            "latin-1" if codec in _LATIN1 else "ascii" if codec == "ascii" else "utf-8"
+        )
     except UnicodeEncodeError:
         return None

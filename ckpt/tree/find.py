@@ -1,4 +1,6 @@
-"""Finding nodes of the inert tree by name and by path, the order of children, unique names, and the metadata of safetensors."""
+"""Finding nodes of the inert tree by name and by path, the order of children, unique
+names, and the metadata of safetensors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from ckpt.model.columns import parts
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Path
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, dict_of, key_of, tensor_of
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    dict_of,
+    key_of,
+    tensor_of,
+)
 from ckpt.model.tensors import TensorRef, unwrap_dtensor
 from ckpt.model.text import show
 from ckpt.tree.arrays import as_bytes
@@ -24,11 +35,17 @@ _PARTS = 64
 """Parts of a name whose beginnings are looked for together."""
 
 
-def with_unique_names(rows: Sequence[_Named]) -> tuple[Sequence[_Named], list[tuple[str, str]]]:
-    """The rows with a mark like `#2` on each name that an earlier row has, and (name, marked name) for each mark."""
+def with_unique_names(
+    rows: Sequence[_Named],
+) -> tuple[Sequence[_Named], list[tuple[str, str]]]:
+    """The rows with a mark like `#2` on each name that an earlier row has, and (name,
+    marked name) for each mark.
+    """
     taken: set[str] = set()
     for part in parts(rows):
-        taken.update(part.names if isinstance(part, Entries) else [row.name for row in part])
+        taken.update(
+            part.names if isinstance(part, Entries) else [row.name for row in part]
+        )
     if len(taken) == len(rows):
         return rows, []
     counts: dict[str, int] = {}
@@ -50,7 +67,8 @@ def with_unique_names(rows: Sequence[_Named]) -> tuple[Sequence[_Named], list[tu
 def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     """The nodes with a dotted name, and their paths. Keys may contain dots themselves.
 
-    Modules have state-dict names and the names of their attributes. Raises LimitError for a hostile tree.
+    Modules have state-dict names and the names of their attributes. Raises LimitError
+    for a hostile tree.
     """
     nodes: list[tuple[Path, Node]] = []
     todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
@@ -60,7 +78,9 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         node, path, rest = todo.pop()
         visits += 1
         if visits > limits.entries or len(path) > limits.depth:
-            raise LimitError("the name matches too many places", "entries", limits.entries)
+            raise LimitError(
+                "the name matches too many places", "entries", limits.entries
+            )
         if rest is None:
             nodes.append((path, node))
             continue
@@ -74,7 +94,9 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         searched.add((id(node), rest))
         parts = rest.split(".")
         begins = (
-            {".".join(parts[:count]) for count in range(1, len(parts) + 1)} if len(parts) < _PARTS else None
+            {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+            if len(parts) < _PARTS
+            else None
         )
         matches = [
             (child, (*path, *inner), None if rest == text else rest[len(text) + 1 :])
@@ -85,13 +107,16 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     return nodes
 
 
-def _children_named(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, Node]]:
+def _children_named(
+    view: View, names: set[str] | None
+) -> Iterator[tuple[Path, str, Node]]:
     """The children that have one of the names; all without `names`."""
     if names is None or view.kind != "mapping" or set(map(type, view.keys)) != {str}:
         yield from named_children(view)
         return
     for index in sorted(
-        view.keys.index(name) for name in names.intersection(cast("Sequence[str]", view.keys))
+        view.keys.index(name)
+        for name in names.intersection(cast("Sequence[str]", view.keys))
     ):
         key = str(view.keys[index])
         yield (key,), key, view.children[index]
@@ -105,7 +130,9 @@ def named_children(view: View) -> Iterator[tuple[Path, str, Node]]:
 
 
 def children_of(node: Node) -> list[tuple[str | int, Node]]:
-    """The (key, child) pairs of a node, with keys as in paths. Modules give their attributes, leaves nothing."""
+    """The (key, child) pairs of a node, with keys as in paths. Modules give their
+    attributes, leaves nothing.
+    """
     if node is None or tensor_of(node) is not None:
         return []
     view = look(node)
@@ -113,11 +140,15 @@ def children_of(node: Node) -> list[tuple[str | int, Node]]:
         return []
     if view.kind == "module":
         return list(view.attributes.items())
-    return [(path[0], child) for path, _, child, *_ in container_steps(view, (), "", None)]
+    return [
+        (path[0], child) for path, _, child, *_ in container_steps(view, (), "", None)
+    ]
 
 
 def node_at(root: Node, path: Path) -> Node:
-    """The node at a path of keys as `children` gives them; None when there is no such node."""
+    """The node at a path of keys as `children` gives them; None when there is no such
+    node.
+    """
     node = root
     for key in path:
         node = next((child for step, child in children_of(node) if step == key), None)
@@ -136,15 +167,27 @@ def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
         if id(node) in seen or type(node) in SCALARS:
             continue
         seen[id(node)] = node
-        below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children_of(node)]
+        below = [
+            (child, f"{name}.{key}" if name else str(key))
+            for key, child in children_of(node)
+        ]
         todo += reversed(below)
     return names
 
 
-# --- counters of steps --------------------------------------------------------------------------------------------------
+# --- counters of steps ----------------------------------------------------------------
 
 COUNTERS = frozenset(
-    ("step", "steps", "global_step", "global_steps", "iteration", "iter", "epoch", "current_epoch")
+    (
+        "step",
+        "steps",
+        "global_step",
+        "global_steps",
+        "iteration",
+        "iter",
+        "epoch",
+        "current_epoch",
+    )
 )
 """Keys whose values are equal on all ranks of a run, at every save."""
 _OUTER = 2
@@ -152,7 +195,13 @@ _OUTER = 2
 
 An optimizer's `step` of a parameter lies deeper.
 """
-_FORMS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
+_FORMS = {
+    "float32": "<f",
+    "float64": "<d",
+    "int64": "<q",
+    "int32": "<i",
+    "float16": "<e",
+}
 
 
 def is_counter(path: Path) -> bool:
@@ -166,21 +215,29 @@ def is_run_counter(path: Path) -> bool:
 
 
 def counter(node: Node) -> float | None:
-    """The value of a step counter: a number, or a tensor with one element. None for anything else."""
+    """The value of a step counter: a number, or a tensor with one element. None for
+    anything else.
+    """
     found = tensor_of(node)
     tensor = None if found is None else unwrap_dtensor(found)
     if isinstance(tensor, TensorRef):
         form = _FORMS.get(tensor.dtype.name)
         if form is None or tensor.numel != 1 or tensor.storage.place is None:
             return None
-        from ckpt.elements.blocks import elements  # here: few files hold their counters in tensors
+        from ckpt.elements.blocks import (
+            elements,
+        )  # here: few files hold their counters in tensors
 
         try:
             return float(struct.unpack(form, b"".join(elements(tensor)))[0])
-        except UnreadableError:  # a part of the checkpoint is missing, which is a finding of its own
+        except (
+            UnreadableError
+        ):  # a part of the checkpoint is missing, which is a finding of its own
             return None
     value = look(node).value if node is not None and tensor is None else None
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
+    return (
+        float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
+    )
 
 
 METADATA = "__metadata__"
@@ -197,7 +254,11 @@ def metadata_of(root: Node) -> dict[str, str]:
         for key, value in zip(root.keys, root.values, strict=True):
             if type(key) is str and key == METADATA and type(value) is Dict:
                 pairs = zip(value.keys, value.values, strict=True)
-                return {name: text for name, text in pairs if type(name) is type(text) is str}
+                return {
+                    name: text
+                    for name, text in pairs
+                    if type(name) is type(text) is str
+                }
     return {}
 
 
@@ -207,7 +268,9 @@ def metadata_node(texts: Mapping[str, str]) -> Dict:
 
 
 def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
-    """The items of a tree with these texts as its metadata. Without texts the key is left out."""
+    """The items of a tree with these texts as its metadata. Without texts the key is
+    left out.
+    """
     node = without_keys(root, [METADATA])
     if texts:
         node.set([METADATA], [metadata_node(texts)])
@@ -218,19 +281,25 @@ def without_keys(root: Node, gone: Collection[Node]) -> Dict:
     """The items of a mapping as a dict, without some keys."""
     view = look(root)
     return dict_of(
-        (key, child) for key, child in zip(view.keys, view.children, strict=True) if key not in gone
+        (key, child)
+        for key, child in zip(view.keys, view.children, strict=True)
+        if key not in gone
     )
 
 
 def is_alias(other: str, name: str) -> bool:
-    """Tell whether a text of the metadata can be the name of a tied tensor: such names have a dot."""
+    """Tell whether a text of the metadata can be the name of a tied tensor: such names
+    have a dot.
+    """
     return "." in other and other != name
 
 
 def tied_names(entries: Iterable[Entry]) -> dict[str, str]:
-    """Return the names of tensors that are another name of an earlier one: other name -> first name.
+    """Return the names of tensors that are another name of an earlier one: other name
+    -> first name.
 
-    Such tensors show the same elements of one storage. Empty ones have no memory to share.
+    Such tensors show the same elements of one storage. Empty ones have no memory to
+    share.
     """
     first: dict[object, str] = {}
     found: dict[str, str] = {}
@@ -244,12 +313,22 @@ def tied_names(entries: Iterable[Entry]) -> dict[str, str]:
 
 
 def tied_aliases(checkpoint: Checkpoint) -> dict[str, str]:
-    """The other names of tied tensors, as `safetensors.torch.save_model` writes them: other name -> name."""
-    told = {other: name for other, name in metadata_of(checkpoint.root).items() if is_alias(other, name)}
+    """The other names of tied tensors, as `safetensors.torch.save_model` writes them:
+    other name -> name.
+    """
+    told = {
+        other: name
+        for other, name in metadata_of(checkpoint.root).items()
+        if is_alias(other, name)
+    }
     if not told:
         return told
     names = {entry.name for entry in checkpoint.tensors}
-    return {other: name for other, name in told.items() if name in names and other not in names}
+    return {
+        other: name
+        for other, name in told.items()
+        if name in names and other not in names
+    }
 
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -280,7 +359,9 @@ _QUIET = HOOKS | {
 
 
 Registered = bool | None
-"""True where the state_dict() of a module looks, False below its other attributes, None outside modules."""
+"""True where the state_dict() of a module looks, False below its other attributes, None
+outside modules.
+"""
 
 
 Step = tuple[Path, str, Node, Role | None, Registered, bool]
@@ -288,23 +369,35 @@ Step = tuple[Path, str, Node, Role | None, Registered, bool]
 
 _KEY_ITEMS = 20
 _LONG_KEY = 256
-"""The letters of a text that is a key from which on it is compared by its hash, which Python salts and keeps."""
+"""The letters of a text that is a key from which on it is compared by its hash, which
+Python salts and keeps.
+"""
 _SMALL = frozenset({int, float, bool, type(None)})
 
 
-def container_steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
-    """The children of a container that is not a module: path, name, node, kind, registered, persistent."""
+def container_steps(
+    view: View, path: Path, name: str, registered: Registered
+) -> Iterator[Step]:
+    """The children of a container that is not a module: path, name, node, kind,
+    registered, persistent.
+    """
     prefix = f"{name}." if path else ""
-    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+    keys: Sequence[Node] = (
+        view.keys if view.kind != "sequence" else range(len(view.children))
+    )
     for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
         step = key if type(key) is str else key_of(key, index)
         yield (*path, step), f"{prefix}{step}", child, None, registered, True
 
 
-def module_steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
-    """In the order of state_dict(): own parameters, own buffers, children. Then the other attributes.
+def module_steps(
+    view: View, path: Path, name: str, registered: Registered
+) -> Iterator[Step]:
+    """In the order of state_dict(): own parameters, own buffers, children. Then the
+    other attributes.
 
-    What quantized modules save beside them (packed parameters, scales) comes before the children, as registered.
+    What quantized modules save beside them (packed parameters, scales) comes before the
+    children, as registered.
     """
     state = view.attributes
     prefix = f"{name}." if path else ""
@@ -325,12 +418,23 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
         inner = look(state.get(attribute))
         if inner.kind != "mapping":
             continue
-        for index, (key, child) in enumerate(zip(inner.keys, inner.children, strict=True)):
+        for index, (key, child) in enumerate(
+            zip(inner.keys, inner.children, strict=True)
+        ):
             if child is None:
-                continue  # the module declares this parameter, buffer or child but does not have it
+                # the module declares this parameter, buffer or child but does not have
+                # it
+                continue
             step = key_of(key, index)
             persistent = not (kind == "buffer" and str(step) in hidden)
-            yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent
+            yield (
+                (*path, attribute, step),
+                f"{prefix}{step}",
+                child,
+                kind,
+                inside,
+                persistent,
+            )
     for key, child in state.items():
         if key in REGISTERED or key in saved:
             continue
@@ -341,7 +445,7 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
         yield (*path, key), f"{prefix}{key}", child, None, False, True
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------
 
 
 def are_texts(keys: Sequence[Node]) -> bool:
@@ -350,15 +454,20 @@ def are_texts(keys: Sequence[Node]) -> bool:
 
 
 def is_scalar(node: Node) -> bool:
-    """Tell whether a node is a scalar, also if it is written as a call, like bytes in protocol 2."""
+    """Tell whether a node is a scalar, also if it is written as a call, like bytes in
+    protocol 2.
+    """
     return type(node) in SCALARS or as_bytes(node) is not None
 
 
 def repeated_keys(keys: Sequence[Node]) -> dict[int, int]:
-    """Map the index of each key that equals an earlier one in a dict to the index of the first one."""
+    """Map the index of each key that equals an earlier one in a dict to the index of
+    the first one.
+    """
     if are_texts(keys) and len(set(keys)) == len(keys):
         return {}
-    # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
+    # Ints and floats are compared by text, because a hostile file can choose them so
+    # that their hashes collide.
     first: dict[str, int] = {}
     repeats: dict[int, int] = {}
     for index, key in enumerate(keys):
@@ -377,17 +486,21 @@ def is_compared(key: Node) -> bool:
 
 
 def refuse_repeats(view: View, name: str) -> None:
-    """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
+    """Raise UnreadableError when a dict sets one key twice. Python keeps the second
+    value, other readers may not.
+    """
     repeats = repeated_keys(view.keys)
     if repeats:
         key = key_text(view.keys[next(iter(repeats))])
         raise UnreadableError(
-            f"damaged pickle: the key {show(key, 80)}{_of_name(name)} is set twice in one dict"
+            f"damaged pickle: the key {show(key, 80)}{_of_name(name)} is set twice in "
+            "one dict"
         )
 
 
 def merge_repeats(node: Node, name: str) -> str | None:
-    """Let the last value of each key of a dict count, at the place of the first, as Python does; a sentence about it.
+    """Let the last value of each key of a dict count, at the place of the first, as
+    Python does; a sentence about it.
 
     None for a dict that sets no key twice.
     """
@@ -401,10 +514,14 @@ def merge_repeats(node: Node, name: str) -> str | None:
         values[earlier] = values[index]
     kept = [index for index in range(len(values)) if index not in repeats]
     key = show(key_text(node.keys[next(iter(repeats))]), 80)
-    node.keys, node.values = [node.keys[index] for index in kept], [values[index] for index in kept]
+    node.keys, node.values = (
+        [node.keys[index] for index in kept],
+        [values[index] for index in kept],
+    )
     more = f", and {len(repeats) - 1:,} more" if len(repeats) > 1 else ""
     return (
-        f"the key {key}{_of_name(name)} is set twice in one dict{more}: the last value counts, as in Python"
+        f"the key {key}{_of_name(name)} is set twice in one dict{more}: the last value "
+        "counts, as in Python"
     )
 
 
@@ -413,11 +530,15 @@ def _of_name(name: str) -> str:
 
 
 def key_text(key: Node) -> str:
-    """A text that is the same for keys that are equal in Python, such as 1, 1.0 and True."""
+    """A text that is the same for keys that are equal in Python, such as 1, 1.0 and
+    True.
+    """
     if type(key) is ByteStr and not key.isascii():  # torch reads it as UTF-8
         with contextlib.suppress(UnicodeDecodeError):
             return repr(key.encode("latin-1").decode("utf-8"))
-    if isinstance(key, str) and len(key) > _LONG_KEY:  # its letters are not written out for each key
+    if (
+        isinstance(key, str) and len(key) > _LONG_KEY
+    ):  # its letters are not written out for each key
         return f"{str(key[:_LONG_KEY])!r}… {len(key)} {hash(key)}"
     if isinstance(key, str):
         return repr(str(key))

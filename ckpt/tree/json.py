@@ -1,4 +1,6 @@
-"""Nodes of the inert tree as JSON: exact, strict, bounded. A value that JSON cannot hold is null, with its kind."""
+"""Nodes of the inert tree as JSON: exact, strict, bounded. A value that JSON cannot
+hold is null, with its kind.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ from ckpt.tree.literals import Repeats, scalar_text
 from ckpt.tree.view import View, look
 
 INT_BITS = 4096
-"""Ints of more bits are replaced by their size, because many JSON readers cannot read them."""
+"""Ints of more bits are replaced by their size, because many JSON readers cannot read
+them.
+"""
 
 
 def key_json(key: str | int) -> Json:
-    """One step of a path: a string or an int, or `{"type", "text"}` for keys of other types."""
+    """One step of a path: a string or an int, or `{"type", "text"}` for keys of other
+    types.
+    """
     return {"type": key.kind, "text": str(key)} if isinstance(key, NamedKey) else key
 
 
@@ -25,7 +31,9 @@ def path_json(path: Path) -> list[Json]:
 
 
 def scalar_json(view: View) -> tuple[Json, str | None]:
-    """(value, its kind when JSON cannot hold it): a float that is not finite is `(None, "inf")`."""
+    """(value, its kind when JSON cannot hold it): a float that is not finite is `(None,
+    "inf")`.
+    """
     value = view.value
     if isinstance(value, float) and not isfinite(value):
         return None, "nan" if value != value else "inf" if value > 0 else "-inf"
@@ -37,23 +45,31 @@ def scalar_json(view: View) -> tuple[Json, str | None]:
         return None, f"bytes {value.hex()}"
     if isinstance(value, str):
         return str(value), None
-    assert value is None or isinstance(value, (int, float))  # all that is left of the scalars
+    assert value is None or isinstance(
+        value, (int, float)
+    )  # all that is left of the scalars
     return value, None
 
 
 def number_json(name: str, value: float | None) -> dict[str, Json]:
-    """A number as a field. A number that is not finite is null, with its kind in a second field."""
+    """A number as a field. A number that is not finite is null, with its kind in a
+    second field.
+    """
     if value is None or isfinite(value):
         return {name: value}
-    return {name: None, f"{name}_is": "nan" if value != value else "inf" if value > 0 else "-inf"}
+    return {
+        name: None,
+        f"{name}_is": "nan" if value != value else "inf" if value > 0 else "-inf",
+    }
 
 
 def plain(node: Node, repeats: Repeats | None = None) -> Json:
-    """A node as JSON: sequences as lists, mappings and objects as objects, tensors as text.
+    """A node as JSON: sequences as lists, mappings and objects as objects, tensors as
+    text.
 
-    Inside containers, floats that are not finite become "nan", "inf" or "-inf". Keys with equal text get a mark like
-    `#2`. Raises UnreadableError when the value repeats its own parts more often than `repeats` allows, which one
-    document shares.
+    Inside containers, floats that are not finite become "nan", "inf" or "-inf". Keys
+    with equal text get a mark like `#2`. Raises UnreadableError when the value repeats
+    its own parts more often than `repeats` allows, which one document shares.
     """
     repeats = repeats or Repeats()
 

@@ -1,5 +1,5 @@
-"""Nodes of the inert tree as text in the style of Python: values, calls, containers. Nothing is escaped here, and
-only the caller's limit cuts text.
+"""Nodes of the inert tree as text in the style of Python: values, calls, containers.
+Nothing is escaped here, and only the caller's limit cuts text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from ckpt.tree.view import View, look
 
 
 def brief_text(node: Node, limit: int = 80, depth: int = 3) -> str:
-    """A node as one short text in the style of Python, cut at about `limit` characters. Not yet escaped."""
+    """A node as one short text in the style of Python, cut at about `limit` characters.
+    Not yet escaped.
+    """
     text = ""
     for piece in text_pieces(node, limit, depth):
         text += piece
@@ -31,14 +33,18 @@ _TEXT_PART = 64
 
 
 class Repeats:
-    """Counts what a value repeats. Lists may hold each other many times, so that a few bytes expand to gigabytes."""
+    """Counts what a value repeats. Lists may hold each other many times, so that a few
+    bytes expand to gigabytes.
+    """
 
     def __init__(self) -> None:
         self._left = REPEATED
         self._met: dict[int, Node] = {}  # the node is kept, so that its id stays taken
 
     def count(self, node: Node, view: View) -> None:
-        """Count a node before it is expanded. Raises UnreadableError when too much of the value repeats itself."""
+        """Count a node before it is expanded. Raises UnreadableError when too much of
+        the value repeats itself.
+        """
         if view.kind == "scalar":
             text = view.value
             if not isinstance(text, (str, bytes, bytearray)) or len(text) < _TEXT_PART:
@@ -50,15 +56,20 @@ class Repeats:
             self._left -= parts
             if self._left < 0:
                 raise UnreadableError(
-                    f"the value repeats itself: over {REPEATED:,} parts occur more than once"
+                    f"the value repeats itself: over {REPEATED:,} parts occur more "
+                    "than once"
                 )
         self._met[id(node)] = node
 
 
-def text_pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = None) -> Iterator[str]:
-    """The text of a node in pieces. Strings are cut at `limit`, containers deeper than `depth` are left out.
+def text_pieces(
+    node: Node, limit: int, depth: int, repeats: Repeats | None = None
+) -> Iterator[str]:
+    """The text of a node in pieces. Strings are cut at `limit`, containers deeper than
+    `depth` are left out.
 
-    Raises UnreadableError when the value holds its own parts more often than `repeats` allows.
+    Raises UnreadableError when the value holds its own parts more often than `repeats`
+    allows.
     """
     view = look(node)
     if repeats is not None:
@@ -78,10 +89,16 @@ def text_pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = No
             if index:
                 yield ", "
             yield from text_pieces(child, limit, depth - 1, repeats)
-        yield "," + closing if view.type == "tuple" and len(view.children) == 1 else closing
+        yield (
+            "," + closing
+            if view.type == "tuple" and len(view.children) == 1
+            else closing
+        )
     elif view.kind == "mapping":
         yield "{" if view.type == "dict" else f"{view.type}({{"
-        for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
+        for index, (key, child) in enumerate(
+            zip(view.keys, view.children, strict=True)
+        ):
             if index:
                 yield ", "
             yield from text_pieces(key, limit, depth - 1, repeats)
@@ -90,7 +107,9 @@ def text_pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = No
         yield "}" if view.type == "dict" else "})"
     else:
         yield f"{view.type}("
-        for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
+        for index, (key, child) in enumerate(
+            zip(view.keys, view.children, strict=True)
+        ):
             if index:
                 yield ", "
             if isinstance(key, str):
@@ -100,12 +119,18 @@ def text_pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = No
 
 
 def scalar_text(view: View, limit: int = 80) -> str:
-    """A scalar as Python source: strings quoted, huge ints by their size, objects as `Class(value)`."""
+    """A scalar as Python source: strings quoted, huge ints by their size, objects as
+    `Class(value)`.
+    """
     value = view.value
     if isinstance(value, bool) or value is None:
         text = str(value)
     elif isinstance(value, int):
-        text = str(value) if value.bit_length() <= 512 else f"<int of {value.bit_length()} bits>"
+        text = (
+            str(value)
+            if value.bit_length() <= 512
+            else f"<int of {value.bit_length()} bits>"
+        )
     elif isinstance(value, float):
         text = repr(value)
     elif isinstance(value, ByteStr) and not value.isascii():
@@ -132,7 +157,11 @@ def call_text(call: Opaque, limit: int = 120) -> str:
     if len(call.args) > 8:
         args.append("…")
     if type(call.func) is Opaque:
-        name = f"({brief_text(call.func, limit, 2)})" if call.class_name.startswith("(") else call.class_name
+        name = (
+            f"({brief_text(call.func, limit, 2)})"
+            if call.class_name.startswith("(")
+            else call.class_name
+        )
     else:
         name = call.class_name
     text = f"{name}({', '.join(args)})"

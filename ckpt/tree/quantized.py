@@ -1,7 +1,9 @@
-"""Modules of torch's quantization: what their pickles hold, and what their state_dict() gives of it.
+"""Modules of torch's quantization: what their pickles hold, and what their state_dict()
+gives of it.
 
-Sources: torch/ao/nn/quantized (`_save_to_state_dict` and `__getstate__`, as torch 1.13 to 2.13 write them), and
-`torch.ScriptObject`, which pickles as its content and the name of its class.
+Sources: torch/ao/nn/quantized (`_save_to_state_dict` and `__getstate__`, as torch 1.13
+to 2.13 write them), and `torch.ScriptObject`, which pickles as its content and the name
+of its class.
 
 New tensors are made here too, of bytes and numbers of a pickle.
 """
@@ -43,32 +45,55 @@ _CONV_FIELDS = (
 
 
 def packed_parameters(node: Node) -> tuple[str, Node] | None:
-    """Return the class and the content of packed parameters (`torch.ScriptObject`), or None."""
-    if type(node) is not Opaque or len(node.states) != 1 or class_of(node) != SCRIPT_OBJECT:
+    """Return the class and the content of packed parameters (`torch.ScriptObject`), or
+    None.
+    """
+    if (
+        type(node) is not Opaque
+        or len(node.states) != 1
+        or class_of(node) != SCRIPT_OBJECT
+    ):
         return None
     state = node.states[0]
-    if node.items or node.keys or not is_tuple(state) or len(state) != 2 or not isinstance(state[1], str):
+    if (
+        node.items
+        or node.keys
+        or not is_tuple(state)
+        or len(state) != 2
+        or not isinstance(state[1], str)
+    ):
         return None
     return str(state[1]).removeprefix(_CLASSES), state[0]
 
 
 def convolution_attributes(call: Opaque, name: str) -> dict[str, Node] | None:
-    """Return the attributes of a quantized convolution, or None. Its pickle has only their values."""
+    """Return the attributes of a quantized convolution, or None. Its pickle has only
+    their values.
+    """
     state = call.states[0] if len(call.states) == 1 else None
-    if not (is_quantized(name) and "Conv" in name.rpartition(".")[2] and is_tuple(state)):
+    if not (
+        is_quantized(name) and "Conv" in name.rpartition(".")[2] and is_tuple(state)
+    ):
         return None
-    if len(state) != len(_CONV_FIELDS) or tensor_of(state[_CONV_FIELDS.index("weight")]) is None:
+    if (
+        len(state) != len(_CONV_FIELDS)
+        or tensor_of(state[_CONV_FIELDS.index("weight")]) is None
+    ):
         return None
     return dict(zip(_CONV_FIELDS, state, strict=True))
 
 
 def is_quantized(name: str) -> bool:
-    """Tell whether a class is a quantized module: `torch.ao.nn.quantized.…`, `torch.nn.quantized.…`."""
+    """Tell whether a class is a quantized module: `torch.ao.nn.quantized.…`,
+    `torch.nn.quantized.…`.
+    """
     return name.startswith("torch.") and ".quantized." in name
 
 
 def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
-    """The attributes of a module of the class `name` that its state_dict() gives beside what it registers."""
+    """The attributes of a module of the class `name` that its state_dict() gives beside
+    what it registers.
+    """
     if not is_quantized(name):
         return []
     keys = [
@@ -80,15 +105,21 @@ def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
         keys.append("dtype")
     if "scale" in state and "zero_point" in state:
         keys += ["scale", "zero_point"]
-    if tensor_of(state.get("weight")) is not None:  # of a convolution: others register theirs
-        keys += [key for key in ("weight", "bias") if tensor_of(state.get(key)) is not None]
+    if (
+        tensor_of(state.get("weight")) is not None
+    ):  # of a convolution: others register theirs
+        keys += [
+            key for key in ("weight", "bias") if tensor_of(state.get(key)) is not None
+        ]
     return [key for key in state if key in keys]
 
 
 def state_version(name: str) -> int | None:
-    """Return the version of the state dict of a quantized module of the class `name`, or None.
+    """Return the version of the state dict of a quantized module of the class `name`,
+    or None.
 
-    Source: `_version` of the classes in torch/ao/nn/quantized, and what they save at each version.
+    Source: `_version` of the classes in torch/ao/nn/quantized, and what they save at
+    each version.
     """
     if not is_quantized(name):
         return None
@@ -101,10 +132,18 @@ def state_version(name: str) -> int | None:
 
 
 def unpack_parameters(key: str, content: Node) -> Node:
-    """Return the value that state_dict() has under `key` for packed parameters of this content."""
-    if key == "_packed_weight" and is_tuple(content) and len(content) > 1:  # (version, [weight], ...)
+    """Return the value that state_dict() has under `key` for packed parameters of this
+    content.
+    """
+    if (
+        key == "_packed_weight" and is_tuple(content) and len(content) > 1
+    ):  # (version, [weight], ...)
         tensors = content[1]
-        if type(tensors) is list and len(tensors) == 1 and tensor_of(tensors[0]) is not None:
+        if (
+            type(tensors) is list
+            and len(tensors) == 1
+            and tensor_of(tensors[0]) is not None
+        ):
             return tensors[0]
     return content
 
@@ -117,7 +156,11 @@ def numpy_dtype(code: str) -> DType | None:
     if code == "b1":
         return BY_NAME["bool"]
     kind, digits = code[:1], code[1:]
-    if kind not in _NUMPY or not (digits.isascii() and digits.isdigit()) or len(digits) > 2:
+    if (
+        kind not in _NUMPY
+        or not (digits.isascii() and digits.isdigit())
+        or len(digits) > 2
+    ):
         return None
     return BY_NAME.get(f"{_NUMPY[kind]}{int(digits) * 8}")
 
@@ -138,18 +181,30 @@ def numpy_tensor(array: NumpyArray) -> TensorRef | None:
 
         data = swapped(data, dtype)
     storage = Storage("", "cpu", dtype, len(data), Range(Memory(data), 0, len(data)))
-    stride = contiguous(array.shape[::-1])[::-1] if array.fortran else contiguous(array.shape)
+    stride = (
+        contiguous(array.shape[::-1])[::-1]
+        if array.fortran
+        else contiguous(array.shape)
+    )
     return tensor_ref(storage, dtype, array.shape, stride, 0, requires_grad=False)
 
 
 def number_tensor(node: Node) -> Node:
-    """A number as the tensor that `torch.tensor(number)` makes; anything else as it is."""
+    """A number as the tensor that `torch.tensor(number)` makes; anything else
+    as it is.
+    """
     return number_as(node, "float32" if type(node) is float else "int64")
 
 
 def number_as(node: Node, dtype: Literal["float32", "float64", "int64"]) -> Node:
-    """A number as a tensor without dimensions; anything that is no number of this kind as it is."""
-    kind, code = (int, "<q") if dtype == "int64" else (float, "<f" if dtype == "float32" else "<d")
+    """A number as a tensor without dimensions; anything that is no number of this kind
+    as it is.
+    """
+    kind, code = (
+        (int, "<q")
+        if dtype == "int64"
+        else (float, "<f" if dtype == "float32" else "<d")
+    )
     if type(node) is not kind:
         return node
     try:
@@ -160,5 +215,9 @@ def number_as(node: Node, dtype: Literal["float32", "float64", "int64"]) -> Node
 
 def of_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> TensorRef:
     """A new CPU tensor of these little-endian bytes."""
-    storage = Storage("", "cpu", BY_NAME[dtype], len(data), Range(Memory(data), 0, len(data)))
-    return tensor_ref(storage, BY_NAME[dtype], shape, contiguous(shape), 0, requires_grad=False)
+    storage = Storage(
+        "", "cpu", BY_NAME[dtype], len(data), Range(Memory(data), 0, len(data))
+    )
+    return tensor_ref(
+        storage, BY_NAME[dtype], shape, contiguous(shape), 0, requires_grad=False
+    )

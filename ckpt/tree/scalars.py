@@ -1,4 +1,6 @@
-"""Objects of a pickle that stand for one value: a time, a path, a device, a numpy scalar. They are never built."""
+"""Objects of a pickle that stand for one value: a time, a path, a device, a numpy
+scalar. They are never built.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,14 @@ def class_of(call: Opaque) -> str:
 
 
 def _read_attribute(call: Opaque, name: str) -> Scalar | None:
-    """`getattr(module.Class, "name")`, as protocol 2 writes functions that are attributes."""
-    if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
+    """`getattr(module.Class, "name")`, as protocol 2 writes functions that are
+    attributes.
+    """
+    if (
+        len(call.args) == 2
+        and type(call.args[0]) is Global
+        and isinstance(call.args[1], str)
+    ):
         return Scalar("name", f"{call.args[0].qualified}.{call.args[1]}")
     return None
 
@@ -81,10 +89,14 @@ def _read_moment(call: Opaque, name: str) -> Scalar | None:
             if kind is date:
                 value: date | time = date(data[0] * 256 + data[1], data[2], data[3])
             elif kind is time:
-                value = time(data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6], "big"))
+                value = time(
+                    data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6], "big")
+                )
             else:
                 year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10], "big")
-                value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
+                value = datetime(
+                    year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro
+                )
             zone = _zone_suffix(call.args[1]) if len(call.args) > 1 else ""
             return Scalar(name, value.isoformat() + zone)
     except (ValueError, IndexError):
@@ -93,12 +105,18 @@ def _read_moment(call: Opaque, name: str) -> Scalar | None:
 
 
 def _zone_suffix(node: Node) -> str:
-    """A timezone as the end of an ISO time: `+00:00`, or its class in brackets without a fixed offset."""
+    """A timezone as the end of an ISO time: `+00:00`, or its class in brackets without
+    a fixed offset.
+    """
     if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
         span = node.args[0]
         if type(span) is Opaque and _read_duration(span, "") is not None:
             return _offset_text(span)
-    return f" [{class_of(node)}]" if type(node) is Opaque and as_bytes(node) is None else " [a timezone]"
+    return (
+        f" [{class_of(node)}]"
+        if type(node) is Opaque and as_bytes(node) is None
+        else " [a timezone]"
+    )
 
 
 def _offset_text(span: Opaque) -> str:
@@ -106,7 +124,9 @@ def _offset_text(span: Opaque) -> str:
     if type(days) is not int or type(seconds) is not int:
         raise ValueError("not a duration")
     minutes = (days * 86_400 + seconds) // 60
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    return (
+        f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    )
 
 
 def _read_timezone(call: Opaque, name: str) -> Scalar | None:
@@ -133,11 +153,20 @@ def _read_uuid(call: Opaque, name: str) -> Scalar | None:
     state = call.states[0] if len(call.states) == 1 else None
     if type(state) is not Dict or call.args:
         return None
-    number = next((value for key, value in zip(state.keys, state.values, strict=True) if key == "int"), None)
+    number = next(
+        (
+            value
+            for key, value in zip(state.keys, state.values, strict=True)
+            if key == "int"
+        ),
+        None,
+    )
     if type(number) is not int or not 0 <= number < 2**128:
         return None
     text = f"{number:032x}"
-    return Scalar(name, "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))
+    return Scalar(
+        name, "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    )
 
 
 def _read_text(call: Opaque, name: str) -> Scalar | None:
@@ -161,16 +190,22 @@ def _read_number(call: Opaque, name: str) -> Scalar | None:
     if kind == "complex":
         parts = [arg for arg in args if type(arg) is int or type(arg) is float]
         if len(parts) == len(args) == 2:
-            return Scalar(kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)")
+            return Scalar(
+                kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)"
+            )
     if kind == "xrange":  # protocol 2 uses the names of Python 2
         kind = "range"
     if kind in ("range", "slice"):
-        if all(arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args):
+        if all(
+            arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args
+        ):
             return Scalar(kind, f"{kind}({', '.join(map(str, args))})")
     if kind == "Fraction" and len(args) == 2:
         numbers = [arg for arg in args if type(arg) is int and arg.bit_length() < 512]
         if len(numbers) == 2:
-            return Scalar(name, "/".join(map(str, numbers[: 1 if numbers[1] == 1 else 2])))
+            return Scalar(
+                name, "/".join(map(str, numbers[: 1 if numbers[1] == 1 else 2]))
+            )
     if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
         return Scalar(name, str(args[0]))
     return None
@@ -189,7 +224,9 @@ def _numpy_scalar(call: Opaque, name: str) -> Scalar | None:
 
 
 def device_text(node: Node) -> str | None:
-    """A torch.device object, or a device string, as text: `cuda:1`. None for anything else."""
+    """A torch.device object, or a device string, as text: `cuda:1`. None for anything
+    else.
+    """
     if isinstance(node, str):
         return str(node)
     if (
@@ -200,7 +237,9 @@ def device_text(node: Node) -> str | None:
     ):
         index = node.args[1] if len(node.args) > 1 else None
         return (
-            f"{node.args[0]}:{index}" if type(index) is int and index.bit_length() < 64 else str(node.args[0])
+            f"{node.args[0]}:{index}"
+            if type(index) is int and index.bit_length() < 64
+            else str(node.args[0])
         )
     return None
 
@@ -211,12 +250,22 @@ READERS: dict[str, Callable[[Opaque, str], Scalar | None]] = {
     "torch.device": _read_device,
     "_codecs.encode": _read_encoded,
     **{f"builtins.{name}": _read_bytes for name in ("bytes", "bytearray")},
-    **{f"builtins.{name}": _read_number for name in ("complex", "range", "xrange", "slice")},
+    **{
+        f"builtins.{name}": _read_number
+        for name in ("complex", "range", "xrange", "slice")
+    },
     **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), _read_number),
     **{
         f"{module}.{name}": _read_path
         for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath")
+        for name in (
+            "PosixPath",
+            "WindowsPath",
+            "PurePosixPath",
+            "PureWindowsPath",
+            "Path",
+            "PurePath",
+        )
     },
     **{f"datetime.{name}": _read_moment for name in ("datetime", "date", "time")},
     "datetime.timedelta": _read_duration,

@@ -1,7 +1,8 @@
 """Reading objects without building them: a node of the inert tree as plain values.
 
-A Namespace shows its fields, an OmegaConf container its content, an enum its value, a numpy scalar its
-number. Nothing is imported. Other objects are shown by their class and their fields.
+A Namespace shows its fields, an OmegaConf container its content, an enum its value, a
+numpy scalar its number. Nothing is imported. Other objects are shown by their class and
+their fields.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ from ckpt.tree.scalars import class_of, device_text
 ARRAY_ELEMENTS = 1_000
 """Numpy arrays of up to this many elements are shown by value."""
 
-UNINITIALIZED = ("torch.nn.parameter.UninitializedParameter", "torch.nn.parameter.UninitializedBuffer")
-"""The classes of the tensors without a shape that lazy modules hold until they have run."""
+UNINITIALIZED = (
+    "torch.nn.parameter.UninitializedParameter",
+    "torch.nn.parameter.UninitializedBuffer",
+)
+"""The classes of the tensors without a shape that lazy modules hold until they have
+run.
+"""
 
 SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteStr})
 
@@ -44,12 +50,14 @@ SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteSt
 class View(NamedTuple):
     """The meaning of one node.
 
-    `kind` is tensor, storage, scalar (with its `value`), sequence, mapping, object, or module: a pickled
-    nn.Module with its attributes. `type` is the name of the class. `children` go with `keys`; a sequence has no
-    keys.
+    `kind` is tensor, storage, scalar (with its `value`), sequence, mapping, object, or
+    module: a pickled nn.Module with its attributes. `type` is the name of the class.
+    `children` go with `keys`; a sequence has no keys.
     """
 
-    kind: Literal["tensor", "storage", "scalar", "sequence", "mapping", "object", "module"]
+    kind: Literal[
+        "tensor", "storage", "scalar", "sequence", "mapping", "object", "module"
+    ]
     type: str
     value: Node | Storage = None
     keys: Sequence[Node] = ()
@@ -72,7 +80,8 @@ class View(NamedTuple):
     @property
     def attributes(self) -> dict[str, Node]:
         """The attributes by name, for a view of kind `module`."""
-        # `_object_view` makes the keys strings, so they are not checked again for every module.
+        # `_object_view` makes the keys strings, so they are not checked again for every
+        # module.
         return cast("dict[str, Node]", dict(zip(self.keys, self.children, strict=True)))
 
 
@@ -80,16 +89,26 @@ MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
 """Attributes that torch itself sets on tensors."""
 
 
-_WITH_ATTRIBUTES = ("_rebuild_from_type", "_rebuild_from_type_v2", "_rebuild_parameter_with_state")
+_WITH_ATTRIBUTES = (
+    "_rebuild_from_type",
+    "_rebuild_from_type_v2",
+    "_rebuild_parameter_with_state",
+)
 """Calls whose fourth argument holds the attributes of their tensor."""
 
 
 def attribute_nodes(call: Opaque) -> list[tuple[str, Node]]:
-    """The attributes that Python code set on a tensor or a dict, by name, without the parts of a wrapper."""
+    """The attributes that Python code set on a tensor or a dict, by name, without the
+    parts of a wrapper.
+    """
     if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
         return []
     states = list(call.states)
-    if type(call.func) is Global and len(call.args) > 3 and call.func.name in _WITH_ATTRIBUTES:
+    if (
+        type(call.func) is Global
+        and len(call.args) > 3
+        and call.func.name in _WITH_ATTRIBUTES
+    ):
         states.append(call.args[3])
     return [
         (str(key), value)
@@ -102,7 +121,9 @@ def attribute_nodes(call: Opaque) -> list[tuple[str, Node]]:
 
 
 def attributes(call: Opaque) -> list[str]:
-    """The names of the attributes that Python code set on a tensor, without torch's own."""
+    """The names of the attributes that Python code set on a tensor, without torch's
+    own.
+    """
     return [name for name, _ in attribute_nodes(call) if name not in MARKERS]
 
 
@@ -110,13 +131,21 @@ def look(node: Node) -> View:
     """The view of a node."""
     kind = type(node)
     if kind in SCALARS:
-        return View("scalar", "str" if kind is ByteStr else "None" if node is None else kind.__name__, node)
-    if kind is list or kind is tuple:  # for mypy it may still be a TensorRef, which is a tuple too
+        return View(
+            "scalar",
+            "str" if kind is ByteStr else "None" if node is None else kind.__name__,
+            node,
+        )
+    if (
+        kind is list or kind is tuple
+    ):  # for mypy it may still be a TensorRef, which is a tuple too
         return View("sequence", kind.__name__, children=cast("Sequence[Node]", node))
     if type(node) is Dict:
         return View("mapping", "dict", keys=node.keys, children=node.values)
     if type(node) is Set:
-        return View("sequence", "frozenset" if node.frozen else "set", children=node.items)
+        return View(
+            "sequence", "frozenset" if node.frozen else "set", children=node.items
+        )
     if type(node) is Global:
         if node.module == "torch" and node.name in BY_NAME:
             return View("scalar", "torch.dtype", node.qualified)
@@ -124,7 +153,11 @@ def look(node: Node) -> View:
     if type(node) is PersistentId:
         if isinstance(node.meaning, Storage):
             return View("storage", "torch.storage", node.meaning)
-        return View("scalar", "name", node.meaning.qualified if node.meaning else "persistent id")
+        return View(
+            "scalar",
+            "name",
+            node.meaning.qualified if node.meaning else "persistent id",
+        )
     if type(node) is TensorRef or type(node) is Composite:
         return View("tensor", "torch.Tensor", node)
     assert type(node) is Opaque, kind
@@ -142,9 +175,11 @@ SOURCE = "module_src"
 
 
 class Persistent(NamedTuple):
-    """An object that was pickled with the source text of its class: StyleGAN2-ADA, StyleGAN3, EG3D, EDM.
+    """An object that was pickled with the source text of its class: StyleGAN2-ADA,
+    StyleGAN3, EG3D, EDM.
 
-    Source: `_reconstruct_persistent_obj` in torch_utils/persistence.py. Loading runs the text.
+    Source: `_reconstruct_persistent_obj` in torch_utils/persistence.py. Loading runs
+    the text.
     """
 
     type: str
@@ -154,12 +189,20 @@ class Persistent(NamedTuple):
 
 def persistent_parts(call: Opaque) -> Persistent | None:
     """Return the parts of a persistent object, or None for any other call."""
-    if type(call.func) is not Global or call.func.name != RECONSTRUCT or len(call.args) != 1:
+    if (
+        type(call.func) is not Global
+        or call.func.name != RECONSTRUCT
+        or len(call.args) != 1
+    ):
         return None
     meta = call.args[0]
     if type(meta) is not Dict or call.func.module.rpartition(".")[2] != "persistence":
         return None
-    fields = {str(key): value for key, value in zip(meta.keys, meta.values, strict=True) if type(key) is str}
+    fields = {
+        str(key): value
+        for key, value in zip(meta.keys, meta.values, strict=True)
+        if type(key) is str
+    }
     kind, state = fields.get("class_name"), fields.get("state")
     if type(kind) is not str or type(state) is not Dict:
         return None
@@ -188,7 +231,11 @@ def _object_view(call: Opaque) -> View:
         if type(inner) is not Opaque or not inner.class_name.startswith("omegaconf."):
             seen = look(inner)
             return View(seen.kind, name, seen.value, seen.keys, seen.children)
-    if call.how == "reduce" and len(call.args) == 1 and not (call.states or call.items or call.keys):
+    if (
+        call.how == "reduce"
+        and len(call.args) == 1
+        and not (call.states or call.items or call.keys)
+    ):
         value = call.args[0]  # of an enum, most likely
         data = value if type(value) in SCALARS else as_bytes(value)
         if data is not None or value is None:
@@ -198,7 +245,9 @@ def _object_view(call: Opaque) -> View:
 
 
 def _persistent_view(kept: Persistent) -> View:
-    """The view of a persistent object: its attributes, and last the source text of its class."""
+    """The view of a persistent object: its attributes, and last the source text of its
+    class.
+    """
     state = _attributes_in([kept.state])
     is_module = "_parameters" in state and "_modules" in state
     state.setdefault(SOURCE, kept.source)
@@ -207,7 +256,9 @@ def _persistent_view(kept: Persistent) -> View:
 
 
 def _state_attributes(call: Opaque) -> dict[str, Node]:
-    """Attributes set by BUILD: the instance's dict, then its slots. Empty when the state is not a dict."""
+    """Attributes set by BUILD: the instance's dict, then its slots. Empty when the
+    state is not a dict.
+    """
     states = call.states
     if len(call.args) > 2 and class_of(call) != call.class_name:
         states = [call.args[2], *states]
@@ -228,7 +279,9 @@ def _attributes_in(states: Iterable[Node]) -> dict[str, Node]:
 
 
 def _attribute_name(key: Node) -> str | None:
-    """Return the name of an attribute, or None. Python 2 has names in bytes, however they are written."""
+    """Return the name of an attribute, or None. Python 2 has names in bytes, however
+    they are written.
+    """
     if isinstance(key, str):
         return str(key)
     data = as_bytes(key)
@@ -236,13 +289,21 @@ def _attribute_name(key: Node) -> str | None:
 
 
 def _parts_of_state(state: Node) -> tuple[Node, ...]:
-    """Return the parts that BUILD sets: a dict of attributes, or the instance's dict and its slots."""
-    if type(state) is tuple and len(state) == 2 and all(part is None or type(part) is Dict for part in state):
+    """Return the parts that BUILD sets: a dict of attributes, or the instance's dict
+    and its slots.
+    """
+    if (
+        type(state) is tuple
+        and len(state) == 2
+        and all(part is None or type(part) is Dict for part in state)
+    ):
         return state
     return (state,)
 
 
-def _object_fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
+def _object_fields(
+    call: Opaque, state: dict[str, Node]
+) -> tuple[list[Node], list[Node]]:
     """The parts of an object: arguments and items by number, then named parts."""
     numbered: list[Node] = []
     if class_of(call) == call.class_name:
@@ -255,15 +316,22 @@ def _object_fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], li
         children += call.kwargs.values
     keys += call.keys
     children += call.values
-    items = {key: value for key, value in zip(call.keys, call.values, strict=True) if isinstance(key, str)}
+    items = {
+        key: value
+        for key, value in zip(call.keys, call.values, strict=True)
+        if isinstance(key, str)
+    }
     for name, value in state.items():
-        # Dicts that are their own attributes (EasyDict, AttributeDict) hold each value twice.
+        # Dicts that are their own attributes (EasyDict, AttributeDict) hold each value
+        # twice.
         if name not in items or items[name] is not value:
             keys.append(name)
             children.append(value)
     for whole in call.states if state else ():
         for part in _parts_of_state(whole):
-            if type(part) is Dict:  # keys that are not strings are not attributes, but they are shown
+            if (
+                type(part) is Dict
+            ):  # keys that are not strings are not attributes, but they are shown
                 odd = [
                     pair
                     for pair in zip(part.keys, part.values, strict=True)
@@ -284,7 +352,7 @@ def _object_fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], li
     return [*range(len(numbered)), *keys], [*numbered, *children]
 
 
-# --- readers: class -> View, or None for a call that the class does not make --------------------------------
+# --- readers: class -> View, or None for a call that the class does not make ----------
 
 
 def _ordered_dict(call: Opaque, name: str) -> View | None:
@@ -299,7 +367,9 @@ def _mapping_pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
     for arg in call.args:
         if type(arg) is Dict:
             given += zip(arg.keys, arg.values, strict=True)
-        elif type(arg) is list or is_tuple(arg):  # OrderedDict([[key, value], ...]) of Python 2
+        elif type(arg) is list or is_tuple(
+            arg
+        ):  # OrderedDict([[key, value], ...]) of Python 2
             given += [
                 (pair[0], pair[1])
                 for pair in arg
@@ -307,7 +377,10 @@ def _mapping_pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
             ]
     if not given:
         return call.keys, call.values
-    return [*(key for key, _ in given), *call.keys], [*(value for _, value in given), *call.values]
+    return [*(key for key, _ in given), *call.keys], [
+        *(value for _, value in given),
+        *call.values,
+    ]
 
 
 def _default_dict(call: Opaque, name: str) -> View | None:
@@ -325,7 +398,12 @@ def _collection_view(call: Opaque, name: str) -> View | None:
     short = name.removeprefix("builtins.").removeprefix("collections.")
     items: list[Node] = []
     for arg in call.args[:1]:
-        while type(arg) is Opaque and class_of(arg) in _SETS and len(arg.args) == 1 and not arg.items:
+        while (
+            type(arg) is Opaque
+            and class_of(arg) in _SETS
+            and len(arg.args) == 1
+            and not arg.items
+        ):
             arg = arg.args[0]  # protocol 2 writes a set as a call
         if type(arg) is Opaque and arg.class_name == "torch.Size":
             return look(arg)
@@ -359,7 +437,11 @@ def _numpy_array(call: Opaque, name: str) -> View | None:
     if stored is None:
         return None
     if stored.items is not None:
-        return View("sequence", f"numpy.ndarray object {list(stored.shape)}", children=stored.items)
+        return View(
+            "sequence",
+            f"numpy.ndarray object {list(stored.shape)}",
+            children=stored.items,
+        )
     kind = f"numpy.ndarray {stored.dtype.name} {list(stored.shape)}"
     numel = prod(stored.shape)
     if numel > ARRAY_ELEMENTS or stored.data is None:
@@ -369,11 +451,17 @@ def _numpy_array(call: Opaque, name: str) -> View | None:
         return View("object", kind)
     if not stored.shape:
         return View("scalar", kind, values[0])
-    return View("sequence", kind, children=nest_values(values, stored.shape, stored.fortran))
+    return View(
+        "sequence", kind, children=nest_values(values, stored.shape, stored.fortran)
+    )
 
 
-def nest_values(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
-    """Flat values as nested lists, row by row. In a Fortran array the first index changes fastest."""
+def nest_values(
+    values: list[Node], shape: tuple[int, ...], fortran: bool
+) -> list[Node]:
+    """Flat values as nested lists, row by row. In a Fortran array the first index
+    changes fastest.
+    """
     if not values:
         return []  # even when the shape has many rows
     if len(shape) == 1:
@@ -382,20 +470,29 @@ def nest_values(values: list[Node], shape: tuple[int, ...], fortran: bool) -> li
     if fortran:
         return [nest_values(values[row::rows], shape[1:], True) for row in range(rows)]
     width = prod(shape[1:])
-    return [nest_values(values[row * width : (row + 1) * width], shape[1:], False) for row in range(rows)]
+    return [
+        nest_values(values[row * width : (row + 1) * width], shape[1:], False)
+        for row in range(rows)
+    ]
 
 
 _Reader = Callable[[Opaque, str], View | None]
 _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _ordered_dict),
     **dict.fromkeys(("builtins.dict",), _ordered_dict),
-    **{f"builtins.{name}": _collection_view for name in ("set", "frozenset", "list", "tuple")},
+    **{
+        f"builtins.{name}": _collection_view
+        for name in ("set", "frozenset", "list", "tuple")
+    },
     "collections.deque": _collection_view,
     "collections.defaultdict": _default_dict,
     "torch.Size": _size_view,
     SCRIPT_OBJECT: _packed_view,
     **dict.fromkeys(UNINITIALIZED, _lazy_view),
-    **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
+    **{
+        f"numpy.{core}.multiarray._reconstruct": _numpy_array
+        for core in ("core", "_core")
+    },
     **{f"numpy.{core}.numeric._frombuffer": _numpy_array for core in ("core", "_core")},
 }
 
@@ -413,11 +510,16 @@ def known_parts(call: Opaque) -> Known | None:
     A call that the class does not make gives None too.
     """
     reader = _FIELDS.get(class_of(call))
-    return None if reader is None or call.items or call.keys or call.kwargs else reader(call)
+    return (
+        None
+        if reader is None or call.items or call.keys or call.kwargs
+        else reader(call)
+    )
 
 
 def as_class_call(call: Opaque) -> Opaque:
-    """An object that protocol 2 makes by `partial(cls.__new__, cls, *args, **kwargs)()`, as a call of its class.
+    """An object that protocol 2 makes by `partial(cls.__new__, cls, *args,
+    **kwargs)()`, as a call of its class.
 
     Source: `copyreg.__newobj_ex__` in Lib/pickle.py. Any other call stays as it is.
     """
@@ -433,7 +535,11 @@ def as_class_call(call: Opaque) -> Opaque:
     if not is_tuple(state) or len(state) < 3:
         return call
     func, args, keywords = state[:3]
-    if type(func) is not Opaque or class_of(func) != "builtins.getattr" or func.args[1:] != ("__new__",):
+    if (
+        type(func) is not Opaque
+        or class_of(func) != "builtins.getattr"
+        or func.args[1:] != ("__new__",)
+    ):
         return call
     if (
         not is_tuple(args)
@@ -443,7 +549,12 @@ def as_class_call(call: Opaque) -> Opaque:
     ):
         return call
     whole = Opaque("newobj_ex", args[0], args[1:], keywords, call.offset)
-    whole.states, whole.items, whole.keys, whole.values = call.states, call.items, call.keys, call.values
+    whole.states, whole.items, whole.keys, whole.values = (
+        call.states,
+        call.items,
+        call.keys,
+        call.values,
+    )
     return whole
 
 
@@ -465,7 +576,9 @@ def _torch_generator(call: Opaque) -> Known | None:
     state = call.states[0] if len(call.states) == 1 else None
     if len(call.args) != 1 or not is_tuple(state) or len(state) != 3:
         return None
-    device = device_text(call.args[0])  # torch 2.0 knows no devices in a pickle of plain values
+    device = device_text(
+        call.args[0]
+    )  # torch 2.0 knows no devices in a pickle of plain values
     fields = _named_dict(("device", "seed", "offset", "state"), (device, *state))
     return Known("torch.Generator", fields)
 
@@ -479,7 +592,11 @@ def _numpy_random(call: Opaque) -> Known | None:
         if type(whole) is Dict:
             return Known(f"numpy.random.{name}", whole)
     inner = call.args[0] if call.args else None
-    parts = known_parts(inner) if name == "Generator" and type(inner) is Opaque and not call.states else None
+    parts = (
+        known_parts(inner)
+        if name == "Generator" and type(inner) is Opaque and not call.states
+        else None
+    )
     return None if parts is None else Known("numpy.random.Generator", parts.node)
 
 

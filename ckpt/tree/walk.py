@@ -1,8 +1,8 @@
-"""Walking the inert tree: its flat views (tensors, values, containers), in file order; and a state dict
-taken apart as torch's planner does it.
+"""Walking the inert tree: its flat views (tensors, values, containers), in file order;
+and a state dict taken apart as torch's planner does it.
 
-Iterative, by identity: cycles are cut, a repeated subtree without tensors is listed once, and the limits bound how
-far a small file may expand.
+Iterative, by identity: cycles are cut, a repeated subtree without tensors is listed
+once, and the limits bound how far a small file may expand.
 """
 
 from __future__ import annotations
@@ -45,18 +45,24 @@ from ckpt.tree.find import (
 from ckpt.tree.view import SCALARS, View, attribute_nodes, look
 
 ROW_ITEMS = 100
-"""A dict with more scalars than this (a vocabulary) is one value, not one row per scalar."""
+"""A dict with more scalars than this (a vocabulary) is one value, not one row per
+scalar.
+"""
 _PLACED, _PLACES = 100_000, 1_000
-"""The most globals and objects that are kept with their names, and the most names of each."""
+"""The most globals and objects that are kept with their names, and the most names of
+each.
+"""
 REPEAT_LENGTH = 256
 """A repeated string or list of at least this length is shown only once."""
 
 
 class Flat:
-    """The flat views of one tree, in file order, and the names under which its globals and objects occur.
+    """The flat views of one tree, in file order, and the names under which its globals
+    and objects occur.
 
-    `where`: id of a Global, or of an Opaque that is not a tensor -> the names that hold it. `at_once` counts the tensors of
-    the last large state dict: their names are the keys of one dict, so they differ. `repeats` says which keys a dict sets twice.
+    `where`: id of a Global, or of an Opaque that is not a tensor -> the names that hold
+    it. `at_once` counts the tensors of the last large state dict: their names are the
+    keys of one dict, so they differ. `repeats` says which keys a dict sets twice.
     """
 
     def __init__(self) -> None:
@@ -85,9 +91,11 @@ class _Frame(NamedTuple):
 
 
 def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
-    """The tensors, values and containers of a tree. Raises LimitError when it expands beyond the limits.
+    """The tensors, values and containers of a tree. Raises LimitError when it expands
+    beyond the limits.
 
-    `budget` is what is left for the file of the tree. A tree without one, such as an edited one, counts alone.
+    `budget` is what is left for the file of the tree. A tree without one, such as an
+    edited one, counts alone.
     """
     return _Walk(limits, budget).run(root)
 
@@ -95,20 +103,29 @@ def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Fl
 _MANY = 64
 """Children of a state dict that are worth to be recorded at once."""
 _ROW, _STEP, _ELEMENT = 700, 8, 8
-"""Bytes of memory of a row and what is made of it, of a step of its path, and of a number of a numpy array."""
+"""Bytes of memory of a row and what is made of it, of a step of its path, and of a
+number of a numpy array.
+"""
 
 
 class _Walk:
     def __init__(self, limits: Limits, budget: Budget | None) -> None:
         self._limits = limits
         self._budget = budget or Budget(limits)
-        self._counted: set[int] | None = set() if budget is None else None  # tensors that the budget knows
+        self._counted: set[int] | None = (
+            set() if budget is None else None
+        )  # tensors that the budget knows
         self._out = Flat()
         self._open: set[int] = set()  # containers above the current node
-        # Containers and long scalars without tensors that were seen before: name and type.
+        # Containers and long scalars without tensors that were seen before: name and
+        # type.
         self._barren: dict[int, tuple[str, str]] = {}
-        self._entered: dict[int, Node] = {}  # what lies in attributes and was looked into
-        self._registered: dict[int, str] = {}  # modules, their own tensors, objects: what is shown once
+        self._entered: dict[
+            int, Node
+        ] = {}  # what lies in attributes and was looked into
+        self._registered: dict[
+            int, str
+        ] = {}  # modules, their own tensors, objects: what is shown once
 
     def run(self, root: Node) -> Flat:
         stack: list[_Frame] = []
@@ -119,7 +136,9 @@ class _Walk:
             frame = stack[-1]
             entered = None
             for path, name, node, kind, registered, persistent in frame.below:
-                entered = self._visit_node(node, path, name, kind, registered, persistent, len(stack))
+                entered = self._visit_node(
+                    node, path, name, kind, registered, persistent, len(stack)
+                )
                 if entered is not None:
                     break
             if entered is not None:
@@ -144,9 +163,12 @@ class _Walk:
         out = self._out
         tensor = tensor_of(node)
         if registered is not True and id(node) in self._registered:
-            # `self.layers = [self.conv1, self.conv2]`, or the parameters of an optimizer: not tensors of their own.
+            # `self.layers = [self.conv1, self.conv2]`, or the parameters of an
+            # optimizer: not tensors of their own.
             what = "torch.Tensor" if tensor is not None else look(node).type
-            out.values.append(Value(path, name, what, same_as=self._registered[id(node)]))
+            out.values.append(
+                Value(path, name, what, same_as=self._registered[id(node)])
+            )
             return None
         if tensor is not None:
             self._count(node)
@@ -162,10 +184,14 @@ class _Walk:
         if type(node) is PersistentId and type(node.meaning) is Storage:
             storage = node.meaning
             count = (
-                storage.nbytes if storage.dtype is None else storage.nbytes * 8 // max(8, storage.dtype.bits)
+                storage.nbytes
+                if storage.dtype is None
+                else storage.nbytes * 8 // max(8, storage.dtype.bits)
             )
             bare = bare_storage(storage, count)
-            out.tensors.append(Entry(path, name, bare, None, None, registered is not False, persistent))
+            out.tensors.append(
+                Entry(path, name, bare, None, None, registered is not False, persistent)
+            )
             return None
         marker = id(node)
         if marker in self._open:
@@ -182,9 +208,13 @@ class _Walk:
                 self._barren[marker] = name, view.type
             return None
         if depth >= self._limits.depth:
-            raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
+            raise LimitError(
+                "the tree of the file is nested too deep", "depth", self._limits.depth
+            )
         if view.kind == "mapping":
-            if self._counted is None and (text := merge_repeats(node, name)):  # an edit makes none
+            if self._counted is None and (
+                text := merge_repeats(node, name)
+            ):  # an edit makes none
                 out.repeats.append(text)
                 view = look(node)
             refuse_repeats(view, name)
@@ -196,15 +226,21 @@ class _Walk:
                 self._open.add(marker)
                 self._record_attached(node, path, name)
                 self._open.discard(marker)
-            if len(view.children) >= REPEAT_LENGTH or (view.kind != "sequence" and view.children):
+            if len(view.children) >= REPEAT_LENGTH or (
+                view.kind != "sequence" and view.children
+            ):
                 self._barren[marker] = name, view.type
             return None
         return self._enter_container(node, view, path, name, registered)
 
     def _charge_row(self, path: Path, name: str) -> None:
-        """Charge one row. A text with a character beyond Latin takes up to four bytes for each."""
+        """Charge one row. A text with a character beyond Latin takes up to four bytes
+        for each.
+        """
         budget = self._budget
-        budget.memory -= _ROW + _STEP * len(path) + (len(name) if name.isascii() else 4 * len(name))
+        budget.memory -= (
+            _ROW + _STEP * len(path) + (len(name) if name.isascii() else 4 * len(name))
+        )
         if budget.memory < 0:
             budget.charge(0, "the tree of the file")
 
@@ -229,21 +265,32 @@ class _Walk:
             kind, source = "parameter", "Parameter"
         elif kind is None and tensor.is_buffer:
             kind, source = "buffer", "Buffer"
-        self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
+        self._out.tensors.append(
+            Entry(path, name, tensor, kind, source, registered is not False, persistent)
+        )
 
     def _record_attached(self, owner: Opaque, path: Path, name: str) -> None:
-        """Add the tensors in attributes of a tensor or of a dict. torch restores them, state_dict() lacks them.
+        """Add the tensors in attributes of a tensor or of a dict. torch restores them,
+        state_dict() lacks them.
 
         A container in an attribute is entered once in the whole tree.
         """
         todo: list[tuple[Node, Path, str, Opaque]] = []
         self._push_children(
-            todo, [((key,), key, value) for key, value in attribute_nodes(owner)], path, name, owner
+            todo,
+            [((key,), key, value) for key, value in attribute_nodes(owner)],
+            path,
+            name,
+            owner,
         )
         while todo:
             node, place, text, owner = todo.pop()
             if len(place) - len(path) >= self._limits.depth:
-                raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
+                raise LimitError(
+                    "the tree of the file is nested too deep",
+                    "depth",
+                    self._limits.depth,
+                )
             tensor = tensor_of(node)
             if tensor is None:
                 node = inside(node)
@@ -256,9 +303,13 @@ class _Walk:
                 continue
             self._entered[id(node)] = node
             below = [] if tensor is not None else list(named_children(look(node)))
-            if type(node) is Opaque and (tensor is not None or look(node).kind == "mapping"):
+            if type(node) is Opaque and (
+                tensor is not None or look(node).kind == "mapping"
+            ):
                 below += [((key,), key, value) for key, value in attribute_nodes(node)]
-            self._push_children(todo, below, place, text, node if type(node) is Opaque else owner)
+            self._push_children(
+                todo, below, place, text, node if type(node) is Opaque else owner
+            )
 
     @staticmethod
     def _push_children(
@@ -270,7 +321,9 @@ class _Walk:
     ) -> None:
         for inner, text, node in reversed(below):
             if not _is_barren(node):
-                todo.append((node, (*path, *inner), f"{name}.{text}" if path else text, owner))
+                todo.append(
+                    (node, (*path, *inner), f"{name}.{text}" if path else text, owner)
+                )
 
     def _record_places(self, node: Node, name: str) -> None:
         places: list[Node | Storage] = [node]
@@ -279,7 +332,10 @@ class _Walk:
             if type(node.func) is PersistentId:
                 places.append(node.func.meaning)
             elif type(node.func) is Opaque:
-                places += [node.func.func, *(part for part in node.func.args if type(part) is Global)]
+                places += [
+                    node.func.func,
+                    *(part for part in node.func.args if type(part) is Global),
+                ]
         for place in places:
             if type(place) is Global or type(place) is Opaque:
                 names = self._out.where.get(id(place))
@@ -302,7 +358,9 @@ class _Walk:
             if view.kind != "sequence":
                 keys = cast("tuple[str, ...]", tuple(view.keys))
                 if not are_texts(view.keys):
-                    keys = tuple([key for key in view.keys if isinstance(key, (str, int))])
+                    keys = tuple(
+                        [key for key in view.keys if isinstance(key, (str, int))]
+                    )
             row = Container(
                 path,
                 name,
@@ -316,8 +374,14 @@ class _Walk:
             )
             container = len(out.containers)
             out.containers.append(row)
-        if view.kind == "object" and view.children and not view.type.startswith("__torch__."):
-            self._registered[id(node)] = name  # a repeated object with tensors is shown once
+        if (
+            view.kind == "object"
+            and view.children
+            and not view.type.startswith("__torch__.")
+        ):
+            self._registered[id(node)] = (
+                name  # a repeated object with tensors is shown once
+            )
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if type(node) is Opaque and view.kind == "mapping" and node.states:
@@ -327,15 +391,26 @@ class _Walk:
             below = module_steps(view, path, name, registered)
         else:
             is_done = self._flat(view, path, name, registered)
-            below = iter(()) if is_done else container_steps(view, path, name, registered)
+            below = (
+                iter(()) if is_done else container_steps(view, path, name, registered)
+            )
         if type(view.metadata) is Opaque:
-            self._record_places(view.metadata, f"{name}._metadata" if path else "_metadata")
+            self._record_places(
+                view.metadata, f"{name}._metadata" if path else "_metadata"
+            )
         return _Frame(node, view, path, name, below, registered, first, container)
 
     def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
-        """Record a large state dict at once, as `_visit` would tensor by tensor. Tell whether it is one."""
+        """Record a large state dict at once, as `_visit` would tensor by tensor. Tell
+        whether it is one.
+        """
         nodes, keys = view.children, view.keys
-        if view.kind != "mapping" or len(nodes) < _MANY or registered is not None or self._registered:
+        if (
+            view.kind != "mapping"
+            or len(nodes) < _MANY
+            or registered is not None
+            or self._registered
+        ):
             return False
         if not are_texts(keys):
             return False
@@ -360,10 +435,20 @@ class _Walk:
             span = slice(position, position + len(tensors))
             position += len(tensors)
             if isinstance(tensors, Tensors):
-                self._out.tensors.extend(Entries(path, below[span], names[span], tensors))
+                self._out.tensors.extend(
+                    Entries(path, below[span], names[span], tensors)
+                )
                 continue
             paths = map(path.__add__, zip(below[span], strict=True))
-            fields = zip(paths, names[span], tensors, repeat(None), repeat(None), repeat(True), repeat(True))
+            fields = zip(
+                paths,
+                names[span],
+                tensors,
+                repeat(None),
+                repeat(None),
+                repeat(True),
+                repeat(True),
+            )
             self._out.tensors.extend(map(tuple.__new__, repeat(Entry), fields))
         return True
 
@@ -374,8 +459,13 @@ class _Walk:
             self._barren[id(frame.node)] = frame.name, frame.view.type
         if frame.container is not None:
             row = out.containers[frame.container]
-            if frame.tensors == len(out.tensors) and len(row.path) > 1 and "param_groups" not in row.keys:
-                out.containers.pop()  # it is the last one, because those inside it were removed before
+            if (
+                frame.tensors == len(out.tensors)
+                and len(row.path) > 1
+                and "param_groups" not in row.keys
+            ):
+                # it is the last one, because those inside it were removed before
+                out.containers.pop()
             else:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
@@ -386,7 +476,11 @@ def _plain_tensors(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
     if set(map(type, refs)) != {TensorRef}:
         return None
     tensors = cast("list[TensorRef]", refs)
-    return None if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors) else tensors
+    return (
+        None
+        if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors)
+        else tensors
+    )
 
 
 def _made_by(node: Node) -> TensorRef | None:
@@ -402,7 +496,9 @@ def _made_by(node: Node) -> TensorRef | None:
 
 
 def _is_barren(node: Node) -> bool:
-    """Tell whether a node in an attribute is a scalar, or a plain container of nothing else."""
+    """Tell whether a node in an attribute is a scalar, or a plain container of nothing
+    else.
+    """
     if type(node) is Dict:
         return SCALARS.issuperset(map(type, node.values))
     if type(node) is list or type(node) is tuple:
@@ -420,7 +516,9 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
 
 
 def _is_row(view: View) -> bool:
-    """Tell whether a container is shown as one value: a sequence of scalars, or a large mapping of them."""
+    """Tell whether a container is shown as one value: a sequence of scalars, or a large
+    mapping of them.
+    """
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
@@ -449,9 +547,13 @@ def _holds_rows(nodes: Sequence[Node]) -> bool:
 
 
 def _repeats_text(nodes: Sequence[Node]) -> bool:
-    """Tell whether a list repeats long texts so often that writing all of them would multiply the file."""
+    """Tell whether a list repeats long texts so often that writing all of them would
+    multiply the file.
+    """
     texts = {
-        id(node): len(node) for node in nodes if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
+        id(node): len(node)
+        for node in nodes
+        if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
     }
     if not texts:
         return False
@@ -469,9 +571,13 @@ def _is_long(value: Node | Storage) -> bool:
 
 
 _STEPS = 10_000_000
-"""The most nodes that are visited: dicts that hold each other many times over would never be taken apart."""
+"""The most nodes that are visited: dicts that hold each other many times over would
+never be taken apart.
+"""
 _AGAIN = 50_000
-"""Dicts and lists that stand at a second place: a small file may hold each other sixty levels deep."""
+"""Dicts and lists that stand at a second place: a small file may hold each other sixty
+levels deep.
+"""
 
 
 class Leaf(NamedTuple):
@@ -488,7 +594,9 @@ class Parts:
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
         self.texts: dict[str, int] = {}
-        """Dicts whose keys become text, by the names of the dicts, and how many keys."""
+        """Dicts whose keys become text, by the names of the dicts, and how many
+        keys.
+        """
         self.empty: list[str] = []
         """Dicts that vanish because nothing is in them."""
         self.versions: list[str] = []
@@ -500,7 +608,9 @@ class Parts:
 
 
 def parts_of(root: Node, limits: Limits, *, whole: bool = False) -> Parts:
-    """The leaves of a state dict. With `whole` each item of the root is one. Raises LimitError."""
+    """The leaves of a state dict. With `whole` each item of the root is one. Raises
+    LimitError.
+    """
     parts = Parts()
     walk = _Taker(parts, limits)
     walk.run(root, whole)
@@ -522,20 +632,30 @@ class _Taker:
             path, node = todo.pop()
             self._steps += 1
             if len(path) > self._limits.depth:
-                raise LimitError("dicts are nested too deep", "depth", self._limits.depth)
+                raise LimitError(
+                    "dicts are nested too deep", "depth", self._limits.depth
+                )
             self._again += id(node) in self._seen
             if isinstance(node, (Dict, Opaque, list)):
                 self._seen.add(id(node))
             if self._steps > _STEPS or self._again > _AGAIN:
-                raise LimitError("the dict holds too many items", "depth", self._limits.depth)
+                raise LimitError(
+                    "the dict holds too many items", "depth", self._limits.depth
+                )
             view = look(node)
             if whole and path:
                 self._add_leaf(path, node)
-            elif view.kind == "mapping" and (view.children or not any(type(step) is int for step in path)):
+            elif view.kind == "mapping" and (
+                view.children or not any(type(step) is int for step in path)
+            ):
                 todo += reversed(self._list_items(path, view))
             elif type(node) is list and not self._is_closed(node):
-                todo += reversed([((*path, place), item) for place, item in enumerate(node)])
-            else:  # an empty dict in a list as well: torch cannot load its own list that lacks a position
+                todo += reversed(
+                    [((*path, place), item) for place, item in enumerate(node)]
+                )
+            # an empty dict in a list as well: torch cannot load its own list that lacks
+            # a position
+            else:
                 self._add_leaf(path, node, view)
 
     def _list_items(
@@ -547,7 +667,9 @@ class _Taker:
         if view.metadata is not None:
             parts.versions.append(name)
         rows: list[tuple[tuple[str | int, ...], Node]] = []
-        for place, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
+        for place, (key, child) in enumerate(
+            zip(view.keys, view.children, strict=True)
+        ):
             if not isinstance(key, str):
                 parts.texts[name] = parts.texts.get(name, 0) + 1
             rows.append(((*path, self._text(key, place, name)), child))
@@ -558,7 +680,12 @@ class _Taker:
         if isinstance(key, str):
             return key.text if isinstance(key, ByteStr) else key
         text = key_of(key, place)
-        if isinstance(text, NamedKey) and text.kind not in ("NoneType", "bool", "float", "tuple"):
+        if isinstance(text, NamedKey) and text.kind not in (
+            "NoneType",
+            "bool",
+            "float",
+            "tuple",
+        ):
             self._parts.odd.append(f"{name}.{text}" if name else text)
         return str(text)
 
@@ -575,7 +702,9 @@ class _Taker:
                 continue
             self._steps += len(items) + 1
             if len(todo) > self._limits.depth or self._steps > _STEPS:
-                raise LimitError("lists are nested too deep", "depth", self._limits.depth)
+                raise LimitError(
+                    "lists are nested too deep", "depth", self._limits.depth
+                )
             inner = [item for item in items if type(item) is list]
             missing = [item for item in inner if id(item) not in self._closed]
             if missing:
@@ -583,12 +712,16 @@ class _Taker:
                 continue
             todo.pop()
             self._closed[id(items)] = all(
-                self._closed[id(item)] if type(item) is list else look(item).kind not in ("mapping", "tensor")
+                self._closed[id(item)]
+                if type(item) is list
+                else look(item).kind not in ("mapping", "tensor")
                 for item in items
             )
         return self._closed[id(node)]
 
-    def _add_leaf(self, path: tuple[str | int, ...], node: Node, view: View | None = None) -> None:
+    def _add_leaf(
+        self, path: tuple[str | int, ...], node: Node, view: View | None = None
+    ) -> None:
         name = _dotted_name(path)
         self._parts.leaves.append(Leaf(name, path, node))
         if view is not None and view.kind == "sequence" and type(node) is not list:

@@ -1,4 +1,6 @@
-"""The comparison with stored ratios: what counts as a loss. Nothing is measured here."""
+"""The comparison with stored ratios: what counts as a loss. Nothing is measured
+here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pytest
 from benchmarks import check
 from benchmarks.targets import TARGETS
 
-MACHINE: dict[str, str | int] = {"processor": "one", "cpus": 2, "python": "3.11", "torch": "2", "typer": "0"}
+MACHINE: dict[str, str | int] = {
+    "processor": "one",
+    "cpus": 2,
+    "python": "3.11",
+    "torch": "2",
+    "typer": "0",
+}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +34,9 @@ MACHINE: dict[str, str | int] = {"processor": "one", "cpus": 2, "python": "3.11"
     ],
 )
 def test_a_loss_of_more_than_a_fifth(before: float, after: float, lost: bool) -> None:
-    rows, found = check.compare({"diff/f32": before, "other": 1.0}, {"diff/f32": after, "other": 1.0})
+    rows, found = check.compare(
+        {"diff/f32": before, "other": 1.0}, {"diff/f32": after, "other": 1.0}
+    )
     assert found == (["diff/f32"] if lost else [])
     assert [row[-1] for row in rows] == ["slower" if lost else "ok", "ok"]
 
@@ -38,13 +48,18 @@ def test_the_change_is_that_of_the_ratio() -> None:
 
 def test_a_key_on_one_side_is_named() -> None:
     rows, lost = check.compare({"old": 1.0}, {"new": 1.5})
-    assert rows == [["new", "–", "1.50 ×", "–", "not stored"], ["old", "1.00 ×", "–", "–", "not measured"]]
+    assert rows == [
+        ["new", "–", "1.50 ×", "–", "not stored"],
+        ["old", "1.00 ×", "–", "–", "not measured"],
+    ]
     assert lost == []
 
 
 def test_another_machine_is_named() -> None:
     assert check.elsewhere(MACHINE, MACHINE) == []
-    assert check.elsewhere(MACHINE, {**MACHINE, "cpus": 8}) == ["cpus: stored with 2, here 8."]
+    assert check.elsewhere(MACHINE, {**MACHINE, "cpus": 8}) == [
+        "cpus: stored with 2, here 8."
+    ]
 
 
 @pytest.fixture
@@ -64,10 +79,15 @@ def test_update_stores_and_a_later_loss_fails(
     stored: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(monkeypatch, 1.0, "--update")
-    assert json.loads(stored.read_text()) == {"machine": MACHINE, "cpu_ratios": {"diff/f32": 1.0}}
+    assert json.loads(stored.read_text()) == {
+        "machine": MACHINE,
+        "cpu_ratios": {"diff/f32": 1.0},
+    }
     run(monkeypatch, 1.1)
     assert "+10%" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match=r"More than 20% slower beside the peer: diff/f32\."):
+    with pytest.raises(
+        SystemExit, match=r"More than 20% slower beside the peer: diff/f32\."
+    ):
         run(monkeypatch, 1.3)
     assert json.loads(stored.read_text())["cpu_ratios"] == {"diff/f32": 1.0}
 

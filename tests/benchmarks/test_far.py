@@ -1,4 +1,6 @@
-"""The servers of the benchmarks answer as real ones do, count what they are asked, and their table says it."""
+"""The servers of the benchmarks answer as real ones do, count what they are asked, and
+their table says it.
+"""
 
 from __future__ import annotations
 
@@ -74,22 +76,32 @@ def test_each_service_gives_what_the_file_gives(
     scheme: str, name: str, root: Path, addresses: Addresses
 ) -> None:
     if scheme != "hf":
-        pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+        pytest.importorskip(
+            "obstore", reason="obstore, the extra [cloud], is not installed"
+        )
     local = ckpt("stats", f"{root}/{name}", "--json")
     done = ckpt("stats", f"{scheme}://bench/{name}", "--json", **variables(addresses))
     assert done.code == 0, done.err
     assert json.loads(done.out)["tensors"] == json.loads(local.out)["tensors"]
 
 
-@pytest.mark.parametrize("url", ["s3://bench/made/", "hf://bench/made/", "{http}/made/" + INDEX])
+@pytest.mark.parametrize(
+    "url", ["s3://bench/made/", "hf://bench/made/", "{http}/made/" + INDEX]
+)
 def test_a_made_up_model_is_a_checkpoint(url: str, addresses: Addresses) -> None:
     if url.startswith("s3"):
-        pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+        pytest.importorskip(
+            "obstore", reason="obstore, the extra [cloud], is not installed"
+        )
     words = ("--include", "model.layers.1.*", "--json")
-    done = ckpt("stats", url.format(http=addresses.http), *words, **variables(addresses))
+    done = ckpt(
+        "stats", url.format(http=addresses.http), *words, **variables(addresses)
+    )
     assert done.code == 0, done.err
     rows = json.loads(done.out)["tensors"]
-    assert [row["max"] for row in rows] == [0] * 7 and sum(row["numel"] for row in rows) * 2 > 99_000_000
+    assert [row["max"] for row in rows] == [0] * 7 and sum(
+        row["numel"] for row in rows
+    ) * 2 > 99_000_000
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -107,7 +119,9 @@ def test_pages_of_a_listing_are_whole(flat: bool) -> None:
         pages += 1
         if not after:
             break
-    assert len(found) == len(set(found)) == (8 if flat else 6) and pages == (4 if flat else 3)
+    assert len(found) == len(set(found)) == (8 if flat else 6) and pages == (
+        4 if flat else 3
+    )
     assert ("made/sub/" in found) is not flat and "other" not in found
 
 
@@ -128,9 +142,18 @@ KIND = Kind("a kind", "zip", "model.pth", ("model.pth",), 64_949)
 
 
 def test_a_job_is_counted(addresses: Addresses) -> None:
-    code = f"import urllib.request as u; u.build_opener(u.ProxyHandler({{}})).open({addresses.http + '/zip/model.pth'!r}).read()"
+    code = (
+        "import urllib.request as u; "
+        f"u.build_opener(u.ProxyHandler({{}})).open({addresses.http + '/zip/model.pth'!r}).read()"
+    )
     row = row_of(KIND, "a job", Job("", (sys.executable, "-c", code)), addresses, 2)
-    assert (row.requests, row.ratio, row.most, row.connections, row.problem) == (1, 1.0, 1, 1, "")
+    assert (row.requests, row.ratio, row.most, row.connections, row.problem) == (
+        1,
+        1.0,
+        1,
+        1,
+        "",
+    )
     assert row.seconds > 0 and row.peak_mb > 5
 
 
@@ -139,12 +162,23 @@ def test_a_job_that_fails_is_a_row_that_says_so(addresses: Addresses) -> None:
     row = row_of(KIND, "a job", Job("", (sys.executable, "-c", code)), addresses, 1)
     assert row.problem == "failed: no such thing"
     assert cells(row) == ["a kind", "a job: failed: no such thing", *["–"] * 6]
-    assert row_of(KIND, "a job", "not installed", addresses, 1).problem == "not installed"
+    assert (
+        row_of(KIND, "a job", "not installed", addresses, 1).problem == "not installed"
+    )
 
 
 def test_a_row() -> None:
     row = FarRow("a kind", "a job", 1234, 0.0123, 3, 2, 1.5, 40.4)
-    assert cells(row) == ["a kind", "a job", "1,234", "0.0123 ×", "3", "2", "1.50", "40"]
+    assert cells(row) == [
+        "a kind",
+        "a job",
+        "1,234",
+        "0.0123 ×",
+        "3",
+        "2",
+        "1.50",
+        "40",
+    ]
     assert len(cells(row)) == len(HEADINGS)
     assert "| a kind " in table([row])
 
@@ -161,27 +195,41 @@ def test_every_scheme_and_every_peer_has_a_row(
         for command in ("inspect", "stats")
         for scheme in ("http", "s3", "az", "hf")
     }
-    assert {found[name] for name in missing} == {"not installed", "obstore is not installed"}
-    assert sum("s3fs" in name for name in missing) == sum("snapshot" in name for name in missing) == 2
+    assert {found[name] for name in missing} == {
+        "not installed",
+        "obstore is not installed",
+    }
+    assert (
+        sum("s3fs" in name for name in missing)
+        == sum("snapshot" in name for name in missing)
+        == 2
+    )
     folder = KIND._replace(file="")
     assert (
-        dict(jobs(setting, folder, addresses))["`ckpt stats`, http"] == "a web server does not list a folder"
+        dict(jobs(setting, folder, addresses))["`ckpt stats`, http"]
+        == "a web server does not list a folder"
     )
     monkeypatch.setattr(far, "find_spec", lambda name: True)
     assert not any(isinstance(job, str) for _, job in jobs(setting, KIND, addresses))
 
 
-def test_a_download_gives_the_files(root: Path, tmp_path: Path, addresses: Addresses) -> None:
+def test_a_download_gives_the_files(
+    root: Path, tmp_path: Path, addresses: Addresses
+) -> None:
     names = tuple(path.name for path in (root / "dcp").iterdir())
     kind = Kind("a folder", "dcp", "", names, 1)
-    job = dict(jobs(Setting(QUICK, tmp_path, tmp_path), kind, addresses))["download, then `ckpt inspect`"]
+    job = dict(jobs(Setting(QUICK, tmp_path, tmp_path), kind, addresses))[
+        "download, then `ckpt inspect`"
+    ]
     assert isinstance(job, Job)
     row = row_of(kind, "a job", job, addresses, 1)
     assert (row.problem, row.requests, row.connections) == ("", len(names), 1)
 
 
 def test_the_look_at_a_terabyte_says_what_works() -> None:
-    pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+    pytest.importorskip(
+        "obstore", reason="obstore, the extra [cloud], is not installed"
+    )
     found = list(terabyte.looks(3, 0, 600, ["inspect, s3", "stats of a layer, http"]))
     assert [row.problem for row in found] == ["", ""]
     assert found[0].requests >= 4 and found[1].received > 99_000_000 > found[0].received
@@ -192,4 +240,7 @@ def test_the_look_at_a_terabyte_says_what_works() -> None:
 
 def test_what_takes_too_long_is_said(addresses: Addresses) -> None:
     row = terabyte.look(Job("a job", ("timeout", "0.1", "sleep", "60")), addresses)
-    assert row.problem == "not done in time" and "| not done in time " in terabyte.table([row])
+    assert (
+        row.problem == "not done in time"
+        and "| not done in time " in terabyte.table([row])
+    )

@@ -16,18 +16,32 @@ IDENTITY = ".data/serialization_id"
 
 
 def with_torch(
-    path: Path, names: list[str], shape: tuple[int, ...], dtype: str, payloads: list[bytes]
+    path: Path,
+    names: list[str],
+    shape: tuple[int, ...],
+    dtype: str,
+    payloads: list[bytes],
 ) -> None:
     tensors = [
-        torch.frombuffer(bytearray(payload), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
+        torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        .view(getattr(torch, dtype))
+        .reshape(shape)
         for payload in payloads
     ]
-    torch.save({name: tensors[place % len(tensors)].clone() for place, name in enumerate(names)}, path)
+    torch.save(
+        {
+            name: tensors[place % len(tensors)].clone()
+            for place, name in enumerate(names)
+        },
+        path,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES.values())
-@pytest.mark.parametrize(("count", "shape"), [(1, (3,)), (30, (5, 7)), (1001, (2, 3, 1, 300))])
+@pytest.mark.parametrize(
+    ("count", "shape"), [(1, (3,)), (30, (5, 7)), (1001, (2, 3, 1, 300))]
+)
 def test_every_byte_but_the_identity_is_torchs(
     tmp_path: Path, dtype: str, count: int, shape: tuple[int, ...]
 ) -> None:
@@ -64,11 +78,17 @@ def test_batches_of_the_pickle_are_torchs(tmp_path: Path, count: int) -> None:
 
 
 def differing(one: bytes, other: bytes) -> set[int]:
-    return {place for place, (mine, its) in enumerate(zip(one, other, strict=True)) if mine != its}
+    return {
+        place
+        for place, (mine, its) in enumerate(zip(one, other, strict=True))
+        if mine != its
+    }
 
 
 def identity_bytes(data: bytes, identity: bytes) -> set[int]:
-    """The places of the identity and of its CRC, which stands behind it and in the directory."""
+    """The places of the identity and of its CRC, which stands behind it and in the
+    directory.
+    """
     begin = data.index(identity)
     end = begin + len(identity)
     row = data.rindex(f"x/{IDENTITY}".encode()) - 46
@@ -80,10 +100,14 @@ def test_without_payloads_the_tensors_are_zeros_of_the_device(tmp_path: Path) ->
     write_state(path, ["a", "b"], (2, 2), tag="cuda:3")
     assert torch.equal(torch.load(path, map_location="cpu")["b"], torch.zeros(2, 2))
     with zipfile.ZipFile(path) as file:
-        assert "cuda:3" in [argument for _, argument, _ in pickletools.genops(file.read("x/data.pkl"))]
+        assert "cuda:3" in [
+            argument for _, argument, _ in pickletools.genops(file.read("x/data.pkl"))
+        ]
 
 
-def test_a_file_beyond_4_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_beyond_4_gib_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("benchmarks.files._MOST", 4000)
     write_state(tmp_path / "x.pth", ["a"], (4,))
     with pytest.raises(SystemExit, match="at most 4 GiB"):

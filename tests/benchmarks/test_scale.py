@@ -1,4 +1,6 @@
-"""The model of time and the simulation agree, and both count what the real reader asks for."""
+"""The model of time and the simulation agree, and both count what the real reader asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def work() -> Work:
 def few(work: Work) -> Work:
     """The first of them."""
     return work._replace(
-        tasks=2000, nbytes=2000 * SPAN, patterns=work.patterns[:2000], opening=work.opening[:200]
+        tasks=2000,
+        nbytes=2000 * SPAN,
+        patterns=work.patterns[:2000],
+        opening=work.opening[:200],
     )
 
 
@@ -37,7 +42,9 @@ def test_a_thousand_files_are_sixteen_thousand_tasks(work: Work) -> None:
 
 
 def test_neighbours_are_one_request(work: Work) -> None:
-    """A task reads 256 blocks of 256 KiB, in few requests of at most 8 MiB, and no byte beyond it."""
+    """A task reads 256 blocks of 256 KiB, in few requests of at most 8 MiB, and no byte
+    beyond it.
+    """
     assert set(work.patterns) == {(8 << 20,) * 8}
     assert sum(work.patterns[0]) == SPAN
 
@@ -57,7 +64,9 @@ def test_neighbours_are_one_request(work: Work) -> None:
     ],
     ids=lambda world: (
         ",".join(
-            f"{name}={value}" for name, value in world._asdict().items() if value != getattr(World(), name)
+            f"{name}={value}"
+            for name, value in world._asdict().items()
+            if value != getattr(World(), name)
         )
         or "usual"
     ),
@@ -67,7 +76,9 @@ def test_the_model_agrees_with_the_simulation(world: World, work: Work) -> None:
 
     assert found.results == paper.results == 16_000
     assert found.seconds == pytest.approx(paper.seconds, rel=TOLERANCE)
-    assert found.opening == pytest.approx(paper.opening, rel=4 * TOLERANCE), "it is short"
+    assert found.opening == pytest.approx(paper.opening, rel=4 * TOLERANCE), (
+        "it is short"
+    )
     assert found.requests == pytest.approx(paper.requests, rel=TOLERANCE)
     assert found.retries == pytest.approx(paper.retries, rel=0.1, abs=5)
     if paper.lost > 100:
@@ -92,7 +103,8 @@ def test_a_quiet_world_is_arithmetic() -> None:
         found = simulate(work, world)
     finally:
         patch.undo()
-    # Opening: 1 + 50/100. Each task: two requests, 2 + 100/100, and 100/50 of computing. Two at a time, three rounds.
+    # Opening: 1 + 50/100. Each task: two requests, 2 + 100/100, and 100/50 of
+    # computing. Two at a time, three rounds.
     assert found.seconds == pytest.approx(1.5 + 3 * 5.0)
     assert (found.requests, found.retries, found.lost) == (13, 0, 0)
 

@@ -1,4 +1,6 @@
-"""The table of the benchmarks: what is met, what is missed, and that the JSON document gives the same table again."""
+"""The table of the benchmarks: what is met, what is missed, and that the JSON document
+gives the same table again.
+"""
 
 from __future__ import annotations
 
@@ -102,17 +104,30 @@ def test_the_row_says_how_many_rounds_each_side_ran() -> None:
 
 def test_no_target_is_neither_met_nor_missed() -> None:
     given = row("nothing wants this")
-    assert (cell(given, "target"), cell(given, "met"), cell(given, "result")) == ("–", "–", "1/2 wall")
+    assert (cell(given, "target"), cell(given, "met"), cell(given, "result")) == (
+        "–",
+        "–",
+        "1/2 wall",
+    )
 
 
 def test_a_bar_in_a_name_breaks_no_row() -> None:
     lines = table([row("a"), row("b")]).splitlines()
     assert len(lines) == 4
-    assert all(line.replace("\\|", "").count("|") == len(HEADINGS) + 1 for line in lines)
+    assert all(
+        line.replace("\\|", "").count("|") == len(HEADINGS) + 1 for line in lines
+    )
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"), [(1.15, "1.15 ×"), (0.8, "0.80 ×"), (0.5, "1/2"), (1 / 14, "1/14"), (0.0, "0.00 ×")]
+    ("ratio", "text"),
+    [
+        (1.15, "1.15 ×"),
+        (0.8, "0.80 ×"),
+        (0.5, "1/2"),
+        (1 / 14, "1/14"),
+        (0.0, "0.00 ×"),
+    ],
 )
 def test_ratios_as_people_read_them(ratio: float, text: str) -> None:
     assert times(ratio) == text
@@ -128,7 +143,9 @@ def test_what_is_missed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_targets_without_a_row_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ("diff/f32", "rehome/copy", "rehome/shared", "dcp/items")
-    monkeypatch.setattr("benchmarks.table.TARGETS", {key: Target(wall=1) for key in wanted})
+    monkeypatch.setattr(
+        "benchmarks.table.TARGETS", {key: Target(wall=1) for key in wanted}
+    )
     rows = [row("diff/f32"), row("rehome/shared")]
     assert left_out_line(rows) == "Not measured: dcp/items."
     assert left_out_line([*rows, row("dcp/items")]) == ""
@@ -137,11 +154,17 @@ def test_targets_without_a_row_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_document_gives_the_rows_again() -> None:
-    rows = [row("verify/zip"), Row("inspect/million", Cost("`ckpt inspect`", 3.0, 3.0, 1700.0, 3), None)]
+    rows = [
+        row("verify/zip"),
+        Row("inspect/million", Cost("`ckpt inspect`", 3.0, 3.0, 1700.0, 3), None),
+    ]
     text = json.dumps(document(MACHINE, Sizes()._asdict(), rows))
     read = json.loads(text)
     assert read["machine"] == MACHINE
-    assert [(one["key"], one["wall_ratio"], one["cpu_ratio"], one["missed"]) for one in read["rows"]] == [
+    assert [
+        (one["key"], one["wall_ratio"], one["cpu_ratio"], one["missed"])
+        for one in read["rows"]
+    ] == [
         ("verify/zip", 0.5, 0.25, []),
         ("inspect/million", None, None, ["memory"]),
     ]
@@ -150,8 +173,12 @@ def test_the_document_gives_the_rows_again() -> None:
     assert (machine, sizes["runs"], again) == (MACHINE, 5, rows)
 
 
-OTHER = json.dumps({"schema": "ckpt.diff", "version": 1, "machine": {}, "sizes": {}, "rows": []})
-LATER = json.dumps({"schema": "ckpt.benchmarks", "version": 3, "machine": {}, "sizes": {}, "rows": []})
+OTHER = json.dumps(
+    {"schema": "ckpt.diff", "version": 1, "machine": {}, "sizes": {}, "rows": []}
+)
+LATER = json.dumps(
+    {"schema": "ckpt.benchmarks", "version": 3, "machine": {}, "sizes": {}, "rows": []}
+)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", OTHER, LATER])
@@ -167,7 +194,10 @@ def test_the_page_gets_the_table_between_its_marks() -> None:
     assert table(rows) in text
     assert "a processor, 2 CPUs, 24 GB of memory, xfs; python 3.11" in text
     assert "Medians of 5 rounds" in text
-    before = "before\n<!-- bench -->\nold\n<!-- /bench -->\n<!-- growth -->\nother\n<!-- /growth -->\n"
+    before = (
+        "before\n<!-- bench -->\nold\n<!-- /bench -->\n<!-- growth -->\nother\n<!-- "
+        "/growth -->\n"
+    )
     once = page.put(before, mark, text)
     assert once == before.replace("old", text)
     assert page.put(once, mark, text) == once
@@ -175,15 +205,22 @@ def test_the_page_gets_the_table_between_its_marks() -> None:
         page.put("no marks", "growth", text)
 
 
-def test_each_document_goes_to_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_document_goes_to_its_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(page, "PAGE", tmp_path / "speed.md")
     marks = "".join(f"<!-- {mark} -->\n<!-- /{mark} -->\n" for mark in page.MARKS)
     page.PAGE.write_text(marks, encoding="utf-8")
     point = growth.Point(1, 0.1, 20.0, 3)
     curve = growth.Curve("`ckpt grows`", "tensors", point, [point._replace(count=10)])
     speed, growing = tmp_path / "speed.json", tmp_path / "growth.json"
-    speed.write_text(json.dumps(document(MACHINE, Sizes()._asdict(), [row("verify/zip")])), encoding="utf-8")
-    growing.write_text(json.dumps(growth.document(MACHINE, 3, [curve])), encoding="utf-8")
+    speed.write_text(
+        json.dumps(document(MACHINE, Sizes()._asdict(), [row("verify/zip")])),
+        encoding="utf-8",
+    )
+    growing.write_text(
+        json.dumps(growth.document(MACHINE, 3, [curve])), encoding="utf-8"
+    )
     monkeypatch.setattr("sys.argv", ["page", str(growing), str(speed)])
     page.main()
     bench, _, grown = page.PAGE.read_text(encoding="utf-8").partition("<!-- /bench -->")
@@ -198,19 +235,31 @@ def test_docs_speed_has_the_marks() -> None:
 
 
 def test_every_type_has_its_targets() -> None:
-    assert {f"{job}/{name}" for job in ("diff", "stats") for name in TYPES} <= TARGETS.keys()
+    assert {
+        f"{job}/{name}" for job in ("diff", "stats") for name in TYPES
+    } <= TARGETS.keys()
     assert {f"stats/{name}-torch" for name in TYPES} <= TARGETS.keys()
     assert set(QUICK.types) <= set(TYPES)
 
 
 def test_every_target_is_measured_somewhere() -> None:
-    """The keys of the modules' cases: a row that nobody makes would be a target without a number."""
+    """The keys of the modules' cases: a row that nobody makes would be a target without
+    a number.
+    """
     import benchmarks
 
     folder = Path(benchmarks.__file__).parent
-    text = "".join((folder / f"{group}.py").read_text(encoding="utf-8") for group in GROUPS)
+    text = "".join(
+        (folder / f"{group}.py").read_text(encoding="utf-8") for group in GROUPS
+    )
     computed = {f"{job}/{name}" for job in ("diff", "stats") for name in TYPES}
     computed |= {f"stats/{name}-torch" for name in TYPES}
-    computed |= {f"average/{name}{peer}" for name in ("f32", "bf16") for peer in ("", "-torch")}
-    computed |= {f"{job}/{how}" for job in ("rehome", "strip") for how in ("copy", "shared")}
-    assert [key for key in TARGETS if key not in computed and f'"{key}"' not in text] == []
+    computed |= {
+        f"average/{name}{peer}" for name in ("f32", "bf16") for peer in ("", "-torch")
+    }
+    computed |= {
+        f"{job}/{how}" for job in ("rehome", "strip") for how in ("copy", "shared")
+    }
+    assert [
+        key for key in TARGETS if key not in computed and f'"{key}"' not in text
+    ] == []

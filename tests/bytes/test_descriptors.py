@@ -1,4 +1,6 @@
-"""Few files are open at once, whatever is read; a file that was closed meanwhile is the same one, or refused."""
+"""Few files are open at once, whatever is read; a file that was closed meanwhile is the
+same one, or refused.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_more_in_use_than_stay_open(tmp_path: Path) -> None:
     held = [source.descriptor() for source in sources]
     fds = [each.__enter__() for each in held]
 
-    assert [os.pread(fd, SIZE, 0) for fd in fds if fd is not None] == [content(n) for n in range(5)]
+    assert [os.pread(fd, SIZE, 0) for fd in fds if fd is not None] == [
+        content(n) for n in range(5)
+    ]
     for each in held:
         each.__exit__(None, None, None)
     sources[0].read(0, SIZE)
@@ -113,9 +117,13 @@ def test_threads_read_more_files_than_are_open(tmp_path: Path) -> None:
     assert opened(tmp_path) <= 8
 
 
-@pytest.mark.parametrize("how", ["append", "cut", "overwrite", "replace", "remove", "folder"])
+@pytest.mark.parametrize(
+    "how", ["append", "cut", "overwrite", "replace", "remove", "folder"]
+)
 @pytest.mark.usefixtures("few")
-def test_a_file_that_changed_while_it_was_closed_is_refused(how: str, tmp_path: Path) -> None:
+def test_a_file_that_changed_while_it_was_closed_is_refused(
+    how: str, tmp_path: Path
+) -> None:
     source, *others = files(tmp_path, 4)
     path = tmp_path / "0"
     before = path.stat()
@@ -144,7 +152,9 @@ def test_a_file_that_changed_while_it_was_closed_is_refused(how: str, tmp_path: 
 
 
 @pytest.mark.usefixtures("few")
-def test_another_folder_of_the_process_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_folder_of_the_process_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
     (tmp_path / "a" / "file").write_bytes(content(7))
@@ -213,7 +223,9 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], len({source.read(0, 300) fo
 
 
 def test_nothing_is_said_at_the_end_of_a_process(tmp_path: Path) -> None:
-    """Files that are left to the very end are deleted after the modules that close them."""
+    """Files that are left to the very end are deleted after the modules that close
+    them.
+    """
     (source,) = files(tmp_path, 1)
     code = """
 import os, sys, threading

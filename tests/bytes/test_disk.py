@@ -1,4 +1,6 @@
-"""What a file system can do is believed only where the system says so; which calls are made there, and in which order."""
+"""What a file system can do is believed only where the system says so; which calls are
+made there, and in which order.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +62,23 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def test_the_file_system_is_that_of_the_mount(proc: dict[str, bytes]) -> None:
     assert disk.file_system_of(27) == FileSystem("ext4", "254:0")
     assert disk.file_system_of(42) == FileSystem("xfs", "7:0")
-    assert disk.file_system_of(44) == disk.file_system_of(45) == FileSystem("btrfs", "0:39")
+    assert (
+        disk.file_system_of(44)
+        == disk.file_system_of(45)
+        == FileSystem("btrfs", "0:39")
+    )
     assert (
         disk.file_system_of(99) == disk.file_system_of(7) == UNKNOWN
     )  # of another namespace, or without /proc
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"27", b"27 1 254:0 / /", b"27 1\n27 1 254:0 / / rw - \n", b"\xff \xff"]
+    "text",
+    [b"", b"27", b"27 1 254:0 / /", b"27 1\n27 1 254:0 / / rw - \n", b"\xff \xff"],
 )
-def test_a_list_of_mounts_that_makes_no_sense(text: bytes, proc: dict[str, bytes]) -> None:
+def test_a_list_of_mounts_that_makes_no_sense(
+    text: bytes, proc: dict[str, bytes]
+) -> None:
     proc["/proc/self/mountinfo"] = text
     assert disk.file_system_of(27) == UNKNOWN
     proc["/proc/self/fdinfo/27"] = b"pos:\t0\n"
@@ -81,15 +90,28 @@ def test_the_file_system_of_a_real_file(tmp_path: Path) -> None:
         pytest.skip("there is no /proc/self/mountinfo")
     with (tmp_path / "a").open("wb") as file:
         found = disk.file_system_of(file.fileno())
-    assert found != UNKNOWN and found.type.encode() in Path("/proc/self/mountinfo").read_bytes()
+    assert (
+        found != UNKNOWN
+        and found.type.encode() in Path("/proc/self/mountinfo").read_bytes()
+    )
 
 
 @pytest.mark.parametrize(
     ("sources", "shares"),
-    [((42,), True), ((None, 27, 42), True), ((27,), False), ((44,), False), ((None,), False), ((), False)],
+    [
+        ((42,), True),
+        ((None, 27, 42), True),
+        ((27,), False),
+        ((44,), False),
+        ((None,), False),
+        ((), False),
+    ],
 )
 def test_blocks_are_shared_within_one_file_system(
-    sources: tuple[int | None, ...], shares: bool, proc: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    sources: tuple[int | None, ...],
+    shares: bool,
+    proc: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "fstatvfs", lambda fd: os.statvfs("/"))
     assert disk.shared_block(42, sources) == (os.statvfs("/").f_bsize if shares else 0)
@@ -110,9 +132,16 @@ def test_blocks_are_shared_within_one_file_system(
     ],
 )
 def test_what_is_written_through(
-    fd: int, options: bytes | None, through: bool, proc: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    fd: int,
+    options: bytes | None,
+    through: bool,
+    proc: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = {f"/sys/dev/block/{device}": "../../devices/virtual/block/vda" for device in ("254:0", "0:39")}
+    names = {
+        f"/sys/dev/block/{device}": "../../devices/virtual/block/vda"
+        for device in ("254:0", "0:39")
+    }
     monkeypatch.setattr(os, "readlink", lambda path: names[path])
     if options is not None:
         proc["/proc/fs/ext4/vda/options"] = options
@@ -123,7 +152,7 @@ def test_what_is_written_through(
             assert not disk.writes_through(fd)
 
 
-# --- sharing --------------------------------------------------------------------------------------------------------
+# --- sharing --------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
@@ -165,7 +194,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Storages of odd sizes, from one block to many."""
     sizes = (300_000, 5, 16_384, 16_385, 70_001, 1, 262_144)
     path = tmp_path_factory.mktemp("large") / "a.pth"
-    return rewriting.saved({f"module.{i}": torch.rand(size) for i, size in enumerate(sizes)}, path)
+    return rewriting.saved(
+        {f"module.{i}": torch.rand(size) for i, size in enumerate(sizes)}, path
+    )
 
 
 def moved(source: Path, to: Path) -> None:
@@ -176,7 +207,11 @@ def moved(source: Path, to: Path) -> None:
 
 @pytest.mark.parametrize("type", ["xfs", "btrfs"])
 def test_only_whole_blocks_are_copied_where_they_can_be_shared(
-    type: str, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
+    type: str,
+    large: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Call],
 ) -> None:
     moved(large, tmp_path / "usual.pth")
     calls.clear()
@@ -186,11 +221,15 @@ def test_only_whole_blocks_are_copied_where_they_can_be_shared(
     moved(large, tmp_path / "shared.pth")
 
     copied = named(calls, "copy_file_range")
-    assert len(copied) == 4 and all(number % 4096 == 0 for numbers in copied for number in numbers)
+    assert len(copied) == 4 and all(
+        number % 4096 == 0 for numbers in copied for number in numbers
+    )
     storages = sum(4 * size for size in (300_000, 16_385, 70_001, 262_144))
     assert sum(count for _, count, _ in copied) > storages - 4 * 2 * 4096
     assert not named(calls, "posix_fallocate")
-    assert (tmp_path / "shared.pth").read_bytes() == (tmp_path / "usual.pth").read_bytes()
+    assert (tmp_path / "shared.pth").read_bytes() == (
+        tmp_path / "usual.pth"
+    ).read_bytes()
 
 
 def test_elsewhere_the_space_is_reserved_and_ranges_are_copied_whole(
@@ -220,17 +259,32 @@ def test_a_source_on_another_file_system_is_reserved_for(
 @pytest.mark.parametrize("small", [16, io_target._SMALL])
 @pytest.mark.parametrize("block", [64, 4096, 65_536])
 def test_every_range_is_copied_as_it_is(
-    block: int, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
+    block: int,
+    small: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Call],
 ) -> None:
-    """Ranges before, at and behind the borders of blocks, at the same place within a block and at another."""
+    """Ranges before, at and behind the borders of blocks, at the same place within a
+    block and at another.
+    """
     monkeypatch.setattr(disk, "shared_block", lambda fd, sources: block)
     monkeypatch.setattr(io_target, "_SMALL", small)
     data = random.Random(0).randbytes(max(5 * block, 200_000) + 700)
     (tmp_path / "in").write_bytes(data)
     source = File(str(tmp_path / "in"))
     chance = random.Random(1)
-    ranges = [(0, len(data)), (block, block), (block - 1, 2), (block - 1, block + 2), (1, block - 1)]
-    ranges += [(at, chance.randint(0, len(data) - at)) for at in chance.choices(range(len(data)), k=40)]
+    ranges = [
+        (0, len(data)),
+        (block, block),
+        (block - 1, 2),
+        (block - 1, block + 2),
+        (1, block - 1),
+    ]
+    ranges += [
+        (at, chance.randint(0, len(data) - at))
+        for at in chance.choices(range(len(data)), k=40)
+    ]
     # Each at its place within a block, then right behind, wherever that is.
     wanted = bytearray()
     steps: list[tuple[bytes, int, int]] = []
@@ -247,24 +301,40 @@ def test_every_range_is_copied_as_it_is(
 
     assert (tmp_path / "out").read_bytes() == wanted and sum(seen) == len(wanted)
     copied = named(calls, "copy_file_range")
-    could = [row for row in copied if not (row[0] - row[2]) % block and row[1] >= block + -row[0] % block]
+    could = [
+        row
+        for row in copied
+        if not (row[0] - row[2]) % block and row[1] >= block + -row[0] % block
+    ]
     assert could and all(number % block == 0 for row in could for number in row)
     # What lies elsewhere within its block is copied in one piece.
-    assert {(at, count) for at, count, to_at in copied if (at - to_at) % block} <= set(ranges)
+    assert {(at, count) for at, count, to_at in copied if (at - to_at) % block} <= set(
+        ranges
+    )
     source.close()
 
 
 def test_safetensors_keep_the_place_of_their_data_in_a_page(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    tensors = {f"module.{i}": torch.rand(size) for i, size in enumerate((300_000, 400_000, 3))}
+    tensors = {
+        f"module.{i}": torch.rand(size) for i, size in enumerate((300_000, 400_000, 3))
+    }
     save_file(tensors, tmp_path / "a.safetensors", metadata={"note": "x" * 1234})
     with formats.open(str(tmp_path / "a.safetensors")) as checkpoint:
         state = rewriting.convert(checkpoint, "safetensors").result
-        rewriting.write(rewriting.unedited(state), tmp_path / "b.safetensors", "safetensors")
-        offsets = {entry.name: entry.tensor.storage.place.offset for entry in checkpoint.tensors}  # type: ignore[union-attr]
+        rewriting.write(
+            rewriting.unedited(state), tmp_path / "b.safetensors", "safetensors"
+        )
+        offsets = {
+            entry.name: entry.tensor.storage.place.offset
+            for entry in checkpoint.tensors
+        }  # type: ignore[union-attr]
     with formats.open(str(tmp_path / "b.safetensors")) as checkpoint:
-        found = {entry.name: entry.tensor.storage.place.offset for entry in checkpoint.tensors}  # type: ignore[union-attr]
+        found = {
+            entry.name: entry.tensor.storage.place.offset
+            for entry in checkpoint.tensors
+        }  # type: ignore[union-attr]
 
     assert {name: at % 4096 for name, at in found.items()} == {
         name: at % 4096 for name, at in offsets.items()
@@ -272,7 +342,7 @@ def test_safetensors_keep_the_place_of_their_data_in_a_page(tmp_path: Path) -> N
     assert load_file(tmp_path / "b.safetensors").keys() == tensors.keys()
 
 
-# --- in place -------------------------------------------------------------------------------------------------------
+# --- in place -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -283,7 +353,9 @@ def through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_place(path: Path) -> None:
     with formats.open(str(path)) as checkpoint:
-        save.append(rehome(Survey(checkpoint), moves("cuda:7", []), LIMITS).result, LIMITS)
+        save.append(
+            rehome(Survey(checkpoint), moves("cuda:7", []), LIMITS).result, LIMITS
+        )
 
 
 @pytest.fixture
@@ -306,20 +378,30 @@ def test_in_place_each_part_is_on_the_disk_before_the_next(
     ]
 
 
-def test_undo_forces_the_size_alone(path: Path, through: None, calls: list[Call]) -> None:
+def test_undo_forces_the_size_alone(
+    path: Path, through: None, calls: list[Call]
+) -> None:
     old = path.read_bytes()
     in_place(path)
     calls.clear()
     save.undo_rewrite(str(path), LIMITS)
 
-    assert calls == [Call("ftruncate", (len(old),)), Call("pwritev", (len(old) - 1, 1, os.RWF_DSYNC))]
+    assert calls == [
+        Call("ftruncate", (len(old),)),
+        Call("pwritev", (len(old) - 1, 1, os.RWF_DSYNC)),
+    ]
     assert path.read_bytes() == old
 
 
-def test_what_fails_is_cut_off_on_the_disk_too(path: Path, through: None, calls: list[Call]) -> None:
+def test_what_fails_is_cut_off_on_the_disk_too(
+    path: Path, through: None, calls: list[Call]
+) -> None:
     old = path.read_bytes()
     source = File(str(path))
-    with pytest.raises(WriteError, match="not so"), inplace.appending_sink(source) as sink:
+    with (
+        pytest.raises(WriteError, match="not so"),
+        inplace.appending_sink(source) as sink,
+    ):
         sink.write(b"new")
         sink.sync()
         raise WriteError("not so")
@@ -332,7 +414,12 @@ def test_what_fails_is_cut_off_on_the_disk_too(path: Path, through: None, calls:
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
 def test_where_the_system_does_not_know_it_the_whole_file_is_forced(
-    number: int, nth: int, path: Path, through: None, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
+    number: int,
+    nth: int,
+    path: Path,
+    through: None,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Call],
 ) -> None:
     copy = path.with_name("copy.pth")
     shutil.copyfile(path, copy)
@@ -349,7 +436,9 @@ def test_where_the_system_does_not_know_it_the_whole_file_is_forced(
     in_place(path)
 
     names = [call.name for call in calls]
-    assert names == (["pwrite", "fsync"] * 2 if nth == 1 else ["pwritev", "pwrite", "fsync"])
+    assert names == (
+        ["pwrite", "fsync"] * 2 if nth == 1 else ["pwritev", "pwrite", "fsync"]
+    )
     assert path.read_bytes() == copy.read_bytes()
     calls.clear()
     save.undo_rewrite(str(path), LIMITS)
@@ -358,7 +447,11 @@ def test_where_the_system_does_not_know_it_the_whole_file_is_forced(
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_a_write_that_fails_is_final(
-    number: int, path: Path, through: None, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
+    number: int,
+    path: Path,
+    through: None,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Call],
 ) -> None:
     old = path.read_bytes()
 
@@ -368,15 +461,24 @@ def test_a_write_that_fails_is_final(
     monkeypatch.setattr(os, "pwritev", refuse)
     with pytest.raises(WriteError):
         in_place(path)
-    assert [call.name for call in calls] == ["ftruncate", "fsync"] and path.read_bytes() == old
+    assert [call.name for call in calls] == [
+        "ftruncate",
+        "fsync",
+    ] and path.read_bytes() == old
 
 
-def test_a_short_write_goes_on(path: Path, through: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_goes_on(
+    path: Path, through: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = path.with_name("copy.pth")
     shutil.copyfile(path, copy)
     in_place(copy)
     real = os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at, flags: real(fd, [parts[0][:100]], at, flags))
+    monkeypatch.setattr(
+        os,
+        "pwritev",
+        lambda fd, parts, at, flags: real(fd, [parts[0][:100]], at, flags),
+    )
     in_place(path)
     assert path.read_bytes() == copy.read_bytes()
 
@@ -385,13 +487,17 @@ SECTOR = 512
 
 
 def parts(old: bytes, new: bytes) -> list[tuple[int, bytes]]:
-    """What is written one after the other; each is on the disk before the next begins."""
+    """What is written one after the other; each is on the disk before the next
+    begins.
+    """
     directory = new.index(b"PK\1\2", len(old))
     return [(len(old), new[len(old) : directory]), (directory, new[directory:])]
 
 
 def power_cuts(old: bytes, new: bytes) -> Iterator[bytes]:
-    """What may be on the disk after a power loss: of the write that was under way, any of its sectors, up to any size."""
+    """What may be on the disk after a power loss: of the write that was under way, any
+    of its sectors, up to any size.
+    """
     chance = random.Random(0)
     before = old
     for at, data in parts(old, new):
@@ -404,22 +510,35 @@ def power_cuts(old: bytes, new: bytes) -> Iterator[bytes]:
             *({each} for each in sectors),
             *(set(sectors) - {each} for each in sectors),
         ]
-        kept += [set(chance.sample(sectors, chance.randint(0, len(sectors)))) for _ in range(40)]
+        kept += [
+            set(chance.sample(sectors, chance.randint(0, len(sectors))))
+            for _ in range(40)
+        ]
         for there in kept:
-            for size in {len(after), *(chance.randint(len(before), len(after)) for _ in range(2))}:
+            for size in {
+                len(after),
+                *(chance.randint(len(before), len(after)) for _ in range(2)),
+            }:
                 torn = bytearray(before.ljust(len(after), b"\0"))
                 for each in there:
-                    torn[each * SECTOR : (each + 1) * SECTOR] = after[each * SECTOR : (each + 1) * SECTOR]
+                    torn[each * SECTOR : (each + 1) * SECTOR] = after[
+                        each * SECTOR : (each + 1) * SECTOR
+                    ]
                 yield bytes(torn[:size])
         before = after
 
 
 @pytest.mark.slow
-def test_whatever_sectors_a_power_loss_takes_the_old_archive_is_found(path: Path) -> None:
+def test_whatever_sectors_a_power_loss_takes_the_old_archive_is_found(
+    path: Path,
+) -> None:
     old = path.read_bytes()
     in_place(path)
     new = path.read_bytes()
-    assert len(parts(old, new)[0][1]) > 2 * SECTOR and len(parts(old, new)[1][1]) > 2 * SECTOR
+    assert (
+        len(parts(old, new)[0][1]) > 2 * SECTOR
+        and len(parts(old, new)[1][1]) > 2 * SECTOR
+    )
     seen = {"old": 0, "torn": 0, "new": 0}
     for torn in power_cuts(old, new):
         if torn == new:
@@ -437,7 +556,9 @@ def test_whatever_sectors_a_power_loss_takes_the_old_archive_is_found(path: Path
 
 
 def test_what_others_had_not_forced_to_the_disk_is_missed(path: Path) -> None:
-    """The file was saved just now, and a power loss takes its end, but not what was appended: it is not a checkpoint."""
+    """The file was saved just now, and a power loss takes its end, but not what was
+    appended: it is not a checkpoint.
+    """
     old = path.read_bytes()
     in_place(path)
     new = path.read_bytes()
@@ -457,7 +578,7 @@ def test_what_others_had_not_forced_to_the_disk_is_missed(path: Path) -> None:
     assert all(found[f"module.{i}"].tolist() == [i] * 9 for i in range(40))
 
 
-# --- real ones ------------------------------------------------------------------------------------------------------
+# --- real ones ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -471,13 +592,18 @@ def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     with image.open("wb") as file:
         file.truncate(512 << 20)
-    for command in ([maker, *words[1:], str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
+    for command in (
+        [maker, *words[1:], str(image)],
+        ["mount", "-o", "loop", str(image), str(folder)],
+    ):
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
             pytest.skip(f"{command[0]}: {error.strerror}")
         if done.returncode:
-            pytest.skip(f"{words[0]} or mount is not allowed here: {done.stderr.strip()[:200]}")
+            pytest.skip(
+                f"{words[0]} or mount is not allowed here: {done.stderr.strip()[:200]}"
+            )
     try:
         yield folder
     finally:
@@ -497,16 +623,23 @@ def used(folder: Path) -> int:
 
 @pytest.mark.parametrize("mounted", ["mkfs.xfs -q", "mkfs.btrfs -q"], indirect=True)
 def test_a_copy_takes_hardly_any_space(mounted: Path) -> None:
-    source = rewriting.saved({f"a.{i}": torch.rand(1 << 20) for i in range(16)}, mounted / "a.pth")
+    source = rewriting.saved(
+        {f"a.{i}": torch.rand(1 << 20) for i in range(16)}, mounted / "a.pth"
+    )
     before = used(mounted)
     moved(source, mounted / "b.pth")
     assert used(mounted) - before < 0.05 * source.stat().st_size
     found = rewriting.load(mounted / "b.pth", map_location="cpu")
-    assert all(torch.equal(tensor, found[name]) for name, tensor in rewriting.load(source).items())
+    assert all(
+        torch.equal(tensor, found[name])
+        for name, tensor in rewriting.load(source).items()
+    )
 
 
 @pytest.mark.parametrize(
-    "mounted", ["mkfs.xfs -q", "mkfs.ext4 -q -F", "mkfs.ext4 -q -F -O ^has_journal"], indirect=True
+    "mounted",
+    ["mkfs.xfs -q", "mkfs.ext4 -q -F", "mkfs.ext4 -q -F -O ^has_journal"],
+    indirect=True,
 )
 def test_in_place_on_a_real_file_system(
     mounted: Path, request: pytest.FixtureRequest, calls: list[Call]

@@ -1,4 +1,5 @@
-"""Whatever is an Executor does what the protocol says, and figures are the same whoever does the work.
+"""Whatever is an Executor does what the protocol says, and figures are the same whoever
+does the work.
 
 A further one joins the table.
 """
@@ -50,7 +51,13 @@ from ckpt.commands.sum.sums import sums
 from ckpt.evidence.survey import Survey
 from ckpt.ext.cluster.connect import Dask
 from ckpt.formats.verify import checksums
-from ckpt.model.errors import CutOffError, LimitError, NotOpenedError, UnreadableError, UsageError
+from ckpt.model.errors import (
+    CutOffError,
+    LimitError,
+    NotOpenedError,
+    UnreadableError,
+    UsageError,
+)
 from ckpt.model.limits import Limits
 
 pytestmark = oracle.QUIET
@@ -81,13 +88,16 @@ EVERY_DAY = ("Serial", "Threads(2)", "Forks(2)")
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=[] if name in EVERY_DAY else pytest.mark.slow) for name in EXECUTORS]
+    params=[
+        pytest.param(name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
+        for name in EXECUTORS
+    ]
 )
 def executor(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Executor:
     return EXECUTORS[request.param](pool)
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------
 
 
 def test_results_come_in_the_order_of_the_tasks(executor: Executor) -> None:
@@ -97,7 +107,10 @@ def test_results_come_in_the_order_of_the_tasks(executor: Executor) -> None:
 
 
 def test_the_first_task_may_be_the_slowest(executor: Executor) -> None:
-    tasks = [Task(time.sleep, (0.3,)), *(Task(abs, (-number,)) for number in range(1, 10))]
+    tasks = [
+        Task(time.sleep, (0.3,)),
+        *(Task(abs, (-number,)) for number in range(1, 10)),
+    ]
 
     assert executor.run(tasks) == [None, *range(1, 10)]
 
@@ -120,10 +133,14 @@ def test_progress_is_told_each_task_from_one_thread(executor: Executor) -> None:
 
     executor.run([Task(abs, (number,), 10 * number) for number in range(30)], progress)
 
-    assert seen == [10 * number for number in range(30)] and told_by == {threading.get_ident()}
+    assert seen == [10 * number for number in range(30)] and told_by == {
+        threading.get_ident()
+    }
 
 
-def test_the_first_error_in_the_order_of_the_tasks_is_raised(executor: Executor) -> None:
+def test_the_first_error_in_the_order_of_the_tasks_is_raised(
+    executor: Executor,
+) -> None:
     """Also where a later task fails sooner."""
     seen: list[int] = []
     tasks: list[Task[Any]] = [
@@ -161,7 +178,12 @@ def test_no_task_is_begun_long_after_one_failed() -> None:
 
 def test_forks_give_each_result_when_it_is_there(tmp_path: Path) -> None:
     flag = tmp_path / "go"
-    tasks = [Task(abs, (-1,)), Task(abs, (-2,)), Task(processes.wait_for, (str(flag),)), Task(abs, (-4,))]
+    tasks = [
+        Task(abs, (-1,)),
+        Task(abs, (-2,)),
+        Task(processes.wait_for, (str(flag),)),
+        Task(abs, (-4,)),
+    ]
 
     results = Forks(2).each(tasks)
 
@@ -172,17 +194,25 @@ def test_forks_give_each_result_when_it_is_there(tmp_path: Path) -> None:
 
 def test_a_fork_that_is_done_takes_the_next_task(tmp_path: Path) -> None:
     flag = tmp_path / "go"
-    tasks = [Task(processes.wait_for, (str(flag),)), *[Task(abs, (-1,))] * 5, Task(flag.touch, ())]
+    tasks = [
+        Task(processes.wait_for, (str(flag),)),
+        *[Task(abs, (-1,))] * 5,
+        Task(flag.touch, ()),
+    ]
 
     assert Forks(2).run(tasks) == ["there", *[1] * 5, None]
 
 
 def test_forks_run_many_more_tasks_than_a_pipe_has_room_for() -> None:
-    assert Forks(2).run([Task(abs, (-number,)) for number in range(20_000)]) == list(range(20_000))
+    assert Forks(2).run([Task(abs, (-number,)) for number in range(20_000)]) == list(
+        range(20_000)
+    )
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
-def test_fewer_processes_do_where_there_may_be_no_more(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_processes_do_where_there_may_be_no_more(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, forked = os.fork, []
 
     def fork() -> int:
@@ -196,7 +226,11 @@ def test_fewer_processes_do_where_there_may_be_no_more(most: int, monkeypatch: p
 
     made = Forks(3).run([Task(os.getpid, ())] * 9)
 
-    assert len(made) == 9 and len({*made}) <= max(1, most) and (os.getpid() in made) == (most == 0)
+    assert (
+        len(made) == 9
+        and len({*made}) <= max(1, most)
+        and (os.getpid() in made) == (most == 0)
+    )
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) == open_before
 
@@ -220,14 +254,18 @@ print(os.getpid() in made)
         pytest.param(
             "much",
             False,
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of all threads"),
+            marks=pytest.mark.skipif(
+                sys.platform != "linux", reason="only Linux tells of all threads"
+            ),
         ),
         ("little", True),
         ("thread", True),
         ("far", True),
     ],
 )
-def test_much_work_is_done_by_copies_of_a_process_without_threads(how: str, is_here: bool) -> None:
+def test_much_work_is_done_by_copies_of_a_process_without_threads(
+    how: str, is_here: bool
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALONE, how],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -259,12 +297,20 @@ main()
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of all threads")
 @pytest.mark.parametrize(
-    "words", ["diff a.pth b.pth --json", "stats b.pth --json", "sum b.pth", "verify b.pth --json"]
+    "words",
+    [
+        "diff a.pth b.pth --json",
+        "stats b.pth --json",
+        "sum b.pth",
+        "verify b.pth --json",
+    ],
 )
 def test_a_command_that_forks_says_the_same(words: str, tmp_path: Path) -> None:
     state = {f"layers.{number}.weight": torch.rand(1_100_000) for number in range(3)}
     torch.save(state, tmp_path / "a.pth")
-    torch.save({name: tensor * 1.01 for name, tensor in state.items()}, tmp_path / "b.pth")
+    torch.save(
+        {name: tensor * 1.01 for name, tensor in state.items()}, tmp_path / "b.pth"
+    )
     with_threads, with_forks = (
         subprocess.run(
             [sys.executable, "-c", COMMAND, str(least), *words.split()],
@@ -277,8 +323,13 @@ def test_a_command_that_forks_says_the_same(words: str, tmp_path: Path) -> None:
     )
 
     assert with_threads.stderr == b""
-    assert set(with_forks.stderr.split()) == ({b"forked"} if count_cpus() > 1 else set())
-    assert (with_threads.returncode, with_threads.stdout) == (with_forks.returncode, with_forks.stdout)
+    assert set(with_forks.stderr.split()) == (
+        {b"forked"} if count_cpus() > 1 else set()
+    )
+    assert (with_threads.returncode, with_threads.stdout) == (
+        with_forks.returncode,
+        with_forks.stdout,
+    )
     assert with_threads.stdout
 
 
@@ -342,15 +393,20 @@ def test_a_result_that_does_not_pickle_is_an_error() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "files"), [("pid_then_bytes", 3), ("pid_then_nothing", 6)])
+@pytest.mark.parametrize(
+    ("what", "files"), [("pid_then_bytes", 3), ("pid_then_nothing", 6)]
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_forks_end_with_the_process_that_made_them(
     number: int, what: str, files: int, tmp_path: Path
 ) -> None:
-    """Those that wait until their result is read, and those that wait for the next task."""
+    """Those that wait until their result is read, and those that wait for the next
+    task.
+    """
     code = (
         "import processes, sys; from ckpt.bytes.executor import Forks, Task\n"
-        "tasks = [Task(getattr(processes, sys.argv[2]), (sys.argv[1], n)) for n in range(6)]\n"
+        "tasks = [Task(getattr(processes, sys.argv[2]), (sys.argv[1], n)) for n in "
+        "range(6)]\n"
         "for result in Forks(3).each(tasks): input()"
     )
     path = f"{ROOT}{os.pathsep}{Path(__file__).parents[1] / 'lib'}"
@@ -363,7 +419,13 @@ def test_forks_end_with_the_process_that_made_them(
         until(lambda: len(list(tmp_path.iterdir())) == files)
         child.send_signal(number)
         child.wait(TIMEOUT)
-        until(lambda: not any(Path("/proc", file.stem).exists() for file in tmp_path.iterdir()))
+        until(
+            lambda: (
+                not any(
+                    Path("/proc", file.stem).exists() for file in tmp_path.iterdir()
+                )
+            )
+        )
     finally:
         child.kill()
         child.communicate()
@@ -377,7 +439,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# --- how work is cut --------------------------------------------------------------------------------------------------
+# --- how work is cut ------------------------------------------------------------------
 
 
 @given(
@@ -386,11 +448,15 @@ def until(condition: Callable[[], bool]) -> None:
     st.integers(1, 300),
     st.sampled_from([1, 64, 999]),
 )
-def test_spans_hold_every_element_once(numel: int, size: int, step: int, span: int) -> None:
+def test_spans_hold_every_element_once(
+    numel: int, size: int, step: int, span: int
+) -> None:
     with mock.patch.object(executors, "SPAN", span):
         found = split_spans(numel, size, step)
 
-    assert [at for first, last in found for at in range(first, last)] == list(range(numel))
+    assert [at for first, last in found for at in range(first, last)] == list(
+        range(numel)
+    )
     assert all(first % step == 0 for first, _ in found)
     assert all(last % step == 0 for _, last in found[:-1])
     assert all((last - first) * size <= max(span, step * size) for first, last in found)
@@ -403,7 +469,7 @@ def test_a_tensor_of_many_gigabytes_is_many_tasks() -> None:
     assert len(found) == -(-(10**10) // (1 << 24)) and found[0] == (0, 1 << 24)
 
 
-# --- the law: figures are the same whoever does the work --------------------------------------------------------------
+# --- the law: figures are the same whoever does the work ------------------------------
 
 DTYPES = (
     torch.float64,
@@ -422,7 +488,9 @@ DTYPES = (
     torch.complex128,
 )
 NUMEL = 203
-"""Elements of a tensor: with small blocks dozens of tasks, the last of them not full."""
+"""Elements of a tensor: with small blocks dozens of tasks, the last of them not
+full.
+"""
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -438,7 +506,9 @@ def made(dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 
 def states() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Two states of one model: tensors that are equal, changed in places, changed all over; odd numbers, dead channels."""
+    """Two states of one model: tensors that are equal, changed in places, changed all
+    over; odd numbers, dead channels.
+    """
     before: dict[str, torch.Tensor] = {}
     after: dict[str, torch.Tensor] = {}
     for number, dtype in enumerate(DTYPES):
@@ -446,11 +516,17 @@ def states() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         partly = values.clone()
         for at in (NUMEL - 1, 100):
             partly[at] = made(dtype, 99)[at - 1]
-        for kind, other in (("same", values), ("partly", partly), ("fully", made(dtype, number + 50))):
+        for kind, other in (
+            ("same", values),
+            ("partly", partly),
+            ("fully", made(dtype, number + 50)),
+        ):
             before[f"{name_of(dtype)}_{kind}.bias"] = values.clone()
             after[f"{name_of(dtype)}_{kind}.bias"] = other.clone()
     odd = made(torch.float32, 7)
-    odd[[3, 80, 81, 202]] = torch.tensor([float("nan"), float("inf"), -float("inf"), float("nan")])
+    odd[[3, 80, 81, 202]] = torch.tensor(
+        [float("nan"), float("inf"), -float("inf"), float("nan")]
+    )
     before["odd.bias"] = odd
     after["odd.bias"] = odd.clone()
     after["odd.bias"][[3, 5, 80]] = torch.tensor([1.0, float("nan"), 2.0])
@@ -497,14 +573,25 @@ def reports(files: list[Path], executor: Executor) -> dict[str, str]:
             "diff --stat": Options(norms=True),
             "diff --close": Options(tolerance=lambda dtype: (1e-5, 1e-3)),
         }.items():
-            report = diff(Survey(before), Survey(after), options._replace(executor=executor))
-            found[name] = json.dumps(report.to_json()) + repr([(row.name, row.change) for row in report.rows])
-        for path, checkpoint in (("before", before), ("after", after)):
-            numbers = stats(Survey(checkpoint), threshold=1e-3, everything=True, executor=executor)
-            found[f"stats {path}"] = json.dumps(numbers.to_json()) + repr(
-                [(row.label, vars(row.found) if row.found else None) for row in numbers.rows]
+            report = diff(
+                Survey(before), Survey(after), options._replace(executor=executor)
             )
-            found[f"sums {path}"] = repr(sums(Survey(checkpoint), everything=True, executor=executor))
+            found[name] = json.dumps(report.to_json()) + repr(
+                [(row.name, row.change) for row in report.rows]
+            )
+        for path, checkpoint in (("before", before), ("after", after)):
+            numbers = stats(
+                Survey(checkpoint), threshold=1e-3, everything=True, executor=executor
+            )
+            found[f"stats {path}"] = json.dumps(numbers.to_json()) + repr(
+                [
+                    (row.label, vars(row.found) if row.found else None)
+                    for row in numbers.rows
+                ]
+            )
+            found[f"sums {path}"] = repr(
+                sums(Survey(checkpoint), everything=True, executor=executor)
+            )
     found["verify"] = repr(checksums(one, Limits(), executor=executor))
     return found
 
@@ -526,13 +613,17 @@ class Counting(Serial):
         return super().run(tasks, progress)
 
 
-def test_small_neighbours_are_handed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_neighbours_are_handed_over_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ckpt.bytes.executor.SPAN", 1600)
     sizes = [60, 40, 1, 99, 500, 0, 0, 30, *[0] * 300]
     tasks = [Task(divmod, (number, 7), size) for number, size in enumerate(sizes)]
     counting, seen = Counting(), list[int]()
 
-    assert run_bundled(counting, tasks, seen.append) == [divmod(number, 7) for number in range(len(sizes))]
+    assert run_bundled(counting, tasks, seen.append) == [
+        divmod(number, 7) for number in range(len(sizes))
+    ]
 
     assert counting.sizes == seen == [100, 100, 500, 30, 0]
     assert run_bundled(counting, []) == []
@@ -544,7 +635,9 @@ def test_the_first_error_of_a_bundle_is_raised() -> None:
         run_bundled(Threads(2), tasks)
 
 
-def test_a_tensor_is_many_tasks_where_spans_are_small(small_blocks: None, files: list[Path]) -> None:
+def test_a_tensor_is_many_tasks_where_spans_are_small(
+    small_blocks: None, files: list[Path]
+) -> None:
     counting = Counting()
     with formats.open(str(files[0])) as checkpoint:
         stats(Survey(checkpoint), everything=True, executor=counting)
@@ -574,15 +667,23 @@ def test_progress_is_told_all_bytes_that_are_read(
 ) -> None:
     with formats.open(str(files[0])) as one, formats.open(str(files[1])) as two:
         seen: list[int] = []
-        found = stats(Survey(one), everything=True, executor=executor, progress=seen.append)
+        found = stats(
+            Survey(one), everything=True, executor=executor, progress=seen.append
+        )
         assert (
             sum(seen)
-            == sum(row.entry.tensor.nbytes for row in found.rows if row.entry.name != "sparse.weight")
+            == sum(
+                row.entry.tensor.nbytes
+                for row in found.rows
+                if row.entry.name != "sparse.weight"
+            )
             + 40 * 4
         )
         seen.clear()
         diff(Survey(one), Survey(two), Options(executor=executor, progress=seen.append))
-        assert sum(seen) == sum(entry.tensor.nbytes for side in (one, two) for entry in side.tensors)
+        assert sum(seen) == sum(
+            entry.tensor.nbytes for side in (one, two) for entry in side.tensors
+        )
         seen.clear()
         sums(Survey(one), everything=True, executor=executor, progress=seen.append)
         assert sum(seen) == sum(entry.tensor.nbytes for entry in one.tensors)
@@ -610,7 +711,9 @@ def test_statistics_agree_with_torch(
         finite = wide[wide.isfinite()]
         assert row.found is not None, row.label
         assert row.found.numel == len(wide) and row.found.finite == len(finite)
-        assert row.found.nan == int(wide.isnan().sum()) and row.found.inf == int(wide.isinf().sum())
+        assert row.found.nan == int(wide.isnan().sum()) and row.found.inf == int(
+            wide.isinf().sum()
+        )
         assert row.found.zeros == int((wide == 0).sum())
         if not len(finite):
             assert row.mean is None
@@ -619,7 +722,12 @@ def test_statistics_agree_with_torch(
         close = 1e-12 if not values.is_complex() else 1e-6
         assert row.found.low == pytest.approx(finite.min().item(), rel=close)
         assert row.found.high == pytest.approx(finite.max().item(), rel=close)
-        is_wide = values.dtype in (torch.float64, torch.int64, torch.int32, torch.complex128)
+        is_wide = values.dtype in (
+            torch.float64,
+            torch.int64,
+            torch.int32,
+            torch.complex128,
+        )
         sums = max(close, 1e-10 if is_wide else 1e-6)  # float32 adds what it holds
         deviation = finite.std(correction=0).item()
         assert row.mean == pytest.approx(
@@ -634,16 +742,23 @@ def test_statistics_agree_with_torch(
 @pytest.mark.slow
 @pytest.mark.parametrize("elements", [7, 16, 64, 1 << 17])
 def test_dead_channels_are_found_however_work_is_cut(
-    elements: int, executor: Executor, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    elements: int,
+    executor: Executor,
+    files: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spans end in the middle of a channel: 45 elements here, 9 there."""
     monkeypatch.setattr("ckpt.bytes.executor.SPAN", 4 * elements)
     monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", elements)
 
     with formats.open(str(files[0])) as checkpoint:
-        report = stats(Survey(checkpoint), threshold=1e-3, everything=True, executor=executor)
+        report = stats(
+            Survey(checkpoint), threshold=1e-3, everything=True, executor=executor
+        )
 
-    dead = {row.label: row.channels.dead for row in report.rows if row.channels is not None}
+    dead = {
+        row.label: row.channels.dead for row in report.rows if row.channels is not None
+    }
     for name in ("conv.weight", "fc.weight", "last.weight", "strided.weight"):
         assert dead[name] == (0, 7, 11), name
     assert dead["deconv.weight"] == (), "along its second dimension none is dead"
@@ -652,9 +767,15 @@ def test_dead_channels_are_found_however_work_is_cut(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "shipped"])
 def test_what_a_file_loses_meanwhile_is_named_and_the_rest_is_told(
-    size: str, executor: Executor, files: list[Path], tmp_path: Path, request: pytest.FixtureRequest
+    size: str,
+    executor: Executor,
+    files: list[Path],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """A process that opens the file again sees that it is another one, and reads nothing of it."""
+    """A process that opens the file again sees that it is another one, and reads
+    nothing of it.
+    """
     if size == "small":
         request.getfixturevalue("small_blocks")
     path = tmp_path / "a.pt"
@@ -672,13 +793,28 @@ def test_what_a_file_loses_meanwhile_is_named_and_the_rest_is_told(
             sums(survey, everything=True, executor=executor),
             stats(survey, everything=True, executor=executor),
         )
-    assert {row.unread for row in left[0]} == {None, "the file changed while it was read"}
-    assert all(new == old for old, new in zip(whole[0], left[0], strict=True) if new.unread is None)
+    assert {row.unread for row in left[0]} == {
+        None,
+        "the file changed while it was read",
+    }
+    assert all(
+        new == old
+        for old, new in zip(whole[0], left[0], strict=True)
+        if new.unread is None
+    )
     gone = {row.label for row in left[1].unread}
-    assert gone == {row.name for row in left[0] if row.unread is not None and "empty" not in row.name}
-    assert {row.why for row in left[1].unread} == {"unreadable: the file changed while it was read"}
+    assert gone == {
+        row.name
+        for row in left[0]
+        if row.unread is not None and "empty" not in row.name
+    }
+    assert {row.why for row in left[1].unread} == {
+        "unreadable: the file changed while it was read"
+    }
     for old, new in zip(whole[1].rows, left[1].rows, strict=True):
-        assert new.unread or (old.found and vars(old.found)) == (new.found and vars(new.found)), new.label
+        assert new.unread or (old.found and vars(old.found)) == (
+            new.found and vars(new.found)
+        ), new.label
 
 
 class Flaky:
@@ -695,23 +831,35 @@ class Flaky:
 
 
 def test_a_task_whose_source_fails_is_tried_three_times() -> None:
-    twice, often, damaged = Flaky(2, NotOpenedError), Flaky(9, NotOpenedError), Flaky(1, CutOffError)
+    twice, often, damaged = (
+        Flaky(2, NotOpenedError),
+        Flaky(9, NotOpenedError),
+        Flaky(1, CutOffError),
+    )
     tasks = [Task(each, ()) for each in (twice, often, damaged)]
 
     assert run_each(Serial(), tasks) == [7, Failed("no answer"), Failed("no answer")]
-    assert [each.calls for each in (twice, often, damaged)] == [3, 3, 1], "what is damaged stays damaged"
+    assert [each.calls for each in (twice, often, damaged)] == [3, 3, 1], (
+        "what is damaged stays damaged"
+    )
 
 
 def test_a_task_that_fails_takes_no_neighbour_with_it(executor: Executor) -> None:
     lost = UnreadableError("broken")
-    tasks: list[Task[Any]] = [Task(abs, (-1,)), Task(processes.fail, (lost,)), Task(abs, (-2,))]
+    tasks: list[Task[Any]] = [
+        Task(abs, (-1,)),
+        Task(processes.fail, (lost,)),
+        Task(abs, (-2,)),
+    ]
 
     assert run_each(executor, tasks) == [1, Failed("broken"), 2]
     with pytest.raises(UsageError):
         run_each(executor, [*tasks, Task(processes.fail, (UsageError("no"),))])
 
 
-def test_errors_keep_what_they_say_on_their_way_between_processes(pool: ProcessPoolExecutor) -> None:
+def test_errors_keep_what_they_say_on_their_way_between_processes(
+    pool: ProcessPoolExecutor,
+) -> None:
     for error in (
         UnreadableError("broken", path="a.pt", hint="look"),
         CutOffError("cut off", path="a.pt"),
@@ -728,7 +876,9 @@ def test_errors_keep_what_they_say_on_their_way_between_processes(pool: ProcessP
 
 
 def test_an_interrupt_does_not_wait_for_tasks() -> None:
-    """A task may read a tensor of 40 GB; whoever presses Ctrl-C does not wait for it."""
+    """A task may read a tensor of 40 GB; whoever presses Ctrl-C does not wait
+    for it.
+    """
     from threading import Event
 
     begun, release, ended = Event(), Event(), Event()
@@ -759,9 +909,16 @@ with processes.pool(2) as pool:
 
 
 def test_the_processes_of_a_killed_run_end_too(tmp_path: Path) -> None:
-    """One of them waits for work, the other one for a file that never comes. Each holds stdout open until it ends."""
-    env = environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "lib")])}
+    """One of them waits for work, the other one for a file that never comes. Each holds
+    stdout open until it ends.
+    """
+    env = environment() | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "lib")])
+    }
     done = python("-c", KILLED, tmp_path, env=env)
 
     assert done.code == -signal.SIGKILL, done
-    assert set(done.out.decode().split()) == set(os.listdir(tmp_path)) and len(os.listdir(tmp_path)) == 2
+    assert (
+        set(done.out.decode().split()) == set(os.listdir(tmp_path))
+        and len(os.listdir(tmp_path)) == 2
+    )

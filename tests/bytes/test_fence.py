@@ -1,4 +1,6 @@
-"""The fence: inside of it the kernel refuses to write, to connect and to start, and reading goes on as before."""
+"""The fence: inside of it the kernel refuses to write, to connect and to start, and
+reading goes on as before.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,19 @@ PATHS_ONLY = {
 
 
 class Tried(NamedTuple):
-    """What the process of `deeds` says, and the files that it leaves: name -> (mode, bytes, time, attributes)."""
+    """What the process of `deeds` says, and the files that it leaves: name -> (mode,
+    bytes, time, attributes).
+    """
 
     said: dict[str, Any]
     files: dict[str, tuple[object, ...]]
 
 
-UNTOUCHED = {"there": (b"as it was", []), "other": (b"as it was", []), "folder": (None, [])}
+UNTOUCHED = {
+    "there": (b"as it was", []),
+    "other": (b"as it was", []),
+    "folder": (None, []),
+}
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +91,21 @@ def _files(folder: Path) -> dict[str, tuple[object, ...]]:
     for path in folder.iterdir():
         status = path.lstat()
         data = path.read_bytes() if path.is_file() else None
-        found[path.name] = status.st_mode, status.st_mtime_ns, data, os.listxattr(path, follow_symlinks=False)
+        found[path.name] = (
+            status.st_mode,
+            status.st_mtime_ns,
+            data,
+            os.listxattr(path, follow_symlinks=False),
+        )
     return found
 
 
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the fence is for Linux")
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="the fence is for Linux"
+)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------
 
 
 @needs_linux
@@ -109,20 +124,36 @@ def test_most_deeds_are_done_outside(tried: Callable[..., Tried]) -> None:
     """So that what is refused inside is not refused because the test is wrong."""
     done = {name for name, how in tried().said["deeds"].items() if how == "done"}
 
-    assert {*PATHS_ONLY, *LEAVES_NETWORK, "run_by_the_shell", "fork", "set_the_mode", "kill_another"} <= done
+    assert {
+        *PATHS_ONLY,
+        *LEAVES_NETWORK,
+        "run_by_the_shell",
+        "fork",
+        "set_the_mode",
+        "kill_another",
+    } <= done
     assert len(done) > 40
     assert {name: row[2:] for name, row in tried().files.items()} != UNTOUCHED
 
 
 @needs_linux
 @pytest.mark.parametrize(
-    "parts", [("landlock", "seccomp"), ("seccomp",), ("landlock", "seccomp", "network", "workers")]
+    "parts",
+    [
+        ("landlock", "seccomp"),
+        ("seccomp",),
+        ("landlock", "seccomp", "network", "workers"),
+    ],
 )
-def test_nothing_is_changed(parts: tuple[str, ...], tried: Callable[..., Tried]) -> None:
+def test_nothing_is_changed(
+    parts: tuple[str, ...], tried: Callable[..., Tried]
+) -> None:
     inside = tried(*parts)
 
     assert {name: row[2:] for name, row in inside.files.items()} == UNTOUCHED
-    assert {oct(row[0] & 0o777) for name, row in inside.files.items() if name != "folder"} == {  # type: ignore[operator]
+    assert {
+        oct(row[0] & 0o777) for name, row in inside.files.items() if name != "folder"
+    } == {  # type: ignore[operator]
         oct(0o666 & ~_umask())
     }
     assert all(row[1] != 10**9 for row in inside.files.values())
@@ -150,7 +181,11 @@ def test_landlock_alone_refuses_paths(tried: Callable[..., Tried]) -> None:
     alone = tried("landlock")
     version = alone.said["fence"][0]
 
-    refused = {name for name, how in alone.said["deeds"].items() if how in ("EACCES", "EPERM", "EXDEV")}
+    refused = {
+        name
+        for name, how in alone.said["deeds"].items()
+        if how in ("EACCES", "EPERM", "EXDEV")
+    }
     assert refused >= PATHS_ONLY
     if version >= 3:
         assert "truncate" in refused
@@ -162,7 +197,10 @@ def test_landlock_alone_refuses_paths(tried: Callable[..., Tried]) -> None:
 
 @needs_linux
 def test_the_network_alone_can_be_left(tried: Callable[..., Tried]) -> None:
-    inside, without = tried("landlock", "seccomp"), tried("landlock", "seccomp", "network", "workers")
+    inside, without = (
+        tried("landlock", "seccomp"),
+        tried("landlock", "seccomp", "network", "workers"),
+    )
     differing = {
         name
         for name, how in without.said["deeds"].items()
@@ -179,7 +217,9 @@ def test_copies_are_inside(tried: Callable[..., Tried]) -> None:
 
     assert said["copies"] == "EL2HLT -9"
     if said["fence"][0] >= 6:
-        assert said["deeds"]["kill_another"] == "EPERM", "Landlock tells the copies from others"
+        assert said["deeds"]["kill_another"] == "EPERM", (
+            "Landlock tells the copies from others"
+        )
 
 
 @needs_linux
@@ -191,7 +231,13 @@ def test_threads_that_run_already_are_inside(tried: Callable[..., Tried]) -> Non
 @needs_linux
 @pytest.mark.parametrize(
     "parts",
-    [(), ("landlock", "seccomp"), ("seccomp",), ("landlock",), ("landlock", "seccomp", "network", "workers")],
+    [
+        (),
+        ("landlock", "seccomp"),
+        ("seccomp",),
+        ("landlock",),
+        ("landlock", "seccomp", "network", "workers"),
+    ],
 )
 def test_reading_goes_on(parts: tuple[str, ...], tried: Callable[..., Tried]) -> None:
     assert tried(*parts).said["needs"] == {}
@@ -201,10 +247,13 @@ def test_reading_goes_on(parts: tuple[str, ...], tried: Callable[..., Tried]) ->
 def test_the_kernel_says_that_it_is_up(tried: Callable[..., Tried]) -> None:
     said = tried("landlock", "seccomp").said
 
-    assert said["fence"][1:] == [True, ""] and said["status"] == ["NoNewPrivs:\t1", "Seccomp:\t2"]
+    assert said["fence"][1:] == [True, ""] and said["status"] == [
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ]
 
 
-# --- where there is none ----------------------------------------------------------------------------------------------
+# --- where there is none --------------------------------------------------------------
 
 
 class _Uname(NamedTuple):
@@ -258,22 +307,32 @@ print(fence.raise_fence())
     ]
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------
 
 
 @needs_linux
 def test_what_the_fence_refuses_is_no_fault_of_a_file() -> None:
     with pytest.raises(OSError) as caught:
         read_failure_reason(OSError(STOPPED, os.strerror(STOPPED)))
-    assert not isinstance(caught.value, NotOpenedError) and caught.value.errno == STOPPED
-    assert read_failure_reason(PermissionError(1, "Operation not permitted")) == "no permission to read it"
+    assert (
+        not isinstance(caught.value, NotOpenedError) and caught.value.errno == STOPPED
+    )
+    assert (
+        read_failure_reason(PermissionError(1, "Operation not permitted"))
+        == "no permission to read it"
+    )
 
 
-# --- the program of the filter ----------------------------------------------------------------------------------------
+# --- the program of the filter --------------------------------------------------------
 
 
 def _judged(
-    machine: str, number: int, *arguments: int, audit: int | None = None, pid: int = 7, **kinds: bool
+    machine: str,
+    number: int,
+    *arguments: int,
+    audit: int | None = None,
+    pid: int = 7,
+    **kinds: bool,
 ) -> str:
     """What the filter answers to a call, by a machine for its instructions."""
     audit = fence.MACHINES[machine].audit if audit is None else audit
@@ -299,7 +358,11 @@ def _judged(
                 0x50000 | STOPPED: "refused",
             }[value]
         else:
-            is_true = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[code]
+            is_true = {
+                0x15: held == value,
+                0x35: held >= value,
+                0x45: bool(held & value),
+            }[code]
             at += if_true if is_true else if_false
 
 
@@ -326,7 +389,9 @@ def _numbers(group: str, machine: str) -> dict[str, int]:
 def test_each_call_of_a_group_is_refused(group: str, machine: str) -> None:
     for name, number in _numbers(group, machine).items():
         assert _judged(machine, number) == "refused", name
-        assert (_judged(machine, number, network=True) == "allowed") == (group == "NETWORK"), name
+        assert (_judged(machine, number, network=True) == "allowed") == (
+            group == "NETWORK"
+        ), name
 
 
 @pytest.mark.parametrize("machine", fence.MACHINES)
@@ -344,7 +409,9 @@ def test_other_architectures_and_later_calls(machine: str) -> None:
 @pytest.mark.parametrize("machine", fence.MACHINES)
 def test_arguments_decide(machine: str) -> None:
     calls = _numbers("JUDGED", machine)
-    high = 1 << 32  # the kernel takes 32 bits of these arguments, so the others change nothing
+    high = (
+        1 << 32
+    )  # the kernel takes 32 bits of these arguments, so the others change nothing
     by = {
         ("openat", (0, 0, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)): "allowed",
         ("openat", (0, 0, os.O_WRONLY)): "refused",
@@ -377,11 +444,15 @@ def test_copies_and_their_end(machine: str) -> None:
         assert _judged(machine, calls["clone"], thread, workers=workers) == "allowed"
         assert _judged(machine, calls["clone"], copy, workers=workers) == allowed
         assert _judged(machine, calls["clone"], spaces, workers=workers) == "refused"
-        assert _judged(machine, calls["kill"], 7, 15, workers=workers) == "allowed", "itself"
+        assert _judged(machine, calls["kill"], 7, 15, workers=workers) == "allowed", (
+            "itself"
+        )
         assert _judged(machine, calls["kill"], 9, 9, workers=workers) == allowed
         assert _judged(machine, calls["kill"], 9, 15, workers=workers) == "refused"
         assert _judged(machine, calls["kill"], 0, 9, workers=workers) == "refused"
-        assert _judged(machine, calls["kill"], 0xFFFFFFFF, 9, workers=workers) == "refused"
+        assert (
+            _judged(machine, calls["kill"], 0xFFFFFFFF, 9, workers=workers) == "refused"
+        )
 
 
 HEADERS = {
@@ -402,7 +473,9 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
         "-D__ARCH_WANT_SYS_CLONE3",
         "-D__BITS_PER_LONG=64",
     ]
-    text = subprocess.run(["cpp", "-dM", *kinds, header], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["cpp", "-dM", *kinds, header], capture_output=True, text=True, check=True
+    ).stdout
     given = dict(re.findall(r"#define __NR(?:3264)?_(\w+) (\w+)", text))
     own = {
         name: number
@@ -410,7 +483,9 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
         for name, number in _numbers(group, machine).items()
     }
 
-    found = {name: int(number) for name in own if (number := given.get(name, "")).isdigit()}
+    found = {
+        name: int(number) for name in own if (number := given.get(name, "")).isdigit()
+    }
     assert found == {name: own[name] for name in found}
     assert len(found) > 100
     missing = {name for name in own if own[name] < 440 and name not in found}
@@ -418,7 +493,9 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
 
 
 def test_each_version_of_landlock_gets_the_rights_that_it_knows() -> None:
-    sizes = {version: len(fence.rights_of(version, network=False)) for version in range(1, 9)}
+    sizes = {
+        version: len(fence.rights_of(version, network=False)) for version in range(1, 9)
+    }
 
     assert sizes == {1: 8, 2: 8, 3: 8, 4: 16, 5: 16, 6: 24, 7: 24, 8: 24}
     assert struct.unpack("=Q", fence.rights_of(1, network=False)) == (0x1FF3,)

@@ -1,4 +1,6 @@
-"""A folder appears whole or not at all, and the one that it replaces stays until then."""
+"""A folder appears whole or not at all, and the one that it replaces stays
+until then.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,17 @@ from ckpt.bytes.source import File
 from ckpt.model.errors import CkptError, UsageError, WriteError
 
 ERRORS = (errno.ENOSPC, errno.EIO)
-CALLS = ("mkdir", "open", "pwrite", "posix_fallocate", "fsync", "rename", "unlink", "rmdir", "listdir")
+CALLS = (
+    "mkdir",
+    "open",
+    "pwrite",
+    "posix_fallocate",
+    "fsync",
+    "rename",
+    "unlink",
+    "rmdir",
+    "listdir",
+)
 
 
 def belongs(name: str) -> bool:
@@ -67,7 +79,9 @@ def test_a_new_folder_holds_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["renameat2", "two renames"])
-def test_a_folder_is_swapped(kernel: bool, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_swapped(
+    kernel: bool, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not kernel:
         monkeypatch.setattr(io_target, "rename_with_flags", lambda *_: False)
     old.chmod(0o750)
@@ -75,7 +89,9 @@ def test_a_folder_is_swapped(kernel: bool, old: Path, monkeypatch: pytest.Monkey
     assert content(old) == NEW and not sink.warnings
     assert os.listdir(old.parent) == ["out"]
     assert stat.S_IMODE(old.stat().st_mode) == 0o750
-    assert not (old / "part1").stat().st_mode & 0o007  # who could not read the old one cannot read this
+    assert (
+        not (old / "part1").stat().st_mode & 0o007
+    )  # who could not read the old one cannot read this
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["renameat2", "mkdir"])
@@ -99,7 +115,9 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
             if what == "folder":
                 (out / "mine").touch()
     assert os.listdir(tmp_path) == ["out"]
-    assert out.read_bytes() == b"mine" if out.is_file() else "part1" not in os.listdir(out)
+    assert (
+        out.read_bytes() == b"mine" if out.is_file() else "part1" not in os.listdir(out)
+    )
 
 
 def test_a_folder_with_other_files_is_not_replaced(old: Path) -> None:
@@ -184,14 +202,21 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
             assert error is not None and error.path == str(out)
             left = [path for path in place.iterdir() if path != out]
             if left:  # it was complete, or could not be removed
-                assert (error.hint is not None and str(left[0]) in error.hint) or name in ("unlink", "rmdir")
+                assert (
+                    error.hint is not None and str(left[0]) in error.hint
+                ) or name in ("unlink", "rmdir")
         else:
             raise AssertionError("it never came to its end")
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, SystemExit, ValueError])
-def test_an_interrupted_run_leaves_nothing(problem: type[BaseException], old: Path) -> None:
-    with pytest.raises(problem), io_target.writing_folder(target(old, force=True), 6, belongs) as sink:
+def test_an_interrupted_run_leaves_nothing(
+    problem: type[BaseException], old: Path
+) -> None:
+    with (
+        pytest.raises(problem),
+        io_target.writing_folder(target(old, force=True), 6, belongs) as sink,
+    ):
         with sink.file("part1", 3) as inner:
             inner.write(b"new")
         with sink.file("part2", 3) as inner:
@@ -200,7 +225,9 @@ def test_an_interrupted_run_leaves_nothing(problem: type[BaseException], old: Pa
     assert content(old) == OLD and os.listdir(old.parent) == ["out"]
 
 
-def test_a_folder_of_a_killed_run_is_named_and_one_in_use_is_not(tmp_path: Path) -> None:
+def test_a_folder_of_a_killed_run_is_named_and_one_in_use_is_not(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
     left = tmp_path / f".out.0123456789ab{io_target.SUFFIX}"
     left.mkdir()
@@ -220,7 +247,11 @@ def test_clones_and_links_hold_the_same_bytes(tmp_path: Path) -> None:
         sink.clone("part1", source)
         sink.link("part2", source)
     made = tmp_path / "out"
-    assert (made / "part1").read_bytes() == (made / "part2").read_bytes() == path.read_bytes()
+    assert (
+        (made / "part1").read_bytes()
+        == (made / "part2").read_bytes()
+        == path.read_bytes()
+    )
     assert (made / "part2").samefile(path) and not (made / "part1").samefile(path)
     path.unlink()
     path.write_bytes(b"another file")
@@ -232,14 +263,17 @@ def test_clones_and_links_hold_the_same_bytes(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     made = tmp_path / "work"
     made.mkdir()
-    torch.save({"model": {"a": torch.arange(6.0).reshape(3, 2), "b": torch.ones(2)}, "n": 1}, made / "in.pth")
+    torch.save(
+        {"model": {"a": torch.arange(6.0).reshape(3, 2), "b": torch.ones(2)}, "n": 1},
+        made / "in.pth",
+    )
     return made
 
 
@@ -252,7 +286,15 @@ def killer() -> Iterator[kills.Killer]:
 @pytest.mark.slow
 @pytest.mark.parametrize("force", [False, True], ids=["new", "over an old one"])
 def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) -> None:
-    arguments = ["convert", "in.pth", "-o", "out.dcp", "--ranks", "2", *(["--force"] if force else [])]
+    arguments = [
+        "convert",
+        "in.pth",
+        "-o",
+        "out.dcp",
+        "--ranks",
+        "2",
+        *(["--force"] if force else []),
+    ]
     out = work / "out.dcp"
     assert ckpt("convert", "in.pth", "-o", "out.dcp", cwd=work).code == 0
     before = content(out)
@@ -272,7 +314,9 @@ def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) ->
     assert killed > 8
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
 def test_signals_clean_up(number: int, code: int, work: Path) -> None:
     script = (
         "import os, signal, sys\n"
@@ -288,7 +332,17 @@ def test_signals_clean_up(number: int, code: int, work: Path) -> None:
         "app.main()\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, "convert", "in.pth", "-o", "out.dcp", "--ranks", "3"],
+        [
+            sys.executable,
+            "-c",
+            script,
+            "convert",
+            "in.pth",
+            "-o",
+            "out.dcp",
+            "--ranks",
+            "3",
+        ],
         cwd=work,
         env=environment(),
         capture_output=True,
@@ -310,28 +364,41 @@ def test_the_folders_above_a_target_are_made(tmp_path: Path) -> None:
     to = io_target.Target("new/deep/out", str(tmp_path / "new" / "deep" / "out"), None)
     io_target.make_parents(to)
     io_target.make_parents(to)
-    assert (tmp_path / "new" / "deep").is_dir() and os.listdir(tmp_path / "new" / "deep") == []
+    assert (tmp_path / "new" / "deep").is_dir() and os.listdir(
+        tmp_path / "new" / "deep"
+    ) == []
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WriteError, match="file/x: the folder cannot be made"):
-        io_target.make_parents(io_target.Target("file/x/out", str(tmp_path / "file" / "x" / "out"), None))
+        io_target.make_parents(
+            io_target.Target("file/x/out", str(tmp_path / "file" / "x" / "out"), None)
+        )
 
 
 def test_a_folder_whose_rename_fails_is_kept_and_its_name_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without renameat2 the name is claimed first: nothing may stand there as if it were the checkpoint."""
+    """Without renameat2 the name is claimed first: nothing may stand there as if it
+    were the checkpoint.
+    """
     monkeypatch.setattr(io_target, "rename_with_flags", lambda *_: False)
     monkeypatch.setattr(os, "rename", mock.Mock(side_effect=OSError(errno.EIO, "x")))
     with pytest.raises(WriteError, match="cannot be put in place") as error:
         write(target(tmp_path / "out"), **NEW)
     (kept,) = tmp_path.iterdir()
-    assert content(kept) == NEW and str(error.value.hint) == f"the complete checkpoint is at {kept}"
+    assert (
+        content(kept) == NEW
+        and str(error.value.hint) == f"the complete checkpoint is at {kept}"
+    )
 
 
 def test_a_folder_that_is_placed_and_not_on_the_disk_is_called_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(io_target, "sync_folder", mock.Mock(side_effect=OSError(errno.EIO, "x")))
-    with pytest.raises(WriteError, match="complete, but it may not survive a power loss"):
+    monkeypatch.setattr(
+        io_target, "sync_folder", mock.Mock(side_effect=OSError(errno.EIO, "x"))
+    )
+    with pytest.raises(
+        WriteError, match="complete, but it may not survive a power loss"
+    ):
         write(target(tmp_path / "out"), **NEW)
     assert content(tmp_path / "out") == NEW

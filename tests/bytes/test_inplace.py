@@ -29,7 +29,9 @@ def path(tmp_path: Path) -> Path:
     made = tmp_path / "a.pth"
     made.write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
     with formats.open(str(made)) as checkpoint:
-        save.append(rehome(Survey(checkpoint), moves("cpu", []), Limits()).result, Limits())
+        save.append(
+            rehome(Survey(checkpoint), moves("cpu", []), Limits()).result, Limits()
+        )
     return made
 
 
@@ -103,7 +105,9 @@ def test_a_file_that_another_process_rewrites(dry_run: bool, path: Path) -> None
     assert path.read_bytes() == before
 
 
-def test_while_it_is_undone_nobody_rewrites_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_it_is_undone_nobody_rewrites_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def look() -> None:
         with path.open("rb") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,10 +115,16 @@ def test_while_it_is_undone_nobody_rewrites_it(path: Path, monkeypatch: pytest.M
             formats.open(str(path)) as checkpoint,
             pytest.raises(WriteError, match="another process is rewriting it"),
         ):
-            save.append(rehome(Survey(checkpoint), moves("xpu:0", []), Limits()).result, Limits())
+            save.append(
+                rehome(Survey(checkpoint), moves("xpu:0", []), Limits()).result,
+                Limits(),
+            )
 
     meanwhile(monkeypatch, look)
-    assert save.undo_rewrite(str(path), Limits()).after == (SAMPLES / "train_cuda.pth").stat().st_size
+    assert (
+        save.undo_rewrite(str(path), Limits()).after
+        == (SAMPLES / "train_cuda.pth").stat().st_size
+    )
 
 
 def test_a_name_that_leads_to_another_file_when_it_is_locked(
@@ -132,8 +142,12 @@ def test_a_name_that_leads_to_another_file_when_it_is_locked(
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(("name", "number"), [("ftruncate", errno.EIO), ("fsync", errno.EIO)])
-def test_a_cut_that_fails(name: str, number: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"), [("ftruncate", errno.EIO), ("fsync", errno.EIO)]
+)
+def test_a_cut_that_fails(
+    name: str, number: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = path.read_bytes()
     monkeypatch.setattr(disk, "writes_through", lambda fd: False)
 
@@ -146,7 +160,9 @@ def test_a_cut_that_fails(name: str, number: int, path: Path, monkeypatch: pytes
     assert before.startswith(path.read_bytes())
 
 
-def test_a_close_that_fails_after_the_cut_is_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_fails_after_the_cut_is_a_warning(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.close
 
     def close(fd: int) -> None:
@@ -157,7 +173,9 @@ def test_a_close_that_fails_after_the_cut_is_a_warning(path: Path, monkeypatch: 
     undone = save.undo_rewrite(str(path), Limits())
     monkeypatch.undo()
 
-    assert undone.warnings == ("closing it failed after it was complete: the disk reports an error",)
+    assert undone.warnings == (
+        "closing it failed after it was complete: the disk reports an error",
+    )
     assert path.stat().st_size == undone.after
 
 
@@ -171,7 +189,9 @@ def test_what_is_no_file(dry_run: bool, name: str, path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_dry_run_needs_no_right_to_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_needs_no_right_to_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.open
 
     def read_only(name: Any, flags: int, *args: Any) -> int:
@@ -205,7 +225,9 @@ def test_a_file_that_is_looked_at_may_be_looked_at_by_others(path: Path) -> None
             pass
 
 
-def test_a_file_that_changes_before_it_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_before_it_is_locked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def changed(fd: int, how: int) -> None:
         with path.open("ab") as other:
             other.write(b"more")

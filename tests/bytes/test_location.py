@@ -9,10 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.bytes.location import Links, LocalPath, Location, is_lasting, locate, path_beside
+from ckpt.bytes.location import (
+    Links,
+    LocalPath,
+    Location,
+    is_lasting,
+    locate,
+    path_beside,
+)
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError
 
-LOCATIONS: dict[str, Callable[[Path], Location]] = {"LocalPath": lambda path: LocalPath(str(path))}
+LOCATIONS: dict[str, Callable[[Path], Location]] = {
+    "LocalPath": lambda path: LocalPath(str(path))
+}
 """For each implementation what makes one of a path of a folder that the test fills."""
 
 LINKS: tuple[Links, ...] = ("file", "cache", "no")
@@ -58,7 +67,9 @@ def test_what_it_is(at: Callable[[Path], Location], folder: Path) -> None:
     assert at(folder / "link").is_file()
 
 
-def test_the_name_is_as_it_was_typed(at: Callable[[Path], Location], folder: Path) -> None:
+def test_the_name_is_as_it_was_typed(
+    at: Callable[[Path], Location], folder: Path
+) -> None:
     assert at(folder).name == str(folder)
 
 
@@ -68,13 +79,23 @@ def test_names_are_sorted_and_those_of_folders_end_with_a_slash(
     (folder / "linked").symlink_to("sub")
     (folder / "dangling").symlink_to("nowhere")
 
-    assert at(folder).names() == ["A.bin", "a.bin", "b.bin", "dangling", "linked/", "sub/"]
+    assert at(folder).names() == [
+        "A.bin",
+        "a.bin",
+        "b.bin",
+        "dangling",
+        "linked/",
+        "sub/",
+    ]
     assert at(folder / "sub").names() == ["inner.bin"]
 
 
 @pytest.mark.parametrize("name", ["none", "a.bin", "a\0b", ""])
 def test_what_is_no_folder_has_no_names(
-    name: str, at: Callable[[Path], Location], folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    at: Callable[[Path], Location],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
 
@@ -82,22 +103,34 @@ def test_what_is_no_folder_has_no_names(
         LocalPath(name).names()
 
 
-def test_the_parent_is_the_folder_that_it_lies_in(at: Callable[[Path], Location], folder: Path) -> None:
+def test_the_parent_is_the_folder_that_it_lies_in(
+    at: Callable[[Path], Location], folder: Path
+) -> None:
     parent = at(folder / "a.bin").parent()
 
     assert parent.is_folder() and parent.names() == at(folder).names()
     assert content(parent.child("b.bin")) == b"b.bin"
-    assert content(at(folder / "sub" / "inner.bin").parent().parent().child("a.bin")) == b"a.bin"
+    assert (
+        content(at(folder / "sub" / "inner.bin").parent().parent().child("a.bin"))
+        == b"a.bin"
+    )
 
 
-def test_the_parent_of_a_bare_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the folder where the command runs; names beside it stay bare, as a person would type them."""
+def test_the_parent_of_a_bare_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the folder where the command runs; names beside it stay bare, as a person
+    would type them.
+    """
     monkeypatch.chdir(folder)
 
     parent = LocalPath("a.bin").parent()
 
     assert parent.is_folder() and parent.names() == ["A.bin", "a.bin", "b.bin", "sub/"]
-    assert parent.child("b.bin").name == "b.bin" and content(parent.child("b.bin")) == b"b.bin"
+    assert (
+        parent.child("b.bin").name == "b.bin"
+        and content(parent.child("b.bin")) == b"b.bin"
+    )
     assert not LocalPath("").is_folder()
 
 
@@ -105,10 +138,15 @@ def test_children(at: Callable[[Path], Location], folder: Path) -> None:
     for links in LINKS:
         assert content(at(folder).child("a.bin", links)) == b"a.bin"
         assert at(folder).child("sub", links).is_folder()
-        assert content(at(folder).child("sub", links).child("inner.bin", links)) == b"sub/inner.bin"
+        assert (
+            content(at(folder).child("sub", links).child("inner.bin", links))
+            == b"sub/inner.bin"
+        )
 
 
-def test_a_child_that_is_missing_is_no_file(at: Callable[[Path], Location], folder: Path) -> None:
+def test_a_child_that_is_missing_is_no_file(
+    at: Callable[[Path], Location], folder: Path
+) -> None:
     for links in LINKS:
         missing = at(folder).child("none", links)
         assert not missing.is_file() and not missing.is_folder()
@@ -146,8 +184,12 @@ def test_no_name_leads_out_of_a_folder(
         at(folder).child(name, links)
 
 
-@pytest.mark.parametrize("name", ["...", "..a", "a..b", " ", "~", "a:b", "-", "größe", "a\nb", "*"])
-def test_odd_names_are_names(name: str, at: Callable[[Path], Location], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["...", "..a", "a..b", " ", "~", "a:b", "-", "größe", "a\nb", "*"]
+)
+def test_odd_names_are_names(
+    name: str, at: Callable[[Path], Location], folder: Path
+) -> None:
     (folder / name).write_bytes(b"odd")
 
     assert content(at(folder).child(name)) == b"odd" and name in at(folder).names()
@@ -156,12 +198,18 @@ def test_odd_names_are_names(name: str, at: Callable[[Path], Location], folder: 
 def test_a_link_to_a_file_is_followed_where_links_may_be(
     at: Callable[[Path], Location], folder: Path
 ) -> None:
-    """The cache of Hugging Face is made of them: they lead to blobs in another folder."""
+    """The cache of Hugging Face is made of them: they lead to blobs in another
+    folder.
+    """
     (folder / "link").symlink_to("../outside.bin")
     (folder / "twice").symlink_to("link")
 
     for name in ("link", "twice"):
-        assert content(at(folder).child(name)) == content(at(folder).child(name, "file")) == b"outside"
+        assert (
+            content(at(folder).child(name))
+            == content(at(folder).child(name, "file"))
+            == b"outside"
+        )
         with pytest.raises(UnreadableError):
             at(folder).child(name, "no")
 
@@ -182,7 +230,9 @@ def test_a_link_to_anything_else_is_refused(
 def test_a_link_to_nothing_is_a_file_that_is_missing(
     target: str, at: Callable[[Path], Location], folder: Path
 ) -> None:
-    """A blob that is not in the cache: a reader of shards says which are missing, and how much is lost."""
+    """A blob that is not in the cache: a reader of shards says which are missing, and
+    how much is lost.
+    """
     (folder / "link").symlink_to(target)
 
     missing = at(folder).child("link")
@@ -196,7 +246,10 @@ def test_a_link_to_nothing_is_a_file_that_is_missing(
 
 @pytest.mark.parametrize("name", ["none", "sub", "fifo", "socket"])
 def test_only_files_are_opened(
-    name: str, at: Callable[[Path], Location], folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    at: Callable[[Path], Location],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)  # the path of a socket is short
     os.mkfifo("fifo")
@@ -206,7 +259,7 @@ def test_only_files_are_opened(
             at(folder / name).open()
 
 
-# --- the cache of Hugging Face ----------------------------------------------------------------------------------------
+# --- the cache of Hugging Face --------------------------------------------------------
 
 
 @pytest.fixture
@@ -215,7 +268,12 @@ def cache(tmp_path: Path) -> Path:
     made = tmp_path / "hub/models--org--net"
     for name in ("blobs/inner", "snapshots/abc/step/deep", "snapshots/abc/snapshots/x"):
         (made / name).mkdir(parents=True)
-    for path in (made / "blobs/hash", made / "blobs/inner/hash", made / "file", tmp_path / "hub/outside"):
+    for path in (
+        made / "blobs/hash",
+        made / "blobs/inner/hash",
+        made / "file",
+        tmp_path / "hub/outside",
+    ):
         path.write_bytes(b"blob")
     other = tmp_path / "hub/models--org--other/blobs"
     other.mkdir(parents=True)
@@ -233,7 +291,9 @@ def cache(tmp_path: Path) -> Path:
         ("snapshots/abc/snapshots/x", "../../../../blobs/hash"),
     ],
 )
-def test_a_link_to_a_blob_of_its_own_cache_is_followed(folder: str, target: str, cache: Path) -> None:
+def test_a_link_to_a_blob_of_its_own_cache_is_followed(
+    folder: str, target: str, cache: Path
+) -> None:
     (cache / folder / "link").symlink_to(target)
     (cache / folder / "absolute").symlink_to(cache / "blobs/hash")
 
@@ -252,7 +312,8 @@ def test_a_link_elsewhere_is_refused_as_a_link(target: str, cache: Path) -> None
     (cache / "snapshots/abc/link").symlink_to(target)
 
     with pytest.raises(
-        LinkError, match="link is a link: only one to the blobs/ of the same Hugging Face cache"
+        LinkError,
+        match="link is a link: only one to the blobs/ of the same Hugging Face cache",
     ):
         LocalPath(str(cache / "snapshots/abc")).child("link", "cache")
 
@@ -285,14 +346,23 @@ def test_folders_that_only_look_alike_are_no_cache(tmp_path: Path) -> None:
             LocalPath(str(tmp_path / folder)).child("link", "cache")
 
 
-# --- the place of a result --------------------------------------------------------------------------------------------
+# --- the place of a result ------------------------------------------------------------
 
 
 def test_files_and_folders_last_and_streams_do_not(folder: Path) -> None:
-    """A command that names a path is printed only where the next command finds the same bytes there."""
+    """A command that names a path is printed only where the next command finds the same
+    bytes there.
+    """
     os.mkfifo(folder / "fifo")
     assert is_lasting(str(folder)) and is_lasting(str(folder / "a.bin"))
-    for path in (folder / "fifo", folder / "none", "/dev/null", "/dev/shm", "/proc/self/maps", "a\0b"):
+    for path in (
+        folder / "fifo",
+        folder / "none",
+        "/dev/null",
+        "/dev/shm",
+        "/proc/self/maps",
+        "a\0b",
+    ):
         assert not is_lasting(str(path)), path
 
 
@@ -314,7 +384,9 @@ def test_a_result_lies_beside_its_input(name: str, expected: str, folder: Path) 
 def test_a_result_has_an_ending_that_its_format_has(folder: Path) -> None:
     path = f"{folder}/a.pth"
     assert path_beside(path, ".x", (".pt", ".pth")) == f"{folder}/a.x.pth"
-    assert path_beside(path, ".x", (".safetensors", ".sft")) == f"{folder}/a.x.safetensors"
+    assert (
+        path_beside(path, ".x", (".safetensors", ".sft")) == f"{folder}/a.x.safetensors"
+    )
     assert path_beside(path, ".x", (".pt", ".pth"), other=False) == f"{folder}/a.x.pt"
 
 

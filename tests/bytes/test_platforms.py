@@ -36,7 +36,16 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("strip", "in.pth", "-o", "out.strip.pth"),
     ("convert", "in.pth", "-o", "out.safetensors", "--drop-other"),
     ("convert", "in.pth", "--shard-size", "8KB", "-o", "shards", "--drop-other"),
-    ("convert", "in.pth", "--format", "torch-legacy", "--dtype", "float16", "-o", "out.legacy.pth"),
+    (
+        "convert",
+        "in.pth",
+        "--format",
+        "torch-legacy",
+        "--dtype",
+        "float16",
+        "-o",
+        "out.legacy.pth",
+    ),
     ("warmstart", "in.pth", "--into", "in.pth", "-o", "out.warm.pth"),
     ("average", "in.pth", "in.pth", "--ratios", "1,2", "-o", "out.mean.pth"),
     ("rehome", "out.warm.pth", "--in-place", "--to", "cuda:3"),
@@ -51,7 +60,10 @@ def results(folder: Path) -> list[tuple[Done, dict[str, bytes]]]:
     found = []
     for arguments in COMMANDS:
         done = inside(*arguments, cwd=folder)
-        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")}
+        files = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*.*")
+        }
         found.append((done, files))
     return found
 
@@ -66,7 +78,9 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(io_target, "MOST", 1000)
 
 
-def test_every_command_works_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_works_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_all = results(tmp_path / "all")
     take_away(monkeypatch)
     with_less = results(tmp_path / "less")
@@ -81,13 +95,18 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
 ) -> None:
     take_away(monkeypatch)
     to = target(str(tmp_path / "x"), force=False)
-    with pytest.raises(io_target.WriteError, match="the disk is full"), writing_file(to, 1 << 60):
+    with (
+        pytest.raises(io_target.WriteError, match="the disk is full"),
+        writing_file(to, 1 << 60),
+    ):
         pytest.fail("nothing is written")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(fd: int, how: int) -> None:
         raise OSError(number, os.strerror(number))
 

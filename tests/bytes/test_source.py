@@ -71,7 +71,9 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "Extended of memory": lambda folder: Extended(Memory(DATA[:CUT]), DATA[CUT:]),
     "LiveSource": live,
     "RangeSource": lambda folder: RangeSource(Kept(DATA), "https://host/data.bin"),
-    "RangeSource that begins at the beginning": lambda folder: RangeSource(Kept(DATA), "https://host/a.sft"),
+    "RangeSource that begins at the beginning": lambda folder: RangeSource(
+        Kept(DATA), "https://host/a.sft"
+    ),
     "BaseSource": lambda folder: Least(DATA),
 }
 """For each implementation what makes one of DATA."""
@@ -102,10 +104,19 @@ RANGES = [
     (CUT, SIZE - CUT),
     (CUT - 40, 80),
 ]
-OUTSIDE = [(-1, 1), (-1, 0), (0, -1), (SIZE, 1), (SIZE + 1, 0), (SIZE - 1, 2), (0, SIZE + 1), (2**63, 1)]
+OUTSIDE = [
+    (-1, 1),
+    (-1, 0),
+    (0, -1),
+    (SIZE, 1),
+    (SIZE + 1, 0),
+    (SIZE - 1, 2),
+    (0, SIZE + 1),
+    (2**63, 1),
+]
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------
 
 
 def test_what_it_says_of_itself(source: Source) -> None:
@@ -129,10 +140,14 @@ def test_reads(offset: int, count: int, source: Source) -> None:
     assert source.read_many([(offset, count)]) == [expected]
 
 
-def test_reads_of_several_ranges_come_in_the_order_that_was_asked(source: Source) -> None:
+def test_reads_of_several_ranges_come_in_the_order_that_was_asked(
+    source: Source,
+) -> None:
     asked = [*RANGES, *reversed(RANGES), RANGES[0]]
 
-    assert source.read_many(asked) == [DATA[offset : offset + count] for offset, count in asked]
+    assert source.read_many(asked) == [
+        DATA[offset : offset + count] for offset, count in asked
+    ]
     assert source.read_many([]) == []
 
 
@@ -146,7 +161,9 @@ def test_nothing_lies_outside(offset: int, count: int, source: Source) -> None:
         buffer = bytearray(b"\xaa" * count) if count < 2 * SIZE else bytearray()
         with pytest.raises(CutOffError):
             source.read_into(offset, memoryview(buffer))
-        assert buffer == b"\xaa" * len(buffer), "nothing is taken in of a range that is not there"
+        assert buffer == b"\xaa" * len(buffer), (
+            "nothing is taken in of a range that is not there"
+        )
 
 
 def test_several_threads_read_at_once(source: Source) -> None:
@@ -160,7 +177,11 @@ def test_several_threads_read_at_once(source: Source) -> None:
             count = chance.randrange(SIZE - offset + 1)
             buffer = bytearray(count)
             source.read_into(offset, memoryview(buffer))
-            if not source.read(offset, count) == buffer == DATA[offset : offset + count]:
+            if (
+                not source.read(offset, count)
+                == buffer
+                == DATA[offset : offset + count]
+            ):
                 return False
         return True
 
@@ -175,7 +196,9 @@ def test_closing_twice_is_closing(source: Source) -> None:
 
 def test_only_files_have_a_descriptor(source: Source) -> None:
     with source.descriptor() as fd:
-        assert (fd is not None) == (source.status is not None) == isinstance(source, File)
+        assert (
+            (fd is not None) == (source.status is not None) == isinstance(source, File)
+        )
         assert fd is None or os.pread(fd, SIZE, 0) == DATA
 
 
@@ -190,7 +213,7 @@ def test_an_address_opens_the_same(source: Source) -> None:
         again.close()
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["append", "cut", "overwrite", "touch"])
@@ -208,7 +231,9 @@ def test_a_write_is_noticed(change: str, is_inside: bool, tmp_path: Path) -> Non
 
 
 def changed(path: Path, how: str) -> None:
-    """A file as somebody else changes it, also where the clock of the file system is slow."""
+    """A file as somebody else changes it, also where the clock of the file system is
+    slow.
+    """
     if how == "append":
         with path.open("ab") as open_file:
             open_file.write(b"x")
@@ -224,14 +249,26 @@ def changed(path: Path, how: str) -> None:
 def status_of(**changed: int) -> os.stat_result:
     """Return the status of a file of 64 bytes with some fields changed."""
     names = ("mode", "ino", "dev", "nlink", "uid", "gid", "size")
-    usual = {"mode": 0o100644, "ino": 7, "dev": 2, "nlink": 1, "uid": 0, "gid": 0, "size": 64}
+    usual = {
+        "mode": 0o100644,
+        "ino": 7,
+        "dev": 2,
+        "nlink": 1,
+        "uid": 0,
+        "gid": 0,
+        "size": 64,
+    }
     times = {f"st_{name}_ns": changed.pop(name, 1) for name in ("mtime", "ctime")}
-    return os.stat_result([*((usual | changed)[name] for name in names), 0, 0, 0], times)
+    return os.stat_result(
+        [*((usual | changed)[name] for name in names), 0, 0, 0], times
+    )
 
 
 @pytest.mark.parametrize("name", ["ino", "dev", "size", "mtime", "ctime"])
 def test_another_file_or_other_bytes_are_a_change(name: str) -> None:
-    """Whoever sets the time of a file back after a write cannot set the time of that."""
+    """Whoever sets the time of a file back after a write cannot set the time of
+    that.
+    """
     assert is_changed_file(status_of(**{name: 9}), status_of())
 
 
@@ -275,8 +312,12 @@ def test_reads_that_the_system_cuts_short_go_on(
     """A network file system gives what it has; Linux never gives more than 2 GiB."""
     source = file(tmp_path)
     pread, preadv = os.pread, os.preadv
-    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, step), at))
-    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:step]], at))
+    monkeypatch.setattr(
+        os, "pread", lambda fd, count, at: pread(fd, min(count, step), at)
+    )
+    monkeypatch.setattr(
+        os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:step]], at)
+    )
 
     buffer = bytearray(SIZE - 3)
     source.read_into(2, memoryview(buffer))
@@ -292,7 +333,10 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(os, "pread", fail)
     monkeypatch.setattr(os, "preadv", fail)
-    for read in (lambda: source.read(0, 5), lambda: source.read_into(0, memoryview(bytearray(5)))):
+    for read in (
+        lambda: source.read(0, 5),
+        lambda: source.read_into(0, memoryview(bytearray(5))),
+    ):
         with pytest.raises(NotOpenedError):
             read()
     source.close()
@@ -333,7 +377,7 @@ def test_identities_tell_states_of_a_file_apart(tmp_path: Path) -> None:
     other.close()
 
 
-# --- what is no file --------------------------------------------------------------------------------------------------
+# --- what is no file ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -394,7 +438,7 @@ def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
     link.close()
 
 
-# --- in another process -----------------------------------------------------------------------------------------------
+# --- in another process ---------------------------------------------------------------
 
 UNPICKLE = """
 import pickle, sys
@@ -408,7 +452,9 @@ except NotOpenedError:
 
 
 def elsewhere(pickled: bytes, folder: Path) -> str:
-    """What another process, in another folder, reads of a pickled source, as hexadecimal digits."""
+    """What another process, in another folder, reads of a pickled source, as
+    hexadecimal digits.
+    """
     (folder / "source.pickle").write_bytes(pickled)
     done = python("-c", UNPICKLE, folder / "source.pickle", cwd=Path("/"))
     assert done.code == 0, done.err.decode()
@@ -431,7 +477,9 @@ def test_a_file_pickles_as_where_it_is_and_what_it_was(
     again.close()
 
 
-@pytest.mark.parametrize("how", ["append", "cut", "overwrite", "touch", "replace", "remove"])
+@pytest.mark.parametrize(
+    "how", ["append", "cut", "overwrite", "touch", "replace", "remove"]
+)
 def test_a_file_that_changed_is_not_unpickled(how: str, tmp_path: Path) -> None:
     source = file(tmp_path)
     pickled = pickle.dumps(source)
@@ -474,7 +522,7 @@ def test_unpickling_many_files_leaves_no_more_open_than_a_few(tmp_path: Path) ->
     assert len(os.listdir("/proc/self/fd")) <= before + 64
 
 
-# --- tensors of this process ------------------------------------------------------------------------------------------
+# --- tensors of this process ----------------------------------------------------------
 
 
 def test_two_live_sources_are_read_by_several_threads(tmp_path: Path) -> None:
@@ -484,7 +532,8 @@ def test_two_live_sources_are_read_by_several_threads(tmp_path: Path) -> None:
 
     def reads(number: int) -> bool:
         return all(
-            sources[(number + turn) % 2].read(turn, 100) == expected[(number + turn) % 2][turn : turn + 100]
+            sources[(number + turn) % 2].read(turn, 100)
+            == expected[(number + turn) % 2][turn : turn + 100]
             for turn in range(400)
         )
 
@@ -498,7 +547,7 @@ def test_two_live_sources_are_read_by_several_threads(tmp_path: Path) -> None:
     LiveSource.release()
 
 
-# --- deflated bytes ---------------------------------------------------------------------------------------------------
+# --- deflated bytes -------------------------------------------------------------------
 
 
 def test_deflated_bytes_are_inflated_to_their_recorded_size() -> None:
@@ -508,9 +557,13 @@ def test_deflated_bytes_are_inflated_to_their_recorded_size() -> None:
     data = open_end + machine.flush()
     assert inflate_exactly(data, len(DATA), "it") == DATA
     for size in (0, len(DATA) - 1, len(DATA) + 1):
-        with pytest.raises(DamagedDataError, match=f"it: does not inflate to the {size:,} bytes"):
+        with pytest.raises(
+            DamagedDataError, match=f"it: does not inflate to the {size:,} bytes"
+        ):
             inflate_exactly(data, size, "it")
-    with pytest.raises(DamagedDataError, match="does not inflate"):  # all bytes are there, but not its end
+    with pytest.raises(
+        DamagedDataError, match="does not inflate"
+    ):  # all bytes are there, but not its end
         inflate_exactly(open_end, len(DATA), "it")
     with pytest.raises(DamagedDataError, match="it: damaged deflate data"):
         inflate_exactly(b"\xff" * 20, 20, "it")

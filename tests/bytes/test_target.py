@@ -1,4 +1,6 @@
-"""Nothing is lost: every call that fails, every kill, a full disk; in place and into a new file."""
+"""Nothing is lost: every call that fails, every kill, a full disk; in place and into a
+new file.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ import kills
 import pytest
 import torch
 from inside import inside
-from process import ROOT, TIMEOUT, Done, as_nobody, check_error, ckpt, environment, python
+from process import (
+    ROOT,
+    TIMEOUT,
+    Done,
+    as_nobody,
+    check_error,
+    ckpt,
+    environment,
+    python,
+)
 
 from ckpt import formats
 from ckpt.bytes import disk, inplace, target
@@ -52,7 +63,10 @@ CALLS = (
     "close",
 )
 ERRORS = [errno.ENOSPC, errno.EINTR]
-ERRORS += [pytest.param(number, marks=pytest.mark.slow) for number in (errno.EIO, errno.EROFS, errno.EDQUOT)]
+ERRORS += [
+    pytest.param(number, marks=pytest.mark.slow)
+    for number in (errno.EIO, errno.EROFS, errno.EDQUOT)
+]
 
 
 @pytest.fixture
@@ -72,14 +86,19 @@ def into_new(folder: Path) -> None:
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
         save.save_checkpoint(
-            report.result, target.target(str(folder / "out.pth"), force=True), "torch-zip", Limits()
+            report.result,
+            target.target(str(folder / "out.pth"), force=True),
+            "torch-zip",
+            Limits(),
         )
 
 
 def in_place(folder: Path) -> None:
     """Append to the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
-        save.append(rehome(Survey(checkpoint), moves("cpu", []), Limits()).result, Limits())
+        save.append(
+            rehome(Survey(checkpoint), moves("cpu", []), Limits()).result, Limits()
+        )
 
 
 def over_itself(folder: Path) -> None:
@@ -87,7 +106,10 @@ def over_itself(folder: Path) -> None:
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
         save.save_checkpoint(
-            report.result, target.target(str(folder / "in.pth"), force=True), "torch-zip", Limits()
+            report.result,
+            target.target(str(folder / "in.pth"), force=True),
+            "torch-zip",
+            Limits(),
         )
 
 
@@ -112,19 +134,29 @@ WAYS: dict[str, Callable[[Path], None]] = {
 
 
 class Failing:
-    """Counts calls of the operating system below one folder, and lets the Nth of them fail."""
+    """Counts calls of the operating system below one folder, and lets the Nth of them
+    fail.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, number: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, number: int
+    ) -> None:
         self.calls = 0
         real = getattr(os, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name == "open" and not str(args[0]).endswith(target.SUFFIX) and not args[1] & os.O_RDWR:
+            if (
+                name == "open"
+                and not str(args[0]).endswith(target.SUFFIX)
+                and not args[1] & os.O_RDWR
+            ):
                 return real(*args, **kwargs)  # of the reader
             self.calls += 1
             if self.calls == nth:
                 if name == "close":
-                    real(*args, **kwargs)  # a failing close gives the descriptor back all the same
+                    real(
+                        *args, **kwargs
+                    )  # a failing close gives the descriptor back all the same
                 raise OSError(number, os.strerror(number))
             return real(*args, **kwargs)
 
@@ -148,7 +180,11 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
     (clean / "in.pth").write_bytes(source.read_bytes())
     done(clean)
     before = {path.name: digest(path) for path in (source, out)}
-    after = {path.name: digest(clean / path.name) for path in (source, out) if (clean / path.name).exists()}
+    after = {
+        path.name: digest(clean / path.name)
+        for path in (source, out)
+        if (clean / path.name).exists()
+    }
     for nth in range(1, 30):
         with monkeypatch.context() as patch:
             failing = Failing(patch, name, nth, number)
@@ -162,9 +198,13 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
         for file, now in found.items():
             assert now in (before[file], after.get(file)), (name, nth, file)
         if failed and name not in ("close", "unlink") and found != before:
-            assert failing.calls >= nth  # only what comes after the rename may fail with the new one there
+            assert (
+                failing.calls >= nth
+            )  # only what comes after the rename may fail with the new one there
             assert name == "fsync" or name == "open"
-        left = [path.name for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]
+        left = [
+            path.name for path in folder.iterdir() if path.name.endswith(target.SUFFIX)
+        ]
         # What cannot be put in place is kept and named; what cannot be removed is left.
         assert left == [] or name in ("unlink", "replace", "link"), (name, nth)
         for path in left:
@@ -178,7 +218,9 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The calls that matter for what is on the disk after a crash, in order, each with its file."""
+    """The calls that matter for what is on the disk after a crash, in order, each with
+    its file.
+    """
     seen: list[tuple[str, str]] = []
 
     def watch(name: str, of: Callable[..., str]) -> None:
@@ -228,7 +270,9 @@ def test_in_place_the_pickle_is_on_the_disk_before_the_directory(
     assert [name for name, _ in seen] == ["pwrite", "fsync", "pwrite", "fsync"]
 
 
-def test_undo_is_on_the_disk_when_it_is_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undo_is_on_the_disk_when_it_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_place(folder)
     with monkeypatch.context() as patch:
         patch.setattr(disk, "writes_through", lambda fd: False)
@@ -245,7 +289,10 @@ def test_an_appended_end_that_fails_is_cut_off_on_the_disk_too(
     with monkeypatch.context() as patch:
         patch.setattr(disk, "writes_through", lambda fd: False)
         seen = recorded(patch)
-        with pytest.raises(WriteError, match="not so"), inplace.appending_sink(source) as sink:
+        with (
+            pytest.raises(WriteError, match="not so"),
+            inplace.appending_sink(source) as sink,
+        ):
             sink.write(b"new")
             sink.flush()
             raise WriteError("not so")
@@ -255,7 +302,7 @@ def test_an_appended_end_that_fails_is_cut_off_on_the_disk_too(
     assert digest(folder / "in.pth") == digest(SAMPLE)
 
 
-# --- kills ----------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +322,9 @@ def test_killed_at_every_event_a_new_file_is_whole_or_absent(
     whole = digest(folder / "out.pth")
     (folder / "out.pth").unlink()
     killed = 0
-    for ran in killer.at_events("rehome", "in.pth", "-o", "out.pth", cwd=folder, links=links):
+    for ran in killer.at_events(
+        "rehome", "in.pth", "-o", "out.pth", cwd=folder, links=links
+    ):
         killed += ran.was_killed
         assert digest(folder / "in.pth") == source
         out = folder / "out.pth"
@@ -294,7 +343,9 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
     source = folder / "in.pth"
     old = source.read_bytes()
     interrupted = finished = 0
-    for _ in killer.at_events("rehome", "in.pth", "--in-place", cwd=folder, through=through):
+    for _ in killer.at_events(
+        "rehome", "in.pth", "--in-place", cwd=folder, through=through
+    ):
         now = source.read_bytes()
         assert now.startswith(old)
         try:
@@ -302,8 +353,13 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
             finished += now != old
         except CkptError as error:
             interrupted += 1
-            text = f"an in-place rewrite was interrupted, the first {len(old):,} bytes are intact, and "
-            assert text in str(error) and f"(ckpt rehome --undo --dry-run {source})" in str(error)
+            text = (
+                f"an in-place rewrite was interrupted, the first {len(old):,} bytes "
+                "are intact, and "
+            )
+            assert text in str(
+                error
+            ) and f"(ckpt rehome --undo --dry-run {source})" in str(error)
         if now != old:
             assert save.undo_rewrite(str(source), Limits()) == (len(now), len(old), ())
         assert source.read_bytes() == old
@@ -311,13 +367,17 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
 
 
 @pytest.mark.parametrize("through", [False, True], ids=["as a whole", "write by write"])
-def test_killed_at_every_event_undo_has_cut_or_not(through: bool, folder: Path, killer: kills.Killer) -> None:
+def test_killed_at_every_event_undo_has_cut_or_not(
+    through: bool, folder: Path, killer: kills.Killer
+) -> None:
     source = folder / "in.pth"
     old = source.read_bytes()
     in_place(folder)
     new = source.read_bytes()
     states = []
-    for _ in killer.at_events("rehome", "--undo", "in.pth", cwd=folder, through=through):
+    for _ in killer.at_events(
+        "rehome", "--undo", "in.pth", cwd=folder, through=through
+    ):
         states.append(source.read_bytes())
         assert states[-1] in (old, new)
         source.write_bytes(new)
@@ -332,7 +392,9 @@ def test_every_cut_of_an_appended_end_is_told(cut: int, folder: Path) -> None:
     new = source.read_bytes()
     source.write_bytes(new[: len(old) + cut] if cut > 0 else new[:cut])
 
-    check_error(ckpt("inspect", "in.pth", cwd=folder), "an in-place rewrite was interrupted")
+    check_error(
+        ckpt("inspect", "in.pth", cwd=folder), "an in-place rewrite was interrupted"
+    )
     assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
     assert source.read_bytes() == old
 
@@ -342,7 +404,9 @@ def test_every_cut_of_an_appended_end_is_told(cut: int, folder: Path) -> None:
 def test_an_interrupted_end_is_found_wherever_it_lies(
     step: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the archive before may lie in two of the blocks in which it is looked for."""
+    """The end of the archive before may lie in two of the blocks in which it is looked
+    for.
+    """
     monkeypatch.setattr(appended, "_STEP", step)
     old = (folder / "in.pth").read_bytes()
     in_place(folder)
@@ -364,14 +428,21 @@ def test_undo_goes_back_one_rewrite_at_a_time(folder: Path) -> None:
         contents.pop()
         assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
         assert source.read_bytes() == contents[-1]
-    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to undo")
+    check_error(
+        ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to undo"
+    )
     assert source.read_bytes() == contents[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
-def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: kills.Killer) -> None:
-    """SIGKILL after a random part of a run: the old or the new, the source whole, one temporary file at most.
+@pytest.mark.parametrize(
+    "arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")]
+)
+def test_killed_at_any_time(
+    arguments: tuple[str, ...], folder: Path, killer: kills.Killer
+) -> None:
+    """SIGKILL after a random part of a run: the old or the new, the source whole, one
+    temporary file at most.
 
     `make kills` does this 200 times for every command that writes.
     """
@@ -383,10 +454,14 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: ki
     killed = 0
     for _ in range(12):
         kills.restore(folder, {"in.pth": old})
-        ran = killer.run("rehome", "in.pth", *arguments, cwd=folder, after=chance.uniform(0, seconds))
+        ran = killer.run(
+            "rehome", "in.pth", *arguments, cwd=folder, after=chance.uniform(0, seconds)
+        )
         killed += ran.was_killed
         if not ran.was_killed:
-            seconds = min(seconds, ran.seconds)  # the first run is slow where the machine does other work too
+            seconds = min(
+                seconds, ran.seconds
+            )  # the first run is slow where the machine does other work too
         now = source.read_bytes()
         if arguments == ("--in-place",):
             assert now.startswith(old)
@@ -396,12 +471,18 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: ki
             assert now == old or (now == new and "--copy" in arguments)
         if (folder / "out.pth").exists():
             assert (folder / "out.pth").read_bytes() == new
-        assert len([path for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]) <= 1
+        assert (
+            len(
+                [path for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]
+            )
+            <= 1
+        )
     assert killed > 2
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
 def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
     script = (
@@ -440,7 +521,7 @@ def test_a_job_that_was_told_to_outlive_its_terminal(folder: Path) -> None:
     assert ran.code == 0 and (folder / "out.pth").exists()
 
 
-# --- limits of the disk ---------------------------------------------------------------------------------------------
+# --- limits of the disk ---------------------------------------------------------------
 
 
 def limited(nbytes: int, *arguments: str, cwd: Path) -> Done:
@@ -457,10 +538,16 @@ def limited(nbytes: int, *arguments: str, cwd: Path) -> Done:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
+@pytest.mark.parametrize(
+    "arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")]
+)
 @pytest.mark.parametrize("nbytes", [0, 100, 40_000, 82_000, 83_000, 90_000, 100_000])
-def test_a_file_that_may_not_grow(nbytes: int, arguments: tuple[str, ...], folder: Path) -> None:
-    """It fails, and nothing is lost, exactly where the file that is to be written is larger."""
+def test_a_file_that_may_not_grow(
+    nbytes: int, arguments: tuple[str, ...], folder: Path
+) -> None:
+    """It fails, and nothing is lost, exactly where the file that is to be written is
+    larger.
+    """
     source = folder / "in.pth"
     old = source.read_bytes()
     written = folder / "out.pth" if "-o" in arguments else source
@@ -481,8 +568,12 @@ def test_a_file_that_may_not_grow(nbytes: int, arguments: tuple[str, ...], folde
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
-def test_a_folder_that_is_read_only(arguments: tuple[str, ...], folder_of_all: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")]
+)
+def test_a_folder_that_is_read_only(
+    arguments: tuple[str, ...], folder_of_all: Path
+) -> None:
     (folder_of_all / "in.pth").write_bytes(SAMPLE.read_bytes())
     (folder_of_all / "in.pth").chmod(0o444)
     folder_of_all.chmod(0o555)
@@ -491,10 +582,14 @@ def test_a_folder_that_is_read_only(arguments: tuple[str, ...], folder_of_all: P
 
     check_error(done)
     assert b"permission" in done.err or b"read-only" in done.err
-    assert os.listdir(folder_of_all) == ["in.pth"] and digest(folder_of_all / "in.pth") == digest(SAMPLE)
+    assert os.listdir(folder_of_all) == ["in.pth"] and digest(
+        folder_of_all / "in.pth"
+    ) == digest(SAMPLE)
 
 
-def test_a_read_only_file_in_a_folder_of_ours_is_not_replaced(folder_of_all: Path) -> None:
+def test_a_read_only_file_in_a_folder_of_ours_is_not_replaced(
+    folder_of_all: Path,
+) -> None:
     folder_of_all.chmod(0o777)
     for name in ("in.pth", "out.pth"):
         (folder_of_all / name).write_bytes(SAMPLE.read_bytes())
@@ -542,11 +637,13 @@ def test_a_disk_that_fills_while_a_file_grows_names_no_size(
     source.close()
 
 
-# --- blocks ---------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------
 
 
 def no_kernel_copy(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Let the kernel copy, or refuse to, at once or after a while; or copy less than it is asked for."""
+    """Let the kernel copy, or refuse to, at once or after a while; or copy less than it
+    is asked for.
+    """
     real = os.copy_file_range
     calls = []
 
@@ -556,7 +653,9 @@ def no_kernel_copy(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
             raise OSError(errno.EXDEV, "not between these")
         if how == "nothing":
             return 0
-        return real(source, to, max(1, count // 3) if how == "short" else count, at, to_at)
+        return real(
+            source, to, max(1, count // 3) if how == "short" else count, at, to_at
+        )
 
     if how == "absent":
         monkeypatch.delattr(os, "copy_file_range")
@@ -565,20 +664,38 @@ def no_kernel_copy(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["copies", "refuses", "gives up", "short", "nothing", "absent"])
+@pytest.mark.parametrize(
+    "how", ["copies", "refuses", "gives up", "short", "nothing", "absent"]
+)
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "memory"])
 def test_copies_are_the_bytes_that_they_copy(
-    is_file: bool, how: str, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_file: bool,
+    how: str,
+    nbytes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the kernel and by the plain way, of ranges of every size, one after the other."""
+    """By the kernel and by the plain way, of ranges of every size, one after
+    the other.
+    """
     no_kernel_copy(monkeypatch, how)
     data = random.Random(0).randbytes(nbytes)
     (tmp_path / "in").write_bytes(data)
     source = File(str(tmp_path / "in")) if is_file else Memory(data)
-    sizes = {0, 1, target._SMALL, target._SMALL + 1, target._KERNEL_COPY, target._KERNEL_COPY + 1}
+    sizes = {
+        0,
+        1,
+        target._SMALL,
+        target._SMALL + 1,
+        target._KERNEL_COPY,
+        target._KERNEL_COPY + 1,
+    }
     sizes |= {target.BLOCK - 1, target.BLOCK, target.BLOCK + 1, nbytes}
     ranges = [
-        (at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if 0 <= at <= nbytes - size
+        (at, size)
+        for size in sorted(sizes)
+        for at in {0, 5, nbytes - size}
+        if 0 <= at <= nbytes - size
     ]
     wanted = b"<" + b"".join(data[at : at + size] + b"|" for at, size in ranges)
     seen: list[int] = []
@@ -608,7 +725,9 @@ def test_a_source_that_is_cut_while_it_is_copied(
 
     with (
         pytest.raises(CkptError),
-        target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as sink,
+        target.writing_file(
+            target.target(str(tmp_path / "out"), force=False), nbytes
+        ) as sink,
     ):
         sink.copy(source, 0, nbytes)
 
@@ -619,7 +738,11 @@ def test_a_source_that_is_cut_while_it_is_copied(
 @pytest.mark.parametrize("is_memory", [False, True], ids=["file", "memory"])
 @pytest.mark.parametrize("step", [None, 7])
 def test_writes_of_every_size_come_in_order(
-    step: int | None, is_memory: bool, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int | None,
+    is_memory: bool,
+    nbytes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where the system takes less at once than it is given."""
     if step is not None:
@@ -640,14 +763,18 @@ def test_writes_of_every_size_come_in_order(
             sink.write(piece)
         assert sink.position == nbytes and sink.taken() == data and sink.taken() == b""
         return
-    with target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as out:
+    with target.writing_file(
+        target.target(str(tmp_path / "out"), force=False), nbytes
+    ) as out:
         for piece in pieces:
             out.write(memoryview(piece))
     assert (tmp_path / "out").read_bytes() == data
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_another_size_than_was_planned_is_never_put_in_place(change: int, tmp_path: Path) -> None:
+def test_another_size_than_was_planned_is_never_put_in_place(
+    change: int, tmp_path: Path
+) -> None:
     to = target.target(str(tmp_path / "out"), force=False)
 
     with pytest.raises(AssertionError), target.writing_file(to, 100 + change) as sink:
@@ -656,7 +783,9 @@ def test_another_size_than_was_planned_is_never_put_in_place(change: int, tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-def test_rewrites_with_small_blocks_are_the_same(folder: Path, request: pytest.FixtureRequest) -> None:
+def test_rewrites_with_small_blocks_are_the_same(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
     """Whole commands: copied, converted, written anew, appended."""
     wanted = {}
     for size in ("shipped", "small"):
@@ -670,14 +799,17 @@ def test_rewrites_with_small_blocks_are_the_same(folder: Path, request: pytest.F
             path.write_bytes(SAMPLE.read_bytes())
 
 
-# --- targets --------------------------------------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------
 
 
 def test_an_existing_file_is_replaced_only_by_force(folder: Path) -> None:
     out = folder / "out.pth"
     out.write_bytes(b"mine")
 
-    check_error(ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder), "exists (--force to replace)")
+    check_error(
+        ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder),
+        "exists (--force to replace)",
+    )
     assert out.read_bytes() == b"mine"
     assert ckpt("rehome", "in.pth", "-o", "out.pth", "--force", cwd=folder).code == 0
     with formats.open(str(out)) as checkpoint:
@@ -700,11 +832,15 @@ def no_links(*args: Any, **kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["renameat2", "only O_EXCL"])
-def test_where_links_cannot_be_made(kernel: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_links_cannot_be_made(
+    kernel: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "link", no_links)
     if not kernel:
         monkeypatch.setattr(target, "rename_with_flags", lambda old, new, how: False)
-    with target.writing_file(target.target(str(folder / "out.pth"), force=False), 3) as sink:
+    with target.writing_file(
+        target.target(str(folder / "out.pth"), force=False), 3
+    ) as sink:
         sink.write(b"abc")
     assert (folder / "out.pth").read_bytes() == b"abc"
 
@@ -741,11 +877,18 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
     ):
         sink.write(b"abc")
 
-    assert out.read_bytes() == (b"mine" if what == "file" else SAMPLE.read_bytes()) and os.replace is replace
-    assert sorted(os.listdir(folder)) == ["in.pth", "out.pth"] and digest(folder / "in.pth") == digest(SAMPLE)
+    assert (
+        out.read_bytes() == (b"mine" if what == "file" else SAMPLE.read_bytes())
+        and os.replace is replace
+    )
+    assert sorted(os.listdir(folder)) == ["in.pth", "out.pth"] and digest(
+        folder / "in.pth"
+    ) == digest(SAMPLE)
 
 
-def test_a_claim_that_cannot_be_used_is_given_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_cannot_be_used_is_given_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EIO, "no")
 
@@ -754,7 +897,9 @@ def test_a_claim_that_cannot_be_used_is_given_back(folder: Path, monkeypatch: py
     monkeypatch.setattr(os, "replace", refuse)
     with (
         pytest.raises(WriteError, match="cannot be put in place"),
-        target.writing_file(target.target(str(folder / "out.pth"), force=False), 3) as sink,
+        target.writing_file(
+            target.target(str(folder / "out.pth"), force=False), 3
+        ) as sink,
     ):
         sink.write(b"abc")
 
@@ -771,7 +916,10 @@ def test_a_file_that_cannot_be_put_in_place_is_kept_and_named(
     monkeypatch.setattr(os, "replace", busy)
     to = target.target(str(folder / "out.pth"), force=True)
 
-    with pytest.raises(WriteError, match="in use") as caught, target.writing_file(to, 3) as sink:
+    with (
+        pytest.raises(WriteError, match="in use") as caught,
+        target.writing_file(to, 3) as sink,
+    ):
         sink.write(b"abc")
 
     kept = Path(str(caught.value.hint).rpartition(" ")[2])
@@ -788,8 +936,12 @@ def test_mode_and_links_of_what_is_replaced(folder: Path) -> None:
     done = ckpt("rehome", "in.pth", "-o", "link.pth", "--force", cwd=folder)
 
     assert done.code == 0 and b"hard links" in done.err
-    assert (folder / "link.pth").is_symlink() and stat.S_IMODE(out.stat().st_mode) == 0o640
-    assert out.stat().st_size > 1000 and (folder / "other_name.pth").read_bytes() == b"old"
+    assert (folder / "link.pth").is_symlink() and stat.S_IMODE(
+        out.stat().st_mode
+    ) == 0o640
+    assert (
+        out.stat().st_size > 1000 and (folder / "other_name.pth").read_bytes() == b"old"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -801,7 +953,10 @@ def test_the_owner_of_what_is_replaced(folder: Path) -> None:
     with target.writing_file(target.target(str(out), force=True), 3) as sink:
         sink.write(b"new")
 
-    assert out.read_bytes() == b"new" and (out.stat().st_uid, out.stat().st_gid) == (65534, 65533)
+    assert out.read_bytes() == b"new" and (out.stat().st_uid, out.stat().st_gid) == (
+        65534,
+        65533,
+    )
 
 
 def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
@@ -842,7 +997,9 @@ def first_modes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 def test_a_file_is_never_wider_than_at_its_end(
     exists: bool, mode: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The temporary file over a private one, and the copy of a private one, are private from their first byte."""
+    """The temporary file over a private one, and the copy of a private one, are private
+    from their first byte.
+    """
     out = folder / "out.pth"
     if exists:
         out.write_bytes(b"old")
@@ -858,7 +1015,8 @@ def test_a_file_is_never_wider_than_at_its_end(
         os.umask(old)
 
     final = stat.S_IMODE(out.stat().st_mode)
-    # Without a file to replace the umask decides, but nobody may read the copy who may not read the source.
+    # Without a file to replace the umask decides, but nobody may read the copy who may
+    # not read the source.
     wanted = {0o600: 0o600, 0o640: 0o660, 0o644: 0o664, 0o660: 0o660}[mode]
     assert final == (mode if exists else wanted)
     assert len(seen) > 2 and all(now & ~final == 0 for _, now, _ in seen)
@@ -876,7 +1034,9 @@ def test_the_group_of_a_copy_is_not_that_of_the_source(
         into_new(folder)
 
     mode = stat.S_IMODE((folder / "out.pth").stat().st_mode)
-    assert mode == (0o600 if other == 0o640 else 0o644) and all(now & ~mode == 0 for _, now, _ in seen)
+    assert mode == (0o600 if other == 0o640 else 0o644) and all(
+        now & ~mode == 0 for _, now, _ in seen
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -899,7 +1059,9 @@ def test_a_group_that_cannot_be_kept_gets_no_more_than_others(
 
 
 @pytest.mark.parametrize("out", ["link.pth", "sub"])
-def test_a_link_that_leads_nowhere_is_followed_only_by_force(out: str, folder: Path) -> None:
+def test_a_link_that_leads_nowhere_is_followed_only_by_force(
+    out: str, folder: Path
+) -> None:
     """As OUT itself, and as the file of this name in a folder OUT."""
     (folder / "away").mkdir()
     (folder / "sub").mkdir()
@@ -916,13 +1078,18 @@ def test_a_link_that_leads_nowhere_is_followed_only_by_force(out: str, folder: P
 def test_a_link_to_a_folder_that_is_gone(folder: Path) -> None:
     (folder / "sub").symlink_to("nowhere")
 
-    for arguments in (("rehome", "in.pth"), ("convert", "in.pth", "--shard-size", "4KB")):
+    for arguments in (
+        ("rehome", "in.pth"),
+        ("convert", "in.pth", "--shard-size", "4KB"),
+    ):
         out = "sub" if arguments[0] == "rehome" else "sub/m.safetensors"
         check_error(ckpt(*arguments, "-o", out, cwd=folder))
     assert sorted(os.listdir(folder)) == ["in.pth", "sub"]
 
 
-def test_in_place_through_a_link_changes_the_file_and_keeps_the_link(folder: Path) -> None:
+def test_in_place_through_a_link_changes_the_file_and_keeps_the_link(
+    folder: Path,
+) -> None:
     old = (folder / "in.pth").read_bytes()
     (folder / "link.pth").symlink_to("in.pth")
 
@@ -952,13 +1119,19 @@ def test_a_close_that_fails_after_the_commit_is_a_warning(
     real = os.close
 
     def close(fd: int) -> None:
-        is_written = os.access(f"/proc/self/fd/{fd}", os.F_OK) and os.readlink(f"/proc/self/fd/{fd}")
+        is_written = os.access(f"/proc/self/fd/{fd}", os.F_OK) and os.readlink(
+            f"/proc/self/fd/{fd}"
+        )
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
         real(fd)
         if mode == os.O_RDWR and is_written and str(folder) in str(is_written):
             raise OSError(errno.EIO, "late")
 
-    arguments = ["rehome", "in.pth", *(["-o", "out.pth"] if way == "new" else ["--in-place"])]
+    arguments = [
+        "rehome",
+        "in.pth",
+        *(["-o", "out.pth"] if way == "new" else ["--in-place"]),
+    ]
     arguments += ["--copy"] if way == "over itself" else []
     monkeypatch.chdir(folder)
     lines: list[str] = []
@@ -969,7 +1142,12 @@ def test_a_close_that_fails_after_the_commit_is_a_warning(
     monkeypatch.undo()
 
     assert left.value.code == 0
-    assert lines == [f"ckpt: {name}: closing it failed after it was complete: the disk reports an error"]
+    assert lines == [
+        (
+            f"ckpt: {name}: closing it failed after it was complete: the disk reports "
+            "an error"
+        )
+    ]
     assert digest(folder / name) == wanted
 
 
@@ -980,10 +1158,14 @@ def test_a_temporary_file_that_cannot_be_removed_is_a_warning(
         raise PermissionError(errno.EPERM, "no")
 
     monkeypatch.setattr(os, "unlink", refuse)
-    with target.writing_file(target.target(str(folder / "out.pth"), force=False), 3) as sink:
+    with target.writing_file(
+        target.target(str(folder / "out.pth"), force=False), 3
+    ) as sink:
         sink.write(b"abc")
 
-    assert sink.warnings == [f"{sink.path} is left over, it cannot be removed: no permission"]
+    assert sink.warnings == [
+        f"{sink.path} is left over, it cannot be removed: no permission"
+    ]
 
 
 def test_input_and_output_may_be_the_same_file(folder: Path) -> None:
@@ -996,7 +1178,9 @@ def test_input_and_output_may_be_the_same_file(folder: Path) -> None:
     assert (folder / "link.pth").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["fifo", "missing/out.pth", "in.pth/out.pth", "/dev/full", "folder/"])
+@pytest.mark.parametrize(
+    "name", ["fifo", "missing/out.pth", "in.pth/out.pth", "/dev/full", "folder/"]
+)
 def test_targets_that_are_no_file(name: str, folder: Path) -> None:
     os.mkfifo(folder / "fifo")
 
@@ -1010,7 +1194,11 @@ def test_what_a_killed_run_left_is_named_until_it_is_gone(folder: Path) -> None:
 
     done = ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder)
 
-    assert done.code == 0 and left.name.encode() in done.err and b"2.93 KiB left over" in done.err
+    assert (
+        done.code == 0
+        and left.name.encode() in done.err
+        and b"2.93 KiB left over" in done.err
+    )
     assert left.exists()
 
 
@@ -1068,7 +1256,9 @@ def test_a_change_whose_time_was_set_back_is_seen(folder: Path) -> None:
 
 
 def test_a_source_that_gets_or_loses_a_name_has_not_changed(folder: Path) -> None:
-    """A training run that replaces last.pth by a rename, a backup that makes hard links."""
+    """A training run that replaces last.pth by a rename, a backup that makes hard
+    links.
+    """
     source = File(str(folder / "in.pth"))
     os.link(folder / "in.pth", folder / "backup.pth")
     source.check_unchanged()
@@ -1084,29 +1274,42 @@ def test_two_rewrites_in_place_at_once(folder: Path) -> None:
     with formats.open(str(folder / "in.pth")) as checkpoint:
         assert checkpoint.source is not None
         with inplace.appending_sink(checkpoint.source) as sink:
-            check_error(ckpt("rehome", "in.pth", "--in-place", cwd=folder), "another process is rewriting it")
+            check_error(
+                ckpt("rehome", "in.pth", "--in-place", cwd=folder),
+                "another process is rewriting it",
+            )
             sink.write(b"")
     assert digest(folder / "in.pth") == digest(SAMPLE)
 
 
-def test_a_file_that_has_grown_since_it_was_read_is_not_appended_to(folder: Path) -> None:
+def test_a_file_that_has_grown_since_it_was_read_is_not_appended_to(
+    folder: Path,
+) -> None:
     source = File(str(folder / "in.pth"))
     grown = SAMPLE.read_bytes() + b"of another"
     (folder / "in.pth").write_bytes(grown)
 
-    with pytest.raises(CkptError, match="changed while it was read"), inplace.appending_sink(source) as sink:
+    with (
+        pytest.raises(CkptError, match="changed while it was read"),
+        inplace.appending_sink(source) as sink,
+    ):
         sink.write(b"new")
 
     assert (folder / "in.pth").read_bytes() == grown
     source.close()
 
 
-def test_a_file_that_was_put_in_place_of_the_one_that_was_read_is_not_appended_to(folder: Path) -> None:
+def test_a_file_that_was_put_in_place_of_the_one_that_was_read_is_not_appended_to(
+    folder: Path,
+) -> None:
     source = File(str(folder / "in.pth"))
     (folder / "other.pth").write_bytes(b"other")
     os.replace(folder / "other.pth", folder / "in.pth")
 
-    with pytest.raises(WriteError, match="was replaced while"), inplace.appending_sink(source) as sink:
+    with (
+        pytest.raises(WriteError, match="was replaced while"),
+        inplace.appending_sink(source) as sink,
+    ):
         sink.write(b"new")
 
     assert (folder / "in.pth").read_bytes() == b"other"
@@ -1117,7 +1320,9 @@ def test_two_archives_glued_together_are_no_rewrite(folder: Path) -> None:
     both = folder / "both.pth"
     both.write_bytes(SAMPLE.read_bytes() * 2)
 
-    line = check_error(ckpt("rehome", "--undo", "both.pth", cwd=folder), "no in-place rewrite to undo")
+    line = check_error(
+        ckpt("rehome", "--undo", "both.pth", cwd=folder), "no in-place rewrite to undo"
+    )
     assert "interrupted" not in line and "interrupted" not in check_error(
         ckpt("inspect", "both.pth", cwd=folder)
     )
@@ -1129,7 +1334,9 @@ def test_a_file_that_ends_in_another_archive_is_no_rewrite(folder: Path) -> None
     source = folder / "in.pth"
     source.write_bytes(SAMPLE.read_bytes() + SAMPLE.read_bytes()[:5000])
 
-    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to undo")
+    check_error(
+        ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to undo"
+    )
     assert source.stat().st_size == SAMPLE.stat().st_size + 5000
 
 
@@ -1160,16 +1367,21 @@ def test_a_file_that_cannot_be_given_away_keeps_its_group_or_gives_the_group_no_
 
     real, group = os.fstat, [1]
     monkeypatch.setattr(os, "fchown", fchown)
-    monkeypatch.setattr(os, "fstat", lambda fd: mock.Mock(wraps=real(fd), st_gid=group[-1]))
+    monkeypatch.setattr(
+        os, "fstat", lambda fd: mock.Mock(wraps=real(fd), st_gid=group[-1])
+    )
     fd = os.open(tmp_path / "new", os.O_RDWR)
-    target.keep_mode(fd, mock.Mock(st_mode=stat.S_IFREG | 0o674, st_uid=1234, st_gid=77))
+    target.keep_mode(
+        fd, mock.Mock(st_mode=stat.S_IFREG | 0o674, st_uid=1234, st_gid=77)
+    )
     os.close(fd)
 
     assert given == [(1234, 77), (-1, 77)]
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == mode
 
 
-# ---------------------------------------------------------------------------------------------- files with holes
+# --------------------------------------------------------------------------------------
+# files with holes
 
 
 @pytest.fixture
@@ -1183,7 +1395,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"nothing can be mounted here: {error}")
     if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.decode(errors='replace').strip()}")
+        pytest.skip(
+            "nothing can be mounted here: "
+            f"{done.stderr.decode(errors='replace').strip()}"
+        )
     try:
         yield folder
     finally:
@@ -1191,8 +1406,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def with_holes(path: Path, nbytes: int) -> None:
-    """A safetensors file of a few bytes that says that it holds a tensor of `nbytes`."""
-    header = json.dumps({"w": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}).encode()
+    """A safetensors file of a few bytes that says that it holds a tensor of
+    `nbytes`.
+    """
+    header = json.dumps(
+        {"w": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}
+    ).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, path.stat().st_size + nbytes)
 
@@ -1225,23 +1444,40 @@ def test_a_file_of_holes_does_not_fill_the_disk(
 
     check_error(done, "the disk is full")
     assert least == before, "nothing was reserved"
-    assert os.statvfs(small_disk).f_bfree == before and os.listdir(small_disk) == ["x.safetensors"]
+    assert os.statvfs(small_disk).f_bfree == before and os.listdir(small_disk) == [
+        "x.safetensors"
+    ]
 
 
-def test_holes_are_not_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holes_are_not_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_holes(tmp_path / "x.safetensors", 8 << 20)
     counts: list[int] = []
-    monkeypatch.setattr(os, "posix_fallocate", lambda fd, offset, count: counts.append(count))
+    monkeypatch.setattr(
+        os, "posix_fallocate", lambda fd, offset, count: counts.append(count)
+    )
 
     for out in ("out.pth", "out.safetensors", "out.dcp"):
         assert inside("convert", "x.safetensors", "-o", out, cwd=tmp_path).code == 0
     assert sum(counts) < 1 << 20
 
 
-def test_a_file_without_holes_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save({"a.weight": torch.ones(1 << 20, dtype=torch.bfloat16)}, tmp_path / "x.pth")
+def test_a_file_without_holes_is_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(
+        {"a.weight": torch.ones(1 << 20, dtype=torch.bfloat16)}, tmp_path / "x.pth"
+    )
     counts: list[int] = []
-    monkeypatch.setattr(os, "posix_fallocate", lambda fd, offset, count: counts.append(count))
+    monkeypatch.setattr(
+        os, "posix_fallocate", lambda fd, offset, count: counts.append(count)
+    )
 
-    assert inside("convert", "x.pth", "-o", "out.pth", "--dtype", "float32", cwd=tmp_path).code == 0
+    assert (
+        inside(
+            "convert", "x.pth", "-o", "out.pth", "--dtype", "float32", cwd=tmp_path
+        ).code
+        == 0
+    )
     assert sum(counts) == (tmp_path / "out.pth").stat().st_size > 4 << 20

@@ -1,4 +1,6 @@
-"""The disk begins early with large files. Nothing depends on it, and a system without the call is left alone."""
+"""The disk begins early with large files. Nothing depends on it, and a system without
+the call is left alone.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ def test_what_was_written_is_begun_once_and_in_order(
     monkeypatch.setattr(target, "_EARLY", 300)
     monkeypatch.setattr(target, "_SMALL", 16)
     monkeypatch.setattr(target, "_KERNEL_COPY", 128)
-    monkeypatch.setattr(target, "begin_writeback", lambda fd, at, count: begun.append((at, count)))
+    monkeypatch.setattr(
+        target, "begin_writeback", lambda fd, at, count: begun.append((at, count))
+    )
     (tmp_path / "in").write_bytes(bytes(1000))
     source = File(str(tmp_path / "in"))
-    with target.writing_file(target.target(str(tmp_path / "out"), force=False), 1000) as sink:
+    with target.writing_file(
+        target.target(str(tmp_path / "out"), force=False), 1000
+    ) as sink:
         for at in range(0, 1000, 250):
             if kernel:
                 sink.copy(source, at, 250)
@@ -34,13 +40,19 @@ def test_what_was_written_is_begun_once_and_in_order(
     assert all(count >= 300 for _, count in begun) and sum(begun[-1]) > 700
 
 
-def test_a_small_file_is_left_to_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_file_is_left_to_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(target, "begin_writeback", lambda *_: pytest.fail("begun"))
-    with target.writing_file(target.target(str(tmp_path / "out"), force=False), 1 << 20) as sink:
+    with target.writing_file(
+        target.target(str(tmp_path / "out"), force=False), 1 << 20
+    ) as sink:
         sink.write(bytes(1 << 20))
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system has no such call")
+@pytest.mark.skipif(
+    not hasattr(os, "posix_fadvise"), reason="the system has no such call"
+)
 def test_the_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int, int]] = []
     real = os.posix_fadvise

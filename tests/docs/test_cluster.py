@@ -1,4 +1,6 @@
-"""The scripts of docs/cluster.md: bash takes them, and with a loop in place of Slurm a cluster gives the report of one machine."""
+"""The scripts of docs/cluster.md: bash takes them, and with a loop in place of Slurm a
+cluster gives the report of one machine.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,20 @@ import pytest
 from process import ROOT, SAMPLES, TIMEOUT, await_end, ckpt, environment
 
 SCRIPTS = re.findall(
-    r"^```bash\n(.*?)^```$", (ROOT / "docs/cluster.md").read_text(), re.DOTALL | re.MULTILINE
+    r"^```bash\n(.*?)^```$",
+    (ROOT / "docs/cluster.md").read_text(),
+    re.DOTALL | re.MULTILINE,
 )
 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
 def test_bash_takes_every_script(number: int) -> None:
     done = subprocess.run(
-        ["bash", "-n"], input=SCRIPTS[number], text=True, capture_output=True, timeout=TIMEOUT
+        ["bash", "-n"],
+        input=SCRIPTS[number],
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -37,7 +45,7 @@ def bash(tmp_path: Path) -> dict[str, str]:
     return environment(PATH=f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 
 
-# --- a Dask cluster in one job ----------------------------------------------------------------------------------------
+# --- a Dask cluster in one job --------------------------------------------------------
 
 SRUN = """\
 #!/bin/bash
@@ -63,7 +71,9 @@ class Job(NamedTuple):
     folder: Path
     env: dict[str, str]
 
-    def start(self, path: str, changed: Callable[[str], str] = str) -> subprocess.Popen[bytes]:
+    def start(
+        self, path: str, changed: Callable[[str], str] = str
+    ) -> subprocess.Popen[bytes]:
         job, start = SCRIPTS[:2]
         assert "--idle-timeout" in job
         (self.folder / "dask.sbatch").write_text(changed(job))
@@ -99,11 +109,17 @@ def job(bash: dict[str, str], tmp_path: Path) -> Job:
 
 
 def left_over(job: Job) -> list[str]:
-    return sorted(path.name for path in job.folder.iterdir() if path.name not in ("bin", "dask.sbatch"))
+    return sorted(
+        path.name
+        for path in job.folder.iterdir()
+        if path.name not in ("bin", "dask.sbatch")
+    )
 
 
 @pytest.mark.slow
-def test_the_job_with_dask_has_the_answer_and_the_exit_code_of_one_machine(job: Job) -> None:
+def test_the_job_with_dask_has_the_answer_and_the_exit_code_of_one_machine(
+    job: Job,
+) -> None:
     path = str(SAMPLES / "llama_bf16.pth")
     process = job.start(path)
     said = job.said(process)
@@ -127,17 +143,24 @@ def test_the_job_with_dask_fails_where_the_command_does(job: Job) -> None:
 @pytest.mark.slow
 def test_a_job_without_workers_ends(job: Job) -> None:
     (job.folder / "bin" / "srun").write_text("#!/bin/sh\nexit 1\n")
-    process = job.start(str(SAMPLES / "llama_bf16.pth"), lambda text: text.replace("5m", "4s"))
+    process = job.start(
+        str(SAMPLES / "llama_bf16.pth"), lambda text: text.replace("5m", "4s")
+    )
     said = job.said(process)
 
     assert process.returncode == 2
     # A machine that is very busy may take longer than 4 seconds until ckpt has begun.
-    assert said[-1].endswith(("the connection to the scheduler is lost", "no scheduler listens there")), said
+    assert said[-1].endswith(
+        ("the connection to the scheduler is lost", "no scheduler listens there")
+    ), said
 
 
 @pytest.mark.slow
 def test_a_job_whose_scheduler_does_not_start_ends(job: Job) -> None:
-    process = job.start(str(SAMPLES / "llama_bf16.pth"), lambda text: text.replace("--port 0", "--port none"))
+    process = job.start(
+        str(SAMPLES / "llama_bf16.pth"),
+        lambda text: text.replace("--port 0", "--port none"),
+    )
     assert (job.said(process), process.returncode) == ([], 2)
     assert left_over(job) == []
 

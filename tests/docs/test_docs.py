@@ -1,4 +1,6 @@
-"""Docs cannot lie: what pages show is what the commands print, what they list is what the code has."""
+"""Docs cannot lie: what pages show is what the commands print, what they list is what
+the code has.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def page(name: str) -> str:
 
 
 def refresher() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("refresh", ROOT / "tools" / "refresh.py")
+    spec = importlib.util.spec_from_file_location(
+        "refresh", ROOT / "tools" / "refresh.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -52,16 +56,25 @@ SHOWING = REFRESH.pages()
 
 
 def test_pages_show_commands() -> None:
-    assert {"README.md", "docs/ddp.md", "docs/errors.md", "docs/commands/inspect.md"} <= set(SHOWING)
+    assert {
+        "README.md",
+        "docs/ddp.md",
+        "docs/errors.md",
+        "docs/commands/inspect.md",
+    } <= set(SHOWING)
     assert sum(page(name).count("<!-- run: ") for name in SHOWING) >= 80
 
 
 TRANSLATED = {"README.md": "README.zh-CN.md", "docs/errors.md": "docs/errors.zh-CN.md"}
-"""Pages and their translations, whose blocks are those of the page: a test below compares them."""
+"""Pages and their translations, whose blocks are those of the page: a test below
+compares them.
+"""
 
 
 def forked(command: str, folder: Path, programs: Path) -> str:
-    """Return what a command prints: in a fork, where no shell is needed to read the line."""
+    """Return what a command prints: in a fork, where no shell is needed to read the
+    line.
+    """
     if re.search(r"[|<>;&$*?~`(]", command):
         return str(OUTPUT_OF(command, folder, programs))
     env = environment(COLUMNS="100", CKPT_NO_PLUGINS="1")
@@ -69,7 +82,9 @@ def forked(command: str, folder: Path, programs: Path) -> str:
     assert forks is not None
     reading, writing = os.pipe()
     stdin = os.open(os.devnull, os.O_RDONLY)
-    forks.start(shlex.split(command)[1:], os.fspath(folder), env, [stdin, writing, writing])
+    forks.start(
+        shlex.split(command)[1:], os.fspath(folder), env, [stdin, writing, writing]
+    )
     with open(reading, encoding="utf-8") as pipe:
         printed = pipe.read()
     code = forks.wait(TIMEOUT)
@@ -79,8 +94,12 @@ def forked(command: str, folder: Path, programs: Path) -> str:
 OUTPUT_OF = REFRESH.output_of
 
 
-@pytest.mark.parametrize("name", [name for name in SHOWING if name not in TRANSLATED.values()])
-def test_pages_show_what_the_commands_print(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in SHOWING if name not in TRANSLATED.values()]
+)
+def test_pages_show_what_the_commands_print(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(REFRESH, "output_of", forked)
     assert REFRESH.refreshed_pages([name]) == {name: page(name)}, "make docs"
 
@@ -94,19 +113,28 @@ TABLE = "docs/commands/README.md"
 
 @pytest.mark.parametrize("name", SHOWING)
 def test_the_commands_of_a_page_run_on_files_that_are_there(name: str) -> None:
-    assert not [block for block in REFRESH.blocks(page(name)) if ": no such file" in block]
+    assert not [
+        block for block in REFRESH.blocks(page(name)) if ": no such file" in block
+    ]
 
 
 def test_every_command_has_its_page_and_its_row() -> None:
-    shown = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "commands").iterdir())
-    rows = re.findall(r"^\| \[`ckpt ([\w-]+)[^`]*`\]\((.+?)\) \|", page(TABLE), re.MULTILINE)
+    shown = sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "docs" / "commands").iterdir()
+    )
+    rows = re.findall(
+        r"^\| \[`ckpt ([\w-]+)[^`]*`\]\((.+?)\) \|", page(TABLE), re.MULTILINE
+    )
 
     assert shown == sorted([*COMMAND_PAGES, TABLE])
     assert rows == [(command, f"{command}.md") for command in app.COMMANDS]
 
 
 @pytest.mark.parametrize("name", FIRST_PAGES)
-def test_the_first_page_leads_from_problems_to_commands_on_its_first_screen(name: str) -> None:
+def test_the_first_page_leads_from_problems_to_commands_on_its_first_screen(
+    name: str,
+) -> None:
     lines = page(name).splitlines()
     first = lines[: next(at for at, line in enumerate(lines) if line.startswith("## "))]
     rows = [row for row in rows_of("\n".join(first)) if "](docs/" in row[-1]]
@@ -115,17 +143,35 @@ def test_the_first_page_leads_from_problems_to_commands_on_its_first_screen(name
     assert len(rows) >= 12 and all(len(row) == 2 and row[0] for row in rows)
     assert '<source media="(prefers-color-scheme: dark)"' in "\n".join(first)
     ways = [
-        re.fullmatch(r"\[`ckpt (\w+) [^`]+`\]\(docs/commands/(\w+)\.md(?:#.*)?\)", row[1]) for row in rows
+        re.fullmatch(
+            r"\[`ckpt (\w+) [^`]+`\]\(docs/commands/(\w+)\.md(?:#.*)?\)", row[1]
+        )
+        for row in rows
     ]
-    assert all(way and way[1] == way[2] and way[1] in app.COMMANDS for way in ways), rows
-    jobs = {"inspect", "ls", "diff", "rehome", "strip", "warmstart", "slim", "convert", "lint", "explain"}
+    assert all(way and way[1] == way[2] and way[1] in app.COMMANDS for way in ways), (
+        rows
+    )
+    jobs = {
+        "inspect",
+        "ls",
+        "diff",
+        "rehome",
+        "strip",
+        "warmstart",
+        "slim",
+        "convert",
+        "lint",
+        "explain",
+    }
     assert jobs <= {way[1] for way in ways if way}
 
 
 def shown_blocks(text: str) -> list[str]:
     """The commands of a page with what they print, and its other blocks of code."""
     without = re.sub(r"^(\$ make \w+ +)#.*", r"\1", text, flags=re.MULTILINE)
-    return re.findall(r"(?:<!-- run: .+? -->\n)?^```\w+\n.*?^```$", without, re.DOTALL | re.MULTILINE)
+    return re.findall(
+        r"(?:<!-- run: .+? -->\n)?^```\w+\n.*?^```$", without, re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(("english", "chinese"), TRANSLATED.items())
@@ -133,39 +179,60 @@ def test_a_page_in_chinese_has_the_blocks_the_parts_and_the_links_of_the_english
     english: str, chinese: str
 ) -> None:
     texts = page(english), page(chinese)
-    parts = [[line.split()[0] for line in prose(text).splitlines() if line.startswith("#")] for text in texts]
-    reached = [sorted(re.sub(r"\.zh-CN", "", path) for path, _ in links(name)) for name in (english, chinese)]
+    parts = [
+        [line.split()[0] for line in prose(text).splitlines() if line.startswith("#")]
+        for text in texts
+    ]
+    reached = [
+        sorted(re.sub(r"\.zh-CN", "", path) for path, _ in links(name))
+        for name in (english, chinese)
+    ]
 
     assert shown_blocks(texts[0]) == shown_blocks(texts[1]) != []
     assert parts[0] == parts[1] and reached[0] == reached[1]
-    assert [row[1] for row in rows_of(texts[0])[1:]] == [row[1] for row in rows_of(texts[1])[1:]]
+    assert [row[1] for row in rows_of(texts[0])[1:]] == [
+        row[1] for row in rows_of(texts[1])[1:]
+    ]
     titles = re.findall(r"^## (.+)$", prose(texts[1]), re.MULTILINE)
     assert titles and all(re.search(r"[\u4e00-\u9fff]", title) for title in titles)
 
 
 @pytest.mark.parametrize("command", app.COMMANDS)
-def test_the_page_of_a_command_has_its_help_and_examples_that_answer_a_question(command: str) -> None:
+def test_the_page_of_a_command_has_its_help_and_examples_that_answer_a_question(
+    command: str,
+) -> None:
     text = page(f"docs/commands/{command}.md")
     blocks = re.findall(r"([^\n]+)\n\n<!-- run: (.+?) -->\n```console\n", text)
-    examples = [(before, shown) for before, shown in blocks if shown != f"ckpt {command} --help-all"]
+    examples = [
+        (before, shown)
+        for before, shown in blocks
+        if shown != f"ckpt {command} --help-all"
+    ]
 
     assert text.startswith(f"# ckpt {command}\n\n`ckpt {command}` ")
-    assert blocks[-1][1] == f"ckpt {command} --help-all", "the question and the example come first"
+    assert blocks[-1][1] == f"ckpt {command} --help-all", (
+        "the question and the example come first"
+    )
     assert len(examples) == len(blocks) - 1 == text.count("<!-- run: ") - 1
     assert len([shown for _, shown in examples if f"ckpt {command} " in shown]) >= 2
     assert [shown for before, shown in examples if not before.endswith("?")] == []
 
 
-SHOWN = re.compile(r"^```\w+\n(?:(?!^```$).)*?\bckpt\b.*?^```$", re.DOTALL | re.MULTILINE)
+SHOWN = re.compile(
+    r"^```\w+\n(?:(?!^```$).)*?\bckpt\b.*?^```$", re.DOTALL | re.MULTILINE
+)
 """A block with a command or a script of ours."""
-ASKED = re.compile(r"^(?:I|My|We|Our) [^\n]*\?\n\n(?:<!-- run: .+? -->\n)?```", re.MULTILINE)
+ASKED = re.compile(
+    r"^(?:I|My|We|Our) [^\n]*\?\n\n(?:<!-- run: .+? -->\n)?```", re.MULTILINE
+)
 """The question of a person, and what answers it."""
 PASTED = re.compile(r"^```text\n(?:\w+Error|.*Warning): ", re.MULTILINE)
 """The message that a person has on the screen."""
 
 
 @pytest.mark.parametrize(
-    "name", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    "name",
+    sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 )
 def test_an_example_of_a_page_begins_with_the_words_of_a_person(name: str) -> None:
     text = page(name)
@@ -182,19 +249,33 @@ def test_a_page_that_only_shows_is_found() -> None:
 
 
 GONE = {
-    "ckpt": r"names? meet with|of (?:the )?elements of the model|%[^\n\"]{0,3} of (?:the )?elements|replaces them by None",
-    "docs": r"names? meet with|% of (?:the )?elements|replaces them by None|loads +loading this file runs",
+    "ckpt": (
+        r"names? meet with|of (?:the )?elements of the model"
+        r"|%[^\n\"]{0,3} of (?:the )?elements|replaces them by None"
+    ),
+    "docs": (
+        r"names? meet with|% of (?:the )?elements|replaces them by None"
+        r"|loads +loading this file runs"
+    ),
     "README.zh-CN.md": "结论代码|某条结论|制定方案",
 }
-"""Words that a reader stumbled over, below each place; the size of a model is its parameters."""
+"""Words that a reader stumbled over, below each place; the size of a model is its
+parameters.
+"""
 
 
 def test_words_that_readers_stumbled_over_are_gone() -> None:
     for place, words in GONE.items():
         top = ROOT / place
-        paths = [top] if top.is_file() else [path for path in top.rglob("*") if path.suffix in (".py", ".md")]
+        paths = (
+            [top]
+            if top.is_file()
+            else [path for path in top.rglob("*") if path.suffix in (".py", ".md")]
+        )
         assert paths
-        found = {path: re.findall(words, path.read_text(encoding="utf-8")) for path in paths}
+        found = {
+            path: re.findall(words, path.read_text(encoding="utf-8")) for path in paths
+        }
         assert {name: rows for name, rows in found.items() if rows} == {}
 
 
@@ -208,10 +289,14 @@ def test_every_finding_has_its_place_on_the_page() -> None:
 
 
 def said_by_torch() -> list[str]:
-    """The first lines of the errors that the page quotes, as the torch that is installed says them."""
+    """The first lines of the errors that the page quotes, as the torch that is
+    installed says them.
+    """
     net = nn.Linear(2, 2)
     wrapped = {f"module.{name}": value for name, value in net.state_dict().items()}
-    with mock.patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
+    with mock.patch.object(
+        torch.serialization, "location_tag", lambda storage: "cuda:0"
+    ):
         on_gpu = rewriting.in_memory({"a": torch.ones(2)})
     objects = rewriting.in_memory({"args": argparse.Namespace()})
     samples = ROOT / "sample_checkpoints"
@@ -221,12 +306,16 @@ def said_by_torch() -> list[str]:
         lambda: net.load_state_dict(wrapped),
         lambda: nn.Linear(2, 3).load_state_dict(net.state_dict()),
         lambda: torch.load(io.BytesIO(objects)),
-        lambda: torch.load(samples / "legacy_python2.pth", map_location="cpu", weights_only=False),
+        lambda: torch.load(
+            samples / "legacy_python2.pth", map_location="cpu", weights_only=False
+        ),
         lambda: torch.load(samples / "whole_model.pth", weights_only=False),
         lambda: torch.load(samples / "lfs_pointer.pth", weights_only=False),
         lambda: torch.load(samples / "html_page.pth", weights_only=False),
         lambda: torch.load(samples / "truncated.pth"),
-        lambda: optimizer(net.parameters()).load_state_dict(optimizer([net.weight]).state_dict()),
+        lambda: optimizer(net.parameters()).load_state_dict(
+            optimizer([net.weight]).state_dict()
+        ),
         lambda: optimizer(net.parameters()).load_state_dict(
             optimizer([{"params": [row]} for row in net.parameters()]).state_dict()
         ),
@@ -241,12 +330,16 @@ def said_by_torch() -> list[str]:
         lambda: net.load_state_dict(net),  # type: ignore[arg-type]
         lambda: torch.jit.load(io.BytesIO(zipped)),
         lambda: safetensors.torch.load(b"<!DOCTYPE html><html>" + bytes(80)),
-        lambda: safetensors.torch.load(safetensors.torch.save({"a": torch.ones(9)})[:-4]),
+        lambda: safetensors.torch.load(
+            safetensors.torch.save({"a": torch.ones(9)})[:-4]
+        ),
         lambda: safetensors.torch.save_file(tied, os.devnull),
         lambda: torch.ones(8) + torch.ones(6),
         lambda: torch.ones(2, 2).half() @ torch.ones(2, 2),
         lambda: {}["state_dict"],
-        lambda: net.load_state_dict({name: value.to("meta") for name, value in weights.items()}),
+        lambda: net.load_state_dict(
+            {name: value.to("meta") for name, value in weights.items()}
+        ),
         lambda: nn.Linear(2, 2, device="meta").to("cpu"),
         lambda: torch.save(weights, "ckpts/run.pth"),
         lambda: torch.device("cuda1"),
@@ -263,7 +356,9 @@ def said_by_torch() -> list[str]:
 
 def test_the_errors_of_the_page_are_torchs() -> None:
     blocks = re.findall(r"```text\n(.*?)\n```", page("docs/errors.md"), re.DOTALL)
-    said = "\n".join(line.rstrip() for text in said_by_torch() for line in text.splitlines())
+    said = "\n".join(
+        line.rstrip() for text in said_by_torch() for line in text.splitlines()
+    )
 
     assert len(blocks) >= 14
     elsewhere = (
@@ -287,7 +382,13 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "mmap can only",
         "_rebuild_parameter_v2",
     )
-    elsewhere += ("pickle protocol", "numpy._core", "BitGenerator", "PosixPath", "serious vulnerability")
+    elsewhere += (
+        "pickle protocol",
+        "numpy._core",
+        "BitGenerator",
+        "PosixPath",
+        "serious vulnerability",
+    )
     elsewhere += (
         "HeaderTooLarge",
         "valid metadata",
@@ -338,7 +439,9 @@ def test_the_errors_of_the_page_are_torchs() -> None:
 
 
 def test_errors_that_need_gpus_or_ranks_are_torchs_too() -> None:
-    """Texts that torch puts together from parts: each part stands in its sources or its libraries."""
+    """Texts that torch puts together from parts: each part stands in its sources or its
+    libraries.
+    """
     folder = Path(torch.__file__).parent
     text = page("docs/errors.md")
     parts = {
@@ -351,10 +454,15 @@ def test_errors_that_need_gpus_or_ranks_are_torchs_too() -> None:
             "; but device ",
             " does not equal ",
         ],
-        "distributed/checkpoint/default_planner.py": ["Missing key in checkpoint state_dict: "],
+        "distributed/checkpoint/default_planner.py": [
+            "Missing key in checkpoint state_dict: "
+        ],
     }
     for name, wanted in parts.items():
-        with (folder / name).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            (folder / name).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             assert [part for part in wanted if data.find(part.encode()) < 0] == []
         assert [part for part in wanted if part.strip() not in text] == []
 
@@ -372,15 +480,23 @@ def test_every_format_stands_on_its_page() -> None:
     read, _, rest = page("docs/formats.md").partition("## What each format keeps")
     kept, _, rest = rest.partition("## Formats that are recognised but not read")
 
-    assert {row[0] for row in rows_of(read)[1:]} == {f"`{format.name}`" for format in FORMATS}
+    assert {row[0] for row in rows_of(read)[1:]} == {
+        f"`{format.name}`" for format in FORMATS
+    }
     names, *rows = rows_of(kept)
-    said = {row[0]: [cell.partition(",")[0] == "yes" for cell in row[1:]] for row in rows}
+    said = {
+        row[0]: [cell.partition(",")[0] == "yes" for cell in row[1:]] for row in rows
+    }
     several = ("deepspeed", "folder", "sharded")
-    single = {f"`{format.name}`": format for format in FORMATS if format.name not in several}
+    single = {
+        f"`{format.name}`": format for format in FORMATS if format.name not in several
+    }
     traits = [single[name].traits for name in names[1:]]
     assert set(names[1:]) == set(single)
     assert said == {
-        "written by `--format`": [name.strip("`") in written_formats() for name in names[1:]],
+        "written by `--format`": [
+            name.strip("`") in written_formats() for name in names[1:]
+        ],
         "any Python object": [trait.is_pickle for trait in traits],
         "the device of each tensor": [trait.keeps_devices for trait in traits],
         "the order of tensors": [trait.keeps_order for trait in traits],
@@ -423,8 +539,12 @@ def test_every_name_of_a_format_stands_on_the_page_of_formats() -> None:
 
 
 def test_every_exit_code_stands_on_the_page_of_scripting() -> None:
-    codes = [row[0] for row in rows_of(page("docs/scripting.md")) if row[0].startswith("**")]
-    signals = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+    codes = [
+        row[0] for row in rows_of(page("docs/scripting.md")) if row[0].startswith("**")
+    ]
+    signals = [
+        128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    ]
     own = sorted([start.TROUBLE, start.PIPE_CLOSED, *signals])
 
     assert codes == [f"**{code}**" for code in (0, 1, *own)]
@@ -436,7 +556,9 @@ PAGES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "sample_checkpoints/README.md",
-    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+    *sorted(
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")
+    ),
 ]
 
 
@@ -446,7 +568,9 @@ def prose(text: str) -> str:
 
 
 def links(name: str) -> list[tuple[str, str]]:
-    """The links of a page within the project: the path from the root, and the anchor."""
+    """The links of a page within the project: the path from the root, and the
+    anchor.
+    """
     found = []
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page(name))):
         path, _, anchor = target.partition("#")
@@ -459,7 +583,9 @@ def anchors(name: str) -> set[str]:
     """What GitHub makes of the titles of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(page(name)), re.MULTILINE)
     assert len(set(titles)) == len(titles), name
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -468,8 +594,14 @@ def test_what_a_page_links_and_names_is_there(name: str) -> None:
 
     assert anchors(name)
     assert [path for path, _ in targets if not (ROOT / path).exists()] == []
-    assert [f"{path}#{anchor}" for path, anchor in targets if anchor and anchor not in anchors(path)] == []
-    paths = re.findall(r"`((?:tests|ckpt|docs|tools|benchmarks)/[\w/]+\.\w+)`", page(name))
+    assert [
+        f"{path}#{anchor}"
+        for path, anchor in targets
+        if anchor and anchor not in anchors(path)
+    ] == []
+    paths = re.findall(
+        r"`((?:tests|ckpt|docs|tools|benchmarks)/[\w/]+\.\w+)`", page(name)
+    )
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
@@ -490,7 +622,9 @@ def test_pages_name_no_machine_and_no_host_of_packages() -> None:
     hosts = "|".join(("py" + r"pi\.", r"files\.python" + "hosted", "local" + "host"))
     words = re.compile(f"{folders}|{hosts}")
 
-    assert [(name, words.findall(page(name))) for name in PAGES if words.search(page(name))] == []
+    assert [
+        (name, words.findall(page(name))) for name in PAGES if words.search(page(name))
+    ] == []
 
 
 def test_the_changelog_begins_with_what_is_not_released() -> None:
@@ -517,4 +651,6 @@ def test_the_first_page_says_how_it_is_installed() -> None:
             "PIP_EXTRA_INDEX_URL",
         ):
             assert way in text, (name, way)
-        assert "--index-url" not in text and "--extra-index-url" not in text  # tools/release.py refuses it
+        assert (
+            "--index-url" not in text and "--extra-index-url" not in text
+        )  # tools/release.py refuses it

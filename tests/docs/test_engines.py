@@ -1,4 +1,6 @@
-"""The adapter for Ray on docs/cluster.md does what every Executor does. Ray is a stub: it is too large for a test."""
+"""The adapter for Ray on docs/cluster.md does what every Executor does. Ray is a stub:
+it is too large for a test.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def block(mark: str) -> str:
 
 
 class Stub(types.ModuleType):
-    """What the adapter uses of ray. A task runs when its result is asked for, in this process."""
+    """What the adapter uses of ray. A task runs when its result is asked for, in this
+    process.
+    """
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -103,5 +107,7 @@ def test_the_scripts_are_scripts() -> None:
         if kind == "python":
             compile(text, "docs/cluster.md", "exec")
         else:
-            done = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+            done = subprocess.run(
+                ["bash", "-n"], input=text.encode(), capture_output=True, check=False
+            )
             assert (done.returncode, done.stderr) == (0, b""), text

@@ -1,4 +1,6 @@
-"""The code on docs/python.md, run in a copy of the samples: each line prints what the page shows."""
+"""The code on docs/python.md, run in a copy of the samples: each line prints what the
+page shows.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,17 @@ import ckpt
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
 
-def test_the_code_of_the_page(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_page(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(samples, tmp_path / "samples")
     monkeypatch.chdir(tmp_path / "samples")
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    test = doctest.DocTestParser().get_doctest("".join(blocks), {}, "docs/python.md", str(PAGE), 0)
+    blocks = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    test = doctest.DocTestParser().get_doctest(
+        "".join(blocks), {}, "docs/python.md", str(PAGE), 0
+    )
     printed: list[str] = []
 
     results = doctest.DocTestRunner(verbose=False).run(test, out=printed.append)

@@ -1,4 +1,6 @@
-"""The samples: each has its row, says what the row promises, and is what the script beside it makes."""
+"""The samples: each has its row, says what the row promises, and is what the script
+beside it makes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "sample_checkpoints"
 ROWS = {
     match[1]: int(match[2])
     for match in re.finditer(
-        r"^\| `([^`]+)` \|.*\| (\d) \|$", (FOLDER / "README.md").read_text(), re.MULTILINE
+        r"^\| `([^`]+)` \|.*\| (\d) \|$",
+        (FOLDER / "README.md").read_text(),
+        re.MULTILINE,
     )
 }
 FILES = sorted(
@@ -32,7 +36,8 @@ FILES = sorted(
     and "__pycache__" not in path.parts
 )
 
-# Every finding of every sample: one that is not true would be a bug, one that is missing too.
+# Every finding of every sample: one that is not true would be a bug, one that is
+# missing too.
 FINDINGS = {
     "agent.zip": ["pickles-inside", "optimizer-heavy"],
     "branch.rank0.pth": ["list-modules", "list-modules"],
@@ -95,7 +100,9 @@ def test_a_sample_says_what_its_row_promises(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_script_makes_these_files(tmp_path: Path) -> None:
-    """The same but for the last bits of what a step computes, which depend on the processor."""
+    """The same but for the last bits of what a step computes, which depend on the
+    processor.
+    """
     subprocess.run(
         [sys.executable, FOLDER / "make_samples.py", tmp_path],
         check=True,
@@ -116,7 +123,9 @@ def document(path: Path) -> dict[str, Any]:
             found = inspect(Survey(checkpoint)).to_json()
     except CkptError as error:
         return {"error": error.problem}
-    found["values"] = [row for row in found["values"] if row["name"] != "ckpt.model.tensors.gradient"]
+    found["values"] = [
+        row for row in found["values"] if row["name"] != "ckpt.model.tensors.gradient"
+    ]
     for finding in found["findings"]:
         del finding["hint"]  # it names the path
     return {key: value for key, value in found.items() if key not in ("file", "load")}

@@ -1,5 +1,7 @@
-"""docs/schema/: what every command prints is valid, every field is described, and no other document would pass. The
-schemas, and the tables of docs/json.md, are those of the declarations in ckpt/."""
+"""docs/schema/: what every command prints is valid, every field is described, and no
+other document would pass. The schemas, and the tables of docs/json.md, are those of the
+declarations in ckpt/.
+"""
 
 from __future__ import annotations
 
@@ -57,26 +59,35 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
     return found
 
 
-# ---------------------------------------------------------------------------------------------- the schemas themselves
+# --------------------------------------------------------------------------------------
+# the schemas themselves
 
 
 def test_every_command_with_json_has_its_schema_and_its_part_of_the_page() -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    helps = {command: inside(command, "--help", cwd=ROOT).out for command in app.COMMANDS}
+    helps = {
+        command: inside(command, "--help", cwd=ROOT).out for command in app.COMMANDS
+    }
     with_json = {command for command, text in helps.items() if b" --json " in text}
     words = {"rewrite" if command in WRITERS else command for command in with_json}
 
     assert {*json_schemas.NAMES} == {*words, "error"}
     for name in {*json_schemas.NAMES} - {"error"}:
-        assert f"## `{json_schemas.schema(name)['title'].replace(',', '`,', 1)}\n" in page
+        assert (
+            f"## `{json_schemas.schema(name)['title'].replace(',', '`,', 1)}\n" in page
+        )
 
 
 def test_the_schemas_and_the_tables_are_those_of_the_declarations() -> None:
     texts = schemas.files()
 
-    assert {path.relative_to(ROOT).as_posix() for path in json_schemas.FOLDER.iterdir()} < texts.keys()
+    assert {
+        path.relative_to(ROOT).as_posix() for path in json_schemas.FOLDER.iterdir()
+    } < texts.keys()
     assert [
-        name for name, text in texts.items() if (ROOT / name).read_text(encoding="utf-8") != text
+        name
+        for name, text in texts.items()
+        if (ROOT / name).read_text(encoding="utf-8") != text
     ] == [], "make docs"
     assert all(
         len(re.findall(rf"<!-- fields: ckpt.{name} -->", texts[schemas.PAGE])) == 1
@@ -88,7 +99,11 @@ def test_each_definition_is_used() -> None:
     documents = schemas.documents().values()
     names = {name for document in documents for name in document.scope}
 
-    assert names - {name for document in documents for name in schemas.schema(document)["$defs"]} == set()
+    assert (
+        names
+        - {name for document in documents for name in schemas.schema(document)["$defs"]}
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +126,9 @@ def test_each_definition_is_used() -> None:
         "  name: text\n    inner: text",
     ],
 )
-def test_a_line_that_the_notation_does_not_have_is_refused(line: str, tmp_path: Path) -> None:
+def test_a_line_that_the_notation_does_not_have_is_refused(
+    line: str, tmp_path: Path
+) -> None:
     (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt" / "a.fields").write_text(f"document ckpt.a 1  # A.\n{line}\n")
     with pytest.raises(schemas.DeclarationError):
@@ -121,9 +138,22 @@ def test_a_line_that_the_notation_does_not_have_is_refused(line: str, tmp_path: 
 def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
     closed = {
         frozenset(get_args(each))
-        for each in (RoleName, Trust, Level, Verdict, Cause, DiffStatus, CoverageStatus, Kind, Group)
+        for each in (
+            RoleName,
+            Trust,
+            Level,
+            Verdict,
+            Cause,
+            DiffStatus,
+            CoverageStatus,
+            Kind,
+            Group,
+        )
     }
-    closed |= {frozenset(get_args(Block.__annotations__["kind"])) or frozenset(("text", "item", "command"))}
+    closed |= {
+        frozenset(get_args(Block.__annotations__["kind"]))
+        or frozenset(("text", "item", "command"))
+    }
     closed |= {
         frozenset(WRITERS),
         frozenset(("inf", "-inf", "nan")),
@@ -149,9 +179,12 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         counts = [
             node
             for node in nodes
-            if "unexpected" in node.get("properties", {}) or "reshaped" in node.get("properties", {})
+            if "unexpected" in node.get("properties", {})
+            or "reshaped" in node.get("properties", {})
         ]
-        assert [set(node["properties"]) - {"roles"} for node in counts] == [set(get_args(words))]
+        assert [set(node["properties"]) - {"roles"} for node in counts] == [
+            set(get_args(words))
+        ]
 
 
 def test_an_unknown_keyword_is_refused() -> None:
@@ -159,29 +192,40 @@ def test_an_unknown_keyword_is_refused() -> None:
         list(json_schemas.parts({"properties": {"a": {"oneOf": []}}}))
 
 
-# ---------------------------------------------------------------------------------------------- documents
+# --------------------------------------------------------------------------------------
+# documents
 
 
 @pytest.mark.parametrize("name", json_schemas.NAMES)
-def test_what_is_printed_is_valid_and_described(documents: Documents, name: str) -> None:
+def test_what_is_printed_is_valid_and_described(
+    documents: Documents, name: str
+) -> None:
     assert documents[name]
     for document in documents[name]:
         assert json_schemas.problems(name, document) == [], document.get("file")
-        assert json_schemas.problems(name, document, closed=True) == [], document.get("file")
+        assert json_schemas.problems(name, document, closed=True) == [], document.get(
+            "file"
+        )
 
 
 @pytest.mark.parametrize("name", json_schemas.NAMES)
-def test_every_field_that_is_described_is_printed(documents: Documents, name: str) -> None:
-    seen = {place for document in documents[name] for place in json_schemas.described(name, document)}
+def test_every_field_that_is_described_is_printed(
+    documents: Documents, name: str
+) -> None:
+    seen = {
+        place
+        for document in documents[name]
+        for place in json_schemas.described(name, document)
+    }
     wanted = {
         f"{where}/properties/{key}"
         for where, node in json_schemas.parts(json_schemas.schema(name))
         for key in node.get("properties", {})
         if not re.search(r"/(if|then|else)(/|$)", where)
     }
-    assert {place for place in wanted - seen if not place.endswith("/unread")} == set(), (
-        "only a file that changes meanwhile has unread parts"
-    )
+    assert {
+        place for place in wanted - seen if not place.endswith("/unread")
+    } == set(), "only a file that changes meanwhile has unread parts"
 
 
 def test_the_documents_hold_what_is_odd(documents: Documents) -> None:
@@ -198,13 +242,19 @@ def test_the_documents_hold_what_is_odd(documents: Documents) -> None:
     assert '"mean_is": "-inf"' in text["stats"] and '"std_is": "nan"' in text["stats"]
     assert {row["verdict"] for row in documents["verify"]} == set(get_args(Verdict))
     assert {
-        row["status"] for each in documents["diff"] if "tensors" in each for row in each["tensors"]
+        row["status"]
+        for each in documents["diff"]
+        if "tensors" in each
+        for row in each["tensors"]
     } == set(get_args(DiffStatus))
-    assert {each["command"] for each in documents["rewrite"] if "command" in each} == set(WRITERS)
+    assert {
+        each["command"] for each in documents["rewrite"] if "command" in each
+    } == set(WRITERS)
     assert len(documents["error"]) > 50
 
 
-# ---------------------------------------------------------------------------------------------- mutations
+# --------------------------------------------------------------------------------------
+# mutations
 
 ANY = {
     "inspect": {"values[].value"},
@@ -212,7 +262,9 @@ ANY = {
     "diff": {"values[].before", "values[].after"},
     "part": {"options.", "results[]."},
 }
-"""Fields that hold any value: they may have any type, but they must be there. With a dot at the end: all fields inside."""
+"""Fields that hold any value: they may have any type, but they must be there. With a
+dot at the end: all fields inside.
+"""
 FREE = {
     "inspect": {
         "tensors[].optimizer_state",
@@ -267,20 +319,31 @@ FREE = {
     },
     "rewrite": {"changes[].name"},
 }
-"""Fields that need not be there. What else there is must be, with this name and of this type."""
+"""Fields that need not be there. What else there is must be, with this name and of this
+type.
+"""
 TOO = {
     "inspect": {
         **dict.fromkeys(
-            ("tensors[].section", "tensors[].parts[].device", "tensors[].piece.rank"), "NoneType"
+            ("tensors[].section", "tensors[].parts[].device", "tensors[].piece.rank"),
+            "NoneType",
         ),
-        **dict.fromkeys(("tensors[].piece.coordinate", "index.names[].name"), "NoneType"),
+        **dict.fromkeys(
+            ("tensors[].piece.coordinate", "index.names[].name"), "NoneType"
+        ),
         "index.assumes": "str",
         "adapter.base": "NoneType",
-        **dict.fromkeys((f"card.{key}" for key in ("license", "relation", "task", "library")), "NoneType"),
-        **dict.fromkeys((f"tensors[].optimizer_state.{key}" for key in ("steps", "of")), "NoneType"),
+        **dict.fromkeys(
+            (f"card.{key}" for key in ("license", "relation", "task", "library")),
+            "NoneType",
+        ),
+        **dict.fromkeys(
+            (f"tensors[].optimizer_state.{key}" for key in ("steps", "of")), "NoneType"
+        ),
     },
     "get": dict.fromkeys(
-        ("section", "device", "parts[].device", "piece.rank", "piece.coordinate"), "NoneType"
+        ("section", "device", "parts[].device", "piece.rank", "piece.coordinate"),
+        "NoneType",
     ),
     "diff": {
         "findings[].hint": "str",
@@ -299,7 +362,11 @@ TOO = {
         "checkpoints[].metrics[].value": "NoneType",
         "checkpoints[].counts.*": "float",
     },
-    "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
+    "rewrite": {
+        "left_alone[].bytes": "int",
+        "changes[].from": "NoneType",
+        "coverage.pairs[].why": "str",
+    },
 }
 """What a field may be too, although no document here has it so."""
 MAPS = (
@@ -331,7 +398,9 @@ def fields(node: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], st
 
 
 def other_types(values: set[str]) -> list[Any]:
-    """Values of the types that a field never has; a number may be whole, and a missing one may be null."""
+    """Values of the types that a field never has; a number may be whole, and a missing
+    one may be null.
+    """
     samples: dict[str, Any] = {
         "str": "x?",
         "bool": True,
@@ -345,20 +414,33 @@ def other_types(values: set[str]) -> list[Any]:
     return [sample for name, sample in samples.items() if name not in values]
 
 
-def changed(name: str, documents: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(what is changed, where, the document): every field once taken away, once renamed, and once of each other type."""
+def changed(
+    name: str, documents: list[dict[str, Any]]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(what is changed, where, the document): every field once taken away, once
+    renamed, and once of each other type.
+    """
     kinds = {place: {kind} for place, kind in TOO.get(name, {}).items()}
     seen: dict[tuple[str, str], dict[str, Any]] = {}
     for document in sorted(documents, key=lambda document: len(json.dumps(document))):
-        branch = "error" if document.keys() == {"schema", "ckpt", "file", "error"} else "document"
+        branch = (
+            "error"
+            if document.keys() == {"schema", "ckpt", "file", "error"}
+            else "document"
+        )
         for place, holder, key in fields(document):
             kinds.setdefault(place, set()).add(type(holder[key]).__name__)
             seen.setdefault((branch, place), document)
     for (_, place), document in seen.items():
-        if any(place.startswith(each) for each in (*ANY.get(name, ()),)) and place not in ANY[name]:
+        if (
+            any(place.startswith(each) for each in (*ANY.get(name, ()),))
+            and place not in ANY[name]
+        ):
             continue  # inside of a value of the file
         copied = copy.deepcopy(document)
-        holder, key = next((holder, key) for at, holder, key in fields(copied) if at == place)
+        holder, key = next(
+            (holder, key) for at, holder, key in fields(copied) if at == place
+        )
         value = holder[key]
         if place not in FREE.get(name, ()) and not place.endswith(".*"):
             for new in (None, f"{key}_"):
@@ -379,7 +461,9 @@ def changed(name: str, documents: list[dict[str, Any]]) -> Iterator[tuple[str, s
 
 
 @pytest.mark.parametrize("name", json_schemas.NAMES)
-def test_a_field_that_is_removed_renamed_or_retyped_is_noticed(documents: Documents, name: str) -> None:
+def test_a_field_that_is_removed_renamed_or_retyped_is_noticed(
+    documents: Documents, name: str
+) -> None:
     tried = list[str]()
     passed = []
     for change, place, document in changed(name, documents[name]):
@@ -403,7 +487,9 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_fields_that_belong_together_are_not_missed_together(documents: Documents, name: str) -> None:
+def test_fields_that_belong_together_are_not_missed_together(
+    documents: Documents, name: str
+) -> None:
     rows, names, other = GROUPS[name]
     missed = 0
     for document in documents[name]:
@@ -420,9 +506,15 @@ def test_fields_that_belong_together_are_not_missed_together(documents: Document
 
 @pytest.mark.parametrize("name", json_schemas.NAMES)
 def test_further_fields_are_allowed(documents: Documents, name: str) -> None:
-    for document in sorted(documents[name], key=lambda document: len(json.dumps(document)))[-3:]:
+    for document in sorted(
+        documents[name], key=lambda document: len(json.dumps(document))
+    )[-3:]:
         copied = copy.deepcopy(document)
-        holders = {id(holder): holder for place, holder, _ in fields(copied) if not place.endswith(".*")}
+        holders = {
+            id(holder): holder
+            for place, holder, _ in fields(copied)
+            if not place.endswith(".*")
+        }
         holders[id(copied)] = copied
         for holder in holders.values():
             holder["a field of a later version"] = {"any": ["thing"]}

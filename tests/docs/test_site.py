@@ -1,4 +1,6 @@
-"""The site: every page has one place, every link leads somewhere, and a browser asks nothing of other places."""
+"""The site: every page has one place, every link leads somewhere, and a browser asks
+nothing of other places.
+"""
 
 from __future__ import annotations
 
@@ -32,31 +34,40 @@ LATER = {"docs/cluster.md"}
 """Pages that have a place and may not be there yet."""
 
 
-# ---------------------------------------------------------------------------------------------- the navigation
+# --------------------------------------------------------------------------------------
+# the navigation
 
 
 def test_every_page_has_one_place_in_the_navigation() -> None:
     listed = [name for names in website.nav().values() for name in names]
 
     assert sorted(listed) == PAGES, "NAV of tools/website.py"
-    named = {name for names in website.NAV.values() for name in names} - {website.COMMANDS}
+    named = {name for names in website.NAV.values() for name in names} - {
+        website.COMMANDS
+    }
     assert {name for name in named if not (ROOT / name).exists()} <= LATER
     assert {*website.OUTSIDE, *website.TITLES} <= set(PAGES)
 
 
 def test_every_command_is_in_the_navigation_in_its_order() -> None:
     names = website.nav()["Commands"]
-    assert names == ["docs/commands/README.md", *(f"docs/commands/{name}.md" for name in app.COMMANDS)]
+    assert names == [
+        "docs/commands/README.md",
+        *(f"docs/commands/{name}.md" for name in app.COMMANDS),
+    ]
 
 
 def test_pictures_and_schemas_are_on_the_site() -> None:
     for folder in ("img", "schema"):
-        beside = {f"{folder}/{path.name}" for path in (ROOT / "docs" / folder).iterdir()}
+        beside = {
+            f"{folder}/{path.name}" for path in (ROOT / "docs" / folder).iterdir()
+        }
         assert beside and beside <= SOURCES.keys()
     assert len(set(PLACES.values())) == len(PLACES)
 
 
-# ---------------------------------------------------------------------------------------------- the sources
+# --------------------------------------------------------------------------------------
+# the sources
 
 SOME = {
     "README.md": "index.md",
@@ -76,8 +87,16 @@ SOME = {
             "[a](docs/ddp.md#b) [`c`](docs/commands/get.md)",
             "[a](ddp.md#b) [`c`](commands/get.md)",
         ),
-        ("README.md", "[a](#b) <https://c> [d](https://e/f.md)", "[a](#b) <https://c> [d](https://e/f.md)"),
-        ("docs/ddp.md", "[a](../SECURITY.md) [b](../README.md#c)", "[a](security.md) [b](index.md#c)"),
+        (
+            "README.md",
+            "[a](#b) <https://c> [d](https://e/f.md)",
+            "[a](#b) <https://c> [d](https://e/f.md)",
+        ),
+        (
+            "docs/ddp.md",
+            "[a](../SECURITY.md) [b](../README.md#c)",
+            "[a](security.md) [b](index.md#c)",
+        ),
         (
             "docs/commands/get.md",
             "[a](../../SECURITY.md) [b](../ddp.md)",
@@ -88,14 +107,26 @@ SOME = {
             "```md\n[a](nowhere.md)\n```\n[b](ddp.md)",
             "```md\n[a](nowhere.md)\n```\n[b](ddp.md)",
         ),
-        ("docs/ddp.md", '`src="x.md"` <img src="img/a-dark.svg">', '`src="x.md"` <img src="img/a-dark.svg">'),
+        (
+            "docs/ddp.md",
+            '`src="x.md"` <img src="img/a-dark.svg">',
+            '`src="x.md"` <img src="img/a-dark.svg">',
+        ),
         ("README.md", '<img src="docs/img/a-dark.svg">', '<img src="img/a-dark.svg">'),
-        ("README.md", "<!-- run: ckpt ls -->\n```console\n$ ckpt ls\n```", "```console\n$ ckpt ls\n```"),
+        (
+            "README.md",
+            "<!-- run: ckpt ls -->\n```console\n$ ckpt ls\n```",
+            "```console\n$ ckpt ls\n```",
+        ),
         (
             "docs/commands/get.md",
-            '<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="../img/a-dark.svg">\n'
+            '<picture>\n  <source media="(prefers-color-scheme: dark)" '
+            'srcset="../img/a-dark.svg">\n'
             '  <img alt="ckpt: a" src="../img/a-light.svg">\n</picture>',
-            "![ckpt: a](../img/a-light.svg#only-light)\n![ckpt: a](../img/a-dark.svg#only-dark)",
+            (
+                "![ckpt: a](../img/a-light.svg#only-light)\n![ckpt: "
+                "a](../img/a-dark.svg#only-dark)"
+            ),
         ),
     ],
 )
@@ -106,7 +137,8 @@ def test_a_page_is_moved_with_its_links(name: str, text: str, wanted: str) -> No
 @pytest.mark.parametrize("target", ["LICENSE", "docs/gone.md", "../x.md", "docs"])
 def test_a_link_to_what_is_not_on_the_site_is_an_error(target: str) -> None:
     with pytest.raises(
-        website.SiteError, match=re.escape(f"README.md links {target}, which is not on the site")
+        website.SiteError,
+        match=re.escape(f"README.md links {target}, which is not on the site"),
     ):
         website.page(f"[a]({target})", "README.md", SOME)
 
@@ -116,12 +148,19 @@ def test_a_page_can_be_moved(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     moved = website.page(text, name, PLACES)
 
-    assert not re.search(r"\n<!-- (?:run|/?fields)\b", moved) and "<picture>" not in moved
+    assert (
+        not re.search(r"\n<!-- (?:run|/?fields)\b", moved) and "<picture>" not in moved
+    )
     assert moved.count("```") == text.count("```")
-    assert re.findall(r"^#+ .+$", moved, re.MULTILINE) == re.findall(r"^#+ .+$", text, re.MULTILINE)
-    # GitHub takes a list or a table right below a paragraph; the site needs an empty line between.
+    assert re.findall(r"^#+ .+$", moved, re.MULTILINE) == re.findall(
+        r"^#+ .+$", text, re.MULTILINE
+    )
+    # GitHub takes a list or a table right below a paragraph; the site needs an empty
+    # line between.
     prose = re.sub(r"^```.*?^```$", "", moved, flags=re.DOTALL | re.MULTILINE)
-    assert re.findall(r"^(?![-|\d\s#>]).+\n(?:- |\d+\. |\|).*$", prose, re.MULTILINE) == []
+    assert (
+        re.findall(r"^(?![-|\d\s#>]).+\n(?:- |\d+\. |\|).*$", prose, re.MULTILINE) == []
+    )
 
 
 def test_anchors_are_those_of_github() -> None:
@@ -137,22 +176,32 @@ def test_the_settings_name_nothing_elsewhere(tmp_path: Path) -> None:
     settings = website.settings(tmp_path / "pages", tmp_path / "site")
     text = json.dumps(settings, default=str)
 
-    assert settings["theme"]["font"] is False and settings["strict"] and not settings["use_directory_urls"]
+    assert (
+        settings["theme"]["font"] is False
+        and settings["strict"]
+        and not settings["use_directory_urls"]
+    )
     assert "//" not in text and "http" not in text
     shim = (website.HERE / "iframe-worker.js").read_bytes()
     assert hashlib.sha256(shim).hexdigest() == website.SHIM and b"http" not in shim
     assert "MIT" in (website.HERE / "iframe-worker.LICENSE").read_text()
 
 
-# ---------------------------------------------------------------------------------------------- outputs in colours
+# --------------------------------------------------------------------------------------
+# outputs in colours
 
 
 def test_the_colours_of_a_terminal_become_classes() -> None:
-    html = website.terminal("$ ckpt x\n\x1b[1;31mDANGER <b>\x1b[0m \x1b[4m& a_b\x1b[m plain\x1b[36mc\x1b[1md")
+    html = website.terminal(
+        "$ ckpt x\n\x1b[1;31mDANGER <b>\x1b[0m \x1b[4m& a_b\x1b[m "
+        "plain\x1b[36mc\x1b[1md"
+    )
 
     assert html == (
-        '<div class="highlight terminal"><pre><code>$ ckpt x\n<span class="sgr-1 sgr-31">DANGER &lt;b&gt;</span> '
-        '<span class="sgr-4">&amp; a_b</span> plain<span class="sgr-36">c</span><span class="sgr-36 sgr-1">d</span>'
+        '<div class="highlight terminal"><pre><code>$ ckpt x\n<span class="sgr-1 '
+        'sgr-31">DANGER &lt;b&gt;</span> '
+        '<span class="sgr-4">&amp; a_b</span> plain<span class="sgr-36">c</span><span '
+        'class="sgr-36 sgr-1">d</span>'
         "\n</code></pre></div>\n"
     )
 
@@ -174,7 +223,10 @@ def test_a_page_gets_its_outputs_in_their_order() -> None:
         website.Block(same, "<3>\n"),
     ]
 
-    assert website.in_colours(f"x\n{same}y\n{same}z\n{same}", blocks) == f"x\n<1>\ny\n<3>\nz\n{same}"
+    assert (
+        website.in_colours(f"x\n{same}y\n{same}z\n{same}", blocks)
+        == f"x\n<1>\ny\n<3>\nz\n{same}"
+    )
 
 
 def test_outputs_are_run_again_where_there_is_a_python(tmp_path: Path) -> None:
@@ -184,7 +236,9 @@ def test_outputs_are_run_again_where_there_is_a_python(tmp_path: Path) -> None:
     (root / ".venv" / "bin").mkdir(parents=True)
     page = ROOT / "docs" / "strangers.md"
     block = re.search(
-        r"<!-- run: ckpt inspect hostile\.pth -->\n```console\n.*?\n```\n", page.read_text("utf-8"), re.DOTALL
+        r"<!-- run: ckpt inspect hostile\.pth -->\n```console\n.*?\n```\n",
+        page.read_text("utf-8"),
+        re.DOTALL,
     )
     assert block is not None
     (root / "docs" / "strangers.md").write_text(
@@ -200,16 +254,24 @@ def test_outputs_are_run_again_where_there_is_a_python(tmp_path: Path) -> None:
     assert '<span class="sgr-1 sgr-31">do not load it</span>' in shown.html
 
 
-# ---------------------------------------------------------------------------------------------- the check
+# --------------------------------------------------------------------------------------
+# the check
 
 POLICY = re.search(r"<meta http-equiv.*?>", (website.HERE / "main.html").read_text())
 assert POLICY is not None
 HEAD = f'<html><head>{POLICY[0]}<link rel="stylesheet" href="a.css"></head><body>'
 GOOD = {
-    "index.html": f'{HEAD}<h1 id="top">A</h1><a href="b/c.html#d">x</a> <a href="https://example.org/">y</a> <img src="e.svg#only-dark">',
+    "index.html": (
+        f'{HEAD}<h1 id="top">A</h1><a href="b/c.html#d">x</a> <a '
+        'href="https://example.org/">y</a> <img src="e.svg#only-dark">'
+    ),
     "b/c.html": f'{HEAD.replace("a.css", "../a.css")}<h2 id="d%e">D</h2><a name="d"></a><a href="../index.html">up</a><a href="#d">here</a>'
-    '<a href="../e.svg">file</a><img srcset="../e.svg 1x, ../e.svg 2x"><p style="background: url(data:image/png;base64,AA)">',
-    "a.css": '.a{background:url("e.svg")} .b{background:url(data:image/svg+xml;charset=utf-8,<svg>)}',
+    '<a href="../e.svg">file</a><img srcset="../e.svg 1x, ../e.svg 2x"><p '
+    'style="background: url(data:image/png;base64,AA)">',
+    "a.css": (
+        '.a{background:url("e.svg")} '
+        ".b{background:url(data:image/svg+xml;charset=utf-8,<svg>)}"
+    ),
     "e.svg": "<svg/>",
 }
 
@@ -237,30 +299,62 @@ def test_a_good_site_has_no_problem(tmp_path: Path) -> None:
         ('<a href="../../x.html">', "../../x.html is not there"),
         ('<a href="b">', "b is not there"),
         ('<a href="javascript:x()">', "links javascript:x()"),
-        ('<script src="https://cdn.example/x.js"></script>', "loads https://cdn.example/x.js"),
+        (
+            '<script src="https://cdn.example/x.js"></script>',
+            "loads https://cdn.example/x.js",
+        ),
         ('<script src="//cdn.example/x.js"></script>', "loads //cdn.example/x.js"),
-        ('<link rel="preconnect" href="https://fonts.example">', "loads https://fonts.example"),
-        ('<link rel="Stylesheet" href="http://a.example/b.css">', "loads http://a.example/b.css"),
+        (
+            '<link rel="preconnect" href="https://fonts.example">',
+            "loads https://fonts.example",
+        ),
+        (
+            '<link rel="Stylesheet" href="http://a.example/b.css">',
+            "loads http://a.example/b.css",
+        ),
         ('<img src="https://a.example/b.png">', "loads https://a.example/b.png"),
-        ('<img srcset="e.svg 1x, https://a.example/b.png 2x">', "loads https://a.example/b.png"),
+        (
+            '<img srcset="e.svg 1x, https://a.example/b.png 2x">',
+            "loads https://a.example/b.png",
+        ),
         ('<iframe src="https://a.example/"></iframe>', "loads https://a.example/"),
         ('<object data="https://a.example/b"></object>', "loads https://a.example/b"),
-        ('<svg><use xlink:href="https://a.example/b#c"/></svg>', "loads https://a.example/b#c"),
-        ('<p style="background:url(https://a.example/b)">', "loads https://a.example/b"),
-        ("<style>@import 'https://a.example/b.css';</style>", "loads https://a.example/b.css"),
+        (
+            '<svg><use xlink:href="https://a.example/b#c"/></svg>',
+            "loads https://a.example/b#c",
+        ),
+        (
+            '<p style="background:url(https://a.example/b)">',
+            "loads https://a.example/b",
+        ),
+        (
+            "<style>@import 'https://a.example/b.css';</style>",
+            "loads https://a.example/b.css",
+        ),
         ('<img src="gone.svg">', "gone.svg is not there"),
     ],
 )
 def test_a_problem_is_found(tmp_path: Path, added: str, problem: str) -> None:
-    assert website.problems(site(tmp_path, index=lambda text: text + added)) == [f"index.html: {problem}"]
+    assert website.problems(site(tmp_path, index=lambda text: text + added)) == [
+        f"index.html: {problem}"
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"c": lambda text: text.replace("Content-Security", "X")}, "b/c.html: no policy"),
-        ({"c": lambda text: text.replace("img-src 'self'", "img-src https:")}, "b/c.html: no policy"),
-        ({"c": lambda text: text.replace("default-src 'none'", "default-src *")}, "b/c.html: no policy"),
+        (
+            {"c": lambda text: text.replace("Content-Security", "X")},
+            "b/c.html: no policy",
+        ),
+        (
+            {"c": lambda text: text.replace("img-src 'self'", "img-src https:")},
+            "b/c.html: no policy",
+        ),
+        (
+            {"c": lambda text: text.replace("default-src 'none'", "default-src *")},
+            "b/c.html: no policy",
+        ),
         (
             {"index": lambda text: f'<script src="e.svg"></script>{text}'},
             "index.html: e.svg is loaded before",
@@ -269,19 +363,31 @@ def test_a_problem_is_found(tmp_path: Path, added: str, problem: str) -> None:
             {"a": lambda text: text + "@import url(https://a.example/b.css);"},
             "a.css: loads https://a.example/b.css",
         ),
-        ({"a": lambda text: text.replace("e.svg", "f.svg")}, "a.css: f.svg is not there"),
+        (
+            {"a": lambda text: text.replace("e.svg", "f.svg")},
+            "a.css: f.svg is not there",
+        ),
     ],
 )
 def test_a_weak_policy_and_a_greedy_style_are_found(
     tmp_path: Path, changes: dict[str, Callable[[str], str]], problem: str
 ) -> None:
-    assert [line for line in website.problems(site(tmp_path, **changes)) if line.startswith(problem)] != []
+    assert [
+        line
+        for line in website.problems(site(tmp_path, **changes))
+        if line.startswith(problem)
+    ] != []
 
 
-# ---------------------------------------------------------------------------------------------- the site itself
+# --------------------------------------------------------------------------------------
+# the site itself
 
 PYTHON = ROOT / ".site" / "bin" / "python"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +396,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the environment of the site is not there: make site")
     out = tmp_path_factory.mktemp("built") / "site"
     done = subprocess.run(
-        [PYTHON, "tools/website.py", out], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT
+        [PYTHON, "tools/website.py", out],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, done.stderr
     return out
@@ -319,16 +429,24 @@ def test_no_page_is_wider_than_a_telephone(built: Path) -> None:
     shown = browser.browser()
     fits = "(code) => code.scrollWidth <= code.clientWidth"
     for name, width in (
-        (name, width) for name in ("commands/ls.html", "strangers.html") for width in (390, 1300)
+        (name, width)
+        for name in ("commands/ls.html", "strangers.html")
+        for width in (390, 1300)
     ):
         shown.open(built / name, width=width, wait="document.readyState === 'complete'")
         assert shown.run("document.documentElement.scrollWidth") == width
         assert shown.run(f"[...document.querySelectorAll('pre>code')].every({fits})")
         shown.run(
-            "document.querySelectorAll('pre>code').forEach((code) => { code.style.whiteSpace = 'pre'; })"
+            "document.querySelectorAll('pre>code').forEach((code) => { "
+            "code.style.whiteSpace = 'pre'; })"
         )
-        short = "(code) => code.textContent.split('\\n').every((line) => line.length <= 100)"
-        outputs = f"[...document.querySelectorAll('.terminal pre>code')].filter({short})"
+        short = (
+            "(code) => code.textContent.split('\\n').every((line) => line.length <= "
+            "100)"
+        )
+        outputs = (
+            f"[...document.querySelectorAll('.terminal pre>code')].filter({short})"
+        )
         assert shown.run(f"{outputs}.length") > 2
         assert shown.run(f"{outputs}.every({fits})") == (width > 1000)
 
@@ -340,7 +458,9 @@ def test_the_site_is_built_and_whole(built: Path) -> None:
     assert wanted <= {path.relative_to(built).as_posix() for path in built.rglob("*")}
     for name in ("404.html", "sitemap.xml"):
         assert not (built / name).exists()
-    index = json.loads((built / "search" / "search_index.json").read_text(encoding="utf-8"))
+    index = json.loads(
+        (built / "search" / "search_index.json").read_text(encoding="utf-8")
+    )
     assert {re.sub(r"\.md$", ".html", PLACES[name]) for name in PAGES} <= {
         row["location"].partition("#")[0] for row in index["docs"]
     }
@@ -379,16 +499,32 @@ def test_the_start_page_shows_what_the_readme_shows(built: Path, name: str) -> N
         ("weights_only", "strangers.html"),
     ],
 )
-def test_search_works_from_a_folder(built: Path, tmp_path: Path, words: str, place: str) -> None:
+def test_search_works_from_a_folder(
+    built: Path, tmp_path: Path, words: str, place: str
+) -> None:
     """In a browser without a server and without a network."""
     assert CHROMIUM is not None
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"]
-    options += ["--virtual-time-budget=30000", "--enable-logging=stderr", f"--user-data-dir={tmp_path}"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+    ]
+    options += [
+        "--virtual-time-budget=30000",
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path}",
+    ]
     address = f"{(built / 'index.html').as_uri()}?q={quote(words)}"
     done = subprocess.run(
-        [CHROMIUM, *options, "--dump-dom", address], capture_output=True, text=True, timeout=TIMEOUT
+        [CHROMIUM, *options, "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
     )
-    results = re.findall(r'<a href="([^"?#]+)[^"]*" class="md-search-result__link', done.stdout)
+    results = re.findall(
+        r'<a href="([^"?#]+)[^"]*" class="md-search-result__link', done.stdout
+    )
 
     assert (built / place).as_uri() in results
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []

@@ -29,20 +29,33 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every other": lambda t: t[::2],
     "rows": lambda t: t[: len(t) // 6 * 6].reshape(-1, 6)[1:, 1:5],
     "columns": lambda t: t[: len(t) // 6 * 6].reshape(6, -1).t(),
-    "permuted": lambda t: t[: len(t) // 12 * 12].reshape(2, 3, -1, 2).permute(2, 0, 3, 1),
+    "permuted": lambda t: (
+        t[: len(t) // 12 * 12].reshape(2, 3, -1, 2).permute(2, 0, 3, 1)
+    ),
     "repeated": lambda t: t[:5].reshape(5, 1, 1).expand(5, len(t) // 40, 8),
     "overlapping": lambda t: t.as_strided((len(t) // 4, 3), (2, 1), 1),
     "one": lambda t: t[7],
     "none": lambda t: t[:0],
 }
-DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.complex64, torch.complex128)
+DTYPES = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float64,
+    torch.uint8,
+    torch.complex64,
+    torch.complex128,
+)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("how", ["little", "big", "deflated", "deflated, not kept"])
 def test_elements_of_every_view(
-    how: str, dtype: torch.dtype, view: str, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    dtype: torch.dtype,
+    view: str,
+    small_blocks: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if how == "deflated, not kept":
         monkeypatch.setattr(places_module, "_CACHED", 0)
@@ -55,7 +68,9 @@ def test_elements_of_every_view(
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("pending", ["conj", "neg", "both"])
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
-def test_what_is_conjugated_or_negated(how: str, pending: str, view: str, small_blocks: None) -> None:
+def test_what_is_conjugated_or_negated(
+    how: str, pending: str, view: str, small_blocks: None
+) -> None:
     tensor = VIEWS[view](refs.values(torch.complex64, 64 * 9 + 48))
     if pending != "neg":
         tensor = tensor.conj()
@@ -84,12 +99,21 @@ def test_an_element_may_lie_in_two_blocks(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "how"),
-    [("whole", "little"), ("slice", "deflated"), ("columns", "little"), ("every other", "deflated")],
+    [
+        ("whole", "little"),
+        ("slice", "deflated"),
+        ("columns", "little"),
+        ("every other", "deflated"),
+    ],
 )
-def test_elements_of_more_than_a_block_as_shipped(view: str, how: str, nbytes: int) -> None:
+def test_elements_of_more_than_a_block_as_shipped(
+    view: str, how: str, nbytes: int
+) -> None:
     for dtype in (torch.float32, torch.complex64):
         tensor = VIEWS[view](refs.values(dtype, 2 * nbytes))
-        assert b"".join(elements(refs.ref_of(tensor, is_deflated=how == "deflated"))) == refs.expected(tensor)
+        assert b"".join(
+            elements(refs.ref_of(tensor, is_deflated=how == "deflated"))
+        ) == refs.expected(tensor)
 
 
 def test_big_endian_of_more_than_a_block_as_shipped(nbytes: int) -> None:
@@ -98,16 +122,20 @@ def test_big_endian_of_more_than_a_block_as_shipped(nbytes: int) -> None:
     assert b"".join(elements(refs.ref_of(tensor, big=True))) == refs.expected(tensor)
 
 
-def test_blocks_are_no_larger_than_they_may_be(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_no_larger_than_they_may_be(
+    small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = list(elements(refs.ref_of(refs.values(torch.float32, 600))))
 
     assert [len(block) for block in found] == [64] * 9 + [24]
-    monkeypatch.setattr(places_module, "_CACHED", 100)  # larger records are not kept inflated
+    monkeypatch.setattr(
+        places_module, "_CACHED", 100
+    )  # larger records are not kept inflated
     inflated = list(elements(refs.ref_of(torch.zeros(150), is_deflated=True)))
     assert max(map(len, inflated)) <= 64 and sum(map(len, inflated)) == 600
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- places ---------------------------------------------------------------------------
 
 
 def places(nbytes: int) -> dict[str, tuple[Place, bytes]]:
@@ -135,8 +163,14 @@ def places(nbytes: int) -> dict[str, tuple[Place, bytes]]:
             Computed(refs.ref_of(numbers), BY_NAME["bfloat16"]),
             refs.expected(numbers.to(torch.bfloat16)),
         ),
-        "computed": (Computed(refs.ref_of(square.t()), BY_NAME["float32"]), refs.expected(square.t())),
-        "overlaid": (Overlaid(refs.ref_of(square), refs.ref_of(over)), refs.expected(laid)),
+        "computed": (
+            Computed(refs.ref_of(square.t()), BY_NAME["float32"]),
+            refs.expected(square.t()),
+        ),
+        "overlaid": (
+            Overlaid(refs.ref_of(square), refs.ref_of(over)),
+            refs.expected(laid),
+        ),
     }
 
 
@@ -154,7 +188,10 @@ def test_any_part_of_a_place(kind: str, nbytes: int) -> None:
         assert b"".join(place.read_blocks(start)) == data[start:], start
         for count in {0, 1, 63, 64, 65, 128, size // 3, size - start}:
             if start + count <= size:
-                assert b"".join(place.read_blocks(start, count)) == data[start : start + count], (
+                assert (
+                    b"".join(place.read_blocks(start, count))
+                    == data[start : start + count]
+                ), (
                     start,
                     count,
                 )
@@ -178,15 +215,21 @@ def test_pouring_writes_every_byte_and_tells_their_crc(
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
-def test_pouring_from_a_file(recorded: bool, crc: bool, nbytes: int, tmp_path: Path) -> None:
+def test_pouring_from_a_file(
+    recorded: bool, crc: bool, nbytes: int, tmp_path: Path
+) -> None:
     """Where the CRC is known, or not asked for, the kernel copies."""
     data = refs.expected(refs.values(torch.uint8, nbytes))
     (tmp_path / "in").write_bytes(refs.BEFORE + data + b"behind")
     source = File(str(tmp_path / "in"))
     known = zlib.crc32(data) if recorded else None
-    storage = Storage("0", None, None, nbytes, refs.range_of(data, source=source), known)
+    storage = Storage(
+        "0", None, None, nbytes, refs.range_of(data, source=source), known
+    )
 
-    with target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+    with target.writing_file(
+        target.target(str(tmp_path / "out"), force=False), nbytes
+    ) as sink:
         found = pour(storage, sink, crc=crc)
 
     assert (tmp_path / "out").read_bytes() == data
@@ -197,16 +240,27 @@ def test_pouring_from_a_file(recorded: bool, crc: bool, nbytes: int, tmp_path: P
 
 def test_a_deflated_record_with_another_crc_is_not_written(nbytes: int) -> None:
     data = refs.expected(refs.values(torch.uint8, nbytes))
-    storage = Storage("0", None, None, nbytes, refs.range_of(data, is_deflated=True), zlib.crc32(data) ^ 1)
+    storage = Storage(
+        "0",
+        None,
+        None,
+        nbytes,
+        refs.range_of(data, is_deflated=True),
+        zlib.crc32(data) ^ 1,
+    )
 
     with pytest.raises(DamagedDataError):
         pour(storage, target.MemorySink(), crc=True)
-    assert pour(storage._replace(crc=zlib.crc32(data)), target.MemorySink(), crc=True) == zlib.crc32(data)
+    assert pour(
+        storage._replace(crc=zlib.crc32(data)), target.MemorySink(), crc=True
+    ) == zlib.crc32(data)
 
 
 @pytest.mark.parametrize("crc", [True, False])
 def test_pouring_pieces_of_a_file(crc: bool, nbytes: int, tmp_path: Path) -> None:
-    """Large pieces are copied by the kernel, also where one begins in the middle because another covers it."""
+    """Large pieces are copied by the kernel, also where one begins in the middle
+    because another covers it.
+    """
     data = bytes(number * 7 % 251 for number in range(nbytes))
     (tmp_path / "in").write_bytes(data)
     source = File(str(tmp_path / "in"))
@@ -219,14 +273,18 @@ def test_pouring_pieces_of_a_file(crc: bool, nbytes: int, tmp_path: Path) -> Non
     storage = Storage("s", "cpu", None, nbytes, Patched(None, nbytes, pieces))
     expected = bytearray(data[4 : third + 4] + data[5 : 5 + nbytes - third])
     expected[2 * third : 2 * third + 3] = data[11:14]
-    with target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+    with target.writing_file(
+        target.target(str(tmp_path / "out"), force=False), nbytes
+    ) as sink:
         found = pour(storage, sink, crc=crc)
     assert (tmp_path / "out").read_bytes() == expected
     assert found == (zlib.crc32(expected) if crc else 0)
 
 
 @pytest.mark.parametrize("change", [-1, 1, -70, 70])
-def test_a_deflated_record_of_another_size_is_damaged(change: int, small_blocks: None) -> None:
+def test_a_deflated_record_of_another_size_is_damaged(
+    change: int, small_blocks: None
+) -> None:
     place = refs.range_of(bytes(range(256)) * 3, is_deflated=True)
     assert place.inflated is not None
 
@@ -236,14 +294,20 @@ def test_a_deflated_record_of_another_size_is_damaged(change: int, small_blocks:
 
 @pytest.mark.parametrize("cut", [1, 70])
 def test_deflated_data_that_is_cut_or_damaged(cut: int, small_blocks: None) -> None:
-    place = refs.range_of(refs.expected(refs.values(torch.float32, 900)), is_deflated=True)
+    place = refs.range_of(
+        refs.expected(refs.values(torch.float32, 900)), is_deflated=True
+    )
     damaged = bytearray(refs.deflated(refs.expected(refs.values(torch.float32, 900))))
     damaged[0] ^= 0x07
 
     with pytest.raises(DamagedDataError):
         list(place._replace(size=place.size - cut).read_blocks())
     with pytest.raises(DamagedDataError):
-        list(place._replace(source=Memory(refs.BEFORE + damaged), size=len(damaged)).read_blocks())
+        list(
+            place._replace(
+                source=Memory(refs.BEFORE + damaged), size=len(damaged)
+            ).read_blocks()
+        )
 
 
 def test_a_deflate_stream_without_its_end_is_damaged(small_blocks: None) -> None:
@@ -255,11 +319,17 @@ def test_a_deflate_stream_without_its_end_is_damaged(small_blocks: None) -> None
     place = refs.range_of(data, is_deflated=True)
 
     def read(stream: bytes) -> bytes:
-        return b"".join(place._replace(source=Memory(refs.BEFORE + stream), size=len(stream)).read_blocks())
+        return b"".join(
+            place._replace(
+                source=Memory(refs.BEFORE + stream), size=len(stream)
+            ).read_blocks()
+        )
 
     assert read(ended) == data
     for cut in (endless, ended[:-1]):
-        with pytest.raises(DamagedDataError, match="holds less than the archive records"):
+        with pytest.raises(
+            DamagedDataError, match="holds less than the archive records"
+        ):
             read(cut)
 
 
@@ -279,16 +349,22 @@ def test_little_of_big_endian_storages(small_blocks: None) -> None:
     assert place is not None and b"".join(place.read_blocks()) == refs.expected(tensor)
     plain = refs.ref_of(tensor).storage
     assert little_endian_storage(plain) is plain
-    assert isinstance(place_of(ref), Computed) and not isinstance(place_of(refs.ref_of(tensor)), Computed)
+    assert isinstance(place_of(ref), Computed) and not isinstance(
+        place_of(refs.ref_of(tensor)), Computed
+    )
 
 
-# --- whether bytes are the same ---------------------------------------------------------------------------------------
+# --- whether bytes are the same -------------------------------------------------------
 
 
 @given(
-    st.binary(max_size=30), st.lists(st.integers(0, 9), max_size=6), st.lists(st.integers(0, 9), max_size=6)
+    st.binary(max_size=30),
+    st.lists(st.integers(0, 9), max_size=6),
+    st.lists(st.integers(0, 9), max_size=6),
 )
-def test_streams_are_the_same_however_they_are_cut(data: bytes, one: list[int], two: list[int]) -> None:
+def test_streams_are_the_same_however_they_are_cut(
+    data: bytes, one: list[int], two: list[int]
+) -> None:
     def cut(data: bytes, sizes: list[int]) -> Iterator[bytes]:
         for size in sizes:  # empty blocks as well
             yield data[:size]
@@ -304,7 +380,9 @@ def test_streams_are_the_same_however_they_are_cut(data: bytes, one: list[int], 
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 127, 128, 129, 640, 700])
-def test_ranges_are_the_same_only_where_every_byte_is(count: int, small_blocks: None) -> None:
+def test_ranges_are_the_same_only_where_every_byte_is(
+    count: int, small_blocks: None
+) -> None:
     data = refs.expected(refs.values(torch.uint8, count))
     one, two = Memory(b"abc" + data + b"x"), Memory(data + b"yz")
 
@@ -315,7 +393,9 @@ def test_ranges_are_the_same_only_where_every_byte_is(count: int, small_blocks: 
         assert not same_ranges(one, 3, Memory(bytes(other)), 0, count), at
         assert not same_ranges(Memory(bytes(other)), 0, one, 3, count), at
     if count:
-        assert not same_ranges(one, 3, Memory(bytes(byte ^ 0xFF for byte in data)), 0, count)
+        assert not same_ranges(
+            one, 3, Memory(bytes(byte ^ 0xFF for byte in data)), 0, count
+        )
         assert not same_ranges(Memory(data + b"!"), 1, two, 0, count)
 
 
@@ -324,7 +404,15 @@ def test_ranges_of_several_megabytes(nbytes: int) -> None:
     one = Memory(b"abc" + data)
 
     assert same_ranges(one, 3, Memory(data), 0, nbytes)
-    for at in (0, 1, module.BLOCK - 1, module.BLOCK, nbytes // 2, nbytes - 25, nbytes - 1):
+    for at in (
+        0,
+        1,
+        module.BLOCK - 1,
+        module.BLOCK,
+        nbytes // 2,
+        nbytes - 25,
+        nbytes - 1,
+    ):
         other = bytearray(data)
         other[at] ^= 0x80
         assert not same_ranges(one, 3, Memory(bytes(other)), 0, nbytes), at
@@ -346,9 +434,12 @@ def test_ranges_of_a_file_that_is_cut(nbytes: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_big_endian"), [(torch.int16, True), (torch.uint8, False), (torch.bool, False)]
+    ("dtype", "is_big_endian"),
+    [(torch.int16, True), (torch.uint8, False), (torch.bool, False)],
 )
-def test_elements_of_one_byte_have_no_order_of_bytes(dtype: torch.dtype, is_big_endian: bool) -> None:
+def test_elements_of_one_byte_have_no_order_of_bytes(
+    dtype: torch.dtype, is_big_endian: bool
+) -> None:
     values = torch.ones(4).to(dtype)
     assert is_big(refs.ref_of(values, big=True).storage) is is_big_endian
     assert not is_big(refs.ref_of(values).storage)

@@ -1,4 +1,6 @@
-"""Tensors cut into boxes: their bytes in the order of the shape, whatever the cut, the strides and the block."""
+"""Tensors cut into boxes: their bytes in the order of the shape, whatever the cut, the
+strides and the block.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from ckpt.model.places import Patched, Range
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 Array = np.ndarray[Any, Any]
-KINDS = {"uint8": "u1", "bfloat16": "u2", "float32": "u4", "float64": "u8", "complex128": "V16"}
+KINDS = {
+    "uint8": "u1",
+    "bfloat16": "u2",
+    "float32": "u4",
+    "float64": "u8",
+    "complex128": "V16",
+}
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -37,23 +45,35 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ref_of(values: Array, name: str, *, turned: bool, before: int = 0) -> TensorRef:
-    """A tensor with these values, after some other bytes; `turned` puts the last dimension outermost in memory."""
+    """A tensor with these values, after some other bytes; `turned` puts the last
+    dimension outermost in memory.
+    """
     data = values.transpose().tobytes() if turned else values.tobytes()
     place = Range(Memory(b"x" * before + data), before, len(data))
     storage = Storage("0", None, BY_NAME[name], len(data), place)
-    stride = tuple(reversed(contiguous(values.shape[::-1]))) if turned else contiguous(values.shape)
+    stride = (
+        tuple(reversed(contiguous(values.shape[::-1])))
+        if turned
+        else contiguous(values.shape)
+    )
     return tensor_ref(storage, BY_NAME[name], values.shape, stride, 0)
 
 
-def cut(values: Array, name: str, edges: list[list[int]], *, turned: bool = False) -> TensorRef:
+def cut(
+    values: Array, name: str, edges: list[list[int]], *, turned: bool = False
+) -> TensorRef:
     """The tensor cut at these edges of each dimension."""
     made = []
     for cell in product(*(range(len(row) - 1) for row in edges)):
         low = tuple(row[at] for row, at in zip(edges, cell, strict=True))
         high = tuple(row[at + 1] for row, at in zip(edges, cell, strict=True))
-        part = values[tuple(slice(first, last) for first, last in zip(low, high, strict=True))]
+        part = values[
+            tuple(slice(first, last) for first, last in zip(low, high, strict=True))
+        ]
         part = np.ascontiguousarray(part).reshape(part.shape)
-        made.append(Box(low, part.shape, ref_of(part, name, turned=turned, before=len(made))))
+        made.append(
+            Box(low, part.shape, ref_of(part, name, turned=turned, before=len(made)))
+        )
     random.Random(0).shuffle(made)
     place = Boxes(BY_NAME[name], values.shape, lambda: made, ())
     storage = Storage("whole", None, BY_NAME[name], place.nbytes, place)
@@ -65,11 +85,18 @@ def tensors() -> list[tuple[Array, str, list[list[int]], bool]]:
     rng = random.Random(1)
     for number in range(60):
         name = rng.choice(list(KINDS))
-        shape = tuple(rng.choice((1, 2, 3, 5, 8)) for _ in range(rng.choice((0, 1, 2, 2, 3, 4))))
+        shape = tuple(
+            rng.choice((1, 2, 3, 5, 8)) for _ in range(rng.choice((0, 1, 2, 2, 3, 4)))
+        )
         count = int(np.prod(shape, dtype=int))
-        raw = np.random.default_rng(number).integers(0, 256, count * BY_NAME[name].bits // 8, dtype=np.uint8)
+        raw = np.random.default_rng(number).integers(
+            0, 256, count * BY_NAME[name].bits // 8, dtype=np.uint8
+        )
         values = raw.view(KINDS[name]).reshape(shape)
-        edges = [sorted({0, size, *rng.choices(range(size + 1), k=rng.choice((0, 1, 2)))}) for size in shape]
+        edges = [
+            sorted({0, size, *rng.choices(range(size + 1), k=rng.choice((0, 1, 2)))})
+            for size in shape
+        ]
         found.append((values, name, edges, rng.random() < 0.3))
     return found
 
@@ -78,7 +105,9 @@ TENSORS = tensors()
 
 
 @pytest.mark.parametrize("band", [16, 64, 4 << 20])
-def test_the_bytes_are_those_of_the_whole(band: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_are_those_of_the_whole(
+    band: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(boxes, "BAND", band)
     rng = random.Random(2)
     for values, name, edges, turned in TENSORS:
@@ -90,7 +119,10 @@ def test_the_bytes_are_those_of_the_whole(band: int, monkeypatch: pytest.MonkeyP
         for _ in range(5):
             start = rng.randrange(len(whole))
             count = rng.randrange(len(whole) - start + 1)
-            assert b"".join(place.read_blocks(start, count)) == whole[start : start + count], (
+            assert (
+                b"".join(place.read_blocks(start, count))
+                == whole[start : start + count]
+            ), (
                 name,
                 values.shape,
             )
@@ -122,14 +154,22 @@ def test_pour_writes_the_whole(crc: bool) -> None:
 
 
 def test_rows_are_copied_from_their_files(tmp_path: Path) -> None:
-    """In the order of the tensor, whatever the order of the boxes, without passing through this process."""
+    """In the order of the tensor, whatever the order of the boxes, without passing
+    through this process.
+    """
     dtype, copied = BY_NAME["uint8"], []
     made = []
     for number, name in enumerate("ba"):
         (tmp_path / name).write_bytes(b"??" + name.encode() * 6)
         place = Range(File(str(tmp_path / name)), 2, 6)
         storage = Storage(name, None, dtype, 6, place)
-        made.append(Box((2 - 2 * number, 0), (2, 3), tensor_ref(storage, dtype, (2, 3), (3, 1), 0)))
+        made.append(
+            Box(
+                (2 - 2 * number, 0),
+                (2, 3),
+                tensor_ref(storage, dtype, (2, 3), (3, 1), 0),
+            )
+        )
     whole = Boxes(dtype, (4, 3), lambda: made, ())
 
     class Sink(_Sink):
@@ -142,7 +182,10 @@ def test_rows_are_copied_from_their_files(tmp_path: Path) -> None:
 
     ref = tensor_ref(storage, dtype, (4, 3), (3, 1), 0)
     rows = tensor_ref(storage, dtype, (2, 3), (3, 1), 3)
-    for part, wanted in ((ref, [(b"aaaaaa", 2), (b"bbbbbb", 2)]), (rows, [(b"aaa", 5), (b"bbb", 2)])):
+    for part, wanted in (
+        (ref, [(b"aaaaaa", 2), (b"bbbbbb", 2)]),
+        (rows, [(b"aaa", 5), (b"bbb", 2)]),
+    ):
         copied.clear()
         new = Storage("n", None, dtype, part.nbytes, place_of(part))
         assert pour(new, Sink(), crc=False) == 0  # type: ignore[arg-type]
@@ -159,7 +202,8 @@ def test_a_part_across_ranges_is_their_bytes() -> None:
         place = place_of(part)
         assert isinstance(place, (Range, Patched)) and place.nbytes == last - first
         assert isinstance(place, Range) == any(
-            low <= first and last <= high for low, high in ((0, 48), (48, 120), (120, 192))
+            low <= first and last <= high
+            for low, high in ((0, 48), (48, 120), (120, 192))
         )
         assert b"".join(place.read_blocks()) == raw[first:last]
         if isinstance(place, Patched):  # none reaches into the next one
@@ -193,13 +237,24 @@ def test_rows_are_ranges_of_their_files() -> None:
     ref = cut(values, "float32", [[0, 2, 5, 8], [0, 6]])
     assert isinstance(ref.storage.place, Boxes)
     found = ref.storage.place.resolved()
-    assert isinstance(found, Patched) and [first for first, _ in found.pieces] == [0, 48, 120]
-    one = ref._replace(shape=(6,), stride=(1,), offset=12, numel=6, nbytes=24, extent=(48, 72))
+    assert isinstance(found, Patched) and [first for first, _ in found.pieces] == [
+        0,
+        48,
+        120,
+    ]
+    one = ref._replace(
+        shape=(6,), stride=(1,), offset=12, numel=6, nbytes=24, extent=(48, 72)
+    )
     inside = place_of(one)
-    assert isinstance(inside, Range) and inside.source.read(inside.offset, inside.size) == values[2].tobytes()
+    assert (
+        isinstance(inside, Range)
+        and inside.source.read(inside.offset, inside.size) == values[2].tobytes()
+    )
     across = place_of(one._replace(extent=(40, 64)))
     assert not isinstance(across, Range)
-    assert isinstance(cut(values, "float32", [[0, 8], [0, 6]]).storage.place.resolved(), Range)  # type: ignore[arg-type]
+    assert isinstance(
+        cut(values, "float32", [[0, 8], [0, 6]]).storage.place.resolved(), Range
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("edges", [[[0, 8], [0, 2, 6]], [[0, 4, 8], [0, 1, 6]]])
@@ -215,8 +270,18 @@ def test_a_problem_is_raised_and_nothing_is_read() -> None:
         raise AssertionError
 
     place = Boxes(BY_NAME["float32"], (4,), refuse, (), "x lacks [2:4]")
-    ref = tensor_ref(Storage("x", None, BY_NAME["float32"], 16, place), BY_NAME["float32"], (4,), (1,), 0)
-    for read in (lambda: list(elements(ref)), lambda: place_of(ref), lambda: list(place.read_blocks())):
+    ref = tensor_ref(
+        Storage("x", None, BY_NAME["float32"], 16, place),
+        BY_NAME["float32"],
+        (4,),
+        (1,),
+        0,
+    )
+    for read in (
+        lambda: list(elements(ref)),
+        lambda: place_of(ref),
+        lambda: list(place.read_blocks()),
+    ):
         with pytest.raises(UnreadableError, match=r"x lacks \[2:4\]"):
             read()
 
@@ -225,7 +290,12 @@ def test_less_than_a_byte_is_not_gathered() -> None:
     dtype = next(each for each in BY_NAME.values() if each.bits < 8)
     whole = Storage("p", None, dtype, 1, Range(Memory(b"ab"), 0, 1))
     part = tensor_ref(whole, dtype, (2, 1), (1, 1), 0)
-    place = Boxes(dtype, (2, 2), lambda: [Box((0, 0), (2, 1), part), Box((0, 1), (2, 1), part)], ())
+    place = Boxes(
+        dtype,
+        (2, 2),
+        lambda: [Box((0, 0), (2, 1), part), Box((0, 1), (2, 1), part)],
+        (),
+    )
     with pytest.raises(UnsupportedError):
         list(place.read_blocks())
 

@@ -10,7 +10,13 @@ import refs
 import torch
 
 from ckpt.elements import cast as module
-from ckpt.elements.cast import cast, gathered, overlay_elements, resolve_conj_and_neg, swapped
+from ckpt.elements.cast import (
+    cast,
+    gathered,
+    overlay_elements,
+    resolve_conj_and_neg,
+    swapped,
+)
 from ckpt.elements.computed import Computed, Overlaid
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.tensors import Storage, tensor_ref
@@ -35,7 +41,9 @@ def into(overflows: list[int]) -> Callable[..., None]:
 
 @pytest.mark.parametrize("block", [1, 16, 20, 64, 1000])
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str
+)
 def test_gathered_elements_come_in_the_order_of_the_shape(
     dtype: torch.dtype, view: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,13 +55,19 @@ def test_gathered_elements_come_in_the_order_of_the_shape(
     found = list(gathered(data, BY_NAME[name], tuple(tensor.shape), tensor.stride()))
 
     assert b"".join(found) == refs.expected(tensor)
-    assert all(len(piece) <= max(block, dtype.itemsize) for piece in found), "no more at once than a block"
+    assert all(len(piece) <= max(block, dtype.itemsize) for piece in found), (
+        "no more at once than a block"
+    )
 
 
 def test_gathering_several_megabytes(nbytes: int) -> None:
     tensor = refs.values(torch.float32, 2 * nbytes)[::2]
 
-    found = list(gathered(refs.raw(tensor), BY_NAME["float32"], tuple(tensor.shape), tensor.stride()))
+    found = list(
+        gathered(
+            refs.raw(tensor), BY_NAME["float32"], tuple(tensor.shape), tensor.stride()
+        )
+    )
 
     assert len(found) > 1 and b"".join(found) == refs.expected(tensor)
 
@@ -76,7 +90,11 @@ CASTABLE = (
 
 @pytest.mark.parametrize(
     ("nbytes", "source"),
-    [*(("64 bytes", name) for name in CASTABLE), ("shipped", "float32"), ("shipped", "bfloat16")],
+    [
+        *(("64 bytes", name) for name in CASTABLE),
+        ("shipped", "float32"),
+        ("shipped", "bfloat16"),
+    ],
     indirect=["nbytes"],
 )
 @pytest.mark.parametrize("to", ["float64", "float32", "float16", "bfloat16"])
@@ -88,18 +106,22 @@ def test_casts_are_those_of_torch(to: str, source: str, nbytes: int) -> None:
         wanted = tensor.float()  # by way of float32, as torch does
 
     overflows: list[int] = []
-    assert b"".join(place.read_blocks(tally=into(overflows))) == refs.expected(wanted.to(getattr(torch, to)))
+    assert b"".join(place.read_blocks(tally=into(overflows))) == refs.expected(
+        wanted.to(getattr(torch, to))
+    )
     assert sum(overflows) == 0
 
 
 @pytest.mark.parametrize("block", [3, 8, 20, 64])
-def test_elements_that_lie_in_two_blocks_are_cast_whole(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elements_that_lie_in_two_blocks_are_cast_whole(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ckpt.elements.blocks.BLOCK", block)
     tensor = refs.values(torch.float32, 400)
 
-    assert b"".join(Computed(refs.ref_of(tensor), BY_NAME["float16"]).read_blocks()) == refs.expected(
-        tensor.half()
-    )
+    assert b"".join(
+        Computed(refs.ref_of(tensor), BY_NAME["float16"]).read_blocks()
+    ) == refs.expected(tensor.half())
 
 
 def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
@@ -112,7 +134,9 @@ def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
 
     for _ in range(2):  # each time anew
         overflows: list[int] = []
-        assert b"".join(place.read_blocks(tally=into(overflows))) == refs.expected(tensor.half())
+        assert b"".join(place.read_blocks(tally=into(overflows))) == refs.expected(
+            tensor.half()
+        )
         assert sum(overflows) == 3
 
 
@@ -128,7 +152,9 @@ def test_ints_wrap_around(source: str, to: str) -> None:
     assert found == refs.expected(tensor.to(getattr(torch, to))) and overflowed == 0
 
 
-@pytest.mark.parametrize("name", ["int16", "float32", "float64", "complex64", "complex128", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "name", ["int16", "float32", "float64", "complex64", "complex128", "uint8", "bool"]
+)
 def test_swapping_is_of_each_number(name: str) -> None:
     dtype = BY_NAME[name]
     data = bytes(range(256))
@@ -138,16 +164,23 @@ def test_swapping_is_of_each_number(name: str) -> None:
     assert swapped(swapped(data, dtype), dtype) == data
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int32, torch.complex64], ids=str
+)
 @pytest.mark.parametrize("conj", [False, True])
 @pytest.mark.parametrize("neg", [False, True])
-def test_pending_signs_are_carried_out(neg: bool, conj: bool, dtype: torch.dtype) -> None:
+def test_pending_signs_are_carried_out(
+    neg: bool, conj: bool, dtype: torch.dtype
+) -> None:
     tensor = refs.values(dtype, 640)
     wanted = tensor.conj().resolve_conj() if conj else tensor
     wanted = -wanted if neg else wanted
 
     found = resolve_conj_and_neg(
-        refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")], conj=conj, neg=neg
+        refs.expected(tensor),
+        BY_NAME[str(dtype).removeprefix("torch.")],
+        conj=conj,
+        neg=neg,
     )
 
     assert found == refs.expected(wanted)
@@ -163,13 +196,17 @@ def test_the_block_that_two_have_in_common(shape: tuple[int, int]) -> None:
     rows, columns = min(4, shape[0]), min(4, shape[1])
     wanted[:rows, :columns] = over[:rows, :columns]
 
-    found = overlay_elements(refs.expected(base), (4, 4), refs.expected(over), shape, BY_NAME["float32"])
+    found = overlay_elements(
+        refs.expected(base), (4, 4), refs.expected(over), shape, BY_NAME["float32"]
+    )
 
     assert found == refs.expected(wanted)
 
 
 @pytest.mark.parametrize("outer", ["computed", "cast again", "overlaid", "laid over"])
-def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: str) -> None:
+def test_overflows_are_counted_through_a_place_that_is_made_of_another(
+    outer: str,
+) -> None:
     wide = torch.tensor([[1e30, 1.0], [-1e30, 2.0]])
     half = BY_NAME["float16"]
     inner = Computed(refs.ref_of(wide), half)
@@ -179,7 +216,9 @@ def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: st
         "computed": Computed(halved, half),
         "cast again": Computed(halved, BY_NAME["bfloat16"]),
         "overlaid": Overlaid(halved, small),
-        "laid over": Overlaid(refs.ref_of(torch.zeros(2, 2, dtype=torch.float16)), refs.ref_of(wide)),
+        "laid over": Overlaid(
+            refs.ref_of(torch.zeros(2, 2, dtype=torch.float16)), refs.ref_of(wide)
+        ),
     }[outer]
     overflows: list[int] = []
 
@@ -187,7 +226,9 @@ def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: st
     assert sum(overflows) == 2
 
 
-@pytest.mark.parametrize("name", [*module._CODES, "float8_e4m3fn", "complex64", "complex32"])
+@pytest.mark.parametrize(
+    "name", [*module._CODES, "float8_e4m3fn", "complex64", "complex32"]
+)
 def test_a_few_elements_are_those_that_numpy_reads(name: str) -> None:
     dtype = BY_NAME[name]
     data = bytes(range(1, 1 + 3 * dtype.bits // 8)) if name != "bool" else b"\0\1\2"
@@ -199,7 +240,14 @@ def test_a_few_elements_are_those_that_numpy_reads(name: str) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 254, 255, 256])
 @pytest.mark.parametrize(
-    "name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+    "name",
+    [
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ],
 )
 def test_any_number_of_codes_becomes_float32(name: str, count: int) -> None:
     codes = torch.arange(256, dtype=torch.uint8).flip(0)[:count]
@@ -208,5 +256,7 @@ def test_any_number_of_codes_becomes_float32(name: str, count: int) -> None:
     for block in (refs.expected(codes), memoryview(refs.expected(codes))):
         found = module.as_numbers(block, BY_NAME[name])
         np.testing.assert_array_equal(found, expected)
-        signs = [np.signbit(values[~np.isnan(expected)]) for values in (found, expected)]
+        signs = [
+            np.signbit(values[~np.isnan(expected)]) for values in (found, expected)
+        ]
         np.testing.assert_array_equal(*signs)

@@ -1,4 +1,6 @@
-"""Comparing tensors: layouts, views that repeat, recorded CRCs, and how much is read."""
+"""Comparing tensors: layouts, views that repeat, recorded CRCs, and how much is
+read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ pytestmark = oracle.QUIET
 
 
 def of(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
-    paths = [rewriting.saved(thing, folder / name) for thing, name in ((before, "a.pt"), (after, "b.pt"))]
+    paths = [
+        rewriting.saved(thing, folder / name)
+        for thing, name in ((before, "a.pt"), (after, "b.pt"))
+    ]
     with formats.open(str(paths[0])) as one, formats.open(str(paths[1])) as two:
         return diff(Survey(one), Survey(two), Options(**options))
 
@@ -40,7 +45,7 @@ def change(before: torch.Tensor, after: torch.Tensor, folder: Path) -> Change:
     return row.change
 
 
-# --- layouts ----------------------------------------------------------------------------------------------------------
+# --- layouts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,9 @@ def change(before: torch.Tensor, after: torch.Tensor, folder: Path) -> Change:
     ids=["channels_last", "permuted", "transposed", "strided", "copied"],
 )
 @pytest.mark.parametrize("both", [True, False])
-def test_the_place_of_the_largest_change_is_an_index(lay: Any, both: bool, tmp_path: Path) -> None:
+def test_the_place_of_the_largest_change_is_an_index(
+    lay: Any, both: bool, tmp_path: Path
+) -> None:
     base = torch.randn(4, 6, 5, 3)
     before, after = lay(base), lay(base.clone())
     shape = before.shape
@@ -79,7 +86,9 @@ def test_a_permuted_tensor_is_read_from_first_to_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-def test_views_that_repeat_cost_what_they_hold(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_views_that_repeat_cost_what_they_hold(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     one = torch.arange(3).to(dtype).reshape(1, 3, 1).expand(10**6, 3, 10**6)
     two = (torch.arange(3) * 2).to(dtype).reshape(1, 3, 1).expand(10**6, 3, 10**6)
 
@@ -87,7 +96,9 @@ def test_views_that_repeat_cost_what_they_hold(dtype: torch.dtype, tmp_path: Pat
 
     assert found.differing == 2 * 10**12 and found.numel == 3 * 10**12
     assert found.at == (0, 2, 0) and found.max_abs == 2
-    assert found.rms == pytest.approx(math.sqrt(5 / 3)) and found.rel_l2 == pytest.approx(1)
+    assert found.rms == pytest.approx(
+        math.sqrt(5 / 3)
+    ) and found.rel_l2 == pytest.approx(1)
     assert of({"a.weight": one}, {"a.weight": one}, tmp_path).same
 
 
@@ -106,14 +117,20 @@ def test_what_unfolds_to_too_much_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_equal_tensors_when_they_are_wanted(tmp_path: Path) -> None:
-    report = of({"a.weight": torch.ones(4)}, {"a.weight": torch.ones(4)}, tmp_path, norms=True)
+    report = of(
+        {"a.weight": torch.ones(4)}, {"a.weight": torch.ones(4)}, tmp_path, norms=True
+    )
 
     (row,) = report.rows
     assert report.same and row.status == "same" and row.change is not None
-    assert (row.change.differing, row.change.reference, row.change.rel_l2) == (0, 4.0, 0.0)
+    assert (row.change.differing, row.change.reference, row.change.rel_l2) == (
+        0,
+        4.0,
+        0.0,
+    )
 
 
-# --- what containers recorded -----------------------------------------------------------------------------------------
+# --- what containers recorded ---------------------------------------------------------
 
 
 def opened(path: Path) -> Checkpoint:
@@ -121,11 +138,17 @@ def opened(path: Path) -> Checkpoint:
 
 
 def with_crc(source: Path, to: Path, record: str, *, value: int | None = None) -> Path:
-    """A copy in which a record has another CRC: in its local header and in the directory. None: that of its bytes."""
+    """A copy in which a record has another CRC: in its local header and in the
+    directory. None: that of its bytes.
+    """
     data = bytearray(source.read_bytes())
     with opened(source) as checkpoint:
         held = checkpoint.origin.archive.find(record)
-    found = zlib.crc32(bytes(data[held.offset : held.offset + held.size])) if value is None else value
+    found = (
+        zlib.crc32(bytes(data[held.offset : held.offset + held.size]))
+        if value is None
+        else value
+    )
     old = struct.pack("<I", held.crc)
     assert data.count(old) >= 2
     to.write_bytes(bytes(data).replace(old, struct.pack("<I", found)))
@@ -133,17 +156,25 @@ def with_crc(source: Path, to: Path, record: str, *, value: int | None = None) -
 
 
 def test_equal_bytes_with_other_crcs_are_damage(tmp_path: Path) -> None:
-    one = rewriting.saved({"a.weight": torch.randn(50), "b.weight": torch.ones(3)}, tmp_path / "a.pt")
+    one = rewriting.saved(
+        {"a.weight": torch.randn(50), "b.weight": torch.ones(3)}, tmp_path / "a.pt"
+    )
     two = with_crc(one, tmp_path / "b.pt", "data/0", value=12345)
 
     done = ckpt("diff", one, two)
 
-    assert done.code == 2 and "a.weight" in done.complaints[0] and "damaged" in done.complaints[0]
+    assert (
+        done.code == 2
+        and "a.weight" in done.complaints[0]
+        and "damaged" in done.complaints[0]
+    )
     assert "same" in done.out.decode()  # the report is there all the same
 
 
 def test_other_bytes_with_equal_crcs_are_damage(tmp_path: Path) -> None:
-    one = rewriting.saved({"a.weight": torch.randn(50), "b.weight": torch.ones(3)}, tmp_path / "a.pt")
+    one = rewriting.saved(
+        {"a.weight": torch.randn(50), "b.weight": torch.ones(3)}, tmp_path / "a.pt"
+    )
     with opened(one) as checkpoint:
         offset = checkpoint.storages[0].place.offset  # type: ignore[union-attr]
     data = bytearray(one.read_bytes())
@@ -174,12 +205,19 @@ def test_quick_reads_no_tensor(tmp_path: Path) -> None:
     with opened(one) as before, opened(two) as after:
         read = [side.source.bytes_read for side in (before, after) if side.source]
         report = diff(Survey(before), Survey(after), Options(quick=True))
-        assert [side.source.bytes_read for side in (before, after) if side.source] == read
+        assert [
+            side.source.bytes_read for side in (before, after) if side.source
+        ] == read
 
-    assert {row.name: row.status for row in report.rows} == {"a.weight": "same", "b.weight": "changed"}
+    assert {row.name: row.status for row in report.rows} == {
+        "a.weight": "same",
+        "b.weight": "changed",
+    }
     assert ckpt("diff", "--quick", one, two).code == 1
     done = ckpt("diff", "--quick", one, again)
-    assert done.code == 0 and done.lines[-1].startswith("same sizes and checksums; values were not read")
+    assert done.code == 0 and done.lines[-1].startswith(
+        "same sizes and checksums; values were not read"
+    )
 
 
 @pytest.mark.parametrize("how", ["no crc", "safetensors", "legacy", "slice", "order"])
@@ -200,13 +238,19 @@ def test_quick_never_says_same_without_a_crc(how: str, tmp_path: Path) -> None:
         rewriting.saved({**state, "a.weight": whole[:50]}, two)
     else:
         rewriting.saved({**state, "a.weight": state["a.weight"].flip(0)}, two)
-        rewriting.saved({**state, "a.weight": state["a.weight"].reshape(5, 10).t().flatten()}, one)
+        rewriting.saved(
+            {**state, "a.weight": state["a.weight"].reshape(5, 10).t().flatten()}, one
+        )
         assert ckpt("diff", "--quick", one, two).code == 1
         return
 
     done = ckpt("diff", "--quick", one, two)
 
-    assert done.code == 2 and "undecided" in done.out.decode() and "without --quick" in done.complaints[0]
+    assert (
+        done.code == 2
+        and "undecided" in done.out.decode()
+        and "without --quick" in done.complaints[0]
+    )
     assert ckpt("diff", one, two).code == 0
 
 
@@ -218,7 +262,11 @@ def test_views_of_one_storage_by_its_crc(tmp_path: Path) -> None:
     unknown = of({"a.weight": base[:5]}, {"a.weight": other[:5]}, tmp_path, quick=True)
 
     assert [row.status for row in same.rows] == ["same"]
-    assert [row.status for row in unknown.rows] == ["unchecked"] and not unknown.same and not unknown.differs
+    assert (
+        [row.status for row in unknown.rows] == ["unchecked"]
+        and not unknown.same
+        and not unknown.differs
+    )
 
 
 def test_composites_are_compared_part_by_part(tmp_path: Path) -> None:
@@ -226,20 +274,29 @@ def test_composites_are_compared_part_by_part(tmp_path: Path) -> None:
     two = (torch.eye(3) * 2).to_sparse()
 
     assert of({"a.weight": one}, {"a.weight": one.clone()}, tmp_path, quick=True).same
-    assert of({"a.weight": one}, {"a.weight": two}, tmp_path, quick=True).count("changed") == 1
+    assert (
+        of({"a.weight": one}, {"a.weight": two}, tmp_path, quick=True).count("changed")
+        == 1
+    )
     assert not of({"a.weight": one}, {"a.weight": two}, tmp_path).damaged
 
 
-# --- files of several blocks -----------------------------------------------------------------------------------------
+# --- files of several blocks ----------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pt", "safetensors"])
 @pytest.mark.parametrize(
-    "at", [None, 0, 1 << 18, (1 << 18) - 1, 3 << 18, 3 * 2**20 - 1], ids=lambda at: f"element {at}"
+    "at",
+    [None, 0, 1 << 18, (1 << 18) - 1, 3 << 18, 3 * 2**20 - 1],
+    ids=lambda at: f"element {at}",
 )
-def test_files_of_twelve_megabytes_that_differ(at: int | None, kind: str, tmp_path: Path) -> None:
-    """All over, or in the last bit of one element: of the first block, one in the middle, the last."""
+def test_files_of_twelve_megabytes_that_differ(
+    at: int | None, kind: str, tmp_path: Path
+) -> None:
+    """All over, or in the last bit of one element: of the first block, one in the
+    middle, the last.
+    """
     before = torch.arange(3 * 2**20, dtype=torch.int32)
     after = before + 2**24 if at is None else before.clone()
     if at is not None:
@@ -252,7 +309,11 @@ def test_files_of_twelve_megabytes_that_differ(at: int | None, kind: str, tmp_pa
         else:
             safetensors.torch.save_file({"a.weight": tensor}, path)
         paths.append(str(path))
-    with formats.open(paths[0]) as one, formats.open(paths[1]) as two, formats.open(paths[2]) as same:
+    with (
+        formats.open(paths[0]) as one,
+        formats.open(paths[1]) as two,
+        formats.open(paths[2]) as same,
+    ):
         report = diff(Survey(one), Survey(two))
         assert diff(Survey(one), Survey(same)).same
 
@@ -262,9 +323,13 @@ def test_files_of_twelve_megabytes_that_differ(at: int | None, kind: str, tmp_pa
     assert at is None or row.change.at == (at,)
 
 
-@pytest.mark.parametrize("view", ["whole", "columns", "every other", "rows", "repeated"])
+@pytest.mark.parametrize(
+    "view", ["whole", "columns", "every other", "rows", "repeated"]
+)
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
-def test_one_element_that_differs_wherever_it_lies(how: str, view: str, small_blocks: None) -> None:
+def test_one_element_that_differs_wherever_it_lies(
+    how: str, view: str, small_blocks: None
+) -> None:
     views: dict[str, Any] = {
         "whole": lambda t: t,
         "columns": lambda t: t.reshape(6, -1).t(),
@@ -287,14 +352,19 @@ def test_one_element_that_differs_wherever_it_lies(how: str, view: str, small_bl
         assert (found is None) == (not differing), at
         if found is not None:
             assert found.differing == differing and found.at is not None
-            assert before[found.at] != after[found.at] and found.max_abs == pytest.approx(1, abs=1e-5)
+            assert before[found.at] != after[
+                found.at
+            ] and found.max_abs == pytest.approx(1, abs=1e-5)
 
 
 def test_other_pending_signs_are_other_values(small_blocks: None) -> None:
     base = refs.values(torch.complex64, 640)
 
     assert compare(refs.ref_of(base), refs.ref_of(base.conj())) is not None
-    assert compare(refs.ref_of(base.conj()), refs.ref_of(base.conj().resolve_conj())) is None
+    assert (
+        compare(refs.ref_of(base.conj()), refs.ref_of(base.conj().resolve_conj()))
+        is None
+    )
     assert compare(refs.ref_of(torch._neg_view(base)), refs.ref_of(-base)) is None
     assert compare(refs.ref_of(torch._neg_view(base)), refs.ref_of(base)) is not None
 
@@ -309,7 +379,9 @@ def test_a_file_that_is_cut_while_it_is_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["squares", "reference"])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_a_sum_that_is_not_finite_gives_no_relative_number(field: str, value: float) -> None:
+def test_a_sum_that_is_not_finite_gives_no_relative_number(
+    field: str, value: float
+) -> None:
     found = Change(2, 0, 2, 1.0, squares=4.0, reference=16.0)
     assert found.rel_l2 == 0.5
     assert found._replace(**{field: value}).rel_l2 is None

@@ -12,12 +12,16 @@ from ckpt.elements.audit import crc_of_bytes
 from ckpt.elements.crc import combine_crcs
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 255, 256, 4095, 4096, 65_537, 1_000_003])
+@pytest.mark.parametrize(
+    "size", [0, 1, 2, 7, 8, 255, 256, 4095, 4096, 65_537, 1_000_003]
+)
 def test_two_parts_have_the_crc_of_the_whole(size: int) -> None:
     data = random.Random(size).randbytes(5000 + size)
     for cut in (0, 1, 4999, 5000):
         one, two = data[:cut], data[cut:]
-        assert combine_crcs(zlib.crc32(one), zlib.crc32(two), len(two)) == zlib.crc32(data)
+        assert combine_crcs(zlib.crc32(one), zlib.crc32(two), len(two)) == zlib.crc32(
+            data
+        )
 
 
 def test_many_parts_have_the_crc_of_the_whole() -> None:
@@ -40,14 +44,24 @@ def test_lengths_beyond_any_file_here_are_right(power: int) -> None:
 
     whole = combine_crcs(start, zeros[power], 1 << power)
 
-    assert whole == combine_crcs(combine_crcs(start, zeros[half], 1 << half), zeros[half], 1 << half) != start
+    assert (
+        whole
+        == combine_crcs(
+            combine_crcs(start, zeros[half], 1 << half), zeros[half], 1 << half
+        )
+        != start
+    )
     if power == 11:
         assert whole == zlib.crc32(b"x" + bytes(1 << 11))
 
 
-@pytest.mark.parametrize("count", [0, 1, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 3 << 18, 700_001])
+@pytest.mark.parametrize(
+    "count", [0, 1, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 3 << 18, 700_001]
+)
 @pytest.mark.parametrize("is_deflated", [False, True])
-def test_the_bytes_of_a_place_are_summed_from_any_byte(count: int, is_deflated: bool) -> None:
+def test_the_bytes_of_a_place_are_summed_from_any_byte(
+    count: int, is_deflated: bool
+) -> None:
     data = random.Random(3).randbytes(count + 9)
     place = refs.range_of(data, is_deflated=is_deflated)
     assert crc_of_bytes(place, 9, count) == zlib.crc32(data[9:])

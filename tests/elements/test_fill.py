@@ -1,4 +1,6 @@
-"""Filling memory: any region of a tensor in any place, with as few bytes and calls as it needs."""
+"""Filling memory: any region of a tensor in any place, with as few bytes and calls as
+it needs.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,20 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def over(place: Place, like: torch.Tensor) -> TensorRef:
     """A contiguous tensor over a place."""
     dtype, shape = BY_NAME[str(like.dtype).removeprefix("torch.")], tuple(like.shape)
-    return tensor_ref(Storage("0", None, dtype, like.nbytes, place), dtype, shape, contiguous(shape), 0)
+    return tensor_ref(
+        Storage("0", None, dtype, like.nbytes, place),
+        dtype,
+        shape,
+        contiguous(shape),
+        0,
+    )
 
 
 def boxed(whole: torch.Tensor, chance: random.Random, **options: Any) -> TensorRef:
     """The tensor cut into boxes, in any order, with parts of other strides."""
-    edges = [sorted({0, size, *chance.choices(range(size + 1), k=2)}) for size in whole.shape]
+    edges = [
+        sorted({0, size, *chance.choices(range(size + 1), k=2)}) for size in whole.shape
+    ]
     boxes: list[Box] = []
 
     def cut(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> None:
@@ -57,7 +67,11 @@ def boxed(whole: torch.Tensor, chance: random.Random, **options: Any) -> TensorR
             for low, high in pairwise(row):
                 cut((*offsets, low), (*sizes, high - low))
             return
-        part = whole[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))].clone()
+        part = whole[
+            tuple(
+                slice(low, low + size) for low, size in zip(offsets, sizes, strict=True)
+            )
+        ].clone()
         turned = (
             part.transpose(0, -1).contiguous().transpose(0, -1)
             if chance.random() < 0.5
@@ -75,7 +89,10 @@ def places(whole: torch.Tensor, chance: random.Random) -> dict[str, TensorRef]:
     """A contiguous tensor in every place that there is."""
     data = refs.raw(whole)
     cut = len(data) // 16 * 8
-    halves = [(0, refs.range_of(data[:cut])), (cut, refs.range_of(data[cut:], is_deflated=True))]
+    halves = [
+        (0, refs.range_of(data[:cut])),
+        (cut, refs.range_of(data[cut:], is_deflated=True)),
+    ]
     plain = refs.ref_of(whole)
     corner = whole[:3, :2]
     return {
@@ -86,7 +103,11 @@ def places(whole: torch.Tensor, chance: random.Random) -> dict[str, TensorRef]:
         "big boxes": boxed(whole, chance, big=True),
         "deflated boxes": boxed(whole, chance, is_deflated=True),
         "patched": over(
-            Patched(None, len(data), [(0, refs.range_of(data[:cut])), (cut, refs.range_of(data[cut:]))]),
+            Patched(
+                None,
+                len(data),
+                [(0, refs.range_of(data[:cut])), (cut, refs.range_of(data[cut:]))],
+            ),
             whole,
         ),
         "patched deflated": over(Patched(None, len(data), halves), whole),
@@ -98,7 +119,9 @@ def places(whole: torch.Tensor, chance: random.Random) -> dict[str, TensorRef]:
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex128, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.int64, torch.complex128, torch.bfloat16], ids=str
+)
 def test_any_region_of_any_place(dtype: torch.dtype) -> None:
     chance = random.Random(3)
     whole = refs.values(dtype, 9 * 7 * 5 * dtype.itemsize).reshape(9, 7, 5)
@@ -106,11 +129,17 @@ def test_any_region_of_any_place(dtype: torch.dtype) -> None:
     for name, ref in places(whole, chance).items():
         for _ in range(12):
             region = tuple(
-                range(*sorted(chance.choices(range(size + 1), k=2)), chance.choice((1, 1, 2, 3)))
+                range(
+                    *sorted(chance.choices(range(size + 1), k=2)),
+                    chance.choice((1, 1, 2, 3)),
+                )
                 for size in whole.shape
             )
             flipped = [dim for dim in range(3) if chance.random() < 0.3]
-            index = tuple(list(taken)[:: -1 if dim in flipped else 1] for dim, taken in enumerate(region))
+            index = tuple(
+                list(taken)[:: -1 if dim in flipped else 1]
+                for dim, taken in enumerate(region)
+            )
             values = fill.array(ref, region, flipped)
             np.testing.assert_array_equal(
                 values, wanted[np.ix_(*index)], err_msg=f"{name} {region} {flipped}"
@@ -137,7 +166,10 @@ def test_regions_of_views() -> None:
         for options in ({}, {"big": True}, {"is_deflated": True}):
             ref = refs.ref_of(view, **options)  # type: ignore[arg-type]
             for _ in range(5):
-                region = tuple(range(*sorted(chance.choices(range(size + 1), k=2))) for size in view.shape)
+                region = tuple(
+                    range(*sorted(chance.choices(range(size + 1), k=2)))
+                    for size in view.shape
+                )
                 np.testing.assert_array_equal(
                     fill.array(ref, region), view.numpy()[np.ix_(*map(list, region))]
                 )
@@ -200,7 +232,9 @@ def test_sources_around_others_read_into_memory(kind: str) -> None:
         "beginning": lambda: Beginning(Memory(data + b"tail"), 200),
         "extended": lambda: Extended(Memory(data[:100]), data[100:]),
     }[kind]()
-    np.testing.assert_array_equal(fill.array(over(Range(source, 0, 200), tensor)), tensor.numpy())
+    np.testing.assert_array_equal(
+        fill.array(over(Range(source, 0, 200), tensor)), tensor.numpy()
+    )
 
 
 class Item:
@@ -218,11 +252,17 @@ def test_the_file_of_a_part_is_told() -> None:
     whole = torch.arange(10.0)
     files = [Memory(b""), Memory(b"")]
     boxes = [
-        Box((5 * at,), (5,), Item(file, refs.ref_of(whole[5 * at : 5 * at + 5].clone())))
+        Box(
+            (5 * at,), (5,), Item(file, refs.ref_of(whole[5 * at : 5 * at + 5].clone()))
+        )
         for at, file in enumerate(files)
     ]
     ref = over(Boxes(BY_NAME["float32"], (10,), lambda: boxes, files), whole)
-    for region, used in ((range(10), files), (range(2, 4), files[:1]), (range(6, 10, 3), files[1:])):
+    for region, used in (
+        (range(10), files),
+        (range(2, 4), files[:1]),
+        (range(6, 10, 3), files[1:]),
+    ):
         sources: list[Source] = []
         assert fill.array(ref, (region,), sources=sources).tolist() == list(region)
         assert [source for source in sources if source in files] == used

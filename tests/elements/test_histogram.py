@@ -1,4 +1,6 @@
-"""Histograms: the counts are numpy's between the same edges, whatever the blocks, the parts and their order."""
+"""Histograms: the counts are numpy's between the same edges, whatever the blocks, the
+parts and their order.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from ckpt.elements.histogram import BINS, Histogram, join_histograms
 from ckpt.elements.measure import measure_tasks, merge_measurements
 from ckpt.model.dtypes import BY_NAME
 
-FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
+FLOATS = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e5m2,
+    torch.float8_e4m3fn,
+)
 DTYPES = (
     *FLOATS,
     torch.int64,
@@ -48,7 +57,9 @@ def measured(tensor: torch.Tensor) -> Histogram:
 
 def moved(before: torch.Tensor, after: torch.Tensor) -> Histogram:
     """The histogram of a difference, as `ckpt diff` makes it."""
-    found = compare_all([plan_comparison(refs.ref_of(before), refs.ref_of(after), histogram=True)])[0]
+    found = compare_all(
+        [plan_comparison(refs.ref_of(before), refs.ref_of(after), histogram=True)]
+    )[0]
     assert found is not None and found.histogram is not None
     return found.histogram
 
@@ -61,7 +72,9 @@ def array(tensor: torch.Tensor) -> np.ndarray:
 
 def check(found: Histogram, values: np.ndarray) -> None:
     """Whether a histogram is that of some numbers, by numpy and by its own words."""
-    values = values[np.isfinite(values)].astype("f8") if values.dtype.kind == "f" else values
+    values = (
+        values[np.isfinite(values)].astype("f8") if values.dtype.kind == "f" else values
+    )
     low, high = found.edges
     assert (found.low, found.high) == (values.min(), values.max())
     assert sum(found.counts) == len(values) and len(found.counts) <= BINS
@@ -77,11 +90,15 @@ def check(found: Histogram, values: np.ndarray) -> None:
     is_whole = values.dtype.kind != "f"
     half = width / 2
     if not (is_whole and found.power == 0):
-        assert Fraction(values.max().item()) // half - Fraction(values.min().item()) // half >= BINS
+        assert (
+            Fraction(values.max().item()) // half
+            - Fraction(values.min().item()) // half
+            >= BINS
+        )
     assert type(low) is (int if is_whole else float)
 
 
-# --- of one tensor ----------------------------------------------------------------------------------------------------
+# --- of one tensor --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -100,13 +117,21 @@ def test_counts_are_those_of_numpy(dtype: torch.dtype, shift: int, nbytes: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    ("scale", "shift"), [(1e-3, 1.0), (1e-6, 1.0), (1e4, 0.0), (3e-39, 0.0), (1e-7, 1e-7)], ids=str
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
 )
-def test_numbers_of_any_size(dtype: torch.dtype, scale: float, shift: float, nbytes: int) -> None:
+@pytest.mark.parametrize(
+    ("scale", "shift"),
+    [(1e-3, 1.0), (1e-6, 1.0), (1e4, 0.0), (3e-39, 0.0), (1e-7, 1e-7)],
+    ids=str,
+)
+def test_numbers_of_any_size(
+    dtype: torch.dtype, scale: float, shift: float, nbytes: int
+) -> None:
     torch.manual_seed(0)
-    tensor = (torch.randn(nbytes // dtype.itemsize, dtype=torch.float64) * scale + shift).to(dtype)
+    tensor = (
+        torch.randn(nbytes // dtype.itemsize, dtype=torch.float64) * scale + shift
+    ).to(dtype)
     found = measured(tensor)
     values = array(tensor)
 
@@ -127,14 +152,18 @@ def test_only_finite_numbers_are_counted(dtype: torch.dtype, nbytes: int) -> Non
     check(measured(tensor), array(tensor))
 
 
-@pytest.mark.parametrize("tensor", [torch.full((5,), torch.nan), torch.tensor([torch.inf])], ids=str)
+@pytest.mark.parametrize(
+    "tensor", [torch.full((5,), torch.nan), torch.tensor([torch.inf])], ids=str
+)
 def test_without_a_finite_number_there_is_none(tensor: torch.Tensor) -> None:
     assert measured(tensor).to_json() is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scale", [0, 3])
-def test_all_of_it_follows_from_its_range_and_its_counts(dtype: torch.dtype, scale: int, nbytes: int) -> None:
+def test_all_of_it_follows_from_its_range_and_its_counts(
+    dtype: torch.dtype, scale: int, nbytes: int
+) -> None:
     found = measured((torch.rand(nbytes // dtype.itemsize) * scale).to(dtype))
     assert vars(Histogram.of(found.low, found.high, [*found.counts])) == vars(found)
     assert vars(Histogram.of(0.0, 0.0, [])) == vars(Histogram())
@@ -171,7 +200,13 @@ def test_a_repeated_row_counts_each_time() -> None:
 
     change = compare(refs.ref_of(row.expand(5, 3)), refs.ref_of((row * 2).expand(5, 3)))
     found = compare_all(
-        [plan_comparison(refs.ref_of(row.expand(5, 3)), refs.ref_of((row * 2).expand(5, 3)), histogram=True)]
+        [
+            plan_comparison(
+                refs.ref_of(row.expand(5, 3)),
+                refs.ref_of((row * 2).expand(5, 3)),
+                histogram=True,
+            )
+        ]
     )
 
     assert change is not None and change.histogram is None, "it was not asked for"
@@ -179,7 +214,7 @@ def test_a_repeated_row_counts_each_time() -> None:
     assert sum(found[0].histogram.counts) == 15 and found[0].histogram.counts[-1] == 10
 
 
-# --- of a difference --------------------------------------------------------------------------------------------------
+# --- of a difference ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -188,15 +223,23 @@ def test_differences_are_those_of_numpy(dtype: torch.dtype, nbytes: int) -> None
     after[::3] = before[::3]
     if dtype.is_complex:
         one, two = (
-            as_numbers(refs.expected(side), BY_NAME[str(dtype).removeprefix("torch.")]).copy()
+            as_numbers(
+                refs.expected(side), BY_NAME[str(dtype).removeprefix("torch.")]
+            ).copy()
             for side in (before, after)
         )
         delta = np.abs(two - one)
     else:
         one, two = array(before), array(after)
-        delta = two - one if dtype.is_floating_point else two.astype("i8") - one.astype("i8")
+        delta = (
+            two - one
+            if dtype.is_floating_point
+            else two.astype("i8") - one.astype("i8")
+        )
     if dtype == torch.int64:  # which float64 does not hold
-        delta = np.array([float(int(b) - int(a)) for a, b in zip(one, two, strict=True)])
+        delta = np.array(
+            [float(int(b) - int(a)) for a, b in zip(one, two, strict=True)]
+        )
     with np.errstate(all="ignore"):
         check(moved(before, after), delta)
 
@@ -205,7 +248,10 @@ def test_differences_between_dtypes() -> None:
     before, after = torch.randn(500), torch.randn(500)
 
     check(moved(before, after.double()), after.double().numpy() - before.numpy())
-    check(moved(before.bfloat16(), after), after.numpy() - before.bfloat16().float().numpy())
+    check(
+        moved(before.bfloat16(), after),
+        after.numpy() - before.bfloat16().float().numpy(),
+    )
     check(moved(before.int(), after), after.numpy() - before.int().numpy())
 
 
@@ -218,7 +264,9 @@ def test_differences_that_are_not_finite_are_not_counted() -> None:
     assert (found.low, found.high, sum(found.counts)) == (1.0, 5.0, 2)
 
 
-def test_equal_parts_of_a_tensor_that_changed_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_parts_of_a_tensor_that_changed_count_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", 16)
     monkeypatch.setattr("ckpt.bytes.executor.SPAN", 64)
     before = torch.arange(100.0)
@@ -228,7 +276,7 @@ def test_equal_parts_of_a_tensor_that_changed_count_too(monkeypatch: pytest.Monk
     assert sum(moved(before, after).counts) == 100
 
 
-# --- laws -------------------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 NARROW = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -244,7 +292,12 @@ def of(values: Sequence[float], kind: str = "f8") -> Histogram:
 
 
 def state(found: Histogram) -> tuple[object, ...]:
-    return found.power, found.first if found.power is not None else 0, found.counts, found.edges
+    return (
+        found.power,
+        found.first if found.power is not None else 0,
+        found.counts,
+        found.edges,
+    )
 
 
 def exact(values: Sequence[float]) -> dict[int, int]:
@@ -255,7 +308,11 @@ def exact(values: Sequence[float]) -> dict[int, int]:
     return dict(sorted(Counter(Fraction(value) // width for value in values).items()))
 
 
-@given(st.lists(st.one_of(FINITE, st.sampled_from([0.0, -0.0, -5e-324, 1.7e308])), min_size=2))
+@given(
+    st.lists(
+        st.one_of(FINITE, st.sampled_from([0.0, -0.0, -5e-324, 1.7e308])), min_size=2
+    )
+)
 @example([-5e-324, 1e300])
 @example([1.7e308, -1.7e308])
 @example([0.0, 5e-324])
@@ -266,7 +323,9 @@ def test_bins_are_exact(values: list[float]) -> None:
         assert len(set(values)) == 1
         return
 
-    assert {found.first + i: count for i, count in enumerate(found.counts) if count} == exact(values)
+    assert {
+        found.first + i: count for i, count in enumerate(found.counts) if count
+    } == exact(values)
     assert found.counts[0] and found.counts[-1] and len(found.counts) <= BINS
 
 
@@ -277,7 +336,10 @@ def test_float32_gives_what_float64_gives(values: list[float], scale: int) -> No
     assert state(of(small.tolist(), "f4")) == state(of(small.tolist(), "f8"))
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.sampled_from([0, 20, 50, 60]))
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
+    st.sampled_from([0, 20, 50, 60]),
+)
 def test_integers_are_exact(values: list[int], less: int) -> None:
     small = [value >> less for value in values]
     found = of(small, "i8")
@@ -287,7 +349,11 @@ def test_integers_are_exact(values: list[int], less: int) -> None:
     } == dict(sorted(Counter(value >> found.power for value in small).items()))
 
 
-@given(st.lists(st.lists(st.one_of(FINITE, st.sampled_from([0.0, 1.0])), max_size=5), min_size=1))
+@given(
+    st.lists(
+        st.lists(st.one_of(FINITE, st.sampled_from([0.0, 1.0])), max_size=5), min_size=1
+    )
+)
 def test_any_parts_in_any_order_give_the_same(parts: list[list[float]]) -> None:
     whole = of([value for part in parts for value in part])
     left = Histogram()
@@ -316,7 +382,9 @@ def test_nothing_joins_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
-def test_the_same_for_any_executor(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_for_any_executor(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensor = refs.values(dtype, 1 << 16)
     whole = state(measured(tensor))
     monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", 1 << 8)

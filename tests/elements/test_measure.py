@@ -1,4 +1,6 @@
-"""Numbers of tensors, gathered block by block: wherever a block ends, they are those of torch in float64."""
+"""Numbers of tensors, gathered block by block: wherever a block ends, they are those of
+torch in float64.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ DTYPES = (
 
 SIZED = [
     *(("64 bytes", dtype) for dtype in DTYPES),
-    *(("shipped", dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.complex64)),
+    *(
+        ("shipped", dtype)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.complex64)
+    ),
 ]
 """What `nbytes` is made of, and a dtype: all of them where that is quick."""
 
@@ -54,9 +59,15 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return 1e-6 if dtype.itemsize < 4 or dtype is torch.float32 else 1e-9
 
 
-def change(before: torch.Tensor, after: torch.Tensor, tolerance: tuple[float, float] | None = None) -> Change:
+def change(
+    before: torch.Tensor,
+    after: torch.Tensor,
+    tolerance: tuple[float, float] | None = None,
+) -> Change:
     found = compare(
-        refs.ref_of(before), refs.ref_of(after), None if tolerance is None else lambda dtype: tolerance
+        refs.ref_of(before),
+        refs.ref_of(after),
+        None if tolerance is None else lambda dtype: tolerance,
     )
     assert found is not None
     return found
@@ -66,7 +77,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 
-# --- what two differ in -----------------------------------------------------------------------------------------------
+# --- what two differ in ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
@@ -79,16 +90,24 @@ def test_differences_are_those_of_torch(dtype: torch.dtype, nbytes: int) -> None
     delta = (wide(after) - wide(before)).abs()
     assert found.numel == len(before) and found.differing == int((delta > 0).sum())
     assert found.max_abs == pytest.approx(delta.max().item(), rel=1e-14)
-    assert found.at is not None and delta[found.at].item() == pytest.approx(delta.max().item(), rel=1e-14)
+    assert found.at is not None and delta[found.at].item() == pytest.approx(
+        delta.max().item(), rel=1e-14
+    )
     close = tolerance_of(dtype)
     assert found.squares == pytest.approx(delta.square().sum().item(), rel=close)
-    assert found.reference == pytest.approx(wide(before).abs().square().sum().item(), rel=close)
+    assert found.reference == pytest.approx(
+        wide(before).abs().square().sum().item(), rel=close
+    )
     assert found.other_bytes == 0 and found.nan == found.inf == (0, 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.float64, torch.complex64], ids=str
+)
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_one_block_that_is_not_close_is_enough(place: str, dtype: torch.dtype, nbytes: int) -> None:
+def test_one_block_that_is_not_close_is_enough(
+    place: str, dtype: torch.dtype, nbytes: int
+) -> None:
     before = refs.values(dtype, nbytes)
     after = before * 1.001
     at = {"first": 0, "middle": len(before) // 2, "last": len(before) - 1}[place]
@@ -114,7 +133,10 @@ def test_a_nan_in_one_block_is_not_close_to_a_number(place: str, nbytes: int) ->
 
 
 def test_what_is_no_number_is_counted_and_left_out_of_sums(nbytes: int) -> None:
-    before, after = refs.values(torch.float32, nbytes), refs.values(torch.float32, nbytes, 1)
+    before, after = (
+        refs.values(torch.float32, nbytes),
+        refs.values(torch.float32, nbytes, 1),
+    )
     for at, (one, two) in {
         0: (math.nan, 1.0),
         1: (math.inf, math.inf),
@@ -138,7 +160,8 @@ def test_what_is_no_number_is_counted_and_left_out_of_sums(nbytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32", "float8_e5m2", "int32", "int64", "complex64"]
+    "dtype",
+    ["float16", "bfloat16", "float32", "float8_e5m2", "int32", "int64", "complex64"],
 )
 @pytest.mark.parametrize("elements", [1, 7, 16, 999, 1000, 1001])
 def test_numbers_do_not_depend_on_where_a_block_ends(
@@ -153,8 +176,14 @@ def test_numbers_do_not_depend_on_where_a_block_ends(
         monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", elements)
         monkeypatch.setattr("ckpt.bytes.executor.SPAN", span)
         found = change(before, after)
-        assert (found.differing, found.at, found.max_abs) == (whole.differing, whole.at, whole.max_abs)
-        assert found.rms == pytest.approx(whole.rms) and found.rel_l2 == pytest.approx(whole.rel_l2)
+        assert (found.differing, found.at, found.max_abs) == (
+            whole.differing,
+            whole.at,
+            whole.max_abs,
+        )
+        assert found.rms == pytest.approx(whole.rms) and found.rel_l2 == pytest.approx(
+            whole.rel_l2
+        )
 
 
 def test_integers_that_differ_are_never_nothing_apart() -> None:
@@ -164,12 +193,17 @@ def test_integers_that_differ_are_never_nothing_apart() -> None:
 
     found = change(before, after)
 
-    assert found.differing == 2 and found.max_abs == float(2**64 - 1) and found.at == (1,)
+    assert (
+        found.differing == 2 and found.max_abs == float(2**64 - 1) and found.at == (1,)
+    )
 
 
 def test_merging_is_adding_what_follows() -> None:
     dtype = BY_NAME["float32"]
-    before, after = refs.values(torch.float32, 4000), refs.values(torch.float32, 4000, 1)
+    before, after = (
+        refs.values(torch.float32, 4000),
+        refs.values(torch.float32, 4000, 1),
+    )
     after[700] += 100
     one, two = refs.expected(before), refs.expected(after)
     whole = Difference()
@@ -187,13 +221,15 @@ def test_merging_is_adding_what_follows() -> None:
             assert vars(parts[0])[name] == pytest.approx(value, rel=1e-6), (cut, name)
 
 
-# --- what one holds ---------------------------------------------------------------------------------------------------
+# --- what one holds -------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
-def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int) -> None:
+def test_summaries_are_those_of_torch(
+    how: str, dtype: torch.dtype, nbytes: int
+) -> None:
     tensor = refs.values(dtype, nbytes)
     tensor[::5] = 0
     odd = 0
@@ -203,28 +239,43 @@ def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int)
             tensor[at - 2] = math.inf
         odd = 3
 
-    tasks = measure_tasks(refs.ref_of(tensor, big=how == "big", is_deflated=how == "deflated"))
+    tasks = measure_tasks(
+        refs.ref_of(tensor, big=how == "big", is_deflated=how == "deflated")
+    )
     found = merge_measurements([task() for task in tasks]).summary
 
     values = tensor.abs().double() if tensor.is_complex() else tensor.double()
     finite = values[values.isfinite()]
-    assert (found.numel, found.finite, found.nan, found.inf) == (len(tensor), len(finite), odd, odd)
+    assert (found.numel, found.finite, found.nan, found.inf) == (
+        len(tensor),
+        len(finite),
+        odd,
+        odd,
+    )
     assert found.zeros == int((values == 0).sum())
     close = 1e-5 if tensor.is_complex() else tolerance_of(dtype)
     exact = close if tensor.is_complex() else 0
     assert found.low == pytest.approx(finite.min().item(), rel=exact, abs=0)
     assert found.high == pytest.approx(finite.max().item(), rel=exact, abs=0)
-    assert found.mean == pytest.approx(finite.mean().item(), rel=close, abs=close * finite.std().item())
+    assert found.mean == pytest.approx(
+        finite.mean().item(), rel=close, abs=close * finite.std().item()
+    )
     assert found.squares == pytest.approx(finite.square().sum().item(), rel=close)
-    assert found.spread == pytest.approx((finite - finite.mean()).square().sum().item(), rel=close)
+    assert found.spread == pytest.approx(
+        (finite - finite.mean()).square().sum().item(), rel=close
+    )
 
 
 def test_a_mean_far_from_zero_keeps_its_spread(nbytes: int) -> None:
     tensor = refs.values(torch.float64, nbytes) / 9 + 1e8
 
-    found = merge_measurements([task() for task in measure_tasks(refs.ref_of(tensor))]).summary
+    found = merge_measurements(
+        [task() for task in measure_tasks(refs.ref_of(tensor))]
+    ).summary
 
-    assert found.spread / (len(tensor) - 1) == pytest.approx(tensor.var().item(), rel=1e-6)
+    assert found.spread / (len(tensor) - 1) == pytest.approx(
+        tensor.var().item(), rel=1e-6
+    )
 
 
 def test_nothing_has_no_numbers() -> None:
@@ -236,7 +287,9 @@ def test_nothing_has_no_numbers() -> None:
     assert empty.finite == 0
 
 
-@pytest.mark.parametrize("shape", [(4, 37), (37, 4), (3, 5, 7), (1, 150), (150, 1), (2, 3, 5, 5)])
+@pytest.mark.parametrize(
+    "shape", [(4, 37), (37, 4), (3, 5, 7), (1, 150), (150, 1), (2, 3, 5, 5)]
+)
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("elements", [1, 7, 16, 37, 1000])
 def test_channels_are_sums_of_magnitudes(
@@ -247,11 +300,15 @@ def test_channels_are_sums_of_magnitudes(
     tensor = refs.values(torch.float32, 4 * math.prod(shape)).reshape(shape)
     layout = ChannelLayout(shape[dim], math.prod(shape[dim + 1 :]))
 
-    found = merge_measurements([task() for task in measure_tasks(refs.ref_of(tensor), layout)]).channels
+    found = merge_measurements(
+        [task() for task in measure_tasks(refs.ref_of(tensor), layout)]
+    ).channels
 
     assert found is not None
     others = [other for other in range(len(shape)) if other != dim]
-    assert found.sums == pytest.approx(tensor.double().abs().sum(others).numpy(), rel=1e-12)
+    assert found.sums == pytest.approx(
+        tensor.double().abs().sum(others).numpy(), rel=1e-12
+    )
 
 
 def test_channels_of_several_megabytes(nbytes: int) -> None:
@@ -260,11 +317,18 @@ def test_channels_of_several_megabytes(nbytes: int) -> None:
     tensor = tensor[: len(tensor) // inner * inner].reshape(-1, inner)
 
     found = merge_measurements(
-        [task() for task in measure_tasks(refs.ref_of(tensor), ChannelLayout(len(tensor), inner))]
+        [
+            task()
+            for task in measure_tasks(
+                refs.ref_of(tensor), ChannelLayout(len(tensor), inner)
+            )
+        ]
     )
 
     assert found.channels is not None
-    assert found.channels.sums == pytest.approx(tensor.double().abs().sum(1).numpy(), rel=1e-12)
+    assert found.channels.sums == pytest.approx(
+        tensor.double().abs().sum(1).numpy(), rel=1e-12
+    )
 
 
 def test_the_parts_of_a_measurement_may_begin_anywhere() -> None:
@@ -288,15 +352,19 @@ def test_channels_are_added_in_blocks_of_any_size() -> None:
         channels = Channels(9, 10)
         for at in range(0, 90, size):
             channels.add(refs.expected(data[at : at + size]), BY_NAME["float32"])
-        assert channels.sums == pytest.approx(data.double().abs().reshape(9, 10).sum(1).numpy(), rel=1e-12)
+        assert channels.sums == pytest.approx(
+            data.double().abs().reshape(9, 10).sum(1).numpy(), rel=1e-12
+        )
 
 
-# --- the elements, block by block -------------------------------------------------------------------------------------
+# --- the elements, block by block -----------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
 @pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
-def test_numbered_blocks_are_the_elements_once_each(how: str, dtype: torch.dtype, nbytes: int) -> None:
+def test_numbered_blocks_are_the_elements_once_each(
+    how: str, dtype: torch.dtype, nbytes: int
+) -> None:
     from ckpt.elements import spans
 
     tensor = refs.values(dtype, nbytes)
@@ -315,7 +383,9 @@ def test_slices_are_the_elements_that_they_say(small_blocks: None) -> None:
 
     assert len(cut_spans(ref)) > 3 and cut_spans(ref)[-1][1] == 400
     for first, last in [*cut_spans(ref), (0, 1), (399, 400), (0, 400)]:
-        found = b"".join(bytes(block) for block in numbered_blocks(slice_of(ref, first, last), 0))
+        found = b"".join(
+            bytes(block) for block in numbered_blocks(slice_of(ref, first, last), 0)
+        )
         assert found == refs.expected(base[5 + first : 5 + last])
 
 
@@ -323,6 +393,10 @@ def test_slices_are_the_elements_that_they_say(small_blocks: None) -> None:
 def test_numbers_are_those_of_torch(dtype: torch.dtype) -> None:
     tensor = refs.values(dtype, 640)
 
-    found = as_numbers(refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")])
+    found = as_numbers(
+        refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")]
+    )
 
-    assert np.array_equal(found.astype("c16"), wide(tensor).to(torch.complex128).numpy())
+    assert np.array_equal(
+        found.astype("c16"), wide(tensor).to(torch.complex128).numpy()
+    )

@@ -1,4 +1,6 @@
-"""Numbers do not depend on how many threads BLAS has, nor on who imported numpy first, nor where the work is done."""
+"""Numbers do not depend on how many threads BLAS has, nor on who imported numpy first,
+nor where the work is done.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,14 @@ def saved(folder: Path) -> list[str]:
     chance = torch.Generator().manual_seed(0)
     for name in ("a.pth", "b.pth"):
         base = torch.rand(COUNT, generator=chance, dtype=torch.float64) * 100
-        types = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8)
+        types = (
+            torch.float64,
+            torch.float32,
+            torch.float16,
+            torch.bfloat16,
+            torch.int64,
+            torch.int8,
+        )
         state = {str(dtype).removeprefix("torch."): base.to(dtype) for dtype in types}
         state["complex"] = torch.complex(base, base.flip(0)).to(torch.complex64)
         state["nan"] = base.float().clone()
@@ -57,7 +66,10 @@ def test_one_answer_for_any_number_of_threads(files: list[str]) -> None:
     answers = set()
     for count in "124":
         done = python(
-            "-c", DIGITS, *files, env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count)
+            "-c",
+            DIGITS,
+            *files,
+            env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count),
         )
         assert done.code == 0, done.err.decode()
         answers.add(done.out)
@@ -66,21 +78,30 @@ def test_one_answer_for_any_number_of_threads(files: list[str]) -> None:
     assert len(json.loads(answer)[0]) == 8
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, COUNT])
+@pytest.mark.parametrize(
+    "length", [0, 1, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, COUNT]
+)
 def test_a_dot_product_is_the_sum_of_its_pieces(length: int) -> None:
     chance = np.random.default_rng(length)
     one, two = chance.random(length), chance.random(length)
 
-    expected = sum(np.dot(one[at : at + PIECE], two[at : at + PIECE]) for at in range(0, length, PIECE))
+    expected = sum(
+        np.dot(one[at : at + PIECE], two[at : at + PIECE])
+        for at in range(0, length, PIECE)
+    )
     assert dot_product(one, two) == pytest.approx(float(expected), rel=1e-15)
     assert dot_product(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
 
 
 @pytest.fixture(params=["1", "4"])
 def worker(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a cluster whose one worker has so many threads of BLAS and of its own."""
+    """The address of a cluster whose one worker has so many threads of BLAS and of its
+    own.
+    """
     count = request.param
-    with clusters.worker("--nthreads", count, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count) as cluster:
+    with clusters.worker(
+        "--nthreads", count, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count
+    ) as cluster:
         yield cluster.scheduler_address
 
 
@@ -95,4 +116,6 @@ def test_a_worker_has_the_digits_of_this_machine(worker: str, files: list[str]) 
         there = python("-m", "ckpt", *words, *shown, "--cluster", worker)
 
         assert there.code < 2 and there.out, there.err.decode()
-        assert {(done.code, done.out) for done in here} == {(there.code, there.out)}, command
+        assert {(done.code, done.out) for done in here} == {(there.code, there.out)}, (
+            command
+        )

@@ -1,4 +1,6 @@
-"""Names that go together: as they are where that is as good, without wrappers where that is better."""
+"""Names that go together: as they are where that is as good, without wrappers where
+that is better.
+"""
 
 from __future__ import annotations
 
@@ -44,37 +46,55 @@ def test_each_side_gives_up_its_own_wrapper(tmp_path: Path) -> None:
     assert best_ways(plain, two) == (0, 1)
 
 
-def test_names_are_those_inside_of_the_section_and_indices_those_of_the_file(tmp_path: Path) -> None:
-    state = {"ema": tensors("a.weight", "a.bias"), "model": tensors("module.a.weight", "module.a.bias")}
+def test_names_are_those_inside_of_the_section_and_indices_those_of_the_file(
+    tmp_path: Path,
+) -> None:
+    state = {
+        "ema": tensors("a.weight", "a.bias"),
+        "model": tensors("module.a.weight", "module.a.bias"),
+    }
     found = alignment(state, tmp_path, "a.pt")
     assert found.require(1) == {"a.weight": 2, "a.bias": 3}
 
 
 def test_two_tensors_that_would_become_one_are_named(tmp_path: Path) -> None:
-    state = {"ema": tensors("a.bias", "b.bias"), "model": tensors("a.weight", "module.a.weight")}
+    state = {
+        "ema": tensors("a.bias", "b.bias"),
+        "model": tensors("a.weight", "module.a.weight"),
+    }
     found = alignment(state, tmp_path, "a.pt")
     assert found.ways[1] is None
     with pytest.raises(UsageError) as caught:
         found.require(1)
-    assert "model.a.weight" in str(caught.value) and "model.module.a.weight" in str(caught.value)
+    assert "model.a.weight" in str(caught.value) and "model.module.a.weight" in str(
+        caught.value
+    )
 
 
 def test_only_what_counts_is_aligned(tmp_path: Path) -> None:
     state = tensors("a.weight", "a.bias")
-    found = alignment(state, tmp_path, "a.pt", keep=lambda entry: entry.name != "a.bias")
+    found = alignment(
+        state, tmp_path, "a.pt", keep=lambda entry: entry.name != "a.bias"
+    )
     assert found.require(0) == {"a.weight": 0}
 
 
-def test_a_diff_refuses_names_that_only_alignment_would_make_one(tmp_path: Path) -> None:
+def test_a_diff_refuses_names_that_only_alignment_would_make_one(
+    tmp_path: Path,
+) -> None:
     before = tensors("a.weight", "module.a.weight", "module.b.weight")
     with pytest.raises(UsageError):
         compared(before, tensors("a.weight", "b.weight"), tmp_path)
-    report = compared(before, tensors("a.weight", "c.weight"), tmp_path)  # nothing asks for it
+    report = compared(
+        before, tensors("a.weight", "c.weight"), tmp_path
+    )  # nothing asks for it
     assert statuses(report)["a.weight"] == "same"
 
 
 def test_averaged_weights_are_aligned_as_the_model_is(tmp_path: Path) -> None:
     state = tensors("module.a.weight", "module.a.bias")
     plain = {name.removeprefix("module."): value for name, value in state.items()}
-    report = compared({"model": plain, "ema": state}, {"model": plain, "ema": plain}, tmp_path)
+    report = compared(
+        {"model": plain, "ema": state}, {"model": plain, "ema": plain}, tmp_path
+    )
     assert {row.status for row in report.rows} == {"same"}

@@ -1,4 +1,6 @@
-"""Who had a gradient: told from the state of real optimizers, or not told; never told wrong."""
+"""Who had a gradient: told from the state of real optimizers, or not told; never told
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ pytestmark = oracle.QUIET
 
 
 class Net(nn.Module):
-    """Convolutions, batch norm, a layer that is never used, one that is used in every second step, a frozen one."""
+    """Convolutions, batch norm, a layer that is never used, one that is used in every
+    second step, a frozen one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,11 +66,15 @@ def found(thing: Any, path: Path) -> dict[str, Finding]:
         report = inspect(Survey(checkpoint))
         assert checkpoint.source is not None
     codes = ("unused", "sometimes-unused", "zero-gradient")
-    return {finding.code: finding for finding in report.findings if finding.code in codes}
+    return {
+        finding.code: finding for finding in report.findings if finding.code in codes
+    }
 
 
 def decayed(net: nn.Module) -> list[dict[str, Any]]:
-    """Two groups, as many recipes make them: matrices with weight decay, all else without."""
+    """Two groups, as many recipes make them: matrices with weight decay, all else
+    without.
+    """
     parameters = list(net.parameters())
     return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
@@ -102,7 +110,10 @@ def test_optimizers_that_tell(name: str, tmp_path: Path) -> None:
     optimizer = TELLING[name](net)
     train(net, optimizer)
 
-    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    told = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     check(told["unused"], UNUSED)
     check(told["sometimes-unused"], SOMETIMES)
@@ -116,9 +127,15 @@ def test_momentum_tells_who_never_had_a_gradient(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     train(net, optimizer)
 
-    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    told = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
-    assert set(told["unused"].tensors) == {f"model.{n}" for n in UNUSED} and "sometimes-unused" not in told
+    assert (
+        set(told["unused"].tensors) == {f"model.{n}" for n in UNUSED}
+        and "sometimes-unused" not in told
+    )
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -127,7 +144,10 @@ def test_optimizers_that_cannot_tell_are_silent(name: str, tmp_path: Path) -> No
     optimizer = SILENT[name](net)
     train(net, optimizer)
 
-    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    told = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     assert not told
 
@@ -139,7 +159,10 @@ def test_frozen_parameters_that_were_left_out(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(p for p in net.parameters() if p.requires_grad)
     train(net, optimizer)
 
-    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    told = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     check(told["unused"], UNUSED)
 
@@ -153,13 +176,20 @@ def check(finding: Finding, truth: Iterable[str]) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_nets_are_never_told_wrong(seed: int, tmp_path: Path) -> None:
-    """Layers of few shapes in random order, some unused, some frozen and left out, ties, groups."""
+    """Layers of few shapes in random order, some unused, some frozen and left out,
+    ties, groups.
+    """
     torch.manual_seed(seed)
     choice = lambda n: int(torch.randint(0, n, ()))
     layers = OrderedDict(
         (
             f"l{i}",
-            [nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.LayerNorm(3), nn.BatchNorm1d(3)][choice(4)],
+            [
+                nn.Linear(3, 3),
+                nn.Linear(3, 3, bias=False),
+                nn.LayerNorm(3),
+                nn.BatchNorm1d(3),
+            ][choice(4)],
         )
         for i in range(8)
     )
@@ -174,18 +204,28 @@ def test_random_nets_are_never_told_wrong(seed: int, tmp_path: Path) -> None:
     parameters = [p for p in net.parameters() if p.requires_grad or choice(2)]
     if not parameters:
         pytest.skip("all is frozen")
-    optimizer = torch.optim.AdamW(parameters if choice(2) else decayed(nn.ParameterList(parameters)))
+    optimizer = torch.optim.AdamW(
+        parameters if choice(2) else decayed(nn.ParameterList(parameters))
+    )
     x = torch.randn(4, 3, requires_grad=True)
     for layer, is_used in zip(net, used, strict=True):
         x = layer(x) if is_used else x
     x.square().sum().backward()
     optimizer.step()
-    names = {id(p): name for name, p in net.named_parameters(remove_duplicate=False) if True}
-    first = {id(p): name for name, p in reversed(list(net.named_parameters(remove_duplicate=False)))}
+    names = {
+        id(p): name for name, p in net.named_parameters(remove_duplicate=False) if True
+    }
+    first = {
+        id(p): name
+        for name, p in reversed(list(net.named_parameters(remove_duplicate=False)))
+    }
     never = {first[id(p)] for p in parameters if p.grad is None}
     assert names
 
-    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    told = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     state = optimizer.state_dict()["state"]
     if never and state:
@@ -197,16 +237,24 @@ def test_random_nets_are_never_told_wrong(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_groups_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
-    """Random runs with eleven optimizers: no name had a gradient, and what is not named is among its candidates."""
+    """Random runs with eleven optimizers: no name had a gradient, and what is not named
+    is among its candidates.
+    """
     told = 0
     for seed, optimizer in enumerate([*recipes.OPTIMIZERS] * 2):
         run = recipes.Run(seed, recipe, optimizer)
         never = {f"model.{name}" for name in run.handed - run.gradient}
-        with formats.open(str(rewriting.saved(run.checkpoint, tmp_path / "a.pt"))) as checkpoint:
+        with formats.open(
+            str(rewriting.saved(run.checkpoint, tmp_path / "a.pt"))
+        ) as checkpoint:
             for use in Survey(checkpoint).uses:
                 for number in use.never:
                     index, candidates = use.match.indices[number], use.match.candidates
-                    possible = {checkpoint.tensors[at].name for at in candidates[number] if candidates}
+                    possible = {
+                        checkpoint.tensors[at].name
+                        for at in candidates[number]
+                        if candidates
+                    }
                     assert not possible or possible & never
                     assert index is None or checkpoint.tensors[index].name in never
                     told += 1
@@ -214,7 +262,9 @@ def test_groups_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
 
 
 class Layers(nn.Module):
-    """Named so that the order of the names is another: equal matrices, an embedding in its own shape."""
+    """Named so that the order of the names is another: equal matrices, an embedding in
+    its own shape.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +280,9 @@ def unused(net: nn.Module, recipe: str, path: Path) -> Finding:
     for name, parameter in net.named_parameters():
         parameter.grad = None if name.startswith("key") else torch.ones_like(parameter)
     optimizer.step()
-    return found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)["unused"]
+    return found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path
+    )["unused"]
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
@@ -242,7 +294,9 @@ def test_groups_of_recipes(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["by ndim", "minGPT"])
 def test_groups_whose_names_may_be_sorted(recipe: str, tmp_path: Path) -> None:
-    """Where all shapes are equal, the order of the model and that of the names fit both."""
+    """Where all shapes are equal, the order of the model and that of the names fit
+    both.
+    """
     net = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("query", "key", "proj")})
 
     finding = unused(net, recipe, tmp_path / "a.pt")
@@ -250,41 +304,63 @@ def test_groups_whose_names_may_be_sorted(recipe: str, tmp_path: Path) -> None:
     layers = "{key,proj}" if recipe == "by ndim" else "{query,key}"
     assert finding.tensors == ()
     assert finding.message.startswith(
-        f"2 unknown parameters (2 of {layers}.{{weight,bias}} ×4) never had a gradient in the optimizer"
+        f"2 unknown parameters (2 of {layers}.{{weight,bias}} ×4) never had a gradient "
+        "in the optimizer"
     )
 
 
 def test_as_many_candidates_as_unknown_parameters_are_known(tmp_path: Path) -> None:
     """Which number is the weight stays open, and both had no gradient."""
-    net = nn.ModuleDict({"a": nn.Linear(3, 4), "spare": nn.Module(), "z": nn.Linear(4, 2)})
+    net = nn.ModuleDict(
+        {"a": nn.Linear(3, 4), "spare": nn.Module(), "z": nn.Linear(4, 2)}
+    )
     spare = net["spare"]
     spare.weight, spare.bias = nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(6))
-    groups = [[net["a"].weight, spare.bias, spare.weight, net["z"].weight], [net["a"].bias, net["z"].bias]]
+    groups = [
+        [net["a"].weight, spare.bias, spare.weight, net["z"].weight],
+        [net["a"].bias, net["z"].bias],
+    ]
     optimizer = torch.optim.AdamW([{"params": group} for group in groups])
     for name, parameter in net.named_parameters():
-        parameter.grad = None if name.startswith("spare") else torch.ones_like(parameter)
+        parameter.grad = (
+            None if name.startswith("spare") else torch.ones_like(parameter)
+        )
     optimizer.step()
 
-    finding = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")[
-        "unused"
-    ]
+    finding = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )["unused"]
 
     assert finding.tensors == ("model.spare.weight", "model.spare.bias")
-    assert finding.message.startswith("spare.{weight,bias} (2 parameters) never had a gradient")
+    assert finding.message.startswith(
+        "spare.{weight,bias} (2 parameters) never had a gradient"
+    )
 
 
 def test_two_models_with_an_optimizer_each(tmp_path: Path) -> None:
-    nets = {"generator": Net(), "discriminator": nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 1))}
+    nets = {
+        "generator": Net(),
+        "discriminator": nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 1)),
+    }
     thing: dict[str, Any] = {name: net.state_dict() for name, net in nets.items()}
-    optimizers = {name: torch.optim.Adam(net.parameters()) for name, net in nets.items()}
+    optimizers = {
+        name: torch.optim.Adam(net.parameters()) for name, net in nets.items()
+    }
     train(nets["generator"], optimizers["generator"])
     nets["discriminator"][1](torch.randn(2, 7)).sum().backward()
     optimizers["discriminator"].step()
-    thing |= {f"optimizer_{name}": made.state_dict() for name, made in optimizers.items()}
+    thing |= {
+        f"optimizer_{name}": made.state_dict() for name, made in optimizers.items()
+    }
     rewriting.saved(thing, tmp_path / "a.pt")
 
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
-        told = [finding for finding in inspect(Survey(checkpoint)).findings if finding.code == "unused"]
+        told = [
+            finding
+            for finding in inspect(Survey(checkpoint)).findings
+            if finding.code == "unused"
+        ]
 
     assert [set(finding.tensors) for finding in told] == [
         {f"generator.{name}" for name in UNUSED},
@@ -301,7 +377,9 @@ def test_ids_of_before_torch_1_5(tmp_path: Path) -> None:
     state = optimizer.state_dict()
     number = {index: 140_000_000_000_000 + 64 * (index * 7 % 12) for index in range(12)}
     state["state"] = {number[index]: value for index, value in state["state"].items()}
-    state["param_groups"][0]["params"] = [number[index] for index in state["param_groups"][0]["params"]]
+    state["param_groups"][0]["params"] = [
+        number[index] for index in state["param_groups"][0]["params"]
+    ]
     for value in state["state"].values():
         value["step"] = int(value["step"])
 
@@ -325,7 +403,9 @@ def test_fsdp_names(tmp_path: Path) -> None:
         },
     }
 
-    assert set(found(thing, tmp_path / "a.pt")["unused"].tensors) == {f"model.{n}" for n in UNUSED}
+    assert set(found(thing, tmp_path / "a.pt")["unused"].tensors) == {
+        f"model.{n}" for n in UNUSED
+    }
 
 
 def test_a_wrapper_and_amp_change_nothing(tmp_path: Path) -> None:
@@ -338,7 +418,9 @@ def test_a_wrapper_and_amp_change_nothing(tmp_path: Path) -> None:
         "scaler": torch.amp.GradScaler("cpu").state_dict(),
     }
 
-    assert set(found(thing, tmp_path / "a.pt")["unused"].tensors) == {f"model.module.{n}" for n in UNUSED}
+    assert set(found(thing, tmp_path / "a.pt")["unused"].tensors) == {
+        f"model.module.{n}" for n in UNUSED
+    }
 
 
 def test_only_counters_are_read(tmp_path: Path) -> None:
@@ -346,30 +428,48 @@ def test_only_counters_are_read(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(net.parameters())
     net[0](torch.ones(1, 300)).sum().backward()
     optimizer.step()
-    rewriting.saved({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    rewriting.saved(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
         assert checkpoint.source is not None
         before = checkpoint.source.bytes_read
         inspect(Survey(checkpoint))
-        counters = [slot for slot in itertools.islice(checkpoint.tensors, 100) if slot.name.endswith(".step")]
+        counters = [
+            slot
+            for slot in itertools.islice(checkpoint.tensors, 100)
+            if slot.name.endswith(".step")
+        ]
 
         assert checkpoint.source.bytes_read - before == 4 * len(counters) == 8
 
 
 def test_a_state_that_stands_for_two_parameters_says_nothing(tmp_path: Path) -> None:
-    """pytorch-optimizer's LoRARite keeps the state of a pair of parameters with one of them."""
+    """pytorch-optimizer's LoRARite keeps the state of a pair of parameters with one of
+    them.
+    """
     net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 4))
     optimizer = torch.optim.SGD(net.parameters())
     state = optimizer.state_dict()
     for number, (rows, columns) in ((0, (5, 3)), (2, (4, 5))):
-        state["state"][number] = {"step": 2, "v_r": torch.ones(columns, columns), "m_l": torch.ones(rows, 1)}
+        state["state"][number] = {
+            "step": 2,
+            "v_r": torch.ones(columns, columns),
+            "m_l": torch.ones(rows, 1),
+        }
 
-    assert found({"model": net.state_dict(), "optimizer": state}, tmp_path / "pairs.pth") == {}
+    assert (
+        found({"model": net.state_dict(), "optimizer": state}, tmp_path / "pairs.pth")
+        == {}
+    )
 
 
 def test_gradients_of_zero_are_no_missing_ones(tmp_path: Path) -> None:
-    """Three of five steps with a gradient of zero; a resume makes a counter of one, and that stays `unused`."""
+    """Three of five steps with a gradient of zero; a resume makes a counter of one, and
+    that stays `unused`.
+    """
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4), nn.Linear(4, 5))
     optimizer = torch.optim.Adam(net.parameters())
     for step in range(5):
@@ -379,10 +479,15 @@ def test_gradients_of_zero_are_no_missing_ones(tmp_path: Path) -> None:
                 row.grad = torch.full_like(row, float(not number)) if has else None
         optimizer.step()
 
-    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    told = found(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     assert told["zero-gradient"].tensors == ("model.1.weight", "model.1.bias")
     assert "3 of 5 steps, and all moments are zero" in told["zero-gradient"].message
-    assert told["zero-gradient"].level == "info" and "does not stop" in str(told["zero-gradient"].consequence)
+    assert told["zero-gradient"].level == "info" and "does not stop" in str(
+        told["zero-gradient"].consequence
+    )
     assert told["unused"].tensors == ("model.2.weight", "model.2.bias")
     assert "1 of 5 steps" in told["unused"].message

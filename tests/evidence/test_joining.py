@@ -1,4 +1,6 @@
-"""The names that torch gives: without the attributes of wrappers, which models may have themselves."""
+"""The names that torch gives: without the attributes of wrappers, which models may have
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,20 @@ LONG = "deep." * 24 + "weight"
         (["module.fc.weight", "module.fc.bias"], ["fc.weight", "fc.bias"]),
         (["_orig_mod.module.a.b", "_orig_mod.module.c"], ["a.b", "c"]),
         (["module._orig_mod.a", "module._orig_mod.b"], ["a", "b"]),
-        (["module.module.a", "module.b"], ["module.a", "b"]),  # the model has a part `module`
+        (
+            ["module.module.a", "module.b"],
+            ["module.a", "b"],
+        ),  # the model has a part `module`
         (["module.a", "head.weight"], ["module.a", "head.weight"]),
-        (["module.a", "n_averaged"], ["module.a", "n_averaged"]),  # AveragedModel keeps it
+        (
+            ["module.a", "n_averaged"],
+            ["module.a", "n_averaged"],
+        ),  # AveragedModel keeps it
         (["a._orig_mod.w", "b._checkpoint_wrapped_module.w"], ["a.w", "b.w"]),
-        (["_fsdp_wrapped_module.a._fsdp_wrapped_module.w", "_fsdp_wrapped_module.b"], ["a.w", "b"]),
+        (
+            ["_fsdp_wrapped_module.a._fsdp_wrapped_module.w", "_fsdp_wrapped_module.b"],
+            ["a.w", "b"],
+        ),
         ([f"module.{LONG}"], [LONG]),
         (["weight"], ["weight"]),
         ([], []),

@@ -1,4 +1,6 @@
-"""The `load:` line: each expression is run, and gives what the report says of the model."""
+"""The `load:` line: each expression is run, and gives what the report says of the
+model.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,15 @@ def run(expression: str) -> Any:
 
 
 def tensors(report: Inspection) -> dict[str, tuple[list[int], str]]:
-    """Name inside the model -> shape and dtype, of the tensors that state_dict() gives."""
+    """Name inside the model -> shape and dtype, of the tensors that
+    state_dict() gives.
+    """
     return {
         row.relative: (list(row.tensor.shape), row.tensor.dtype.name)
         for row in report.rows
-        if row.section is not None and row.section.kind == "model" and row.entry.registered
+        if row.section is not None
+        and row.section.kind == "model"
+        and row.entry.registered
     }
 
 
@@ -65,7 +71,9 @@ def shapes(state: Any) -> dict[str, tuple[list[int], str]]:
 
 
 def agrees(report: Inspection) -> None:
-    """Run the expression; compare what it gives with the model, when there is just one."""
+    """Run the expression; compare what it gives with the model, when there is
+    just one.
+    """
     assert report.load.expression is not None
     loaded = run(report.load.expression)
     if len(report.survey.models) == 1:
@@ -73,15 +81,28 @@ def agrees(report: Inspection) -> None:
         assert shapes(state) == tensors(report)
     if "weights_only=False" in report.load.expression:
         with pytest.raises(Exception):  # noqa: B017  # any: it must not be said without need
-            run(report.load.expression.replace("weights_only=False", "weights_only=True"))
+            run(
+                report.load.expression.replace(
+                    "weights_only=False", "weights_only=True"
+                )
+            )
 
 
 READABLE = [
     str(path.relative_to(SAMPLES))
     for path in sorted(SAMPLES.rglob("*"))
-    if (path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", ".json") or path.name == "sharded")
+    if (
+        path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", ".json")
+        or path.name == "sharded"
+    )
     and path.name
-    not in ("config.json", "adapter_config.json", "html_page.pth", "lfs_pointer.pth", "truncated.pth")
+    not in (
+        "config.json",
+        "adapter_config.json",
+        "html_page.pth",
+        "lfs_pointer.pth",
+        "truncated.pth",
+    )
 ]
 
 
@@ -97,7 +118,9 @@ def test_sample(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         agrees(report)
 
 
-def test_the_model_of_an_archive_is_opened_inside_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_of_an_archive_is_opened_inside_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(SAMPLES)
     report = look("agent.zip")
     load = report.load
@@ -124,8 +147,13 @@ def test_real_file(file: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_object(name: str, tmp_path: Path) -> None:
-    """With an expression the file loads by it; without one a name in it is not known."""
-    torch.save({"state_dict": {"a.weight": torch.ones(2)}, "it": OBJECTS[name]()}, tmp_path / "saved.pth")
+    """With an expression the file loads by it; without one a name in it is not
+    known.
+    """
+    torch.save(
+        {"state_dict": {"a.weight": torch.ones(2)}, "it": OBJECTS[name]()},
+        tmp_path / "saved.pth",
+    )
 
     report = look(str(tmp_path / "saved.pth"))
 
@@ -135,7 +163,9 @@ def test_object(name: str, tmp_path: Path) -> None:
         agrees(report)
 
 
-@pytest.mark.parametrize("folder", ["plain", "it's", 'say "x"', "new\nline", "back\\slash", "é\u202e"])
+@pytest.mark.parametrize(
+    "folder", ["plain", "it's", 'say "x"', "new\nline", "back\\slash", "é\u202e"]
+)
 def test_any_path_can_be_pasted(folder: str, tmp_path: Path) -> None:
     (tmp_path / folder).mkdir()
     path = tmp_path / folder / "saved.pth"
@@ -154,7 +184,11 @@ def test_a_key_that_no_dict_takes_is_told(tmp_path: Path) -> None:
     path = tmp_path / "saved.pth"
     path.write_bytes(
         op.torch_zip(
-            op.pickled({"a": op.tensor()})[:-1] + op.value([1]) + op.value(2) + op.setitem() + op.stop()
+            op.pickled({"a": op.tensor()})[:-1]
+            + op.value([1])
+            + op.value(2)
+            + op.setitem()
+            + op.stop()
         )
     )
 
@@ -173,9 +207,12 @@ class Caller:
         return os.getcwd, ()
 
 
-def test_what_is_called_is_the_reason_rather_than_what_is_only_imported(tmp_path: Path) -> None:
+def test_what_is_called_is_the_reason_rather_than_what_is_only_imported(
+    tmp_path: Path,
+) -> None:
     torch.save(
-        {"first": Path, "a.weight": torch.ones(2), "kind": Caller, "it": Caller()}, tmp_path / "saved.pth"
+        {"first": Path, "a.weight": torch.ones(2), "kind": Caller, "it": Caller()},
+        tmp_path / "saved.pth",
     )
 
     report = look(str(tmp_path / "saved.pth"))
@@ -185,7 +222,7 @@ def test_what_is_called_is_the_reason_rather_than_what_is_only_imported(tmp_path
     assert report.load.expression is None and "getcwd" in (report.load.reason or "")
 
 
-# --- packages -------------------------------------------------------------------------------------------------------
+# --- packages -------------------------------------------------------------------------
 
 
 def strange(tmp_path: Path, **values: bytes) -> Inspection:
@@ -201,18 +238,29 @@ def made(module: str, name: str) -> bytes:
 
 def test_a_class_of_a_package_needs_the_package(tmp_path: Path) -> None:
     report = strange(
-        tmp_path, x=made("torchvision.models.resnet", "ResNet"), y=made("timm.models.vit", "Vit")
+        tmp_path,
+        x=made("torchvision.models.resnet", "ResNet"),
+        y=made("timm.models.vit", "Vit"),
     )
     assert report.load.expression is not None and report.load.expression.endswith(
         'weights_only=False)["model"]'
     )
-    assert report.load.note is not None and report.load.note.endswith("; needs torchvision, timm")
-    assert [row.code for row in report.findings if row.code.endswith("import")] == ["unknown-import"]
+    assert report.load.note is not None and report.load.note.endswith(
+        "; needs torchvision, timm"
+    )
+    assert [row.code for row in report.findings if row.code.endswith("import")] == [
+        "unknown-import"
+    ]
 
 
 def test_an_enum_of_a_package_needs_the_package(tmp_path: Path) -> None:
-    report = strange(tmp_path, x=call(glob("transformers.trainer_utils", "IntervalStrategy"), "steps"))
-    assert report.load.expression is not None and str(report.load.note).endswith("; needs transformers")
+    report = strange(
+        tmp_path,
+        x=call(glob("transformers.trainer_utils", "IntervalStrategy"), "steps"),
+    )
+    assert report.load.expression is not None and str(report.load.note).endswith(
+        "; needs transformers"
+    )
     assert [row.code for row in report.findings] == ["weights-only"]
 
 
@@ -221,35 +269,59 @@ def test_an_enum_of_a_package_needs_the_package(tmp_path: Path) -> None:
     [
         (made("mynet.models", "Net"), "needs mynet.models.Net from the author's code"),
         (call(glob("shop", "Mode"), "a"), "needs shop.Mode from the author's code"),
-        (call(glob("timm.models", "create_model"), "x"), "loading this file calls the unknown timm.models.create_model"),
+        (call(glob("timm.models", "create_model"), "x"), (
+            "loading this file calls the unknown "
+            "timm.models.create_model"
+        )),
         (call(glob("transformers.trainer_utils", "IntervalStrategy"), "a", "b"),
-         "loading this file calls the unknown transformers.trainer_utils.IntervalStrategy"),
-        (call(glob("timm.data", "Mode"), "a"), "loading this file calls the unknown timm.data.Mode"),
+         (
+             "loading this file calls the unknown "
+             "transformers.trainer_utils.IntervalStrategy"
+         )),
+        (call(glob("timm.data", "Mode"), "a"), (
+            "loading this file calls the unknown "
+            "timm.data.Mode"
+        )),
         (call(glob("os", "listdir"), "."), "loading this file runs os.listdir"),
-        (value([glob("torch.storage", "_load_from_bytes")]), "loading this file runs torch.storage._load_from_bytes"),
+        (value([glob("torch.storage", "_load_from_bytes")]), (
+            "loading this file runs "
+            "torch.storage._load_from_bytes"
+        )),
     ],
 )  # fmt: skip
-def test_one_odd_name_beside_a_package_decides(odd: bytes, reason: str, tmp_path: Path) -> None:
+def test_one_odd_name_beside_a_package_decides(
+    odd: bytes, reason: str, tmp_path: Path
+) -> None:
     report = strange(tmp_path, x=made("timm.models.vit", "Vit"), y=odd)
     assert (report.load.expression, report.load.reason) == (None, reason)
 
 
 def test_code_is_named_before_a_call_that_is_only_unknown(tmp_path: Path) -> None:
-    report = strange(tmp_path, x=call(glob("shop", "run"), 1), y=call(glob("os", "listdir"), "."))
+    report = strange(
+        tmp_path, x=call(glob("shop", "run"), 1), y=call(glob("os", "listdir"), ".")
+    )
     assert report.load.reason == "loading this file runs os.listdir"
 
 
 @pytest.mark.parametrize(
     ("values", "until"),
     [
-        ({"x": made("torchao.quantization", "Tensor")}, " until torchao is imported; needs torchao"),
         (
-            {"x": made("torchao.quantization", "Tensor"), "y": made("argparse", "Namespace")},
+            {"x": made("torchao.quantization", "Tensor")},
+            " until torchao is imported; needs torchao",
+        ),
+        (
+            {
+                "x": made("torchao.quantization", "Tensor"),
+                "y": made("argparse", "Namespace"),
+            },
             "; needs torchao",
         ),
     ],
 )
-def test_a_package_that_registers_its_classes(values: dict[str, bytes], until: str, tmp_path: Path) -> None:
+def test_a_package_that_registers_its_classes(
+    values: dict[str, bytes], until: str, tmp_path: Path
+) -> None:
     note = strange(tmp_path, **values).load.note
     assert note is not None and note.endswith(until)
     assert ("until" in note) == ("until" in until)
@@ -257,9 +329,12 @@ def test_a_package_that_registers_its_classes(values: dict[str, bytes], until: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("made", "package"), [(saved.dtensor, "torch.distributed.tensor"), (saved.jagged, "torch._dynamo")]
+    ("made", "package"),
+    [(saved.dtensor, "torch.distributed.tensor"), (saved.jagged, "torch._dynamo")],
 )
-def test_tensors_that_load_once_a_part_of_torch_is_imported(made: Any, package: str, tmp_path: Path) -> None:
+def test_tensors_that_load_once_a_part_of_torch_is_imported(
+    made: Any, package: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.pth"
     torch.save({"w": made()}, path)
     assert f" until {package} is imported" in str(look(str(path)).load.note)
@@ -268,7 +343,9 @@ def test_tensors_that_load_once_a_part_of_torch_is_imported(made: Any, package: 
 
 
 def _without(*names: str) -> Any:
-    return lambda self: {key: value for key, value in self.__dict__.items() if key not in names}
+    return lambda self: {
+        key: value for key, value in self.__dict__.items() if key not in names
+    }
 
 
 def _without_all_but(*names: str) -> Any:
@@ -276,8 +353,12 @@ def _without_all_but(*names: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path) -> None:
-    """As torch 1.0 to 1.13 pickled them: each fails in torch 2 with another error, and none is a `load:` line."""
+def test_what_todays_torch_cannot_load_gets_the_way_through_plain(
+    tmp_path: Path,
+) -> None:
+    """As torch 1.0 to 1.13 pickled them: each fails in torch 2 with another error, and
+    none is a `load:` line.
+    """
     gru, linear = nn.GRU(2, 2), nn.Linear(2, 2)
     adam = torch.optim.Adam(linear.parameters())
     things = {"gru": gru, "adam": {"opt": adam, "model": linear.state_dict()}}
@@ -288,7 +369,10 @@ def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path
     with (
         mock.patch.object(nn.GRU, "__getstate__", gone, create=True),
         mock.patch.object(
-            torch.optim.Adam, "__getstate__", _without_all_but("state", "param_groups"), create=True
+            torch.optim.Adam,
+            "__getstate__",
+            _without_all_but("state", "param_groups"),
+            create=True,
         ),
     ):
         for name in ("gru", "adam"):
@@ -299,24 +383,51 @@ def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path
     ):
         for name in new.namelist():
             data = new.read(name)
-            old.writestr(name, data.replace(b"_rebuild_sparse_tensor", b"_rebuild_sparse_csr_tensor"))
+            old.writestr(
+                name,
+                data.replace(b"_rebuild_sparse_tensor", b"_rebuild_sparse_csr_tensor"),
+            )
 
-    for name, says in (("gru", "_flat_weights"), ("adam", "defaults"), ("csr", "_rebuild_sparse_csr_tensor")):
+    for name, says in (
+        ("gru", "_flat_weights"),
+        ("adam", "defaults"),
+        ("csr", "_rebuild_sparse_csr_tensor"),
+    ):
         with pytest.raises(AttributeError, match=says):
             torch.load(tmp_path / f"{name}.pth", weights_only=False)
         with formats.open(str(tmp_path / f"{name}.pth")) as checkpoint:
             load = Survey(checkpoint).load
-            assert load.expression is None and load.reason is not None and says in load.reason
+            assert (
+                load.expression is None
+                and load.reason is not None
+                and says in load.reason
+            )
         with formats.open(str(tmp_path / f"new_{name}.pth")) as checkpoint:
             assert Survey(checkpoint).load.expression is not None
-        made = inside("convert", f"{name}.pth", "--plain", "-o", "plain.pth", "--force", cwd=tmp_path)
+        made = inside(
+            "convert",
+            f"{name}.pth",
+            "--plain",
+            "-o",
+            "plain.pth",
+            "--force",
+            cwd=tmp_path,
+        )
         assert made.code == 0 and torch.load(tmp_path / "plain.pth") is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["sûr2.pth", "模型.pth", "a…b→c.pth", 'it\'s "so".pth', "n\nl\\.pth", "e\u202ee.pth", "s\udcff.pth"],
+    [
+        "sûr2.pth",
+        "模型.pth",
+        "a…b→c.pth",
+        'it\'s "so".pth',
+        "n\nl\\.pth",
+        "e\u202ee.pth",
+        "s\udcff.pth",
+    ],
 )
 def test_the_path_is_readable_and_the_expression_loads_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,17 +439,32 @@ def test_the_path_is_readable_and_the_expression_loads_it(
 
     assert expression is not None and expression.isprintable()
     assert torch.equal(run(expression)["w"], torch.ones(2))
-    assert ("û" in name) == ("û" in expression) and ("模型" in name) == ("模型" in expression)
+    assert ("û" in name) == ("û" in expression) and ("模型" in name) == (
+        "模型" in expression
+    )
     for encoding in ("utf-8", "ascii", "latin-1"):
         done = process.ckpt("inspect", name, PYTHONIOENCODING=encoding, cwd=tmp_path)
-        line = next(line for line in done.out.decode(encoding).splitlines() if "torch.load(" in line)
+        line = next(
+            line
+            for line in done.out.decode(encoding).splitlines()
+            if "torch.load(" in line
+        )
         assert torch.equal(run(line.strip())["w"], torch.ones(2)), encoding
-    assert json.loads(inside("inspect", name, "--json", cwd=tmp_path).out)["load"] == expression
+    assert (
+        json.loads(inside("inspect", name, "--json", cwd=tmp_path).out)["load"]
+        == expression
+    )
 
 
-@pytest.mark.parametrize(("count", "odd"), [(2, False), (8, False), (9, False), (130, False), (12, True)])
-def test_many_shards_are_counted_rather_than_listed(count: int, odd: bool, tmp_path: Path) -> None:
-    names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+@pytest.mark.parametrize(
+    ("count", "odd"), [(2, False), (8, False), (9, False), (130, False), (12, True)]
+)
+def test_many_shards_are_counted_rather_than_listed(
+    count: int, odd: bool, tmp_path: Path
+) -> None:
+    names = [
+        f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)
+    ]
     if odd:  # one has no number of the series
         names[5] = "model-extra.safetensors"
     weight_map = {f"layers.{number}.weight": name for number, name in enumerate(names)}

@@ -1,4 +1,6 @@
-"""The mapping between the names of two models: found where names and shapes prove it, and never a wrong tensor."""
+"""The mapping between the names of two models: found where names and shapes prove it,
+and never a wrong tensor.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,19 @@ def transformer() -> Shapes:
     """The tensors of a small encoder, whose projections all have one shape."""
     shapes: Shapes = {"embed.weight": (50, 16)}
     for layer in range(3):
-        for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"):
+        for part in (
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn.out_proj",
+        ):
             shapes[f"layers.{layer}.{part}.weight"] = (16, 16)
-        for part, shape in (("linear1", (64, 16)), ("linear2", (16, 64)), ("norm1", (16,)), ("norm2", (16,))):
+        for part, shape in (
+            ("linear1", (64, 16)),
+            ("linear2", (16, 64)),
+            ("norm1", (16,)),
+            ("norm2", (16,)),
+        ):
             shapes[f"layers.{layer}.{part}.weight"] = shape
             shapes[f"layers.{layer}.{part}.bias"] = shape[:1]
     return shapes
@@ -47,14 +59,19 @@ def renamed(shapes: Shapes, rule: Callable[[str], str]) -> Shapes:
 
 
 def expected(one: Shapes, rule: Callable[[str], str], two: Shapes) -> dict[str, str]:
-    return {rule(name): name for name, shape in one.items() if two.get(rule(name)) == shape}
+    return {
+        rule(name): name for name, shape in one.items() if two.get(rule(name)) == shape
+    }
 
 
 def met(found: Match, one: Shapes, two: Shapes) -> dict[str, str]:
-    return {mine: other for mine, other in found.partners.items() if one[other] == two[mine]}
+    return {
+        mine: other for mine, other in found.partners.items() if one[other] == two[mine]
+    }
 
 
-# ------------------------------------------------------------------------------------------- what is found
+# --------------------------------------------------------------------------------------
+# what is found
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -62,26 +79,49 @@ def met(found: Match, one: Shapes, two: Shapes) -> dict[str, str]:
     ("model", "rule", "rules"),
     [
         (resnet, lambda name: f"backbone.{name}", [("*", "backbone.*")]),
-        (resnet, lambda name: name if name.startswith("fc") else f"backbone.{name}", [("*", "backbone.*")]),
         (
             resnet,
-            lambda name: name.replace("fc.", "head.") if "fc" in name else f"net.{name}",
+            lambda name: name if name.startswith("fc") else f"backbone.{name}",
+            [("*", "backbone.*")],
+        ),
+        (
+            resnet,
+            lambda name: (
+                name.replace("fc.", "head.") if "fc" in name else f"net.{name}"
+            ),
             [("*", "net.*"), ("net.fc", "head")],
         ),
-        (resnet, lambda name: name.replace("layer", "stage"), [("layer<n>", "stage<n>")]),
+        (
+            resnet,
+            lambda name: name.replace("layer", "stage"),
+            [("layer<n>", "stage<n>")],
+        ),
         (resnet, lambda name: name.replace("layer", ""), [("layer<n>", "<n>")]),
-        (resnet, lambda name: name.replace("layer", "block.layer."), [("layer<n>", "block.layer.<n>")]),
-        (transformer, lambda name: name.replace("self_attn", "attn"), [("self_attn", "attn")]),
+        (
+            resnet,
+            lambda name: name.replace("layer", "block.layer."),
+            [("layer<n>", "block.layer.<n>")],
+        ),
+        (
+            transformer,
+            lambda name: name.replace("self_attn", "attn"),
+            [("self_attn", "attn")],
+        ),
         (transformer, lambda name: f"model.encoder.{name}", [("*", "model.encoder.*")]),
         (
             transformer,
-            lambda name: f"m.{name}".replace("self_attn", "attention").replace("norm", "ln_"),
+            lambda name: f"m.{name}".replace("self_attn", "attention").replace(
+                "norm", "ln_"
+            ),
             [("*", "m.*"), ("norm<n>", "ln_<n>"), ("self_attn", "attention")],
         ),
     ],
 )
 def test_a_mapping_that_names_prove_is_found_with_its_rules(
-    model: Callable[[], Shapes], rule: Callable[[str], str], rules: list[tuple[str, str]], turned: bool
+    model: Callable[[], Shapes],
+    rule: Callable[[str], str],
+    rules: list[tuple[str, str]],
+    turned: bool,
 ) -> None:
     one = model()
     two = renamed(one, rule)
@@ -94,16 +134,27 @@ def test_a_mapping_that_names_prove_is_found_with_its_rules(
     for rename in found.renames:
         assert rename.met > 0 and substitution(rename.substitution)
         assert not rename.has_letters or all(
-            substitution(rename.substitution).apply(name) == rename.rule(name) for name in one
+            substitution(rename.substitution).apply(name) == rename.rule(name)
+            for name in one
         )
 
 
 @pytest.mark.parametrize("other", [False, True])
 def test_old_names_of_a_norm_are_those_of_torch(other: bool) -> None:
-    new = {f"bert.layer.{n}.LayerNorm.{leaf}": (4,) for n in range(3) for leaf in ("weight", "bias")}
-    new |= {f"bert.layer.{n}.dense.{leaf}": (4, 4) for n in range(3) for leaf in ("weight", "bias")}
+    new = {
+        f"bert.layer.{n}.LayerNorm.{leaf}": (4,)
+        for n in range(3)
+        for leaf in ("weight", "bias")
+    }
+    new |= {
+        f"bert.layer.{n}.dense.{leaf}": (4, 4)
+        for n in range(3)
+        for leaf in ("weight", "bias")
+    }
     old = {
-        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): shape
+        name.replace("Norm.weight", "Norm.gamma").replace(
+            "Norm.bias", "Norm.beta"
+        ): shape
         for name, shape in new.items()
     }
     one, two = (new, old) if other else (old, new)
@@ -119,7 +170,9 @@ def test_of_a_model_and_its_average_the_trained_one_is_used_and_the_other_named(
     trained: str, average: str
 ) -> None:
     body = resnet()
-    one = renamed(body, lambda name: f"{average}.{name}") | renamed(body, lambda name: f"{trained}.{name}")
+    one = renamed(body, lambda name: f"{average}.{name}") | renamed(
+        body, lambda name: f"{trained}.{name}"
+    )
     found = match(one, body)
     assert all(other == f"{trained}.{mine}" for mine, other in found.partners.items())
     assert len(found.partners) == len(body)
@@ -128,15 +181,19 @@ def test_of_a_model_and_its_average_the_trained_one_is_used_and_the_other_named(
 
 def test_a_copy_that_is_no_average_is_not_passed_over() -> None:
     body = resnet()
-    one = renamed(body, lambda name: f"encoder_q.{name}") | renamed(body, lambda name: f"other.{name}")
+    one = renamed(body, lambda name: f"encoder_q.{name}") | renamed(
+        body, lambda name: f"other.{name}"
+    )
     assert not match(one, body).partners
 
 
-# ------------------------------------------------------------------------------------------- what is not
+# --------------------------------------------------------------------------------------
+# what is not
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("k_proj", "v_proj"), ("self_attn", "cross_attn"), ("conv_in", "conv_out")]
+    ("old", "new"),
+    [("k_proj", "v_proj"), ("self_attn", "cross_attn"), ("conv_in", "conv_out")],
 )
 def test_one_common_word_is_no_proof(old: str, new: str) -> None:
     sides = [
@@ -153,7 +210,11 @@ def test_one_common_word_is_no_proof(old: str, new: str) -> None:
 
 
 def test_a_rename_holds_for_all_numbers_or_for_none() -> None:
-    one = {f"blocks.{n}.{part}.weight": (4, 4) for n in range(3) for part in ("conv", "attention")}
+    one = {
+        f"blocks.{n}.{part}.weight": (4, 4)
+        for n in range(3)
+        for part in ("conv", "attention")
+    }
     two = {name.replace("attention", "attn"): shape for name, shape in one.items()} | {
         "blocks.2.attn.weight": (5, 4)
     }
@@ -163,16 +224,25 @@ def test_a_rename_holds_for_all_numbers_or_for_none() -> None:
 
 def test_two_that_fit_equally_are_doubts() -> None:
     body = resnet()
-    one = renamed(body, lambda name: f"rgb.{name}") | renamed(body, lambda name: f"flow.{name}")
+    one = renamed(body, lambda name: f"rgb.{name}") | renamed(
+        body, lambda name: f"flow.{name}"
+    )
     found = match(one, body)
     assert not found.partners and not found.renames
     assert {rename.text for rename in found.doubts} == {("rgb.*", "*"), ("flow.*", "*")}
 
 
 @pytest.mark.parametrize("by_shape", [False, True])
-def test_projections_of_one_shape_are_told_apart_by_words_or_not_at_all(by_shape: bool) -> None:
+def test_projections_of_one_shape_are_told_apart_by_words_or_not_at_all(
+    by_shape: bool,
+) -> None:
     one = transformer()
-    words = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "proj_out"}
+    words = {
+        "q_proj": "query",
+        "k_proj": "key",
+        "v_proj": "value",
+        "out_proj": "proj_out",
+    }
 
     def rule(name: str) -> str:
         for old, new in words.items():
@@ -194,12 +264,23 @@ def test_projections_of_one_shape_are_told_apart_by_words_or_not_at_all(by_shape
     found = match(one, other, by_shape=by_shape)
     pairs = {mine: name for mine, name in found.partners.items() if "proj" in name}
     assert len(pairs) == (12 if by_shape else 0)
-    assert all(letters[name.split(".")[3]] == mine.split(".")[3] for mine, name in pairs.items())
+    assert all(
+        letters[name.split(".")[3]] == mine.split(".")[3]
+        for mine, name in pairs.items()
+    )
 
 
 def test_a_word_alone_that_no_name_explains_is_a_doubt() -> None:
-    one = {f"blocks.{n}.{part}.weight": (4, 4) for n in range(3) for part in ("conv", "old")}
-    two = {f"blocks.{n}.{part}.weight": (4, 4) for n in range(3) for part in ("conv", "extra")}
+    one = {
+        f"blocks.{n}.{part}.weight": (4, 4)
+        for n in range(3)
+        for part in ("conv", "old")
+    }
+    two = {
+        f"blocks.{n}.{part}.weight": (4, 4)
+        for n in range(3)
+        for part in ("conv", "extra")
+    }
     found = match(one, two)
     assert len(found.partners) == 3 and not found.renames
     assert [rename.text for rename in found.doubts] == [("old", "extra")]
@@ -208,9 +289,15 @@ def test_a_word_alone_that_no_name_explains_is_a_doubt() -> None:
 
 @pytest.mark.parametrize(("one", "two"), [("wq", "q_proj"), ("k_proj", "wk"), ("qkv", "in_proj"), ("query_key_value", "c_attn")])  # fmt: skip
 @pytest.mark.parametrize("by_shape", [False, True])
-def test_words_whose_values_lie_in_another_order_are_never_paired(one: str, two: str, by_shape: bool) -> None:
+def test_words_whose_values_lie_in_another_order_are_never_paired(
+    one: str, two: str, by_shape: bool
+) -> None:
     sides = [
-        {f"layers.{n}.{part}.weight": (8, 8) for n in range(3) for part in (word, "mlp", "norm")}
+        {
+            f"layers.{n}.{part}.weight": (8, 8)
+            for n in range(3)
+            for part in (word, "mlp", "norm")
+        }
         for word in (one, two)
     ]
     assert len(match(*sides, by_shape=by_shape).partners) == 6
@@ -234,19 +321,41 @@ def test_of_two_tensors_with_one_new_name_the_one_of_equal_shape_is_taken() -> N
     one = renamed(body, lambda name: f"backbone.{name}") | {"fc.weight": (5, 24)}
     two = body | {"fc.weight": (5, 24)}
     found = match(one, two)
-    assert found.partners["fc.weight"] == "fc.weight" and found.partners["fc.bias"] == "backbone.fc.bias"
+    assert (
+        found.partners["fc.weight"] == "fc.weight"
+        and found.partners["fc.bias"] == "backbone.fc.bias"
+    )
     del one["fc.weight"]
-    assert match(one, two).partners["fc.weight"] == "backbone.fc.weight"  # of another shape, but the only one
+    assert (
+        match(one, two).partners["fc.weight"] == "backbone.fc.weight"
+    )  # of another shape, but the only one
 
 
-# ------------------------------------------------------------------------------------------- random renamings
+# --------------------------------------------------------------------------------------
+# random renamings
 
-WORDS = ["enc", "body", "trunk", "unit", "cell", "part", "mix", "gate", "core", "node", "w", "z"]
+WORDS = [
+    "enc",
+    "body",
+    "trunk",
+    "unit",
+    "cell",
+    "part",
+    "mix",
+    "gate",
+    "core",
+    "node",
+    "w",
+    "z",
+]
 
 
 def random_rule(source: random.Random, names: Shapes) -> Callable[[str], str]:
     """A renaming of some words, each by one that no other word has, and a beginning."""
-    words = sorted({part.rstrip("0123456789") for name in names for part in name.split(".")[:-1]} - {""})
+    words = sorted(
+        {part.rstrip("0123456789") for name in names for part in name.split(".")[:-1]}
+        - {""}
+    )
     chosen = source.sample(words, source.randint(0, len(words)))
     new = dict(zip(chosen, source.sample(WORDS, len(chosen)), strict=False))
     start = source.choice(["", "", "model.", "a.b.", "module."])
@@ -279,11 +388,17 @@ def test_no_random_renaming_loads_a_wrong_tensor(seed: int) -> None:
     wanted = expected(one, rule, two)
 
     found = match(one, two)
-    wrong = {mine: other for mine, other in met(found, one, two).items() if wanted.get(mine) != other}
+    wrong = {
+        mine: other
+        for mine, other in met(found, one, two).items()
+        if wanted.get(mine) != other
+    }
     assert not wrong
     turned = match(two, one).turned
     assert turned._replace(renames=()) == found._replace(renames=())
-    assert bool(turned.renames) == bool(found.renames), "the rules are told in the order of their use"
+    assert bool(turned.renames) == bool(found.renames), (
+        "the rules are told in the order of their use"
+    )
     proposal = met(match(one, two, by_shape=True), one, two)
     assert len(proposal) >= len(met(found, one, two))
 
@@ -307,10 +422,13 @@ def test_without_any_common_word_the_order_of_shapes_is_a_proposal() -> None:
     assert {rename.kind for rename in found.renames} == {"shape"}
 
 
-# ------------------------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------------------
+# tables
 
 
-def written(family: dialects.Family, column: int, prefix: str, numbers: int = 2) -> Shapes:
+def written(
+    family: dialects.Family, column: int, prefix: str, numbers: int = 2
+) -> Shapes:
     """The names of a dialect, with the shape of each row."""
     shapes: Shapes = {}
     for row, cells in enumerate(family.rows):
@@ -322,7 +440,9 @@ def written(family: dialects.Family, column: int, prefix: str, numbers: int = 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_each_row_of_a_table_has_a_cell_for_each_dialect(family: dialects.Family) -> None:
+def test_each_row_of_a_table_has_a_cell_for_each_dialect(
+    family: dialects.Family,
+) -> None:
     assert {len(row) for row in family.rows} == {len(family.dialects)}
     for column in range(len(family.dialects)):
         cells = [text for row in family.rows for text in parts_of(row[column])]
@@ -331,7 +451,9 @@ def test_each_row_of_a_table_has_a_cell_for_each_dialect(family: dialects.Family
 
 @pytest.mark.parametrize("prefix", ["", "vit.", "module.model."])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_dialect_is_recognised_and_translated_both_ways(family: dialects.Family, prefix: str) -> None:
+def test_a_dialect_is_recognised_and_translated_both_ways(
+    family: dialects.Family, prefix: str
+) -> None:
     for first in range(len(family.dialects)):
         for second in range(len(family.dialects)):
             one, two = written(family, first, prefix), written(family, second, "")
@@ -339,14 +461,20 @@ def test_a_dialect_is_recognised_and_translated_both_ways(family: dialects.Famil
                 assert dialect_translations(one, two) == []
                 continue
             (found,) = dialect_translations(one, two)
-            assert (found.one.name, found.two.name) == (family.dialects[first], family.dialects[second])
+            assert (found.one.name, found.two.name) == (
+                family.dialects[first],
+                family.dialects[second],
+            )
             assert (found.one.prefix, found.two.prefix) == (prefix, "")
             reached = {*found.names.values(), *found.joins, *found.cuts}
             assert reached == two.keys()
             if not found.joins and not found.cuts:
-                assert match(one, two).partners == {new: name for name, new in found.names.items()}
+                assert match(one, two).partners == {
+                    new: name for name, new in found.names.items()
+                }
             assert bool(match(one, two).layout) == (
-                frozenset((family.dialects[first], family.dialects[second])) in family.layouts
+                frozenset((family.dialects[first], family.dialects[second]))
+                in family.layouts
             )
             assert not match(one, two, layouts=False).layout
 
@@ -355,7 +483,9 @@ def test_half_of_a_table_is_no_dialect() -> None:
     family = FAMILIES[0]
     names = [name for name in written(family, 0, "") if "norm" in name or "mlp" in name]
     assert dialects_of(names) != []
-    assert dialects_of([name for name in names if "norm1" in name or "fc1" in name]) == []
+    assert (
+        dialects_of([name for name in names if "norm1" in name or "fc1" in name]) == []
+    )
 
 
 def test_query_key_and_value_are_joined_only_where_all_three_are_there() -> None:
@@ -371,7 +501,8 @@ def test_query_key_and_value_are_joined_only_where_all_three_are_there() -> None
     assert "blocks.0.attn.qkv.weight" not in translation.joins
 
 
-# ------------------------------------------------------------------------------------------- size and hostile names
+# --------------------------------------------------------------------------------------
+# size and hostile names
 
 
 @pytest.mark.slow
@@ -380,7 +511,9 @@ def test_query_key_and_value_are_joined_only_where_all_three_are_there() -> None
     [
         lambda n: f"layers.{n}.conv.weight",
         lambda n: f"w{n:05}x.weight",
-        lambda n: ".".join([f"{n:05}"[k % 5] + "ab" for k in range(9)]) + f".{n}.weight",
+        lambda n: (
+            ".".join([f"{n:05}"[k % 5] + "ab" for k in range(9)]) + f".{n}.weight"
+        ),
         lambda n: f"{'a.' * 60}{n}",
         lambda n: f"{'1.' * 60}{n}",
         lambda n: f"#{n}#.{n % 7}.#",
@@ -388,7 +521,9 @@ def test_query_key_and_value_are_joined_only_where_all_three_are_there() -> None
         lambda n: f"blocks.{n}.attn.qkv.weight",
     ],
 )
-def test_thousands_of_hostile_names_are_looked_at_once(name: Callable[[int], str]) -> None:
+def test_thousands_of_hostile_names_are_looked_at_once(
+    name: Callable[[int], str],
+) -> None:
     one = {name(n): (4, 4) for n in range(3_000)}
     two = {f"x.{name(n + 1)}y": (4, 4) for n in range(3_000)}
     for by_shape in (False, True):
@@ -411,12 +546,20 @@ def test_a_substitution_says_the_same_as_the_rule() -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("above", ["", "net.", "deeper.in.it."])
-def test_a_parametrization_has_the_tensors_of_the_old_norms(above: str, turned: bool) -> None:
+def test_a_parametrization_has_the_tensors_of_the_old_norms(
+    above: str, turned: bool
+) -> None:
     rest: Shapes = {f"layers.{n}.weight": (4, 4) for n in range(6)}
     old = rest | {"conv.weight_g": (1, 1, 8), "conv.weight_v": (16, 4, 8)}
     old |= {"d.weight_orig": (3, 3), "d.weight_u": (3,), "d.weight_v": (3,)}
-    new = rest | {f"conv.parametrizations.weight.original{n}": old[f"conv.weight_{'gv'[n]}"] for n in (0, 1)}
-    new |= {"d.parametrizations.weight.original": (3, 3), "d.parametrizations.weight.0._u": (3,)}
+    new = rest | {
+        f"conv.parametrizations.weight.original{n}": old[f"conv.weight_{'gv'[n]}"]
+        for n in (0, 1)
+    }
+    new |= {
+        "d.parametrizations.weight.original": (3, 3),
+        "d.parametrizations.weight.0._u": (3,),
+    }
     new |= {"d.parametrizations.weight.0._v": (3,)}
     new = renamed(new, lambda name: above + name)
     one, two = (new, old) if turned else (old, new)
@@ -427,7 +570,9 @@ def test_a_parametrization_has_the_tensors_of_the_old_norms(above: str, turned: 
     assert pairs[f"{above}d.parametrizations.weight.0._v"] == "d.weight_v"
 
 
-def test_the_two_originals_of_another_parametrization_are_not_those_of_weight_norm() -> None:
+def test_the_two_originals_of_another_parametrization_are_not_those_of_weight_norm() -> (
+    None
+):
     new: Shapes = {f"c.parametrizations.weight.original{n}": (n + 2, 4) for n in (0, 1)}
     assert not match({"c.weight_g": (2, 1), "c.weight_v": (3, 4)}, new).partners
     assert not match({"c.weight_g": (2, 4)}, new).partners, "half of it"

@@ -1,4 +1,6 @@
-"""`ckpt inspect --index`: the numbers of DDP's error, against DDP itself and against `named_parameters()`."""
+"""`ckpt inspect --index`: the numbers of DDP's error, against DDP itself and against
+`named_parameters()`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ pytestmark = oracle.QUIET
 
 
 def numbered(
-    thing: Any, path: Path, asked: list[int] | Numbers, *, kind: Any = "some", **options: Any
+    thing: Any,
+    path: Path,
+    asked: list[int] | Numbers,
+    *,
+    kind: Any = "some",
+    **options: Any,
 ) -> Numbering:
     rewriting.saved(thing, path)
     if isinstance(asked, list):
@@ -69,8 +76,14 @@ class Net(nn.Module):
         torch.manual_seed(seed)
         self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
         self.register_buffer("scale", torch.ones(4, dtype=torch.int64))
-        kinds = [lambda: nn.Linear(4, 4), lambda: nn.LayerNorm(4), lambda: nn.Linear(4, 4, bias=False)]
-        self.blocks = nn.ModuleList(kinds[int(torch.randint(0, 3, ()))]() for _ in range(5))
+        kinds = [
+            lambda: nn.Linear(4, 4),
+            lambda: nn.LayerNorm(4),
+            lambda: nn.Linear(4, 4, bias=False),
+        ]
+        self.blocks = nn.ModuleList(
+            kinds[int(torch.randint(0, 3, ()))]() for _ in range(5)
+        )
         self.used = [bool(torch.randint(0, 2, ())) for _ in range(5)]
         self.head = nn.Linear(4, 2)
         self.spare = nn.Linear(4, 2)
@@ -89,7 +102,9 @@ class Net(nn.Module):
 def test_the_numbers_of_a_run_that_ddp_stops(
     seed: int, frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DDP itself says the names when it is asked to: those are the names that the numbers give."""
+    """DDP itself says the names when it is asked to: those are the names that the
+    numbers give.
+    """
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "INFO")
     dist.set_debug_level_from_env()
     net = Net(seed)
@@ -97,18 +112,26 @@ def test_the_numbers_of_a_run_that_ddp_stops(
         for parameter in net.stem.parameters():
             parameter.requires_grad_(False)
     ddp = DistributedDataParallel(net)
-    optimizer = torch.optim.AdamW(p for p in net.parameters() if p.requires_grad or frozen == "handed")
-    with pytest.raises(RuntimeError, match="Expected to have finished reduction") as caught:
+    optimizer = torch.optim.AdamW(
+        p for p in net.parameters() if p.requires_grad or frozen == "handed"
+    )
+    with pytest.raises(
+        RuntimeError, match="Expected to have finished reduction"
+    ) as caught:
         for _ in range(2):
             optimizer.zero_grad()
             ddp(torch.randn(2, 3, 5, 5)).square().sum().backward()
             optimizer.step()
     text = str(caught.value)
     listed = re.search(r"did not receive grad for rank 0: ([\w., ]+)", text)
-    indices = re.search(r"Parameter indices which did not receive grad for rank 0: ([\d ]+)", text)
+    indices = re.search(
+        r"Parameter indices which did not receive grad for rank 0: ([\d ]+)", text
+    )
     assert listed is not None and indices is not None
     thing = {"model": ddp.state_dict(), "optimizer": optimizer.state_dict()}
-    counted = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    counted = [
+        name for name, parameter in net.named_parameters() if parameter.requires_grad
+    ]
     means = {number: counted[number] for number in map(int, indices[1].split())}
     assert set(means.values()) == set(listed[1].split(", "))
 
@@ -118,13 +141,20 @@ def test_the_numbers_of_a_run_that_ddp_stops(
         assert f"module.{means[number]}" in candidates
     if frozen == "none":
         assert names(found) == [f"module.{name}" for name in means.values()]
-    assumes = {"none": [], "left out": [_IN_ORDER, _IN_OPTIMIZER], "handed": [_NO_FIRST, _IN_ORDER]}[frozen]
+    assumes = {
+        "none": [],
+        "left out": [_IN_ORDER, _IN_OPTIMIZER],
+        "handed": [_NO_FIRST, _IN_ORDER],
+    }[frozen]
     assert found.assumes == (", and ".join(assumes) or None)
 
 
 def told(found: Numbering) -> list[tuple[int, list[str]]]:
     """The numbers with the names that each can have."""
-    return [(row.number, [found.section.relative(entry.name) for entry in row.entries]) for row in found.rows]
+    return [
+        (row.number, [found.section.relative(entry.name) for entry in row.entries])
+        for row in found.rows
+    ]
 
 
 _OWN_ORDER = ("one each, backwards", "minGPT")
@@ -133,13 +163,21 @@ _OWN_ORDER = ("one each, backwards", "minGPT")
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_random_runs_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
-    """Frozen ones, buffers, groups, branches, many optimizers: where what is assumed holds, the name is the one DDP means."""
+    """Frozen ones, buffers, groups, branches, many optimizers: where what is assumed
+    holds, the name is the one DDP means.
+    """
     told_by_name = 0
     for seed, optimizer in enumerate(recipes.OPTIMIZERS):
         run = recipes.Run(seed, recipe, optimizer)
         rng = random.Random(seed)
-        branch = {name for name in run.numbered if name in run.gradient and rng.random() < 0.1}
-        asked = [n for n, name in enumerate(run.numbered) if name in branch or name not in run.gradient]
+        branch = {
+            name for name in run.numbered if name in run.gradient and rng.random() < 0.1
+        }
+        asked = [
+            n
+            for n, name in enumerate(run.numbered)
+            if name in branch or name not in run.gradient
+        ]
         if not asked:
             continue
 
@@ -149,7 +187,8 @@ def test_random_runs_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
         if _IN_ORDER in assumed and recipe in _OWN_ORDER:
             continue
         wrong = (any(text in assumed for text in (_NEVER, _EXACT)) and branch) or (
-            _NONE_FROZEN in assumed and len(run.numbered) < len(list(run.net.parameters()))
+            _NONE_FROZEN in assumed
+            and len(run.numbered) < len(list(run.net.parameters()))
         )
         for number, candidates in () if wrong else told(found):
             assert run.numbered[number] in candidates
@@ -171,19 +210,31 @@ def test_every_number_of_a_net(how: str, tmp_path: Path) -> None:
         "module": lambda: net.stem,
         "parameters": lambda: net.state_dict(keep_vars=True),
         "state": net.state_dict,
-        "training": lambda: {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        "training": lambda: {
+            "model": net.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        },
     }
     of = net.stem if how == "module" else net
-    expected = [name for name, parameter in of.named_parameters() if parameter.requires_grad]
+    expected = [
+        name for name, parameter in of.named_parameters() if parameter.requires_grad
+    ]
 
     found = numbered(things[how](), tmp_path / "a.pt", list(range(len(expected))))
 
     assert names(found) == expected and found.parameters == len(expected)
     assert (
         found.trust
-        == {"module": "certain", "parameters": "certain", "state": "likely", "training": "strong"}[how]
+        == {
+            "module": "certain",
+            "parameters": "certain",
+            "state": "likely",
+            "training": "strong",
+        }[how]
     )
-    assert found.assumes is None  # DDP has as many numbers as the file has parameters: none is frozen
+    assert (
+        found.assumes is None
+    )  # DDP has as many numbers as the file has parameters: none is frozen
 
 
 def test_parameters_that_the_optimizer_was_not_given(tmp_path: Path) -> None:
@@ -194,12 +245,16 @@ def test_parameters_that_the_optimizer_was_not_given(tmp_path: Path) -> None:
     optimizer.step()
 
     found = numbered(
-        {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt", [2, 3]
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+        [2, 3],
     )
 
     assert names(found) == ["2.weight", "2.bias"]
     assert found.why == "the optimizer holds 4 of the model's 6 parameters"
-    assert found.assumes == "each parameter that requires a gradient is in the optimizer"
+    assert (
+        found.assumes == "each parameter that requires a gradient is in the optimizer"
+    )
 
 
 def test_a_number_that_the_optimizer_does_not_reach(tmp_path: Path) -> None:
@@ -219,13 +274,21 @@ def test_a_number_that_the_optimizer_does_not_reach(tmp_path: Path) -> None:
 
 
 def test_an_order_that_is_undecided_gives_the_candidates(tmp_path: Path) -> None:
-    state = OrderedDict([("a.weight", torch.ones(2)), ("pe", torch.ones(2)), ("b.weight", torch.ones(2))])
+    state = OrderedDict(
+        [
+            ("a.weight", torch.ones(2)),
+            ("pe", torch.ones(2)),
+            ("b.weight", torch.ones(2)),
+        ]
+    )
 
     found = numbered(state, tmp_path / "a.pt", [0, 1])
 
     assert told(found) == [(0, ["a.weight"]), (1, ["pe", "b.weight"])]
     assert (found.least, found.parameters) == (2, 3)
-    assert told(numbered(state, tmp_path / "a.pt", [2])) == [(2, ["b.weight"])]  # DDP counts three
+    assert told(numbered(state, tmp_path / "a.pt", [2])) == [
+        (2, ["b.weight"])
+    ]  # DDP counts three
 
 
 def brute(count: _Count, asked: Numbers, rules: _Rules) -> dict[int, set[int]] | None:
@@ -236,18 +299,27 @@ def brute(count: _Count, asked: Numbers, rules: _Rules) -> dict[int, set[int]] |
     for place in places:
         mine = ["had"] * place.had + ["never"] * place.never + ["open"] * place.open
         mine += ["open"] * (place.outside and not inside)
-        mine += ["no"] * ((place.frozen and not rules.none_frozen) or place.out or (place.outside and inside))
+        mine += ["no"] * (
+            (place.frozen and not rules.none_frozen)
+            or place.out
+            or (place.outside and inside)
+        )
         options.append(dict.fromkeys(mine))
     in_all = set.intersection(*(set(numbers) for _, numbers in asked.ranks))
     found: dict[int, set[int]] = {}
     fits = False
     for choice in itertools.product(*options):
-        live = [(place, what) for place, what in zip(places, choice, strict=True) if what != "no"]
+        live = [
+            (place, what)
+            for place, what in zip(places, choice, strict=True)
+            if what != "no"
+        ]
         low, high = count.bounds(asked, rules)
         if not low <= len(live) <= high or len(live) <= max(asked.all):
             continue
         if rules.is_complete and any(
-            what == "never" and number not in in_all for number, (_, what) in enumerate(live)
+            what == "never" and number not in in_all
+            for number, (_, what) in enumerate(live)
         ):
             continue
         if rules.never_only and any(
@@ -267,7 +339,10 @@ def test_every_choice_is_counted() -> None:
     fitted = 0
     for _ in range(2000):
         places = [
-            _Place((index,), *(rng.random() < share for share in (0.6, 0.4, 0.2, 0.2, 0.3, 0.2)))
+            _Place(
+                (index,),
+                *(rng.random() < share for share in (0.6, 0.4, 0.2, 0.2, 0.3, 0.2)),
+            )
             for index in range(rng.randint(1, 6))
         ]
         slots = None
@@ -284,7 +359,12 @@ def test_every_choice_is_counted() -> None:
         held = rng.randint(0, len(places))
         count = _Count(places, "strong", "", held, rng.randint(0, held), slots)
         ranks = tuple(
-            (rank, tuple(rng.sample(range(len(places)), rng.randint(1, min(3, len(places))))))
+            (
+                rank,
+                tuple(
+                    rng.sample(range(len(places)), rng.randint(1, min(3, len(places))))
+                ),
+            )
             for rank in range(rng.randint(1, 2))
         )
         asked = Numbers(ranks, "without")
@@ -297,7 +377,9 @@ def test_every_choice_is_counted() -> None:
             else:
                 fitted += 1
                 assert solved is not None
-                assert {number: set(held) for number, held in solved.candidates.items()} == expected
+                assert {
+                    number: set(held) for number, held in solved.candidates.items()
+                } == expected
     assert fitted > 5000
 
 
@@ -306,7 +388,9 @@ def test_sets_are_integers() -> None:
 
 
 class Scaled(nn.Module):
-    """A module with a float buffer at its root, which its state dict has between the parameters."""
+    """A module with a float buffer at its root, which its state dict has between the
+    parameters.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -342,9 +426,19 @@ def test_buffers_that_the_optimizer_does_not_hold(how: str, tmp_path: Path) -> N
                 (2, ["std", "a.weight", "a.bias"]),
                 (4, ["a.bias", "b.weight", "b.bias"]),
             ],
-            "named": [(0, ["gamma"]), (1, ["a.weight"]), (2, ["a.bias"]), (4, ["b.bias"])],
+            "named": [
+                (0, ["gamma"]),
+                (1, ["a.weight"]),
+                (2, ["a.bias"]),
+                (4, ["b.bias"]),
+            ],
             # `std` has a shape of its own, `mean` has that of its neighbour.
-            "state": [(0, ["gamma", "mean"]), (1, ["a.weight"]), (2, ["a.bias"]), (4, ["b.bias"])],
+            "state": [
+                (0, ["gamma", "mean"]),
+                (1, ["a.weight"]),
+                (2, ["a.bias"]),
+                (4, ["b.bias"]),
+            ],
         }[how]
     )
 
@@ -365,8 +459,16 @@ def test_a_frozen_parameter_in_the_optimizer(tmp_path: Path) -> None:
         (1, ["1.weight", "2.weight"]),
         (2, ["2.weight", "3.weight"]),
     ]
-    assert (found.least, found.parameters, found.trust, found.assumes) == (3, 4, "likely", _IN_ORDER)
-    assert "1 of them had no gradient yet; DDP does not count those that are frozen" in found.why
+    assert (found.least, found.parameters, found.trust, found.assumes) == (
+        3,
+        4,
+        "likely",
+        _IN_ORDER,
+    )
+    assert (
+        "1 of them had no gradient yet; DDP does not count those that are frozen"
+        in found.why
+    )
     assert told(numbered(thing, tmp_path / "a.pt", [3])) == [(3, ["3.weight"])]
     lines = ckpt("inspect", tmp_path / "a.pt", "--index", "0,1,2").lines
     assert lines[0] == f"If {_IN_ORDER}:"
@@ -375,7 +477,9 @@ def test_a_frozen_parameter_in_the_optimizer(tmp_path: Path) -> None:
         ["or", "model.2.weight", "[2,", "2]", "float32", "had", "one", "earlier"],
     ]
     assert lines[7] == "DDP counts 3 to 4 parameters."
-    rows = json.loads(ckpt("inspect", tmp_path / "a.pt", "--index", "0,1", "--json").out)["index"]["names"]
+    rows = json.loads(
+        ckpt("inspect", tmp_path / "a.pt", "--index", "0,1", "--json").out
+    )["index"]["names"]
     assert rows == [
         {
             "index": 0,
@@ -395,7 +499,9 @@ def test_a_frozen_parameter_in_the_optimizer(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_that_holds_something_else(tmp_path: Path) -> None:
-    """A parameter of the loss: how many of the model's parameters are left out is unknown."""
+    """A parameter of the loss: how many of the model's parameters are left out is
+    unknown.
+    """
     net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     weight = nn.Parameter(torch.ones(9))
     optimizer = torch.optim.Adam([*net[1].parameters(), weight])
@@ -404,16 +510,25 @@ def test_an_optimizer_that_holds_something_else(tmp_path: Path) -> None:
     optimizer.step()
 
     found = numbered(
-        {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt", [0, 3]
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+        [0, 3],
     )
 
     assert told(found) == [(0, ["0.weight"]), (3, ["1.bias"])]  # four of four
-    assert found.why == "the parameters of the optimizer do not fit the order of the model"
+    assert (
+        found.why == "the parameters of the optimizer do not fit the order of the model"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("6", [6]), ("6,7-9", [6, 7, 8, 9]), ("6 7 8 9", [6, 7, 8, 9]), (" 3, 1,3", [3, 1])],
+    [
+        ("6", [6]),
+        ("6,7-9", [6, 7, 8, 9]),
+        ("6 7 8 9", [6, 7, 8, 9]),
+        (" 3, 1,3", [3, 1]),
+    ],
 )
 def test_numbers(text: str, expected: list[int]) -> None:
     assert numbers(text).all == expected
@@ -443,19 +558,30 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     document = json.loads(ckpt("inspect", source, "--index", "0-1", "--json").out)
     assert [row["name"] for row in document["index"]["names"]] == ["weight", "bias"]
     check_error(
-        ckpt("inspect", source, "--index", "2"), "no parameter has the number 2: it has 2 parameters, 0 to 1"
+        ckpt("inspect", source, "--index", "2"),
+        "no parameter has the number 2: it has 2 parameters, 0 to 1",
     )
-    check_error(ckpt("inspect", source, "--index", "0", "--tsv"), "--index and --tsv exclude each other")
+    check_error(
+        ckpt("inspect", source, "--index", "0", "--tsv"),
+        "--index and --tsv exclude each other",
+    )
 
 
 def test_files_that_keep_no_order_are_refused(tmp_path: Path) -> None:
     """The alphabet puts biases before weights: no model does."""
     source = rewriting.saved(Net(1).state_dict(), tmp_path / "a.pt")
     assert ckpt("convert", source, "-o", tmp_path / "a.safetensors").code == 0
-    assert ckpt("convert", tmp_path / "a.safetensors", "-o", tmp_path / "b.pt").code == 0
+    assert (
+        ckpt("convert", tmp_path / "a.safetensors", "-o", tmp_path / "b.pt").code == 0
+    )
 
-    check_error(ckpt("inspect", tmp_path / "a.safetensors", "--index", "0"), "safetensors keeps no order")
-    check_error(ckpt("inspect", tmp_path / "b.pt", "--index", "0"), "its names are sorted")
+    check_error(
+        ckpt("inspect", tmp_path / "a.safetensors", "--index", "0"),
+        "safetensors keeps no order",
+    )
+    check_error(
+        ckpt("inspect", tmp_path / "b.pt", "--index", "0"), "its names are sorted"
+    )
 
 
 def llama(layers: int) -> dict[str, torch.Tensor]:
@@ -471,7 +597,11 @@ def llama(layers: int) -> dict[str, torch.Tensor]:
         "input_layernorm",
         "post_attention_layernorm",
     ]
-    rows = ["embed_tokens", *(f"layers.{layer}.{part}" for layer in range(layers) for part in parts), "norm"]
+    rows = [
+        "embed_tokens",
+        *(f"layers.{layer}.{part}" for layer in range(layers) for part in parts),
+        "norm",
+    ]
     return {f"model.{row}.weight": torch.ones(2) for row in rows}
 
 
@@ -491,26 +621,39 @@ def test_sorted_names_without_a_bias_are_refused(layers: int, tmp_path: Path) ->
     in_order = dict(sorted(state.items()))
     for number, rows in enumerate((by_dtype, in_order, {"model": in_order})):
         rewriting.saved(rows, tmp_path / f"{number}.pt")
-        check_error(ckpt("inspect", tmp_path / f"{number}.pt", "--index", "0"), "its names are sorted")
+        check_error(
+            ckpt("inspect", tmp_path / f"{number}.pt", "--index", "0"),
+            "its names are sorted",
+        )
 
 
 def test_names_that_may_be_sorted_are_an_assumption(tmp_path: Path) -> None:
-    """Each pair of neighbours says whether the alphabet made the order. Few of them say nothing."""
+    """Each pair of neighbours says whether the alphabet made the order. Few of them say
+    nothing.
+    """
     state = llama(3)
     rewriting.saved(dict(sorted(state.items())), tmp_path / "a.pt")
     done = ckpt("inspect", tmp_path / "a.pt", "--index", "1", "--json")
     index = json.loads(done.out)["index"]
     assert index["assumes"] == f"{_NOT_SORTED}, and {_NONE_FROZEN}"
     assert index["evidence"]["trust"] == "likely"
-    assert ckpt("inspect", tmp_path / "a.pt", "--index", "1").lines[0].startswith(f"If {_NOT_SORTED}")
+    assert (
+        ckpt("inspect", tmp_path / "a.pt", "--index", "1")
+        .lines[0]
+        .startswith(f"If {_NOT_SORTED}")
+    )
 
     few = [f"{name}.weight" for name in ("fc1", "fc2", "head", "norm", "out")]
     more = [*few, "proj.weight"]
     with_ten = ["fc1.weight", "fc2.weight", "fc10.weight", *more[2:]]
     for number, rows in enumerate((few, more, with_ten)):
-        found = numbered({name: torch.ones(2) for name in rows}, tmp_path / f"{number}.pt", [2])
+        found = numbered(
+            {name: torch.ones(2) for name in rows}, tmp_path / f"{number}.pt", [2]
+        )
         assert (_NOT_SORTED in str(found.assumes)) is (rows is more)
-    both = {f"a.{name}": torch.ones(2).half() for name in more}  # safetensors has a block of each dtype
+    both = {
+        f"a.{name}": torch.ones(2).half() for name in more
+    }  # safetensors has a block of each dtype
     both |= {name: torch.ones(2) for name in few}
     assert _NOT_SORTED in str(numbered(both, tmp_path / "both.pt", [2]).assumes)
 
@@ -529,13 +672,20 @@ def test_an_optimizer_does_not_make_sorted_names_certain(tmp_path: Path) -> None
 
 
 def test_layers_of_the_last_rank_first_are_refused(tmp_path: Path) -> None:
-    """DCP puts the names of the last rank first (torch `ChainMap` in `create_global_plan`): of a pipeline the last layers."""
+    """DCP puts the names of the last rank first (torch `ChainMap` in
+    `create_global_plan`): of a pipeline the last layers.
+    """
     state = llama(4)
-    late = {name: state[name] for name in state if "layers.2" in name or "layers.3" in name}
+    late = {
+        name: state[name] for name in state if "layers.2" in name or "layers.3" in name
+    }
     rewriting.saved({**late, **state}, tmp_path / "a.pt")
     check_error(
         ckpt("inspect", tmp_path / "a.pt", "--index", "0"),
-        "model.layers.3 stands before model.layers.0, so the order of the model is lost",
+        (
+            "model.layers.3 stands before model.layers.0, so the order of the model is "
+            "lost"
+        ),
     )
 
 
@@ -543,19 +693,27 @@ def test_numbers_that_are_no_positions_have_any_order(tmp_path: Path) -> None:
     """A ModuleDict of strides: 32, 16, 8."""
     net = nn.ModuleDict({key: nn.Linear(2, 2) for key in ("32", "16", "8")})
     found = numbered(net.state_dict(), tmp_path / "a.pt", [0, 1, 5])
-    assert [row.entries[0].name for row in found.rows] == ["32.weight", "32.bias", "8.bias"]
+    assert [row.entries[0].name for row in found.rows] == [
+        "32.weight",
+        "32.bias",
+        "8.bias",
+    ]
 
 
 def test_a_module_lists_its_parameters_in_any_order(tmp_path: Path) -> None:
     """A module that was saved whole has its own order, whatever its names are."""
-    torch.save(nn.ModuleDict({"1": nn.Linear(2, 2), "0": nn.Linear(2, 2)}), tmp_path / "a.pt")
+    torch.save(
+        nn.ModuleDict({"1": nn.Linear(2, 2), "0": nn.Linear(2, 2)}), tmp_path / "a.pt"
+    )
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
         found = numbered_parameters(Survey(checkpoint), Numbers(((None, (0, 3)),)))
     assert (names(found), found.trust) == (["1.weight", "0.bias"], "certain")
 
 
 @pytest.mark.parametrize("loose", [0, 1])
-def test_a_module_with_names_in_order_of_the_alphabet_is_certain(loose: int, tmp_path: Path) -> None:
+def test_a_module_with_names_in_order_of_the_alphabet_is_certain(
+    loose: int, tmp_path: Path
+) -> None:
     """A tensor that no module registers has no number, and changes nothing."""
     net = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in "abcdef"})
     net.seen = [torch.ones(2)] * loose  # type: ignore[assignment]
@@ -573,13 +731,20 @@ def test_a_dict_of_parameters_is_no_module(tmp_path: Path) -> None:
     alone["f.bias"] = net["f"].bias  # type: ignore[assignment]  # one Parameter among tensors
     for number, state in enumerate((dict(net.named_parameters()), alone)):
         torch.save(dict(sorted(state.items())), tmp_path / f"{number}.pt")
-        check_error(ckpt("inspect", tmp_path / f"{number}.pt", "--index", "0"), "its names are sorted")
+        check_error(
+            ckpt("inspect", tmp_path / f"{number}.pt", "--index", "0"),
+            "its names are sorted",
+        )
 
     weights = {name: row for name, row in net.named_parameters() if "weight" in name}
     torch.save(weights, tmp_path / "weights.pt")
     with formats.open(str(tmp_path / "weights.pt")) as checkpoint:
         found = numbered_parameters(Survey(checkpoint), Numbers(((None, (5,)),)))
-    assert (names(found), found.trust, found.assumes) == (["f.weight"], "likely", _NOT_SORTED)
+    assert (names(found), found.trust, found.assumes) == (
+        ["f.weight"],
+        "likely",
+        _NOT_SORTED,
+    )
     assert found.why == "each parameter was saved as a Parameter"
 
 
@@ -588,7 +753,10 @@ def test_only_a_model_has_parameters(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    rewriting.saved({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    rewriting.saved(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
 
     check_error(
         ckpt("inspect", tmp_path / "a.pt", "--index", "0", "--section", "optimizer"),
@@ -597,7 +765,9 @@ def test_only_a_model_has_parameters(tmp_path: Path) -> None:
 
 
 class FromTheStart(torch.optim.Optimizer):
-    """As schedulefree's `AdamWScheduleFreeClosure`: it makes the state of every parameter at once, and counts no steps."""
+    """As schedulefree's `AdamWScheduleFreeClosure`: it makes the state of every
+    parameter at once, and counts no steps.
+    """
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -611,10 +781,15 @@ class FromTheStart(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-def test_state_that_all_had_from_the_start_does_not_say_who_is_frozen(tmp_path: Path) -> None:
+def test_state_that_all_had_from_the_start_does_not_say_who_is_frozen(
+    tmp_path: Path,
+) -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
     net[0].requires_grad_(False)
-    state = {"model": net.state_dict(), "optimizer": FromTheStart(net.parameters()).state_dict()}
+    state = {
+        "model": net.state_dict(),
+        "optimizer": FromTheStart(net.parameters()).state_dict(),
+    }
 
     found = numbered(state, tmp_path / "start.pth", [0])
 
@@ -624,7 +799,9 @@ def test_state_that_all_had_from_the_start_does_not_say_who_is_frozen(tmp_path: 
 
 def test_the_names_that_ddp_prints_are_certain(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 5))
-    source = rewriting.saved({"model": nn.DataParallel(net).state_dict()}, tmp_path / "a.pth")
+    source = rewriting.saved(
+        {"model": nn.DataParallel(net).state_dict()}, tmp_path / "a.pth"
+    )
     text = (
         "Parameters which did not receive grad for rank 1: 2.bias, 2.weight, 1.bias\n"
         "Parameter indices which did not receive grad for rank 1: 1 2 3\n"
@@ -640,26 +817,42 @@ def test_the_names_that_ddp_prints_are_certain(tmp_path: Path) -> None:
     ]
     assert "certain: DDP prints the names." in done.lines
     other = ckpt("explain", text.replace("1.bias", "9.bias"), source)
-    assert "DDP names the parameters itself." in other.lines and "9.bias" in str(other.out)
+    assert "DDP names the parameters itself." in other.lines and "9.bias" in str(
+        other.out
+    )
 
 
 def test_what_the_search_of_ddp_leaves_out() -> None:
     line = "Parameter indices which did not receive grad for rank 1: 6 7"
     assert numbers(line).kind == "line"
-    assert numbers(f"You can enable unused parameter detection by\n{line}").kind == "without"
     assert (
-        numbers(f"Since `find_unused_parameters=True` is enabled, this likely means\n{line}").kind == "found"
+        numbers(f"You can enable unused parameter detection by\n{line}").kind
+        == "without"
+    )
+    assert (
+        numbers(
+            f"Since `find_unused_parameters=True` is enabled, this likely means\n{line}"
+        ).kind
+        == "found"
     )
     assert pasted_numbers("nothing") is None
 
 
 @pytest.mark.parametrize(
-    ("kind", "assumes"), [("without", _EXACT), ("line", f"{_NO_SEARCH}, and {_EXACT}"), ("found", _NEVER)]
+    ("kind", "assumes"),
+    [("without", _EXACT), ("line", f"{_NO_SEARCH}, and {_EXACT}"), ("found", _NEVER)],
 )
-def test_a_frozen_layer_and_an_unused_one(kind: Any, assumes: str, tmp_path: Path) -> None:
-    """Without state are one frozen layer and one that is not used, each with a shape of its own."""
+def test_a_frozen_layer_and_an_unused_one(
+    kind: Any, assumes: str, tmp_path: Path
+) -> None:
+    """Without state are one frozen layer and one that is not used, each with a shape of
+    its own.
+    """
     net = nn.Sequential(
-        nn.Linear(3, 5, False), nn.Linear(5, 7, False), nn.Linear(7, 9, False), nn.Linear(9, 2, False)
+        nn.Linear(3, 5, False),
+        nn.Linear(5, 7, False),
+        nn.Linear(7, 9, False),
+        nn.Linear(9, 2, False),
     )
     optimizer = torch.optim.Adam(net.parameters())
     for number in (1, 3):
@@ -672,8 +865,12 @@ def test_a_frozen_layer_and_an_unused_one(kind: Any, assumes: str, tmp_path: Pat
     assert names(found) == ["2.weight"] and found.assumes == assumes
 
 
-def test_the_candidates_that_are_fewest_stand_behind_their_assumption(tmp_path: Path) -> None:
-    """Two without state and one number: either is it, or a branch that is not told apart."""
+def test_the_candidates_that_are_fewest_stand_behind_their_assumption(
+    tmp_path: Path,
+) -> None:
+    """Two without state and one number: either is it, or a branch that is not told
+    apart.
+    """
     net = nn.Sequential(*(nn.Linear(size, size + 1, False) for size in range(2, 7)))
     optimizer = torch.optim.Adam(net.parameters())
     for number in (0, 3, 4):
@@ -691,8 +888,12 @@ def test_the_candidates_that_are_fewest_stand_behind_their_assumption(tmp_path: 
 
 
 def test_how_many_count() -> None:
-    """Of five, three have no state, and one number: with all numbers at hand at least two of the three are frozen."""
-    places = [_Place((number,), open=True, frozen=True, never=True) for number in range(5)]
+    """Of five, three have no state, and one number: with all numbers at hand at least
+    two of the three are frozen.
+    """
+    places = [
+        _Place((number,), open=True, frozen=True, never=True) for number in range(5)
+    ]
     count = _Count(places, "strong", "", held=5, stateless=3)
     asked = Numbers(((0, (1,)),), "without")
     assert count.bounds(asked, _Rules(False, True, False, False)) == (2, 5)

@@ -25,7 +25,9 @@ from ckpt.evidence.survey import Survey
 )
 def test_family(fields: tuple[str, ...], family: str, tmp_path: Path) -> None:
     state = {0: {name: torch.ones(2) for name in fields}}
-    thing = {"optimizer": {"state": state, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}}
+    thing = {
+        "optimizer": {"state": state, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}
+    }
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         (section,) = Survey(checkpoint).sections
         assert optimizer_facts(section) == (family, 2, 1, (0.1,), True, False)
@@ -33,7 +35,10 @@ def test_family(fields: tuple[str, ...], family: str, tmp_path: Path) -> None:
 
 def test_a_rate_that_no_float_holds(tmp_path: Path) -> None:
     thing = {
-        "optimizer": {"state": {}, "param_groups": [{"lr": 10**400, "params": [0]}, {"lr": 1, "params": [1]}]}
+        "optimizer": {
+            "state": {},
+            "param_groups": [{"lr": 10**400, "params": [0]}, {"lr": 1, "params": [1]}],
+        }
     }
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         (section,) = Survey(checkpoint).sections

@@ -1,4 +1,6 @@
-"""All optimizers of a file against all of its models at once: GANs, critics, chains, losses, Muon, GaLore."""
+"""All optimizers of a file against all of its models at once: GANs, critics, chains,
+losses, Muon, GaLore.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def hifigan() -> tuple[dict[str, Any], Names]:
 
 
 def sac() -> tuple[dict[str, Any], Names]:
-    """A temperature of one element, twin critics with an optimizer each, and their targets."""
+    """A temperature of one element, twin critics with an optimizer each, and their
+    targets.
+    """
     actor, one, two = mlp(4, 6, 2), mlp(6, 6, 1), mlp(6, 6, 1)
     alpha = nn.Parameter(torch.zeros(1))
     thing = {
@@ -100,7 +104,12 @@ def sac() -> tuple[dict[str, Any], Names]:
         "critic2_optimizer": adam(two.parameters()),
         "alpha_optimizer": adam([alpha]),
     }
-    return thing, [names("actor", actor), names("critic1", one), names("critic2", two), [None]]
+    return thing, [
+        names("actor", actor),
+        names("critic1", one),
+        names("critic2", two),
+        [None],
+    ]
 
 
 def critics() -> tuple[dict[str, Any], Names]:
@@ -127,13 +136,17 @@ def copies(trained: str, copied: str) -> tuple[dict[str, Any], Names]:
 
 
 def arcface(groups: bool) -> tuple[dict[str, Any], Names]:
-    """The parameters of the loss lie beside the model, in one group with it or in their own."""
+    """The parameters of the loss lie beside the model, in one group with it or in their
+    own.
+    """
     net, loss = mlp(4, 8, 3), nn.Linear(3, 10, bias=False)
     parts = [{"params": list(net.parameters())}, {"params": list(loss.parameters())}]
     thing = {
         "model": net.state_dict(),
         "criterion": loss.state_dict(),
-        "optimizer": adam(parts if groups else chain(net.parameters(), loss.parameters())),
+        "optimizer": adam(
+            parts if groups else chain(net.parameters(), loss.parameters())
+        ),
     }
     return thing, [names("model+criterion", net, loss)]
 
@@ -141,7 +154,11 @@ def arcface(groups: bool) -> tuple[dict[str, Any], Names]:
 def muon() -> tuple[dict[str, Any], Names]:
     """Muon takes the hidden matrices, AdamW the rest."""
     net = nn.Sequential(
-        nn.Embedding(11, 6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6, False), nn.Linear(6, 11)
+        nn.Embedding(11, 6),
+        nn.Linear(6, 6),
+        nn.LayerNorm(6),
+        nn.Linear(6, 6, False),
+        nn.Linear(6, 11),
     )
     matrices = {"1.weight", "3.weight"}
     rows = dict(net.named_parameters())
@@ -152,7 +169,9 @@ def muon() -> tuple[dict[str, Any], Names]:
                 [rows[name] for name in rows if name in matrices],
                 lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
             ),
-            adam([rows[name] for name in rows if name not in matrices], torch.optim.AdamW),
+            adam(
+                [rows[name] for name in rows if name not in matrices], torch.optim.AdamW
+            ),
         ],
     }
     return thing, [
@@ -186,8 +205,13 @@ def one_that_fits_in_part() -> tuple[dict[str, Any], Names]:
 
 
 def what_the_other_leaves() -> tuple[dict[str, Any], Names]:
-    """The second optimizer could hold either vector of four, if the first did not surely hold one."""
-    rows = {name: nn.Parameter(torch.ones(size)) for name, size in (("a.w", 4), ("b.w", 2), ("c.w", 4))}
+    """The second optimizer could hold either vector of four, if the first did not
+    surely hold one.
+    """
+    rows = {
+        name: nn.Parameter(torch.ones(size))
+        for name, size in (("a.w", 4), ("b.w", 2), ("c.w", 4))
+    }
     thing = {
         "model": {name: row.detach() for name, row in rows.items()},
         "one": adam([rows["b.w"], rows["c.w"]]),
@@ -231,14 +255,19 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("turned", [False, True])
-def test_every_parameter_has_its_tensor(case: str, turned: bool, tmp_path: Path) -> None:
+def test_every_parameter_has_its_tensor(
+    case: str, turned: bool, tmp_path: Path
+) -> None:
     thing, expected = CASES[case]()
     if turned:  # the optimizers before the models, the last one first
         thing = dict(reversed(thing.items()))
 
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         found = [
-            [None if index is None else checkpoint.tensors[index].name for index in match.indices]
+            [
+                None if index is None else checkpoint.tensors[index].name
+                for index in match.indices
+            ]
             for match in Survey(checkpoint).matches
         ]
 
@@ -249,7 +278,8 @@ def test_every_parameter_has_its_tensor(case: str, turned: bool, tmp_path: Path)
     )  # twins in a chain stand in the order of the file
     for rows in whole:
         assert rows in found or (
-            chained and sorted(map(str, rows)) in [sorted(map(str, row)) for row in found]
+            chained
+            and sorted(map(str, rows)) in [sorted(map(str, row)) for row in found]
         )
     assert len(found) == len(expected)
     assert sum(None in rows for rows in found) == len(expected) - len(whole)
@@ -257,7 +287,11 @@ def test_every_parameter_has_its_tensor(case: str, turned: bool, tmp_path: Path)
 
 def test_one_optimizer_of_two_models_that_nothing_tells_apart(tmp_path: Path) -> None:
     one, two = mlp(4, 8, 4), mlp(4, 8, 4)
-    thing = {"left": one.state_dict(), "right": two.state_dict(), "optimizer": adam(one.parameters())}
+    thing = {
+        "left": one.state_dict(),
+        "right": two.state_dict(),
+        "optimizer": adam(one.parameters()),
+    }
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         (match,) = Survey(checkpoint).matches
         assert match.models == () and set(match.indices) == {None}
@@ -265,9 +299,13 @@ def test_one_optimizer_of_two_models_that_nothing_tells_apart(tmp_path: Path) ->
 
 def test_many_models_take_little_time(tmp_path: Path) -> None:
     """No search over all subsets of the parts of a file."""
-    thing: dict[str, Any] = {f"model_{number}": mlp(4, 8, 4).state_dict() for number in range(40)}
+    thing: dict[str, Any] = {
+        f"model_{number}": mlp(4, 8, 4).state_dict() for number in range(40)
+    }
     thing |= {
-        f"optimizer_{number}": adam(chain(*(mlp(4, 8, 4).parameters() for _ in range(9))))
+        f"optimizer_{number}": adam(
+            chain(*(mlp(4, 8, 4).parameters() for _ in range(9)))
+        )
         for number in range(20)
     }
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:

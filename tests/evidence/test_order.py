@@ -16,8 +16,17 @@ def linear(*layers: str) -> list[str]:
 OF_MODELS = {
     "a layer that registers its bias first": [*linear("a"), "norm.bias", "norm.weight"],
     "keys with gaps": ["late.7.weight", "late.3.weight", "early.weight"],
-    "keys beside another name": ["heads.1.weight", "heads.0.weight", "heads.cls.weight"],
-    "names that begin with a number": ["0_down.weight", "0_up.weight", "1_down.weight", "2d.weight"],
+    "keys beside another name": [
+        "heads.1.weight",
+        "heads.0.weight",
+        "heads.cls.weight",
+    ],
+    "names that begin with a number": [
+        "0_down.weight",
+        "0_up.weight",
+        "1_down.weight",
+        "2d.weight",
+    ],
     "numbers with a zero before them": ["01.weight", "00.weight"],
 }
 
@@ -29,7 +38,12 @@ def test_an_order_that_a_model_can_have(names: list[str]) -> None:
 
 
 def test_a_bias_before_each_weight_is_of_the_alphabet() -> None:
-    names = ["b.bias", "b.weight", "a.bias", "a.weight"]  # not sorted as a whole: the dtypes differ
+    names = [
+        "b.bias",
+        "b.weight",
+        "a.bias",
+        "a.weight",
+    ]  # not sorted as a whole: the dtypes differ
     assert "sorted" in str(disorder_reason(names, [names[:2], names[2:]]))
 
 
@@ -49,7 +63,9 @@ def test_a_list_counts_up(numbers: tuple[int, ...], why: str) -> None:
 
 
 def test_neighbours_tell_once_however_many_layers_repeat_them() -> None:
-    names = [f"layers.{layer}.{part}" for layer in range(9) for part in ("a", "b", "c", "d")]
+    names = [
+        f"layers.{layer}.{part}" for layer in range(9) for part in ("a", "b", "c", "d")
+    ]
     assert not may_be_sorted([names])
     assert may_be_sorted([[*names, "norm", "out"]])
     assert not may_be_sorted([[*names, "norm", "out"], ["d", "c"]])

@@ -1,4 +1,6 @@
-"""The line that opens a folder as its model: only where config.json was written by the package that has the class."""
+"""The line that opens a folder as its model: only where config.json was written by the
+package that has the class.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,20 @@ from safetensors.torch import save_file
 
 pytestmark = oracle.QUIET
 
-LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "transformers_version": "4.57.0"}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "transformers_version": "4.57.0",
+}
 UNET = {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.35.0"}
 
 
-def a_folder(path: Path, config: dict[str, Any], file: str = "model.safetensors", prefix: str = "") -> None:
+def a_folder(
+    path: Path,
+    config: dict[str, Any],
+    file: str = "model.safetensors",
+    prefix: str = "",
+) -> None:
     path.mkdir(parents=True)
     weights = {
         f"{prefix}model.embed_tokens.weight": torch.ones(4, 2),
@@ -41,15 +52,24 @@ def line_of(path: Path) -> str | None:
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_a_model_of_transformers(file: str, tmp_path: Path) -> None:
     a_folder(tmp_path / "base", LLAMA, file)
-    assert line_of(tmp_path / "base") == 'transformers.LlamaForCausalLM.from_pretrained("base")'
+    assert (
+        line_of(tmp_path / "base")
+        == 'transformers.LlamaForCausalLM.from_pretrained("base")'
+    )
     lines = inside("inspect", "base", cwd=tmp_path).lines
     at = lines.index('          transformers.LlamaForCausalLM.from_pretrained("base")')
-    assert lines[at - 1].startswith("  loads   safe") and lines[at + 1] == "          or its tensors alone:"
+    assert (
+        lines[at - 1].startswith("  loads   safe")
+        and lines[at + 1] == "          or its tensors alone:"
+    )
 
 
 def test_a_part_of_diffusers(tmp_path: Path) -> None:
     a_folder(tmp_path / "unet", UNET, "diffusion_pytorch_model.safetensors")
-    assert line_of(tmp_path / "unet") == 'diffusers.UNet2DConditionModel.from_pretrained("unet")'
+    assert (
+        line_of(tmp_path / "unet")
+        == 'diffusers.UNet2DConditionModel.from_pretrained("unet")'
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +85,9 @@ def test_a_part_of_diffusers(tmp_path: Path) -> None:
         UNET,
     ],
 )
-def test_what_names_no_class_of_the_package(config: dict[str, Any], tmp_path: Path) -> None:
+def test_what_names_no_class_of_the_package(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     a_folder(tmp_path / "base", config)
     assert line_of(tmp_path / "base") is None
 
@@ -75,7 +97,9 @@ def test_names_that_the_class_does_not_have(tmp_path: Path) -> None:
     assert line_of(tmp_path / "base") is None
 
 
-def an_adapter(path: Path, config: dict[str, Any], file: str = "adapter_model.safetensors") -> None:
+def an_adapter(
+    path: Path, config: dict[str, Any], file: str = "adapter_model.safetensors"
+) -> None:
     path.mkdir()
     weights = {
         "base_model.model.q.lora_A.weight": torch.ones(2, 4),
@@ -90,9 +114,16 @@ def an_adapter(path: Path, config: dict[str, Any], file: str = "adapter_model.sa
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin"])
 def test_an_adapter_needs_its_base(file: str, tmp_path: Path) -> None:
-    config = {"peft_type": "LORA", "r": 2, "base_model_name_or_path": "meta-llama/Llama-2-7b"}
+    config = {
+        "peft_type": "LORA",
+        "r": 2,
+        "base_model_name_or_path": "meta-llama/Llama-2-7b",
+    }
     an_adapter(tmp_path / "lora", config, file)
-    line = 'peft.PeftModel.from_pretrained(base, "lora")  # base is "meta-llama/Llama-2-7b"'
+    line = (
+        'peft.PeftModel.from_pretrained(base, "lora")  # base is '
+        '"meta-llama/Llama-2-7b"'
+    )
     assert line_of(tmp_path / "lora") == line
     assert f"          {line}" in inside("inspect", "lora", cwd=tmp_path).lines
 
@@ -101,7 +132,10 @@ def test_an_adapter_needs_its_base(file: str, tmp_path: Path) -> None:
     ("config", "line"),
     [
         ({"peft_type": "LORA"}, 'peft.PeftModel.from_pretrained(base, "lora")'),
-        ({"peft_type": "LORA", "base_model_name_or_path": 3}, 'peft.PeftModel.from_pretrained(base, "lora")'),
+        (
+            {"peft_type": "LORA", "base_model_name_or_path": 3},
+            'peft.PeftModel.from_pretrained(base, "lora")',
+        ),
         (
             {"peft_type": "LORA", "base_model_name_or_path": "x\nimport os"},
             'peft.PeftModel.from_pretrained(base, "lora")  # base is "x\\nimport os"',
@@ -109,6 +143,8 @@ def test_an_adapter_needs_its_base(file: str, tmp_path: Path) -> None:
         ({"r": 2}, None),
     ],
 )
-def test_the_base_of_an_adapter(config: dict[str, Any], line: str | None, tmp_path: Path) -> None:
+def test_the_base_of_an_adapter(
+    config: dict[str, Any], line: str | None, tmp_path: Path
+) -> None:
     an_adapter(tmp_path / "lora", config)
     assert line_of(tmp_path / "lora") == line

@@ -1,6 +1,8 @@
-"""Random models with unused, frozen, tied and sometimes used layers, fifteen ways to hand over their parameters.
+"""Random models with unused, frozen, tied and sometimes used layers, fifteen ways to
+hand over their parameters.
 
-Where the answer assumes nothing, every name is the one that DDP means. Where it assumes something that is true, too.
+Where the answer assumes nothing, every name is the one that DDP means. Where it assumes
+something that is true, too.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 class Net(nn.Module):
-    """Blocks of layers of one width, so that many shapes repeat; some modules and weights are tied."""
+    """Blocks of layers of one width, so that many shapes repeat; some modules and
+    weights are tied.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -57,7 +61,10 @@ class Net(nn.Module):
             nn.Sequential(*(rng.choice(kinds)() for _ in range(rng.randint(1, 3))))
             for _ in range(rng.randint(1, 6))
         )
-        self.head, self.aux = nn.Linear(width, rng.choice((2, width))), nn.Linear(width, rng.choice((2, 5)))
+        self.head, self.aux = (
+            nn.Linear(width, rng.choice((2, width))),
+            nn.Linear(width, rng.choice((2, 5))),
+        )
         if rng.random() < 0.15 and len(self.blocks) > 1:
             self.blocks[-1] = self.blocks[0]
         if rng.random() < 0.15 and self.aux.weight.shape == self.head.weight.shape:
@@ -65,10 +72,14 @@ class Net(nn.Module):
 
 
 def handed(way: int, named: Named) -> Any:
-    """What the optimizer gets: the parameters in groups, by name, or in an order of their own."""
+    """What the optimizer gets: the parameters in groups, by name, or in an order of
+    their own.
+    """
     rows = [parameter for _, parameter in named]
     heads = [parameter for name, parameter in named if name.startswith(("head", "aux"))]
-    rest = [parameter for name, parameter in named if not name.startswith(("head", "aux"))]
+    rest = [
+        parameter for name, parameter in named if not name.startswith(("head", "aux"))
+    ]
     matrices = {"params": [row for row in rows if row.ndim > 1], "weight_decay": 0.1}
     vectors = {"params": [row for row in rows if row.ndim < 2], "weight_decay": 0.0}
     ways: dict[int, Any] = {
@@ -91,46 +102,72 @@ _NOT_ALL = 14
 
 
 class Run:
-    """A training run that DDP stops: what it saved, the parameters that DDP counts, and the numbers that it prints."""
+    """A training run that DDP stops: what it saved, the parameters that DDP counts, and
+    the numbers that it prints.
+    """
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
         torch.manual_seed(seed)
         net = Net(rng)
-        modules = [module for module in net.modules() if list(module.parameters(recurse=False))]
+        modules = [
+            module for module in net.modules() if list(module.parameters(recurse=False))
+        ]
         for module in modules:
             if rng.random() < rng.choice((0, 0, 0.2)):
                 module.requires_grad_(False)
         if rng.random() < 0.2:
             net.stem.requires_grad_(False)
         uses = {
-            module: rng.choices(("always", "never", "sometimes"), (0.75, 0.17, 0.08))[0] for module in modules
+            module: rng.choices(("always", "never", "sometimes"), (0.75, 0.17, 0.08))[0]
+            for module in modules
         }
-        owner = {id(row): module for module in modules for row in module.parameters(recurse=False)}
+        owner = {
+            id(row): module
+            for module in modules
+            for row in module.parameters(recurse=False)
+        }
         self.live = [name for name, row in net.named_parameters() if row.requires_grad]
         self.way = rng.randrange(15)
         whole = rng.random() < 0.5
-        groups = handed(self.way, [pair for pair in net.named_parameters() if whole or pair[1].requires_grad])
+        groups = handed(
+            self.way,
+            [pair for pair in net.named_parameters() if whole or pair[1].requires_grad],
+        )
         kinds = (torch.optim.Adam, torch.optim.RAdam, torch.optim.SGD)
         optimizer = rng.choice(kinds)(groups, lr=0.1) if groups else None
         self.gradient: set[str] = set()
         last: set[str] = set()
         steps = rng.randint(2, 5)
         for step in range(steps + 1):
-            skipped = {module for module in modules if uses[module] == "sometimes" and rng.random() < 0.5}
+            skipped = {
+                module
+                for module in modules
+                if uses[module] == "sometimes" and rng.random() < 0.5
+            }
             last = set()
             for name, row in net.named_parameters():
                 row.grad = None
                 module = owner[id(row)]
-                if row.requires_grad and uses[module] != "never" and module not in skipped:
+                if (
+                    row.requires_grad
+                    and uses[module] != "never"
+                    and module not in skipped
+                ):
                     row.grad = torch.ones_like(row)
                     last.add(name)
             if step < steps and optimizer is not None:
                 optimizer.step()
                 self.gradient |= last
-        self.numbers = tuple(number for number, name in enumerate(self.live) if name not in last)
-        self.is_first = any(name in last and name not in self.gradient for name in self.live)
-        self.is_branch = any(self.live[number] in self.gradient for number in self.numbers)
+        self.numbers = tuple(
+            number for number, name in enumerate(self.live) if name not in last
+        )
+        self.is_first = any(
+            name in last and name not in self.gradient for name in self.live
+        )
+        self.is_branch = any(
+            self.live[number] in self.gradient for number in self.numbers
+        )
         self.is_frozen = len(self.live) < len(list(net.parameters()))
         state = net.state_dict()
         self.thing = (
@@ -138,7 +175,9 @@ class Run:
             if optimizer and rng.random() < 0.85
             else state
         )
-        self.names = {name: id(row) for name, row in net.named_parameters(remove_duplicate=False)}
+        self.names = {
+            name: id(row) for name, row in net.named_parameters(remove_duplicate=False)
+        }
 
     def holds(self, assumes: str) -> bool:
         """Tell whether what an answer assumes is true of this run."""
@@ -161,21 +200,35 @@ def test_no_name_is_wrong_but_by_what_is_assumed(part: int, tmp_path: Path) -> N
         if not run.numbers:
             continue
         kind: Any = ("without", "line", "some")[seed % 3]
-        with formats.open(str(rewriting.saved(run.thing, tmp_path / "a.pt"))) as checkpoint:
+        with formats.open(
+            str(rewriting.saved(run.thing, tmp_path / "a.pt"))
+        ) as checkpoint:
             survey = Survey(checkpoint)
-            found: Numbering = numbered_parameters(survey, Numbers(((1, run.numbers),), kind))
+            found: Numbering = numbered_parameters(
+                survey, Numbers(((1, run.numbers),), kind)
+            )
             unused = [row for row in inspect(survey).findings if row.code == "unused"]
         if run.holds(found.assumes or ""):
             for row in found.rows:
                 names = [found.section.relative(entry.name) for entry in row.entries]
-                assert run.live[row.number] in names or not names, (seed, row.number, names, found.assumes)
+                assert run.live[row.number] in names or not names, (
+                    seed,
+                    row.number,
+                    names,
+                    found.assumes,
+                )
                 counts["name" if len(names) == 1 else "candidates"] += 1
                 counts["assumed"] += found.assumes is not None
         for finding in unused:
             if not finding.message.startswith("If "):
                 trained = {run.names[name] for name in run.gradient}
                 assert all(
-                    run.names[name.removeprefix("model.")] not in trained for name in finding.tensors
+                    run.names[name.removeprefix("model.")] not in trained
+                    for name in finding.tensors
                 ), seed
                 counts["unused"] += len(finding.tensors)
-    assert counts["name"] > counts["candidates"] > 0 and counts["assumed"] and counts["unused"]
+    assert (
+        counts["name"] > counts["candidates"] > 0
+        and counts["assumed"]
+        and counts["unused"]
+    )

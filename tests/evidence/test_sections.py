@@ -29,7 +29,9 @@ OPTIMIZER = {
 def sections(thing: Any, folder: Path) -> list[tuple[str, str, int]]:
     """(name, kind, tensors) of each section."""
     with formats.open(str(rewriting.saved(thing, folder / "a.pt"))) as checkpoint:
-        return [(part.name, part.kind, part.tensors) for part in Survey(checkpoint).sections]
+        return [
+            (part.name, part.kind, part.tensors) for part in Survey(checkpoint).sections
+        ]
 
 
 @pytest.mark.parametrize(
@@ -73,23 +75,36 @@ def sections(thing: Any, folder: Path) -> list[tuple[str, str, int]]:
     ],
     ids=str,
 )  # fmt: skip
-def test_parts(thing: Any, expected: list[tuple[str, str, int]], tmp_path: Path) -> None:
+def test_parts(
+    thing: Any, expected: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
     found = sections(thing, tmp_path)
     assert found == expected
 
 
 def test_a_pickled_module_is_a_model_however_small(tmp_path: Path) -> None:
     thing = {"model": {"a.weight": torch.ones(100, 100)}, "probe": Net()}
-    assert [row[:2] for row in sections(thing, tmp_path)] == [("model", "model"), ("probe", "model")]
+    assert [row[:2] for row in sections(thing, tmp_path)] == [
+        ("model", "model"),
+        ("probe", "model"),
+    ]
 
 
-def test_tensors_of_no_section_that_lie_apart_are_sections_of_their_own(tmp_path: Path) -> None:
+def test_tensors_of_no_section_that_lie_apart_are_sections_of_their_own(
+    tmp_path: Path,
+) -> None:
     thing = {"x": {"first": ONE, "model": MODEL, "last": ONE.clone()}}
-    assert sections(thing, tmp_path) == [("x", "other", 1), ("x.model", "model", 2), ("x", "other", 1)]
+    assert sections(thing, tmp_path) == [
+        ("x", "other", 1),
+        ("x.model", "model", 2),
+        ("x", "other", 1),
+    ]
 
 
 def test_the_only_model_is_never_a_part_of_something_else(tmp_path: Path) -> None:
-    """A file of nothing but tensors is taken whole; statistics beside an optimizer are no model."""
+    """A file of nothing but tensors is taken whole; statistics beside an optimizer are
+    no model.
+    """
     with formats.open(
         str(rewriting.saved({"images": ONE, "labels": ONE.clone()}, tmp_path / "a.pt"))
     ) as opened:
@@ -102,17 +117,25 @@ def test_the_only_model_is_never_a_part_of_something_else(tmp_path: Path) -> Non
             survey.only_model(None)
 
 
-def test_averaged_weights_alone_are_the_only_model_and_beside_a_model_they_are_not(tmp_path: Path) -> None:
+def test_averaged_weights_alone_are_the_only_model_and_beside_a_model_they_are_not(
+    tmp_path: Path,
+) -> None:
     thing: dict[str, Any] = {"ema": dict(MODEL), "epoch": 1}
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as opened:
         assert Survey(opened).only_model(None).name == "ema"
-    with formats.open(str(rewriting.saved({**thing, "model": MODEL}, tmp_path / "b.pt"))) as opened:
+    with formats.open(
+        str(rewriting.saved({**thing, "model": MODEL}, tmp_path / "b.pt"))
+    ) as opened:
         survey = Survey(opened)
         assert survey.only_model(None).name == "model"
         assert {part.name for part in survey.weights(None)} == {"model", "ema"}
 
 
-LIGHTNING = {"pytorch-lightning_version": "2.6.0", "state_dict": MODEL, "optimizer_states": [OPTIMIZER]}
+LIGHTNING = {
+    "pytorch-lightning_version": "2.6.0",
+    "state_dict": MODEL,
+    "optimizer_states": [OPTIMIZER],
+}
 
 
 @pytest.mark.parametrize(
@@ -121,13 +144,21 @@ LIGHTNING = {"pytorch-lightning_version": "2.6.0", "state_dict": MODEL, "optimiz
         ({}, []),
         # What StochasticWeightAveraging keeps in its state.
         (
-            {"callbacks": {"StochasticWeightAveraging": {"average_model_state": OTHER}}},
+            {
+                "callbacks": {
+                    "StochasticWeightAveraging": {"average_model_state": OTHER}
+                }
+            },
             [("callbacks.StochasticWeightAveraging.average_model_state", "ema", 2)],
         ),
         ({"callbacks": {"EMA": {"model": OTHER}}}, [("callbacks.EMA.model", "ema", 2)]),
-        # EMAWeightAveraging puts the average into state_dict, and the weights of the last step beside it.
+        # EMAWeightAveraging puts the average into state_dict, and the weights of the
+        # last step beside it.
         (
-            {"current_model_state": OTHER, "averaging_state": {"n_averaged": torch.tensor(3)}},
+            {
+                "current_model_state": OTHER,
+                "averaging_state": {"n_averaged": torch.tensor(3)},
+            },
             [("current_model_state", "other", 2), ("averaging_state", "other", 1)],
         ),
         (
@@ -136,7 +167,9 @@ LIGHTNING = {"pytorch-lightning_version": "2.6.0", "state_dict": MODEL, "optimiz
         ),
     ],
 )
-def test_lightning_has_one_model(more: dict[str, Any], expected: list[Any], tmp_path: Path) -> None:
+def test_lightning_has_one_model(
+    more: dict[str, Any], expected: list[Any], tmp_path: Path
+) -> None:
     """Its `state_dict`, which it loads."""
     rows = [("state_dict", "model", 2), ("optimizer_states.0", "optimizer", 2)]
     assert sections({**LIGHTNING, **more}, tmp_path) == rows + expected

@@ -1,4 +1,6 @@
-"""The attributes of wrappers in names: which are taken off, and which a model may use itself."""
+"""The attributes of wrappers in names: which are taken off, and which a model may use
+itself.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,15 @@ def test_leading_wrappers_leave_a_name(name: str, prefix: str) -> None:
 def test_inside_of_a_name_only_private_attributes_are_wrappers() -> None:
     assert own_name("a._orig_mod.b.module.weight") == "a.b.module.weight"
     assert unwrapped_name("module.a._orig_mod.b.weight") == "a.b.weight"
-    assert unwrapped_name("a.module.b._orig_mod") == "a.module.b._orig_mod", "the last part is a tensor's own"
+    assert unwrapped_name("a.module.b._orig_mod") == "a.module.b._orig_mod", (
+        "the last part is a tensor's own"
+    )
 
 
 def test_of_an_attribute_that_comes_twice_inside_the_first_is_named() -> None:
-    assert inner_wrappers("module.a._orig_mod.b._orig_mod.weight") == [("_orig_mod", "module.a._orig_mod.")]
+    assert inner_wrappers("module.a._orig_mod.b._orig_mod.weight") == [
+        ("_orig_mod", "module.a._orig_mod.")
+    ]
     assert inner_wrappers("a.module.weight") == []
 
 
@@ -63,7 +69,7 @@ def test_the_usual_prefix_is_that_of_most_names_and_of_equally_many_the_first() 
     assert usual_prefix([]) == ""
 
 
-# --- PEFT -------------------------------------------------------------------------------------------------------------
+# --- PEFT -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,14 +110,20 @@ def test_an_adapted_model_and_its_base(tmp_path: Path) -> None:
     net = folders.model()
     torch.save(folders.adapted(net), tmp_path / "peft.pth")
     torch.save(net.state_dict(), tmp_path / "base.pth")
-    found: Any = json.loads(inside("diff", "peft.pth", "base.pth", "--json", cwd=tmp_path).out)
+    found: Any = json.loads(
+        inside("diff", "peft.pth", "base.pth", "--json", cwd=tmp_path).out
+    )
     assert found["totals"]["same"] == len(net.state_dict())
-    assert {row["before"] for row in found["tensors"] if row["status"] == "removed"} == {
+    assert {
+        row["before"] for row in found["tensors"] if row["status"] == "removed"
+    } == {
         "base_model.model.0.lora_A.default.weight",
         "base_model.model.0.lora_B.default.weight",
     }
     words = ("warmstart", "peft.pth", "--into", "base.pth", "-o", "out.pth")
-    assert inside(*words, cwd=tmp_path).code == 1  # what the adapter has learnt would be left out
+    assert (
+        inside(*words, cwd=tmp_path).code == 1
+    )  # what the adapter has learnt would be left out
     done = inside(*words, "--min-coverage", "0", cwd=tmp_path)
     assert done.code == 0 and done.lines[0].startswith("loads 9 of 9 tensors, 100 %")
     for name, value in torch.load(tmp_path / "out.pth").items():
@@ -121,8 +133,13 @@ def test_an_adapted_model_and_its_base(tmp_path: Path) -> None:
 def test_an_adapter_and_the_model_that_it_trained(tmp_path: Path) -> None:
     folders.adapter(tmp_path / "lora")
     torch.save(folders.adapted(folders.model()), tmp_path / "peft.pth")
-    found: Any = json.loads(inside("diff", "lora", "peft.pth", "--json", cwd=tmp_path).out)
-    assert found["totals"]["same"] == 2 and found["totals"]["changed"] == found["totals"]["removed"] == 0
+    found: Any = json.loads(
+        inside("diff", "lora", "peft.pth", "--json", cwd=tmp_path).out
+    )
+    assert (
+        found["totals"]["same"] == 2
+        and found["totals"]["changed"] == found["totals"]["removed"] == 0
+    )
 
 
 def test_inspect_names_the_layers(tmp_path: Path) -> None:
@@ -133,7 +150,9 @@ def test_inspect_names_the_layers(tmp_path: Path) -> None:
 
 
 def test_two_tensors_never_become_one(tmp_path: Path) -> None:
-    """A copy of a layer and the layer itself would both be called `2.weight`: the names stay as they are."""
+    """A copy of a layer and the layer itself would both be called `2.weight`: the names
+    stay as they are.
+    """
     state = folders.adapted(folders.model())
     state["base_model.model.2.weight"] = torch.ones(1)
     torch.save(state, tmp_path / "peft.pth")

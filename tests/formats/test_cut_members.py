@@ -1,6 +1,8 @@
-"""A file of a folder that is read in part: its lost tensors make the tensors of the whole lost, and nothing else.
+"""A file of a folder that is read in part: its lost tensors make the tensors of the
+whole lost, and nothing else.
 
-The reader of one file says what it lacks with the notice `incomplete`. It is played here, over files that are whole.
+The reader of one file says what it lacks with the notice `incomplete`. It is played
+here, over files that are whole.
 """
 
 from __future__ import annotations
@@ -29,17 +31,28 @@ pytestmark = oracle.QUIET
 
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Let the reader say of the files whose name ends so that they lack the tensors whose names end so."""
+    """Let the reader say of the files whose name ends so that they lack the tensors
+    whose names end so.
+    """
 
     def set(file: str, tensor: str) -> None:
         real = formats._open_location
 
-        def played(location: object, *rest: object, partial: bool = False, **more: object) -> Checkpoint:
+        def played(
+            location: object, *rest: object, partial: bool = False, **more: object
+        ) -> Checkpoint:
             found = real(location, *rest, partial=partial, **more)  # type: ignore[arg-type]
-            gone = tuple(entry.name for entry in found.tensors if entry.name.endswith(tensor))
+            gone = tuple(
+                entry.name for entry in found.tensors if entry.name.endswith(tensor)
+            )
             if not partial or not str(location.name).endswith(file) or not gone:  # type: ignore[attr-defined]
                 return found
-            return replace(found, account=found.account.with_notices(Notice("incomplete", "cut off", gone)))
+            return replace(
+                found,
+                account=found.account.with_notices(
+                    Notice("incomplete", "cut off", gone)
+                ),
+            )
 
         monkeypatch.setattr(formats, "_open_location", played)
 
@@ -78,9 +91,13 @@ def test_a_copy_of_a_rank_loses_nothing(
     whole, lost = split(tmp_path / "c")
     assert "model.bn.running_mean" in whole and not lost
     with formats.open(str(tmp_path / "c"), partial=True) as checkpoint:
-        (entry,) = [row for row in checkpoint.tensors if row.name == "model.bn.running_mean"]
+        (entry,) = [
+            row for row in checkpoint.tensors if row.name == "model.bn.running_mean"
+        ]
         sources = {source.name for source in checkpoint.sources}
-        assert str(entry.tensor.storage.place.source.name).endswith("rank_1.pt"), sources  # type: ignore[union-attr]
+        assert str(entry.tensor.storage.place.source.name).endswith("rank_1.pt"), (
+            sources
+        )  # type: ignore[union-attr]
     assert mean.numel()
 
 
@@ -95,7 +112,11 @@ def test_a_partition_of_deepspeed(
     field = "fp32_flat_groups.1" if stage == 3 else "single_partition_of_fp32_groups.1"
     lacking(f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", field)
     whole, lost = split(folder)
-    assert {"model.emb.weight", "model.up.weight", "optimizer.state.emb.weight.exp_avg"} <= whole
+    assert {
+        "model.emb.weight",
+        "model.up.weight",
+        "optimizer.state.emb.weight.exp_avg",
+    } <= whole
     assert {name for name in every - whole if name.startswith("model.")} == {
         f"model.{name}" for name in lost if name in ("up.bias", "scale")
     }
@@ -103,39 +124,56 @@ def test_a_partition_of_deepspeed(
         assert {name, name.removeprefix("model."), name.rpartition(".")[0]} & lost, name
 
 
-def test_a_moment_of_deepspeed(tmp_path: Path, lacking: Callable[[str, str], None]) -> None:
+def test_a_moment_of_deepspeed(
+    tmp_path: Path, lacking: Callable[[str, str], None]
+) -> None:
     folder = deepspeeds.write(tmp_path / "c", 2)
     every = names_of(folder)
     lacking("zero_pp_rank_1_mp_rank_00_optim_states.pt", "state.0.exp_avg")
     whole, lost = split(folder)
-    assert every - whole and every - whole == {name for name in lost if name.endswith(".exp_avg")}
+    assert every - whole and every - whole == {
+        name for name in lost if name.endswith(".exp_avg")
+    }
     assert all(name.startswith("optimizer.state.") for name in every - whole)
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-def test_model_states_of_deepspeed(stage: int, tmp_path: Path, lacking: Callable[[str, str], None]) -> None:
+def test_model_states_of_deepspeed(
+    stage: int, tmp_path: Path, lacking: Callable[[str, str], None]
+) -> None:
     folder = deepspeeds.write(tmp_path / "c", stage)
     every = names_of(folder)
-    lacking(("zero_pp_rank_0_" if stage == 3 else "") + "mp_rank_00_model_states.pt", "running_mean")
+    lacking(
+        ("zero_pp_rank_0_" if stage == 3 else "") + "mp_rank_00_model_states.pt",
+        "running_mean",
+    )
     whole, lost = split(folder)
     if stage == 3:  # the file of the other rank has all buffers too
         assert every == whole and not lost
         return
     gone = every - whole
-    assert {name for name in gone if name.startswith("model.")} == {"model.bn.running_mean"}
+    assert {name for name in gone if name.startswith("model.")} == {
+        "model.bn.running_mean"
+    }
     assert {"module", "model.bn.running_mean"} <= lost
 
 
-def test_a_layer_of_a_pipeline(tmp_path: Path, lacking: Callable[[str, str], None]) -> None:
+def test_a_layer_of_a_pipeline(
+    tmp_path: Path, lacking: Callable[[str, str], None]
+) -> None:
     folder = Pipeline(1, 2, torch.bfloat16).write(tmp_path / "c")
     every = names_of(folder)
     lacking("layer_03-model_states.pt", "mean")
     whole, lost = split(folder)
-    assert {name for name in every - whole if name.startswith("model.")} == {"model.3.mean"}
+    assert {name for name in every - whole if name.startswith("model.")} == {
+        "model.3.mean"
+    }
     assert {"3.mean", "module"} <= lost
 
 
-def test_a_file_of_a_folder(tmp_path: Path, lacking: Callable[[str, str], None]) -> None:
+def test_a_file_of_a_folder(
+    tmp_path: Path, lacking: Callable[[str, str], None]
+) -> None:
     folder = folders.full_state(tmp_path / "c")
     every = names_of(folder)
     lacking("optimizer.bin", "0.weight.exp_avg")
@@ -155,7 +193,9 @@ def test_weights_of_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_dcp_in_safetensors(ranks: Path, tmp_path: Path) -> None:
-    """Its names and its parts are known by its header; the reader of one file says what is beyond its end."""
+    """Its names and its parts are known by its header; the reader of one file says what
+    is beyond its end.
+    """
     shutil.copytree(ranks / "hf", tmp_path / "c")
     path = tmp_path / "c/shard-00002-model-00001-of-00002.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

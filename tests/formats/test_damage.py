@@ -1,4 +1,6 @@
-"""Damage is never laundered: what a writer copies keeps its checksum, and all other bytes are compared with theirs."""
+"""Damage is never laundered: what a writer copies keeps its checksum, and all other
+bytes are compared with theirs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def _zip(path: Path, _: Path) -> None:
 def _deflated(path: Path, _: Path) -> None:
     stored = path.with_name("stored.pth")
     torch.save({"model": state()}, stored)
-    with zipfile.ZipFile(stored) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        zipfile.ZipFile(stored) as old,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for info in old.infolist():
             new.writestr(info.filename, old.read(info))
     stored.unlink()
@@ -52,7 +57,13 @@ def _deflated(path: Path, _: Path) -> None:
 def _views(path: Path, _: Path) -> None:
     base = torch.arange(LARGE, dtype=torch.float32)
     torch.save(
-        {"model": {"a.weight": base[:100].view(10, 10), "b.weight": base[200:300], "c.weight": base[::2]}},
+        {
+            "model": {
+                "a.weight": base[:100].view(10, 10),
+                "b.weight": base[200:300],
+                "c.weight": base[::2],
+            }
+        },
         path,
     )
 
@@ -61,9 +72,16 @@ def _shards(path: Path, _: Path) -> None:
     path.mkdir()
     tensors = state()
     for number, name in enumerate(tensors, 1):
-        torch.save({name: tensors[name]}, path / f"pytorch_model-{number:05}-of-00003.bin")
-    listed = {name: f"pytorch_model-{number:05}-of-00003.bin" for number, name in enumerate(tensors, 1)}
-    (path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+        torch.save(
+            {name: tensors[name]}, path / f"pytorch_model-{number:05}-of-00003.bin"
+        )
+    listed = {
+        name: f"pytorch_model-{number:05}-of-00003.bin"
+        for number, name in enumerate(tensors, 1)
+    }
+    (path / "pytorch_model.bin.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": listed})
+    )
 
 
 def _accelerate(path: Path, _: Path) -> None:
@@ -86,15 +104,34 @@ SOURCES: dict[str, Callable[[Path, Path], None]] = {
     "tensor_parallel": _copied("tensor_parallel"),
     "deepspeed 2": lambda path, _: deepspeeds.write(path, 2) and None,
     "deepspeed 3": lambda path, _: deepspeeds.write(path, 3) and None,
-    "script": lambda path, _: torch.jit.trace(torch.nn.Linear(90, 80), torch.randn(2, 90)).save(str(path)),
+    "script": lambda path, _: torch.jit.trace(
+        torch.nn.Linear(90, 80), torch.randn(2, 90)
+    ).save(str(path)),
 }
 COMMANDS = {
     "to a zip": ("convert", "a", "-o", "o.pth", "--force"),
     "to a stream": ("convert", "a", "-o", "o.pt", "--format", "torch-legacy"),
     "to safetensors": ("convert", "a", "-o", "o.safetensors", "--drop-other"),
-    "to shards": ("convert", "a", "-o", "o.safetensors", "--drop-other", "--shard-size", "1KB"),
+    "to shards": (
+        "convert",
+        "a",
+        "-o",
+        "o.safetensors",
+        "--drop-other",
+        "--shard-size",
+        "1KB",
+    ),
     "to a DCP": ("convert", "a", "-o", "o.dcp", "--optimizer-keys", "numbers"),
-    "to three ranks": ("convert", "a", "-o", "o.dcp", "--optimizer-keys", "numbers", "--ranks", "3"),
+    "to three ranks": (
+        "convert",
+        "a",
+        "-o",
+        "o.dcp",
+        "--optimizer-keys",
+        "numbers",
+        "--ranks",
+        "3",
+    ),
     "cast": ("convert", "a", "-o", "o.pth", "--dtype", "bfloat16"),
     "slim": ("slim", "a", "-o", "o.pth", "--drop-other"),
     "rehome": ("rehome", "a", "--to", "cuda:1", "-o", "o.pth"),
@@ -133,12 +170,16 @@ def verdict(path: str, folder: Path) -> str:
     ("source", "command"),
     [
         # Each source and each command every day, three pairs of ten.
-        pytest.param(source, command, marks=[] if (at + 3 * row) % 10 < 3 else pytest.mark.slow)
+        pytest.param(
+            source, command, marks=[] if (at + 3 * row) % 10 < 3 else pytest.mark.slow
+        )
         for row, source in enumerate(SOURCES)
         for at, command in enumerate(COMMANDS)
     ],
 )
-def test_no_writer_makes_damage_look_intact(source: str, command: str, tmp_path: Path, ranks: Path) -> None:
+def test_no_writer_makes_damage_look_intact(
+    source: str, command: str, tmp_path: Path, ranks: Path
+) -> None:
     words = COMMANDS[command]
     SOURCES[source](tmp_path / "a", ranks)
     whole = inside(*words, "--json", cwd=tmp_path)
@@ -164,8 +205,11 @@ def test_no_writer_makes_damage_look_intact(source: str, command: str, tmp_path:
         done = inside(*words, "--json", cwd=tmp_path)
         if done.code == 2:
             document = json.loads(done.out)
-            # A counter of steps that is damaged differs from the others as well, which is said before.
-            said = [line for line in done.err.splitlines() if b" took 3 steps" not in line]
+            # A counter of steps that is damaged differs from the others as well, which
+            # is said before.
+            said = [
+                line for line in done.err.splitlines() if b" took 3 steps" not in line
+            ]
             assert document["error"]["code"] == "damaged-data" and len(said) == 1, done
             assert [path for path in tmp_path.iterdir() if path.name != "a"] == []
             seen.add("refused")
@@ -200,13 +244,16 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_damage_is_refused_in_one_line_and_nothing_is_written(tmp_path: Path, ranks: Path) -> None:
+def test_damage_is_refused_in_one_line_and_nothing_is_written(
+    tmp_path: Path, ranks: Path
+) -> None:
     _zip(tmp_path / "a", ranks)
     flip(max(records(tmp_path / "a"), key=lambda row: row.place.size), 5)
     done = inside("convert", "a", "-o", "o.safetensors", "--drop-other", cwd=tmp_path)
     assert done.code == 2 and [path.name for path in tmp_path.iterdir()] == ["a"]
     assert done.err.decode() == (
-        "ckpt: a: l0.weight is damaged: the bytes do not match the recorded checksum, so nothing was written"
+        "ckpt: a: l0.weight is damaged: the bytes do not match the recorded checksum, "
+        "so nothing was written"
         " (--keep-damaged writes it all the same)\n"
     )
 
@@ -218,16 +265,21 @@ def test_keep_damaged_writes_and_says_which(tmp_path: Path, ranks: Path) -> None
     done = inside(*words, "--json", cwd=tmp_path)
     assert done.code == 1 and json.loads(done.out)["damaged"] == ["l0.weight"]
     assert done.err.decode() == (
-        "ckpt: o.safetensors: l0.weight is damaged: the bytes do not match the recorded checksum\n"
+        "ckpt: o.safetensors: l0.weight is damaged: the bytes do not match the "
+        "recorded checksum\n"
     )
     whole = inside(*words[:-1], "--force", "--dry-run", "--json", cwd=tmp_path)
     assert whole.code == 0 and json.loads(whole.out)["damaged"] == []
 
 
-def test_a_deflated_record_keeps_its_checksum_where_damage_is_kept(tmp_path: Path, ranks: Path) -> None:
+def test_a_deflated_record_keeps_its_checksum_where_damage_is_kept(
+    tmp_path: Path, ranks: Path
+) -> None:
     _deflated(tmp_path / "a", ranks)
     row = max(records(tmp_path / "a"), key=lambda row: row.place.size)
-    flip(row, row.place.size // 2)  # inside of a stored block of deflate, or of its codes
+    flip(
+        row, row.place.size // 2
+    )  # inside of a stored block of deflate, or of its codes
     done = inside("slim", "a", "-o", "o.pth", "--keep-damaged", cwd=tmp_path)
     if done.code == 2:  # it does not inflate: nothing can be kept
         assert b"deflate" in done.err
@@ -235,12 +287,18 @@ def test_a_deflated_record_keeps_its_checksum_where_damage_is_kept(tmp_path: Pat
         assert done.code == 1 and verdict("o.pth", tmp_path) == "damaged"
 
 
-def test_verify_crc_compares_what_keeps_its_checksum_too(tmp_path: Path, ranks: Path) -> None:
+def test_verify_crc_compares_what_keeps_its_checksum_too(
+    tmp_path: Path, ranks: Path
+) -> None:
     _zip(tmp_path / "a", ranks)
     flip(max(records(tmp_path / "a"), key=lambda row: row.place.size), 5)
-    assert inside("rehome", "a", "--to", "cuda:1", "-o", "o.pth", cwd=tmp_path).code == 0
+    assert (
+        inside("rehome", "a", "--to", "cuda:1", "-o", "o.pth", cwd=tmp_path).code == 0
+    )
     assert verdict("o.pth", tmp_path) == "damaged"
-    done = inside("rehome", "a", "--to", "cuda:1", "-o", "p.pth", "--verify", "crc", cwd=tmp_path)
+    done = inside(
+        "rehome", "a", "--to", "cuda:1", "-o", "p.pth", "--verify", "crc", cwd=tmp_path
+    )
     assert done.code == 2 and b"l0.weight is damaged" in done.err
 
 
@@ -252,7 +310,16 @@ def test_a_warm_start_launders_neither_side(into: str, tmp_path: Path) -> None:
     torch.save(second, tmp_path / "target")
     row = max(records(tmp_path / into), key=lambda row: row.place.size)
     flip(row, row.place.size - 1)
-    words = ("warmstart", "pretrained", "--into", "target", "--on-mismatch", "slice", "-o", "o.pth")
+    words = (
+        "warmstart",
+        "pretrained",
+        "--into",
+        "target",
+        "--on-mismatch",
+        "slice",
+        "-o",
+        "o.pth",
+    )
     done = inside(*words, cwd=tmp_path)
     assert done.code == 2 and b"l0.weight is damaged" in done.err, done
     assert done.err.startswith(f"ckpt: {into}: ".encode())
@@ -261,7 +328,9 @@ def test_a_warm_start_launders_neither_side(into: str, tmp_path: Path) -> None:
 def test_whole_runs_of_several_records_are_not_read(
     tmp_path: Path, ranks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their recorded checksums are combined: the result verifies, and only small records passed."""
+    """Their recorded checksums are combined: the result verifies, and only small
+    records passed.
+    """
     torch.save(torch.zeros(1), tmp_path / "unused")
     frameworks_dcp.save(tmp_path / "d", {"model": state()})
     assert inside("convert", "d", "-o", "r.dcp", "--ranks", "4", cwd=tmp_path).code == 0
@@ -289,10 +358,17 @@ def _small_only(refuse: Callable[..., None]) -> Callable[..., object]:
     return stream
 
 
-@pytest.mark.parametrize("source", ["zip", "deflated", "views", "dcp", "fsdp2", "deepspeed 3"])
-def test_figures_and_sums_of_damaged_tensors_are_not_given(source: str, tmp_path: Path, ranks: Path) -> None:
+@pytest.mark.parametrize(
+    "source", ["zip", "deflated", "views", "dcp", "fsdp2", "deepspeed 3"]
+)
+def test_figures_and_sums_of_damaged_tensors_are_not_given(
+    source: str, tmp_path: Path, ranks: Path
+) -> None:
     SOURCES[source](tmp_path / "a", ranks)
-    whole = {command: inside(command, "a", "--all", cwd=tmp_path) for command in ("stats", "sum")}
+    whole = {
+        command: inside(command, "a", "--all", cwd=tmp_path)
+        for command in ("stats", "sum")
+    }
     assert {done.code for done in whole.values()} == {0}
     row, over = max(records(tmp_path / "a").items(), key=lambda row: row[0].place.size)
     flip(row, 1)
@@ -300,6 +376,10 @@ def test_figures_and_sums_of_damaged_tensors_are_not_given(source: str, tmp_path
     assert document.code == 2 and set(json.loads(document.out)["unread"]) == over
     sums = inside("sum", "a", "--all", cwd=tmp_path)
     assert sums.code == 2 and sums.err.count(b"\n") == 1 and b"not read: " in sums.err
-    assert {line.split("  ", 1)[1] for line in sums.lines if line[0] != "#"}.isdisjoint(over)
-    listed = [[line for line in done.lines if line[0] != "#"] for done in (sums, whole["sum"])]
+    assert {line.split("  ", 1)[1] for line in sums.lines if line[0] != "#"}.isdisjoint(
+        over
+    )
+    listed = [
+        [line for line in done.lines if line[0] != "#"] for done in (sums, whole["sum"])
+    ]
     assert len(listed[0]) == len(listed[1]) - len(over)

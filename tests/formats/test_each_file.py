@@ -1,7 +1,9 @@
-"""Each file of a checkpoint of several files removed, cut off, or replaced by that of the next step: what --partial gives.
+"""Each file of a checkpoint of several files removed, cut off, or replaced by that of
+the next step: what --partial gives.
 
-Every tensor that is written is the one that was saved, and what was saved and is not written is listed by name, or
-with the file that held it. What is refused is refused for a reason that the test knows.
+Every tensor that is written is the one that was saved, and what was saved and is not
+written is listed by name, or with the file that held it. What is refused is refused for
+a reason that the test knows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Make = Callable[[Path, Path, int], None]
 
 
 def copied(name: str) -> Make:
-    """A folder of the ranks' files; one of the next step holds other values, and counts one step more."""
+    """A folder of the ranks' files; one of the next step holds other values, and counts
+    one step more.
+    """
 
     def make(folder: Path, ranks: Path, step: int) -> None:
         shutil.copytree(ranks / name, folder)
@@ -61,7 +65,9 @@ def zero(stage: int) -> Make:
 
 def pipeline(stage: int) -> Make:
     def make(folder: Path, ranks: Path, step: int) -> None:
-        Pipeline(stage, 2 if stage else 1, torch.bfloat16, seed=step, step=step).write(folder)
+        Pipeline(stage, 2 if stage else 1, torch.bfloat16, seed=step, step=step).write(
+            folder
+        )
 
     return make
 
@@ -121,7 +127,9 @@ def test_what_is_whole_is_written_and_the_rest_is_listed(
         if way == "next step" and path.name.startswith(WITHOUT_COUNTERS):
             continue
         if way == "removed" and path.name.startswith("shard-00004"):
-            continue  # no file records the sizes, so those of the last rank are not missed: `unverified-size`
+            # no file records the sizes, so those of the last rank are not missed:
+            # `unverified-size`
+            continue
         data = path.read_bytes()
         size = {"halved": len(data) // 2, "cut": len(data) - 3, "emptied": 0}.get(way)
         if way == "removed":
@@ -130,21 +138,33 @@ def test_what_is_whole_is_written_and_the_rest_is_listed(
             shutil.copy(tmp_path / "new" / path.relative_to(tmp_path / "c"), path)
         else:
             path.write_bytes(data[:size])
-        done = inside("convert", "c", "--partial", "--force", "--json", "-o", out, cwd=tmp_path)
+        done = inside(
+            "convert", "c", "--partial", "--force", "--json", "-o", out, cwd=tmp_path
+        )
         check(done.code, done.out, path, full, tmp_path / out, way, done.err)
         path.write_bytes(data)
         (tmp_path / out).unlink(missing_ok=True)
 
 
 def check(
-    code: int, document: bytes, path: Path, full: dict[str, torch.Tensor], out: Path, way: str, err: bytes
+    code: int,
+    document: bytes,
+    path: Path,
+    full: dict[str, torch.Tensor],
+    out: Path,
+    way: str,
+    err: bytes,
 ) -> None:
     told = (path.name, document.decode()[:600], err.decode()[:600])
     if code == 2 and way == "next step":
-        assert b"several steps" in err and "mp_rank_0" in path.name, told  # one of two: nobody knows which
+        assert b"several steps" in err and "mp_rank_0" in path.name, (
+            told
+        )  # one of two: nobody knows which
         return
     if code == 2:
-        assert path.name.endswith("mp_rank_00_model_states.pt"), told  # nothing else names the parameters
+        assert path.name.endswith("mp_rank_00_model_states.pt"), (
+            told
+        )  # nothing else names the parameters
         return
     report = json.loads(document)
     rows = {row["name"] for row in report["left_out"]}
@@ -154,19 +174,32 @@ def check(
         whole = full.get(name, full.get(f"model.{name}"))
         assert whole is not None and torch.equal(tensor, whole), (name, *told)
     if way == "removed" and path.name in TIED_LAYERS and code == 0:
-        return  # its values are those of another file, and its number may be a function's, which has no file
+        # its values are those of another file, and its number may be a function's,
+        # which has no file
+        return
     if code == 0 and way != "next step":
         missing = [
-            name for name in full if name not in written and name.removeprefix("model.") not in written
+            name
+            for name in full
+            if name not in written and name.removeprefix("model.") not in written
         ]
-        assert all(name.startswith("module.") for name in missing), (missing[:9], *told)  # a second precision
+        assert all(name.startswith("module.") for name in missing), (
+            missing[:9],
+            *told,
+        )  # a second precision
     seen = set(full)
     if path.suffix == ".safetensors":  # what only this file held, nothing names
         with formats.open(str(path.parent), partial=True) as rest:
             seen = {entry.name for entry in rest.tensors}
-    for name in (full.keys() & seen) - written.keys() - {f"model.{name}" for name in written}:
+    for name in (
+        (full.keys() & seen) - written.keys() - {f"model.{name}" for name in written}
+    ):
         parts = name.split(".")
-        names = {".".join(parts[first:last]) for first in (0, 1) for last in range(first + 1, len(parts) + 1)}
+        names = {
+            ".".join(parts[first:last])
+            for first in (0, 1)
+            for last in range(first + 1, len(parts) + 1)
+        }
         if path.name.startswith("layer_") and f"model.{int(path.name[6:8])}." in name:
             names.add("(unread)")  # nothing else has the names of its tensors
         assert names & rows, (name, sorted(rows)[:20], *told)

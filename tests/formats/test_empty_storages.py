@@ -1,4 +1,6 @@
-"""Empty storages that several dtypes see: torch writes them under one key, and gives each dtype a storage of its own."""
+"""Empty storages that several dtypes see: torch writes them under one key, and gives
+each dtype a storage of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,26 @@ from torch.package import PackageExporter, PackageImporter
 
 def state() -> dict[str, Any]:
     empty = torch.empty(0)
-    views = {f"as_{dtype}": empty.view(dtype) for dtype in (torch.int32, torch.bool, torch.float16)}
-    return {"w": torch.ones(2), "a": empty, "again": empty, **views, "shaped": empty.view(0, 3)}
+    views = {
+        f"as_{dtype}": empty.view(dtype)
+        for dtype in (torch.int32, torch.bool, torch.float16)
+    }
+    return {
+        "w": torch.ones(2),
+        "a": empty,
+        "again": empty,
+        **views,
+        "shaped": empty.view(0, 3),
+    }
 
 
 def check_same(loaded: dict[str, Any], expected: dict[str, Any]) -> None:
     assert list(loaded) == list(expected)
     for name, wanted in expected.items():
-        assert (loaded[name].dtype, loaded[name].shape) == (wanted.dtype, wanted.shape), name
+        assert (loaded[name].dtype, loaded[name].shape) == (
+            wanted.dtype,
+            wanted.shape,
+        ), name
         assert loaded[name].tolist() == wanted.tolist()
 
 

@@ -1,4 +1,6 @@
-"""Whatever is a Format does what the protocol says, and one of another distribution goes through every command."""
+"""Whatever is a Format does what the protocol says, and one of another distribution
+goes through every command.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,15 @@ from ckpt.formats.format import (
 from ckpt.model.checkpoint import Traits
 from ckpt.model.errors import CkptError
 
-# --- the formats of the table -----------------------------------------------------------------------------------------
+# --- the formats of the table ---------------------------------------------------------
 
 
 def members(protocol: type) -> set[str]:
     """The names that an implementation of a protocol has."""
     functions = {
-        name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")
+        name
+        for name, value in vars(protocol).items()
+        if callable(value) and not name.startswith("_")
     }
     return functions | get_type_hints(protocol).keys()
 
@@ -43,27 +47,42 @@ def members(protocol: type) -> set[str]:
 def test_the_protocols_ask_for_something() -> None:
     assert members(CanRead) == {"read"} and members(CanSalvage) == {"salvage"}
     assert members(CanWrite) == {"losses", "unfit", "draft", "compare", "compare_bytes"}
-    assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {"checksums"}
-    assert members(CanList) == {"recorded"} and members(CanRelist) == {"listing", "relisting"}
+    assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {
+        "checksums"
+    }
+    assert members(CanList) == {"recorded"} and members(CanRelist) == {
+        "listing",
+        "relisting",
+    }
 
 
 @pytest.mark.parametrize("format", [*formats.FORMATS], ids=lambda format: format.name)
 def test_a_format_of_the_table_is_all_that_it_says(format: Format) -> None:
     assert isinstance(format.name, str) and format.name.lower() == format.name
-    assert isinstance(format.suffixes, tuple) and all(suffix.startswith(".") for suffix in format.suffixes)
+    assert isinstance(format.suffixes, tuple) and all(
+        suffix.startswith(".") for suffix in format.suffixes
+    )
     assert isinstance(format.traits, Traits) and format.traits.label
     for name, protocols in (
-        (format.writer, (CanWrite, CanAppend) if format.traits.in_place else (CanWrite,)),
+        (
+            format.writer,
+            (CanWrite, CanAppend) if format.traits.in_place else (CanWrite,),
+        ),
         (format.reader, (CanRead,)),
         (format.writer, (CanRelist,) if format.traits.is_folder else ()),
-        (format.verifier, (CanVerify, CanList) if format.traits.has_checksums else (CanVerify,)),
+        (
+            format.verifier,
+            (CanVerify, CanList) if format.traits.has_checksums else (CanVerify,),
+        ),
         (format.salvager, (CanSalvage,)),
     ):
         if name:
             module = import_module(name)
             for protocol in protocols:
                 assert {
-                    each for each in members(protocol) if not callable(getattr(module, each, None))
+                    each
+                    for each in members(protocol)
+                    if not callable(getattr(module, each, None))
                 } == set()
 
 
@@ -73,7 +92,9 @@ def test_names_are_unique_and_found() -> None:
     assert len(set(names)) == len(names)
     assert all(formats.by_name(format.name) == format for format in formats.FORMATS)
     assert set(formats.written_formats()) == {
-        format.name for format in formats.FORMATS if format.writer and not format.traits.names_are_code
+        format.name
+        for format in formats.FORMATS
+        if format.writer and not format.traits.names_are_code
     }
     assert {format.name for format in formats.FORMATS if format.owns} == {
         format.name for format in formats.FORMATS if format.traits.is_folder
@@ -86,7 +107,7 @@ def test_names_are_unique_and_found() -> None:
             assert formats.writer_of(format.name).__name__ == format.writer
 
 
-# --- a format of another distribution ---------------------------------------------------------------------------------
+# --- a format of another distribution -------------------------------------------------
 
 READER = '''
 """TOY1: the word and a line end, a line of JSON (name -> shape), float32 of all tensors, little-endian.
@@ -249,7 +270,9 @@ def salvage(probe, limits):
 
 def toy_file(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    data = b"".join(tensor.numpy().astype("<f4").tobytes() for tensor in tensors.values())
+    data = b"".join(
+        tensor.numpy().astype("<f4").tobytes() for tensor in tensors.values()
+    )
     path.write_bytes(b"TOY1\n" + json.dumps(shapes).encode() + b"\n" + data)
     return path
 
@@ -261,7 +284,9 @@ def read_toy(path: Path) -> dict[str, torch.Tensor]:
     found, at = {}, 0
     for name, shape in json.loads(head).items():
         count = int(np.prod(shape, dtype=np.int64))
-        found[name] = torch.from_numpy(np.frombuffer(data, "<f4", count, at).reshape(shape).copy())
+        found[name] = torch.from_numpy(
+            np.frombuffer(data, "<f4", count, at).reshape(shape).copy()
+        )
         at += 4 * count
     assert at == len(data)
     return found
@@ -277,7 +302,9 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    return one.keys() == two.keys() and all(
+        torch.equal(one[name], two[name]) for name in one
+    )
 
 
 class Toy:
@@ -305,7 +332,8 @@ class Toy:
         self.mark = folder / "mark"
 
     def run(self, *arguments: str, **changes: str) -> Done:
-        """What `ckpt ARGUMENTS` does among the toy files; `mark` is there once the toy's module was imported.
+        """What `ckpt ARGUMENTS` does among the toy files; `mark` is there once the
+        toy's module was imported.
 
         There is no fence, so that the toy can write its mark.
         """
@@ -347,15 +375,22 @@ def test_inspect(toy: Toy) -> None:
 def test_get(toy: Toy) -> None:
     done = toy.run("get", "a.toy", "module.fc.weight")
 
-    assert done.code == 0 and done.lines[:2] == ["module.fc.weight", "  dtype    float32"]
+    assert done.code == 0 and done.lines[:2] == [
+        "module.fc.weight",
+        "  dtype    float32",
+    ]
 
 
 def test_diff_with_itself_with_another_and_with_other_formats(toy: Toy) -> None:
     toy_file(toy.work / "same.toy", state())
-    toy_file(toy.work / "other.toy", {**state(), "module.conv.bias": state()["module.conv.bias"] + 1})
+    toy_file(
+        toy.work / "other.toy",
+        {**state(), "module.conv.bias": state()["module.conv.bias"] + 1},
+    )
     torch.save(state(), toy.work / "same.pt")
     safetensors.numpy.save_file(
-        {name: tensor.numpy() for name, tensor in state().items()}, toy.work / "same.safetensors"
+        {name: tensor.numpy() for name, tensor in state().items()},
+        toy.work / "same.safetensors",
     )
 
     for other in ("a.toy", "same.toy", "same.pt", "same.safetensors"):
@@ -381,12 +416,22 @@ def test_warmstart_on_both_sides(toy: Toy) -> None:
     toy_file(toy.work / "target.toy", target)
     torch.save(state(), toy.work / "given.pt")
 
-    assert toy.run("warmstart", "a.toy", "--into", "target.pt", "-o", "from.pt").code == 0
-    assert toy.run("warmstart", "given.pt", "--into", "target.toy", "-o", "into.toy").code == 0
-    assert toy.run("warmstart", "a.toy", "--into", "target.toy", "-o", "both.toy").code == 0
+    assert (
+        toy.run("warmstart", "a.toy", "--into", "target.pt", "-o", "from.pt").code == 0
+    )
+    assert (
+        toy.run("warmstart", "given.pt", "--into", "target.toy", "-o", "into.toy").code
+        == 0
+    )
+    assert (
+        toy.run("warmstart", "a.toy", "--into", "target.toy", "-o", "both.toy").code
+        == 0
+    )
 
     assert same(torch.load(toy.work / "from.pt"), expected)
-    assert same(read_toy(toy.work / "into.toy"), expected) and same(read_toy(toy.work / "both.toy"), expected)
+    assert same(read_toy(toy.work / "into.toy"), expected) and same(
+        read_toy(toy.work / "both.toy"), expected
+    )
 
 
 def test_stats(toy: Toy) -> None:
@@ -418,14 +463,21 @@ def test_verify_a_whole_a_damaged_and_a_cut_file(toy: Toy) -> None:
     (toy.work / "cut.toy").write_bytes(data[:-4])
     cut = toy.json("verify", "cut.toy", code=1)
     assert cut["verdict"] == "damaged"
-    assert (cut["whole"], cut["lost"]) == (["module.conv.weight", "module.conv.bias"], ["module.fc.weight"])
+    assert (cut["whole"], cut["lost"]) == (
+        ["module.conv.weight", "module.conv.bias"],
+        ["module.fc.weight"],
+    )
 
 
 def test_sum_and_verify_sums(toy: Toy) -> None:
     torch.save(state(), toy.work / "same.pt")
     done = toy.run("sum", "a.toy")
 
-    assert done.code == 0 and done.out == toy.run("sum", "same.pt").out and len(done.lines) == 3
+    assert (
+        done.code == 0
+        and done.out == toy.run("sum", "same.pt").out
+        and len(done.lines) == 3
+    )
     (toy.work / "sums").write_bytes(done.out)
     assert toy.run("verify", "--sums", "sums", "a.toy").code == 0
     toy_file(toy.work / "other.toy", state(1))
@@ -433,12 +485,19 @@ def test_sum_and_verify_sums(toy: Toy) -> None:
 
 
 def test_rename_and_strip(toy: Toy) -> None:
-    assert toy.run("rename", "a.toy", "--sub", "s/conv/first/", "-o", "renamed.toy").code == 0
+    assert (
+        toy.run("rename", "a.toy", "--sub", "s/conv/first/", "-o", "renamed.toy").code
+        == 0
+    )
     assert toy.run("strip", "a.toy", "-o", "stripped.toy").code == 0
 
-    renamed = {name.replace("conv", "first"): tensor for name, tensor in state().items()}
+    renamed = {
+        name.replace("conv", "first"): tensor for name, tensor in state().items()
+    }
     assert same(read_toy(toy.work / "renamed.toy"), renamed)
-    stripped = {name.removeprefix("module."): tensor for name, tensor in state().items()}
+    stripped = {
+        name.removeprefix("module."): tensor for name, tensor in state().items()
+    }
     assert same(read_toy(toy.work / "stripped.toy"), stripped)
 
 
@@ -446,12 +505,16 @@ def test_rewriting_in_place(toy: Toy) -> None:
     """The format appends nothing: the file is written anew, and put in its place."""
     assert toy.run("strip", "a.toy", "--in-place").code == 0
 
-    stripped = {name.removeprefix("module."): tensor for name, tensor in state().items()}
+    stripped = {
+        name.removeprefix("module."): tensor for name, tensor in state().items()
+    }
     assert same(read_toy(toy.file), stripped)
 
 
 @pytest.mark.parametrize("further", [(), ("--verify", "crc")], ids=["", "--verify crc"])
-def test_rehome_and_slim_keep_what_they_do_not_change(further: tuple[str, ...], toy: Toy) -> None:
+def test_rehome_and_slim_keep_what_they_do_not_change(
+    further: tuple[str, ...], toy: Toy
+) -> None:
     for command in ("rehome", "slim"):
         done = toy.run(command, "a.toy", "-o", f"{command}.toy", *further)
         assert done.code == 0, done
@@ -460,21 +523,36 @@ def test_rehome_and_slim_keep_what_they_do_not_change(further: tuple[str, ...], 
 
 
 def test_convert_to_the_formats_of_the_table(toy: Toy) -> None:
-    assert toy.run("convert", "a.toy", "-o", "b.safetensors", "--verify", "crc").code == 0
-    assert toy.run("convert", "a.toy", "--format", "torch-zip", "-o", "b.pt", "--verify", "crc").code == 0
-    assert toy.run("convert", "a.toy", "--format", "torch-legacy", "-o", "c.pt").code == 0
+    assert (
+        toy.run("convert", "a.toy", "-o", "b.safetensors", "--verify", "crc").code == 0
+    )
+    assert (
+        toy.run(
+            "convert", "a.toy", "--format", "torch-zip", "-o", "b.pt", "--verify", "crc"
+        ).code
+        == 0
+    )
+    assert (
+        toy.run("convert", "a.toy", "--format", "torch-legacy", "-o", "c.pt").code == 0
+    )
 
     loaded = safetensors.numpy.load_file(toy.work / "b.safetensors")
-    assert same({name: torch.from_numpy(array) for name, array in loaded.items()}, state())
-    assert same(torch.load(toy.work / "b.pt"), state()) and same(torch.load(toy.work / "c.pt"), state())
+    assert same(
+        {name: torch.from_numpy(array) for name, array in loaded.items()}, state()
+    )
+    assert same(torch.load(toy.work / "b.pt"), state()) and same(
+        torch.load(toy.work / "c.pt"), state()
+    )
 
 
-# --- a folder that is one checkpoint ----------------------------------------------------------------------------------
+# --- a folder that is one checkpoint --------------------------------------------------
 
 
 @pytest.fixture
 def toys(toy: Toy) -> Toy:
-    """A toy folder in a folder: two files that are one checkpoint, and another checkpoint beside them."""
+    """A toy folder in a folder: two files that are one checkpoint, and another
+    checkpoint beside them.
+    """
     folder = toy.work / "runs" / "set"
     folder.mkdir(parents=True)
     toy.file.rename(folder / "a.toy")
@@ -489,7 +567,10 @@ def test_a_folder_of_another_distribution_is_one_checkpoint(toys: Toy) -> None:
 
     assert [row["name"] for row in toys.json("inspect", "runs/set")["tensors"]] == names  # type: ignore[attr-defined]
     assert toys.json("verify", "runs/set")["verdict"] == "intact"
-    assert toys.run("convert", "runs/set", "--format", "torch-zip", "-o", "one.pt").code == 0
+    assert (
+        toys.run("convert", "runs/set", "--format", "torch-zip", "-o", "one.pt").code
+        == 0
+    )
     loaded = torch.load(toys.work / "one.pt")
     assert same(loaded["a"], state()) and loaded["b"]["bias"].tolist() == [1, 1, 1]
 
@@ -508,7 +589,11 @@ def test_ls_lists_a_folder_of_another_distribution_once(toys: Toy) -> None:
 def test_lint_counts_the_files_of_a_folder_of_another_distribution(toys: Toy) -> None:
     done = toys.run("lint", "runs")
 
-    assert done.code == 0 and b"3 files not looked at" in done.err and not toys.mark.exists()
+    assert (
+        done.code == 0
+        and b"3 files not looked at" in done.err
+        and not toys.mark.exists()
+    )
 
 
 @pytest.mark.skipif(not HAS_FILTERS, reason="this kernel filters no calls")
@@ -517,18 +602,26 @@ def test_another_distribution_reads_behind_the_fence(command: str, toys: Toy) ->
     with_fence = {"CKPT_FENCE": "1", "TOY_MARK": ""}
 
     done = toys.run(command, "runs", "--json", **with_fence)
-    assert done == toys.run(command, "runs", "--json") and done.code == 0 and b"toys" in done.out
+    assert (
+        done == toys.run(command, "runs", "--json")
+        and done.code == 0
+        and b"toys" in done.out
+    )
     for path in ("runs/set", "runs"):
         stopped = toys.run(command, path, CKPT_FENCE="1")
-        assert stopped.code == 2 and stopped.out == b"" and b"toy_format.py" in stopped.err
+        assert (
+            stopped.code == 2 and stopped.out == b"" and b"toy_format.py" in stopped.err
+        )
         assert stopped.complaints[-2].endswith("(CKPT_FENCE=0 switches it off)")
     assert not toys.mark.exists()
 
 
-# --- when other distributions are asked -------------------------------------------------------------------------------
+# --- when other distributions are asked -----------------------------------------------
 
 
-def test_no_plugin_is_imported_where_a_format_of_the_table_knows_the_file(toy: Toy) -> None:
+def test_no_plugin_is_imported_where_a_format_of_the_table_knows_the_file(
+    toy: Toy,
+) -> None:
     torch.save(state(), toy.work / "b.pt")
 
     for arguments in (
@@ -544,14 +637,20 @@ def test_no_plugin_is_imported_where_a_format_of_the_table_knows_the_file(toy: T
 
 
 def test_the_environment_says_no(toy: Toy) -> None:
-    for arguments in (("inspect", "a.toy"), ("verify", "a.toy"), ("strip", "a.toy", "-o", "b.toy")):
+    for arguments in (
+        ("inspect", "a.toy"),
+        ("verify", "a.toy"),
+        ("strip", "a.toy", "-o", "b.toy"),
+    ):
         done = toy.run(*arguments, CKPT_NO_PLUGINS="1")
         assert done.code == 2 and not toy.mark.exists()
         assert not (toy.work / "b.toy").exists()
     check_error(toy.run("inspect", "a.toy", CKPT_NO_PLUGINS="1"))
 
 
-def test_python_asks_only_where_it_is_told_to(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_asks_only_where_it_is_told_to(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(toy.site))
     monkeypatch.setenv("TOY_MARK", str(toy.mark))
 
@@ -563,7 +662,10 @@ def test_python_asks_only_where_it_is_told_to(toy: Toy, monkeypatch: pytest.Monk
 def test_a_file_that_nobody_knows_is_refused_as_without_plugins(toy: Toy) -> None:
     (toy.work / "page.pt").write_bytes(b"<!DOCTYPE html>\n<html></html>\n")
 
-    assert toy.run("inspect", "page.pt").err == toy.run("inspect", "page.pt", CKPT_NO_PLUGINS="1").err
+    assert (
+        toy.run("inspect", "page.pt").err
+        == toy.run("inspect", "page.pt", CKPT_NO_PLUGINS="1").err
+    )
 
 
 @pytest.mark.slow
@@ -588,5 +690,7 @@ def test_a_plugin_that_does_not_load_is_one_line(entry: str, tmp_path: Path) -> 
     line = check_error(toy.run("inspect", "a.toy"))
     assert "toy" in line
     torch.save(state(), toy.work / "b.pt")
-    assert toy.run("inspect", "b.pt").code == 0, "a file that is known needs nobody else"
+    assert toy.run("inspect", "b.pt").code == 0, (
+        "a file that is known needs nobody else"
+    )
     assert toy.run("inspect", "a.toy", CKPT_NO_PLUGINS="1").code == 2

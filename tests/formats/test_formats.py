@@ -1,4 +1,6 @@
-"""Every format of the table behaves alike: recognised by content, read without tensor data, refused by name."""
+"""Every format of the table behaves alike: recognised by content, read without tensor
+data, refused by name.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from ckpt.formats import FORMATS
 from ckpt.formats.foreign import FORMAT as FOREIGN
 from ckpt.formats.format import Format
 from ckpt.formats.torch_zip import reader as torch_zip
-from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.model.errors import (
+    CkptError,
+    LimitError,
+    NotOpenedError,
+    UnreadableError,
+    UnsupportedError,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.tensors import Composite, TensorRef
 
@@ -65,7 +73,9 @@ OF_RANKS = {"dcp-hf": "hf", "fsdp-ranks": "accelerate"}
 """Formats that only several ranks write: the folders of train_ranks.py."""
 
 
-def example(name: str, samples: Path, folder: Path, request: pytest.FixtureRequest) -> Path:
+def example(
+    name: str, samples: Path, folder: Path, request: pytest.FixtureRequest
+) -> Path:
     """A file of a format: a sample, or one that is made in the folder."""
     if name in OF_RANKS:
         trained: Path = request.getfixturevalue("ranks")
@@ -129,7 +139,9 @@ def test_recognises_its_own_whatever_it_is_called(
             assert checkpoint.path == str(path)
 
 
-@pytest.mark.parametrize("name", sorted({*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} - {"foreign"}))
+@pytest.mark.parametrize(
+    "name", sorted({*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} - {"foreign"})
+)
 def test_storages_are_known_and_hold_their_tensors(
     name: str, samples: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -153,7 +165,9 @@ def test_no_tensor_data_is_read(tmp_path: Path) -> None:
     state = {f"layers.{i}.weight": torch.ones(50_000) for i in range(20)}
     for name, write in {
         "zip.pth": lambda path: torch.save(state, path),
-        "legacy.pth": lambda path: torch.save(state, path, _use_new_zipfile_serialization=False),
+        "legacy.pth": lambda path: torch.save(
+            state, path, _use_new_zipfile_serialization=False
+        ),
         "st.safetensors": lambda path: save_file(state, path),
     }.items():
         write(tmp_path / name)
@@ -165,13 +179,14 @@ def test_no_tensor_data_is_read(tmp_path: Path) -> None:
             assert place is not None and isinstance(place.source, File)
             counted = place.source.bytes_read
 
-        # A legacy file begins with its pickles, whose length nobody knows: a first look of 256 KiB. The last 64 KiB of all but
-        # archives may hold the end of a zip archive, which torch would find.
+        # A legacy file begins with its pickles, whose length nobody knows: a first look
+        # of 256 KiB. The last 64 KiB of all but archives may hold the end of a zip
+        # archive, which torch would find.
         most = {"zip.pth": 20_000, "legacy.pth": 366_000, "st.safetensors": 86_000}
         assert 0 < counted < most[name], name
 
 
-# --- safetensors ----------------------------------------------------------------------------------------------
+# --- safetensors ----------------------------------------------------------------------
 
 
 def test_safetensors_sees_what_the_library_sees(tmp_path: Path) -> None:
@@ -214,9 +229,12 @@ def test_safetensors_sees_what_the_library_sees(tmp_path: Path) -> None:
         assert values == {"__metadata__.format": "pt", "__metadata__.step": "7"}
         for name, ref in ours.items():
             assert isinstance(ref, TensorRef) and ref.storage.place is not None
-            data = ref.storage.place.source.read(ref.storage.place.offset, ref.storage.place.size)
+            data = ref.storage.place.source.read(
+                ref.storage.place.offset, ref.storage.place.size
+            )
             assert (
-                data == bytes(theirs[name].contiguous().flatten().view(torch.uint8).tolist())
+                data
+                == bytes(theirs[name].contiguous().flatten().view(torch.uint8).tolist())
                 if ref.numel
                 else data == b""
             )
@@ -224,16 +242,22 @@ def test_safetensors_sees_what_the_library_sees(tmp_path: Path) -> None:
 
 def test_four_bit_elements_are_shown_in_pairs(tmp_path: Path) -> None:
     path = tmp_path / "f4.safetensors"
-    header = json.dumps({"w": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 8]}}).encode()
+    header = json.dumps(
+        {"w": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 8]}}
+    ).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
     with formats.open(str(path)) as checkpoint:
         tensor = checkpoint.tensors[0].tensor
 
-        assert (tensor.dtype.name, tensor.shape, tensor.nbytes) == ("float4_e2m1fn_x2", (2, 4), 8)
+        assert (tensor.dtype.name, tensor.shape, tensor.nbytes) == (
+            "float4_e2m1fn_x2",
+            (2, 4),
+            8,
+        )
 
 
-# --- shards ---------------------------------------------------------------------------------------------------
+# --- shards ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -247,20 +271,31 @@ def test_shards_are_one_checkpoint(shards: Path) -> None:
         formats.open(str(shards)) as folder,
         formats.open(str(shards / "model.safetensors.index.json")) as index,
     ):
-        assert [entry.name for entry in folder.tensors] == [entry.name for entry in index.tensors]
-        assert index.parts == ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+        assert [entry.name for entry in folder.tensors] == [
+            entry.name for entry in index.tensors
+        ]
+        assert index.parts == (
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+        )
         assert folder.parts == (*index.parts, "config.json")
-        assert {storage.id.partition(":")[0] for storage in folder.storages} == {"shard-1", "shard-2"}
+        assert {storage.id.partition(":")[0] for storage in folder.storages} == {
+            "shard-1",
+            "shard-2",
+        }
 
 
 @pytest.mark.parametrize("is_link", [False, True], ids=["missing", "a link to nothing"])
 def test_a_missing_shard_is_named(is_link: bool, shards: Path) -> None:
     (shards / "model-00002-of-00002.safetensors").unlink()
     if is_link:
-        (shards / "model-00002-of-00002.safetensors").symlink_to("../../blobs/0123456789abcdef")
+        (shards / "model-00002-of-00002.safetensors").symlink_to(
+            "../../blobs/0123456789abcdef"
+        )
 
     with pytest.raises(
-        UnreadableError, match=r"1 of 2 shards missing, with \d+ tensors: model-00002-of-00002"
+        UnreadableError,
+        match=r"1 of 2 shards missing, with \d+ tensors: model-00002-of-00002",
     ):
         formats.open(str(shards))
 
@@ -276,20 +311,35 @@ def edit_index(shards: Path, change: dict[str, str | None]) -> None:
     path.write_text(json.dumps(index))
 
 
-def test_a_tensor_in_another_shard_and_one_listed_nowhere_are_named(shards: Path) -> None:
-    edit_index(shards, {"classifier.bias": "model-00001-of-00002.safetensors", "classifier.weight": None})
+def test_a_tensor_in_another_shard_and_one_listed_nowhere_are_named(
+    shards: Path,
+) -> None:
+    edit_index(
+        shards,
+        {
+            "classifier.bias": "model-00001-of-00002.safetensors",
+            "classifier.weight": None,
+        },
+    )
 
     with formats.open(str(shards)) as checkpoint:
-        notices = {notice.tensors: notice.message for notice in checkpoint.account.notices}
+        notices = {
+            notice.tensors: notice.message for notice in checkpoint.account.notices
+        }
 
         assert set(notices) == {("classifier.bias",), ("classifier.weight",)}
-        assert "the index says model-00001-of-00002.safetensors" in notices["classifier.bias",]
+        assert (
+            "the index says model-00001-of-00002.safetensors"
+            in notices["classifier.bias",]
+        )
 
 
 def test_a_listed_tensor_that_no_shard_holds_is_an_error(shards: Path) -> None:
     edit_index(shards, {"lost.weight": "model-00001-of-00002.safetensors"})
 
-    with pytest.raises(UnreadableError, match="lists 1 tensor that no shard holds: lost"):
+    with pytest.raises(
+        UnreadableError, match="lists 1 tensor that no shard holds: lost"
+    ):
         formats.open(str(shards))
 
 
@@ -301,7 +351,10 @@ def test_shards_of_pickles_and_an_optimizer_beside_them(tmp_path: Path) -> None:
     torch.save({"weight": model.weight.data}, tmp_path / "pytorch_model-1.bin")
     torch.save({"bias": model.bias.data}, tmp_path / "pytorch_model-2.bin")
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    index = {"metadata": {}, "weight_map": {"weight": "pytorch_model-1.bin", "bias": "pytorch_model-2.bin"}}
+    index = {
+        "metadata": {},
+        "weight_map": {"weight": "pytorch_model-1.bin", "bias": "pytorch_model-2.bin"},
+    }
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
     with formats.open(str(tmp_path)) as checkpoint:
@@ -320,24 +373,35 @@ def test_safetensors_win_over_pickles_and_the_other_is_named(tmp_path: Path) -> 
         assert "pytorch_model.bin" in checkpoint.account.notices[0].message
 
 
-# --- legacy ---------------------------------------------------------------------------------------------------
+# --- legacy ---------------------------------------------------------------------------
 
 
 def test_a_second_legacy_checkpoint_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "two.pth").open("wb") as file:
         torch.save({"first": torch.ones(1)}, file, _use_new_zipfile_serialization=False)
         middle = file.tell()
-        torch.save({"second": torch.ones(1)}, file, _use_new_zipfile_serialization=False)
+        torch.save(
+            {"second": torch.ones(1)}, file, _use_new_zipfile_serialization=False
+        )
 
     with formats.open(str(tmp_path / "two.pth")) as checkpoint:
         assert [entry.name for entry in checkpoint.tensors] == ["first"]
-        assert [notice.code for notice in checkpoint.account.notices] == ["trailing-data"]
-        assert f"a second checkpoint begins at byte {middle:,}" in checkpoint.account.notices[0].message
+        assert [notice.code for notice in checkpoint.account.notices] == [
+            "trailing-data"
+        ]
+        assert (
+            f"a second checkpoint begins at byte {middle:,}"
+            in checkpoint.account.notices[0].message
+        )
 
 
 def test_what_torch_writes_and_cannot_read_back(tmp_path: Path) -> None:
     path = tmp_path / "untyped.pth"
-    torch.save({"w": torch.zeros(6, dtype=torch.uint16)}, path, _use_new_zipfile_serialization=False)
+    torch.save(
+        {"w": torch.zeros(6, dtype=torch.uint16)},
+        path,
+        _use_new_zipfile_serialization=False,
+    )
 
     with pytest.raises(AttributeError):
         torch.load(path, weights_only=False)
@@ -361,12 +425,16 @@ def test_a_checkpoint_inside_a_pickle(tmp_path: Path) -> None:
     with formats.open(str(tmp_path / "nested.pth")) as checkpoint:
         by_name = {entry.name: entry.tensor for entry in checkpoint.tensors}
         nested = by_name["nested"]
-        assert isinstance(nested, Composite) and nested.layout == "storage" and nested.shape == (4,)
+        assert (
+            isinstance(nested, Composite)
+            and nested.layout == "storage"
+            and nested.shape == (4,)
+        )
         with pytest.raises(LimitError, match="--limit nesting=N"):
             formats.open(str(tmp_path / "nested.pth"), Limits(nesting=0))
 
 
-# --- TorchScript ----------------------------------------------------------------------------------------------
+# --- TorchScript ----------------------------------------------------------------------
 
 
 def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
@@ -382,7 +450,7 @@ def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
         }
 
 
-# --- what is not read -----------------------------------------------------------------------------------------
+# --- what is not read -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -396,7 +464,9 @@ def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
         ("zarr.json", "a zarr array or group"),
     ],
 )
-def test_folders_of_other_worlds_are_named(name: str, problem: str, tmp_path: Path) -> None:
+def test_folders_of_other_worlds_are_named(
+    name: str, problem: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / name).write_bytes(b"{}")
@@ -409,7 +479,10 @@ def test_folders_of_other_worlds_are_named(name: str, problem: str, tmp_path: Pa
 
 def test_a_directory_names_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "epoch_1.pth").touch()
-    with pytest.raises(UnsupportedError, match=r"holds 1 checkpoint file \(name one, such as epoch_1.pth\)"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"holds 1 checkpoint file \(name one, such as epoch_1.pth\)",
+    ):
         formats.open(str(tmp_path))
 
 
@@ -428,7 +501,9 @@ def test_a_changed_byteorder_is_told(tmp_path: Path) -> None:
     source = zipfile.ZipFile(buffer)
     with zipfile.ZipFile(tmp_path / "big.pth", "w") as target:
         for name in source.namelist():
-            target.writestr(name, b"big" if name.endswith("byteorder") else source.read(name))
+            target.writestr(
+                name, b"big" if name.endswith("byteorder") else source.read(name)
+            )
 
     with formats.open(str(tmp_path / "big.pth")) as checkpoint:
         assert checkpoint.byteorder == "big"
@@ -436,17 +511,23 @@ def test_a_changed_byteorder_is_told(tmp_path: Path) -> None:
 
 def test_a_directory_with_one_file_is_that_file(tmp_path: Path) -> None:
     torch.save(
-        {"model": {"b.w": torch.ones(1), "a.w": torch.ones(2)}, "epoch": 7}, tmp_path / "pytorch_model.bin"
+        {"model": {"b.w": torch.ones(1), "a.w": torch.ones(2)}, "epoch": 7},
+        tmp_path / "pytorch_model.bin",
     )
 
     with formats.open(str(tmp_path)) as checkpoint:
-        assert [entry.name for entry in checkpoint.tensors] == ["model.b.w", "model.a.w"]
+        assert [entry.name for entry in checkpoint.tensors] == [
+            "model.b.w",
+            "model.a.w",
+        ]
         assert checkpoint.path.endswith("pytorch_model.bin")
         assert [value.name for value in checkpoint.values] == ["epoch"]
 
 
 def test_values_and_metadata_live_on_beside_an_optimizer(tmp_path: Path) -> None:
-    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {"w": torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"}
+    )
     torch.save({"state": {}, "param_groups": []}, tmp_path / "optimizer.pt")
 
     with formats.open(str(tmp_path)) as checkpoint:
@@ -465,7 +546,9 @@ def test_an_archive_that_torch_refuses_has_no_load(tmp_path: Path) -> None:
     import opcodes as op
 
     path = tmp_path / "saved.pth"
-    path.write_bytes(op.torch_zip(op.pickled({"w": op.tensor()}), swap={"version": None}))
+    path.write_bytes(
+        op.torch_zip(op.pickled({"w": op.tensor()}), swap={"version": None})
+    )
     with formats.open(str(path)) as checkpoint:
         assert Survey(checkpoint).load.expression is None
     with pytest.raises(Exception, match="version"):
@@ -489,20 +572,32 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         formats.open(str(path))
 
 
-def test_a_file_that_points_to_a_checkpoint_of_several_files_is_none_itself(tmp_path: Path) -> None:
+def test_a_file_that_points_to_a_checkpoint_of_several_files_is_none_itself(
+    tmp_path: Path,
+) -> None:
     folder = deepspeeds.write(tmp_path / "run", 2)
-    pointer = folder / "latest" if (folder / "latest").exists() else folder.parent / "latest"
+    pointer = (
+        folder / "latest" if (folder / "latest").exists() else folder.parent / "latest"
+    )
 
-    assert formats.format_of(formats.probe_at(locate(str(pointer)), Limits())).name == "deepspeed"
+    assert (
+        formats.format_of(formats.probe_at(locate(str(pointer)), Limits())).name
+        == "deepspeed"
+    )
     assert not formats.is_checkpoint_file(str(pointer), Limits())
 
 
-def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(samples: Path, tmp_path: Path) -> None:
+def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(
+    samples: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".metadata").write_bytes(b"")
     (folder / "notes.txt").write_bytes(b"")
-    reached = [formats.is_folder_format(str(path), Limits()) for path in (folder, folder / ".metadata")]
+    reached = [
+        formats.is_folder_format(str(path), Limits())
+        for path in (folder, folder / ".metadata")
+    ]
 
     assert reached == [True, True]
     assert not formats.is_folder_format(str(folder / "notes.txt"), Limits())
@@ -511,13 +606,17 @@ def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(samples: 
     assert formats.files_of_folder(str(samples), Limits()) is None
 
 
-def test_the_files_of_a_folder_are_those_that_are_read(samples: Path, tmp_path: Path) -> None:
+def test_the_files_of_a_folder_are_those_that_are_read(
+    samples: Path, tmp_path: Path
+) -> None:
     for name in ("model.safetensors", "model.fp16.safetensors"):
         shutil.copy(samples / "weights.safetensors", tmp_path / name)
     (tmp_path / "config.json").write_text("{}")
 
     found = formats.files_of_folder(str(tmp_path), Limits())
-    assert sorted(found or ()) == ["config.json", "model.safetensors"], "any other file is judged by itself"
+    assert sorted(found or ()) == ["config.json", "model.safetensors"], (
+        "any other file is judged by itself"
+    )
 
 
 def test_a_distributed_checkpoint_whose_companion_cannot_be_read_is_one_item(
@@ -530,11 +629,18 @@ def test_a_distributed_checkpoint_whose_companion_cannot_be_read_is_one_item(
         (tmp_path / name).write_bytes(b"{}")
     monkeypatch.setattr(dcp_names, "find_companion", refuse)
 
-    assert sorted(formats.files_of_folder(str(tmp_path), Limits()) or ()) == [".metadata", "__0_0.distcp"]
+    assert sorted(formats.files_of_folder(str(tmp_path), Limits()) or ()) == [
+        ".metadata",
+        "__0_0.distcp",
+    ]
 
 
-@pytest.mark.parametrize(("ending", "is_one"), [(".pth", True), (".SAFETENSORS", True), (".txt", False)])
-def test_an_archive_of_checkpoints_is_recognised(ending: str, is_one: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "is_one"), [(".pth", True), (".SAFETENSORS", True), (".txt", False)]
+)
+def test_an_archive_of_checkpoints_is_recognised(
+    ending: str, is_one: bool, tmp_path: Path
+) -> None:
     """No format reads it, and its error says what is in it."""
     with zipfile.ZipFile(tmp_path / "a", "w") as archive:
         for number in range(2):

@@ -1,4 +1,6 @@
-"""Files that torch saved on a GPU (tests/gpu_files): their devices, and what becomes of them on a machine without one."""
+"""Files that torch saved on a GPU (tests/gpu_files): their devices, and what becomes of
+them on a machine without one.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,34 @@ PICKLED = (
     "lstm.pth",
     "mixed.pth",
 )
-NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a bare torch.load works with a GPU")
+NO_GPU = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a bare torch.load works with a GPU"
+)
 
 
-def leaves(node: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], torch.Tensor]:
+def leaves(
+    node: Any, path: tuple[Any, ...] = ()
+) -> dict[tuple[Any, ...], torch.Tensor]:
     if isinstance(node, torch.Tensor):
         return {path: node}
-    rows = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return {key: tensor for name, value in rows for key, tensor in leaves(value, (*path, name)).items()}
+    rows = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
+    return {
+        key: tensor
+        for name, value in rows
+        for key, tensor in leaves(value, (*path, name)).items()
+    }
 
 
 def tags(path: Path) -> dict[str, int]:
-    """The device that torch sees for each storage of a file, and how many storages are there: no GPU is needed."""
+    """The device that torch sees for each storage of a file, and how many storages are
+    there: no GPU is needed.
+    """
     seen: dict[str, int] = {}
 
     def note(storage: Any, location: str) -> Any:
@@ -61,7 +79,9 @@ def test_each_storage_is_where_torch_saved_it(name: str) -> None:
 
 @NO_GPU
 @pytest.mark.parametrize("name", PICKLED)
-def test_a_file_that_a_bare_load_refuses_loads_once_rehomed(name: str, tmp_path: Path) -> None:
+def test_a_file_that_a_bare_load_refuses_loads_once_rehomed(
+    name: str, tmp_path: Path
+) -> None:
     with pytest.raises(RuntimeError, match="CUDA device"):
         torch.load(FOLDER / name, weights_only=True)
 
@@ -79,12 +99,20 @@ def test_a_file_that_a_bare_load_refuses_loads_once_rehomed(name: str, tmp_path:
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of the elements, for torch compares no float8."""
-    return tensor.to_dense().contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
+    return (
+        tensor.to_dense().contiguous().flatten().view(torch.uint8)
+        if tensor.numel()
+        else tensor
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "loader"),
-    [("fused.pth", "torch.load"), ("scripted.pt", "torch.jit.load"), ("exported.pt2", "torch.export.load")],
+    [
+        ("fused.pth", "torch.load"),
+        ("scripted.pt", "torch.jit.load"),
+        ("exported.pt2", "torch.export.load"),
+    ],
 )
 def test_the_finding_names_what_loads_the_file(name: str, loader: str) -> None:
     found = {row["code"]: row["message"] for row in report(FOLDER / name)["findings"]}
@@ -93,7 +121,12 @@ def test_the_finding_names_what_loads_the_file(name: str, loader: str) -> None:
 
 def test_a_step_of_ddp(tmp_path: Path) -> None:
     done = ckpt(
-        "diff", FOLDER / "ddp_step0.pth", FOLDER / "ddp_step1.pth", "--section", "model", "--name-only"
+        "diff",
+        FOLDER / "ddp_step0.pth",
+        FOLDER / "ddp_step1.pth",
+        "--section",
+        "model",
+        "--name-only",
     )
     trained = {
         f"model.module.{name}"
@@ -102,9 +135,14 @@ def test_a_step_of_ddp(tmp_path: Path) -> None:
     }
     assert (
         done.code == 1
-        and {line for line in done.lines if "running" not in line and "num_" not in line} == trained
+        and {
+            line for line in done.lines if "running" not in line and "num_" not in line
+        }
+        == trained
     )
-    index = json.loads(ckpt("inspect", FOLDER / "ddp_step1.pth", "--json", "--index", "4-5").out)["index"]
+    index = json.loads(
+        ckpt("inspect", FOLDER / "ddp_step1.pth", "--json", "--index", "4-5").out
+    )["index"]
     for row, truth in zip(
         index["names"], ("spare.weight", "spare.bias"), strict=True
     ):  # DDP named these in its error
@@ -121,9 +159,16 @@ def test_dtensors_of_one_gpu_are_made_plain(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "dtensors.pth", tmp_path)
     done = ckpt("convert", "dtensors.pth", "--plain", "-o", "plain.pth", cwd=tmp_path)
     assert done.code == 0, done.err
-    found = leaves(torch.load(tmp_path / "plain.pth", map_location="cpu", weights_only=True))
-    assert "0 of a mesh of 1 rank; 31 tensors whole" in ckpt("inspect", FOLDER / "dtensors.pth").out.decode()
-    rows = {tuple(row["path"]): row for row in report(FOLDER / "dtensors.pth")["tensors"]}
+    found = leaves(
+        torch.load(tmp_path / "plain.pth", map_location="cpu", weights_only=True)
+    )
+    assert (
+        "0 of a mesh of 1 rank; 31 tensors whole"
+        in ckpt("inspect", FOLDER / "dtensors.pth").out.decode()
+    )
+    rows = {
+        tuple(row["path"]): row for row in report(FOLDER / "dtensors.pth")["tensors"]
+    }
     assert {path: list(tensor.shape) for path, tensor in found.items()} == {
         path: row["shape"] for path, row in rows.items()
     }

@@ -1,4 +1,6 @@
-"""Checkpoints of more files than are open at once: every reader and writer gives what it gives with all of them open."""
+"""Checkpoints of more files than are open at once: every reader and writer gives what
+it gives with all of them open.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,17 @@ def shards(folder: Path, count: int, ending: str) -> Path:
     folder.mkdir()
     weight_map = {}
     for number in range(count):
-        name, file = f"layers.{number}.weight", f"model-{number + 1:05}-of-{count:05}.{ending}"
+        name, file = (
+            f"layers.{number}.weight",
+            f"model-{number + 1:05}-of-{count:05}.{ending}",
+        )
         weight_map[name] = file
         if ending == "bin":
             torch.save({name: torch.arange(16.0) + number}, folder / file)
         else:
-            header = json.dumps({name: {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}).encode()
+            header = json.dumps(
+                {name: {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}
+            ).encode()
             data = struct.pack("<16f", *range(number, number + 16))
             (folder / file).write_bytes(struct.pack("<Q", len(header)) + header + data)
     index = {"metadata": {"total_size": 64 * count}, "weight_map": weight_map}
@@ -71,8 +78,13 @@ def folder(request: pytest.FixtureRequest, ranks: Path, tmp_path: Path) -> Path:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    state = {f"layers.{number}.weight": torch.arange(16.0) + number for number in range(SHARDS)}
-    writer = FileSystemWriter(tmp_path / "dcp", single_file_per_rank=False, sync_files=False)
+    state = {
+        f"layers.{number}.weight": torch.arange(16.0) + number
+        for number in range(SHARDS)
+    }
+    writer = FileSystemWriter(
+        tmp_path / "dcp", single_file_per_rank=False, sync_files=False
+    )
     dcp.save({"model": state}, storage_writer=writer, no_dist=True)
     return tmp_path / "dcp"
 
@@ -81,9 +93,17 @@ COMMANDS = ("inspect", "stats", "verify", "lint", "ls")
 
 
 def answers(folder: Path, out: Path) -> list[bytes]:
-    """What is said of a checkpoint, what is written of it, and how that compares with it."""
-    calls = [["sum", str(folder)], *([command, str(folder), "--json"] for command in COMMANDS)]
-    calls += [["convert", str(folder), "-o", "o.pth"], ["diff", str(folder), "o.pth", "--json"]]
+    """What is said of a checkpoint, what is written of it, and how that compares with
+    it.
+    """
+    calls = [
+        ["sum", str(folder)],
+        *([command, str(folder), "--json"] for command in COMMANDS),
+    ]
+    calls += [
+        ["convert", str(folder), "-o", "o.pth"],
+        ["diff", str(folder), "o.pth", "--json"],
+    ]
     out.mkdir()
     done = [inside(*call, cwd=out) for call in calls]
     assert all(each.code < 2 for each in done), [each.err for each in done]
@@ -120,7 +140,9 @@ def ten_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards(tmp_path_factory.mktemp("many") / "many", 10_000, "safetensors")
 
 
-@pytest.mark.parametrize("call", ["inspect many", "diff many many", "convert many -o o.safetensors"])
+@pytest.mark.parametrize(
+    "call", ["inspect many", "diff many many", "convert many -o o.safetensors"]
+)
 def test_ten_thousand_shards(call: str, ten_thousand: Path, tmp_path: Path) -> None:
     (tmp_path / "many").symlink_to(ten_thousand)
     done = limited(128, *call.split(), cwd=tmp_path)
@@ -145,10 +167,16 @@ def test_a_limit_that_is_too_low(tmp_path: Path) -> None:
             done = limited(limit, *call.split(), cwd=tmp_path)
             if done.code == 0 or b"No module named" in done.err or b"init_" in done.err:
                 continue  # Python itself did not start
-            assert done.code == 2 and b"ulimit -n" in done.err and done.err.count(b"\n") == 1, done.err
+            assert (
+                done.code == 2
+                and b"ulimit -n" in done.err
+                and done.err.count(b"\n") == 1
+            ), done.err
 
 
-def test_python_that_is_refused_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_that_is_refused_a_file_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards(tmp_path / "a", 2, "bin")
     from ckpt.formats.sharded import reader
 
@@ -158,4 +186,6 @@ def test_python_that_is_refused_a_file_is_one_line(tmp_path: Path, monkeypatch: 
     ):
         monkeypatch.setattr(reader, "listed", mock.Mock(side_effect=error))
         done = inside("inspect", "a", cwd=tmp_path)
-        assert done.complaints == ["ckpt: too many open files (ulimit -n 256 allows more)"]
+        assert done.complaints == [
+            "ckpt: too many open files (ulimit -n 256 allows more)"
+        ]

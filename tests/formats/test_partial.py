@@ -1,4 +1,6 @@
-"""What is left of a checkpoint that lacks a file, of every family: refused, and with --partial written, listed, exit 1."""
+"""What is left of a checkpoint that lacks a file, of every family: refused, and with
+--partial written, listed, exit 1.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,14 @@ def shards(folder: Path, ending: str) -> None:
     files: dict[str, str] = {}
     for number in range(3):
         name = f"model-0000{number + 1}-of-00003.{ending}"
-        tensors = {f"layers.{number}.{key}": torch.full((2, 2), float(number)) for key in ("w", "b")}
+        tensors = {
+            f"layers.{number}.{key}": torch.full((2, 2), float(number))
+            for key in ("w", "b")
+        }
         files |= dict.fromkeys(tensors, name)
-        save_file(tensors, folder / name) if ending == "safetensors" else torch.save(tensors, folder / name)
+        save_file(tensors, folder / name) if ending == "safetensors" else torch.save(
+            tensors, folder / name
+        )
     stem = "model.safetensors" if ending == "safetensors" else "pytorch_model.bin"
     (folder / f"{stem}.index.json").write_text(json.dumps({"weight_map": files}))
 
@@ -76,10 +83,22 @@ def dcp(folder: Path, ranks: Path) -> str:
 FAMILIES: dict[str, tuple[Callable[[Path, Path], str], str, str]] = {
     "dcp": (dcp, "", ""),
     "dcp-hf": (ranks_of("hf", "shard-00002-model-00001-of-00002.safetensors"), "", ""),
-    "fsdp": (ranks_of("fsdp2", "model_world_size_4_rank_2.pt"), "model.bn.running_mean", "model.up.weight"),
+    "fsdp": (
+        ranks_of("fsdp2", "model_world_size_4_rank_2.pt"),
+        "model.bn.running_mean",
+        "model.up.weight",
+    ),
     "fsdp, ordered": (in_order, "model.bn.running_mean", "model.up.weight"),
-    "fsdp1": (ranks_of("fsdp1", "model_world_size_2_rank_1.pt"), "model.bn.running_mean", "model.up.weight"),
-    "accelerate": (ranks_of("accelerate", "pytorch_model_fsdp_rank1.bin"), "bn.running_mean", "up.weight"),
+    "fsdp1": (
+        ranks_of("fsdp1", "model_world_size_2_rank_1.pt"),
+        "model.bn.running_mean",
+        "model.up.weight",
+    ),
+    "accelerate": (
+        ranks_of("accelerate", "pytorch_model_fsdp_rank1.bin"),
+        "bn.running_mean",
+        "up.weight",
+    ),
     "zero 1": (made(1), "model.emb.weight", "up.weight"),
     "zero 2": (made(2), "model.emb.weight", "up.weight"),
     "zero 3": (made(3), "model.scale", "up.weight"),
@@ -91,7 +110,9 @@ FAMILIES: dict[str, tuple[Callable[[Path, Path], str], str, str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["convert", "slim", "rehome"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_whole_tensors_are_written(family: str, command: str, ranks: Path, tmp_path: Path) -> None:
+def test_the_whole_tensors_are_written(
+    family: str, command: str, ranks: Path, tmp_path: Path
+) -> None:
     make, whole, lost = FAMILIES[family]
     file = make(tmp_path / "c", ranks)
     with ckpt.open(tmp_path / "c") as checkpoint:
@@ -105,7 +126,11 @@ def test_the_whole_tensors_are_written(family: str, command: str, ranks: Path, t
     done = inside(*words, cwd=tmp_path)
     assert done.code == 2 and not (tmp_path / out).exists(), done
     (line,) = [line for line in done.complaints if "not be missed" not in line]
-    ways = ("--partial writes the whole tensors only)", "(--weights module)", "(--section module)")
+    ways = (
+        "--partial writes the whole tensors only)",
+        "(--weights module)",
+        "(--section module)",
+    )
     assert line.endswith(ways), line
     done = inside(*words, "--partial", "--json", cwd=tmp_path)
     assert done.code == 1, done
@@ -125,12 +150,19 @@ def test_the_whole_tensors_are_written(family: str, command: str, ranks: Path, t
     kept = {name if name in full else f"model.{name}" for name in found}
     sections = {name for name in listed if "." not in name}
     for name in full.keys() - kept:
-        said = {name, name.rpartition(".")[0], name.removeprefix("model."), name.split(".")[0]}
+        said = {
+            name,
+            name.rpartition(".")[0],
+            name.removeprefix("model."),
+            name.split(".")[0],
+        }
         assert said & (listed | sections), name
 
 
 @pytest.mark.parametrize("words", [("convert",), ("slim",)])
-def test_without_any_whole_tensor_there_is_no_advice(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_without_any_whole_tensor_there_is_no_advice(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     shards(tmp_path / "c", "safetensors")
     for path in (tmp_path / "c").glob("*.safetensors"):
         path.unlink()
@@ -143,4 +175,7 @@ def test_without_any_whole_tensor_there_is_no_advice(words: tuple[str, ...], tmp
 def test_of_a_whole_checkpoint_nothing_is_lost(command: str, tmp_path: Path) -> None:
     torch.save({"module.w": torch.ones(2)}, tmp_path / "c.pth")
     more = ("--sub", "s/w/v/") if command == "rename" else ()
-    assert inside(command, "c.pth", *more, "--partial", "-o", "o.pth", cwd=tmp_path).code == 0
+    assert (
+        inside(command, "c.pth", *more, "--partial", "-o", "o.pth", cwd=tmp_path).code
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""Files of other programs, and checkpoints inside of something else: each is named as what it is, with what opens it."""
+"""Files of other programs, and checkpoints inside of something else: each is named as
+what it is, with what opens it.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,25 @@ pytestmark = oracle.QUIET
 REFUSED = "_pickle.UnpicklingError: invalid load key, 'x'."
 TABLE = bytes(200) + struct.pack("<Q", 0xDB4775248B80FB57)
 PROGRAMS: dict[str, tuple[str, bytes, str, str]] = {
-    "ggml": ("ggml-base.bin", struct.pack("<I", 0x67676D6C), "ggml (whisper.cpp", "converted for opens it"),
-    "ggjt": ("ggml-model.bin", struct.pack("<I", 0x67676A74), "ggml (whisper.cpp", "converted for opens it"),
+    "ggml": (
+        "ggml-base.bin",
+        struct.pack("<I", 0x67676D6C),
+        "ggml (whisper.cpp",
+        "converted for opens it",
+    ),
+    "ggjt": (
+        "ggml-model.bin",
+        struct.pack("<I", 0x67676A74),
+        "ggml (whisper.cpp",
+        "converted for opens it",
+    ),
     "hdf5": ("m.h5", b"\x89HDF\r\n\x1a\n", "hdf5 (keras?)", "h5py opens it"),
-    "onnx": ("m.onnx", b"\x08\x08\x12\x07pytorch\x1a\x052.0.0", "onnx", "onnxruntime opens it"),
+    "onnx": (
+        "m.onnx",
+        b"\x08\x08\x12\x07pytorch\x1a\x052.0.0",
+        "onnx",
+        "onnxruntime opens it",
+    ),
     "saved model": (
         "saved_model.pb",
         b"\x08\x01\x12\x90\4\x0a\x84\2",
@@ -45,17 +62,67 @@ PROGRAMS: dict[str, tuple[str, bytes, str, str]] = {
         "built it opens it",
     ),
     "tflite": ("m.tflite", b"\x1c\0\0\0TFL3", "tensorflow lite", "tf.lite.interpreter"),
-    "flax": ("flax_model.msgpack", b"\x82\xa4bert\x81\xa6kernel\xc7", "msgpack (flax?)", "msgpack_restore"),
-    "ctranslate2": ("model.bin", b"\x06\0\0\0\x0c\0WhisperSpec\0", "ctranslate2", "faster-whisper"),
-    "fasttext": ("cc.en.300.bin", struct.pack("<I", 793712314), "fasttext", "fasttext.load_model"),
-    "darknet": ("yolov3.weights", struct.pack("<iii", 0, 2, 5), "darknet (yolo)", "readnet"),
+    "flax": (
+        "flax_model.msgpack",
+        b"\x82\xa4bert\x81\xa6kernel\xc7",
+        "msgpack (flax?)",
+        "msgpack_restore",
+    ),
+    "ctranslate2": (
+        "model.bin",
+        b"\x06\0\0\0\x0c\0WhisperSpec\0",
+        "ctranslate2",
+        "faster-whisper",
+    ),
+    "fasttext": (
+        "cc.en.300.bin",
+        struct.pack("<I", 793712314),
+        "fasttext",
+        "fasttext.load_model",
+    ),
+    "darknet": (
+        "yolov3.weights",
+        struct.pack("<iii", 0, 2, 5),
+        "darknet (yolo)",
+        "readnet",
+    ),
     "caffe": ("x.caffemodel", b"\x0a\x07resnet5", "caffe", "readnetfromcaffe"),
-    "mindspore": ("x.ckpt", b"\x0a\x30\x0a\x0cconv1.weight\x12", "mindspore", "mindspore.load_checkpoint"),
-    "tf data": ("m.ckpt-9.data-00000-of-00001", b"\x3f\x80", "the data of a tensorflow", "tf.train.load"),
-    "tf index": ("m.ckpt-9.index", TABLE, "a tensorflow checkpoint", "by the name before .index"),
-    "tf version 1": ("m.ckpt", TABLE, "a tensorflow checkpoint", "tf.train.load_checkpoint opens it"),
-    "tf meta": ("m.ckpt-9.meta", b"\n\x9c\x0a\x12", "the graph of a tensorflow", "in the files beside it"),
-    "tf list": ("checkpoint", b'model_checkpoint_path: "m.ckpt-9"\n', "the list of tensorflow's", ""),
+    "mindspore": (
+        "x.ckpt",
+        b"\x0a\x30\x0a\x0cconv1.weight\x12",
+        "mindspore",
+        "mindspore.load_checkpoint",
+    ),
+    "tf data": (
+        "m.ckpt-9.data-00000-of-00001",
+        b"\x3f\x80",
+        "the data of a tensorflow",
+        "tf.train.load",
+    ),
+    "tf index": (
+        "m.ckpt-9.index",
+        TABLE,
+        "a tensorflow checkpoint",
+        "by the name before .index",
+    ),
+    "tf version 1": (
+        "m.ckpt",
+        TABLE,
+        "a tensorflow checkpoint",
+        "tf.train.load_checkpoint opens it",
+    ),
+    "tf meta": (
+        "m.ckpt-9.meta",
+        b"\n\x9c\x0a\x12",
+        "the graph of a tensorflow",
+        "in the files beside it",
+    ),
+    "tf list": (
+        "checkpoint",
+        b'model_checkpoint_path: "m.ckpt-9"\n',
+        "the list of tensorflow's",
+        "",
+    ),
 }
 
 
@@ -63,35 +130,64 @@ PROGRAMS: dict[str, tuple[str, bytes, str, str]] = {
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_file_of_another_program_is_named(kind: str, tmp_path: Path) -> None:
     name, content, what, opener = PROGRAMS[kind]
-    rest = b"" if content is TABLE or content.endswith(b"\n") else Random(0).randbytes(300)
+    rest = (
+        b"" if content is TABLE or content.endswith(b"\n") else Random(0).randbytes(300)
+    )
     (tmp_path / name).write_bytes(content + rest)
     line = check_error(
-        ckpt("inspect", name, cwd=tmp_path), f"{name}: not a pytorch checkpoint: {what}".lower()
+        ckpt("inspect", name, cwd=tmp_path),
+        f"{name}: not a pytorch checkpoint: {what}".lower(),
     )
     assert opener in line.lower()
     verified = inside("verify", name, cwd=tmp_path)
-    assert verified.code == 2 and b"unreadable" in verified.out and b"damaged" not in verified.out
+    assert (
+        verified.code == 2
+        and b"unreadable" in verified.out
+        and b"damaged" not in verified.out
+    )
     found = Answered(REFUSED, tmp_path / name)
-    assert what in found.page.lower() and "damaged" not in found.page and not found.commands
+    assert (
+        what in found.page.lower()
+        and "damaged" not in found.page
+        and not found.commands
+    )
 
 
 @pytest.mark.parametrize(
     ("head", "more", "said"),
     [
-        (struct.pack("<iiii", 0, 1, 0, 7), 40, "10 float32 numbers behind a header of 16 bytes (darknet and"),
-        (struct.pack("<iiiq", 0, 2, 5, 7), 40, "10 float32 numbers behind a header of 20 bytes (darknet and"),
-        (struct.pack("<iiiq", 0, 2, 5, 7), 42, "and 2 bytes more (an unfinished download)"),
+        (
+            struct.pack("<iiii", 0, 1, 0, 7),
+            40,
+            "10 float32 numbers behind a header of 16 bytes (darknet and",
+        ),
+        (
+            struct.pack("<iiiq", 0, 2, 5, 7),
+            40,
+            "10 float32 numbers behind a header of 20 bytes (darknet and",
+        ),
+        (
+            struct.pack("<iiiq", 0, 2, 5, 7),
+            42,
+            "and 2 bytes more (an unfinished download)",
+        ),
     ],
 )
-def test_weights_of_darknet_are_counted(head: bytes, more: int, said: str, tmp_path: Path) -> None:
+def test_weights_of_darknet_are_counted(
+    head: bytes, more: int, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "yolo.weights").write_bytes(head + bytes(range(more)))
     check_error(ckpt("inspect", "yolo.weights", cwd=tmp_path), said)
 
 
-@pytest.mark.parametrize("name", ["m.bin", "m.ckpt", "m.weights", "m.msgpack", "m.engine", "m.meta"])
+@pytest.mark.parametrize(
+    "name", ["m.bin", "m.ckpt", "m.weights", "m.msgpack", "m.engine", "m.meta"]
+)
 def test_a_name_alone_says_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\xee\x01\x02" + bytes(range(200)))
-    check_error(ckpt("inspect", name, cwd=tmp_path), "its first bytes match no known format")
+    check_error(
+        ckpt("inspect", name, cwd=tmp_path), "its first bytes match no known format"
+    )
 
 
 def test_a_model_of_keras_is_named(tmp_path: Path) -> None:
@@ -99,7 +195,8 @@ def test_a_model_of_keras_is_named(tmp_path: Path) -> None:
         for name in ("metadata.json", "config.json", "model.weights.h5"):
             archive.writestr(name, "{}")
     check_error(
-        ckpt("inspect", "m.keras", cwd=tmp_path), "not a pytorch checkpoint: keras (keras.models.load_model"
+        ckpt("inspect", "m.keras", cwd=tmp_path),
+        "not a pytorch checkpoint: keras (keras.models.load_model",
     )
 
 
@@ -110,18 +207,25 @@ def test_a_model_of_keras_is_named(tmp_path: Path) -> None:
             ("saved_model.pb", "variables/variables.index"),
             "tensorflow savedmodel (tf.saved_model.load opens it)",
         ),
-        (("m.index", "m.data-00000-of-00001"), "tensorflow checkpoint (tf.train.load_checkpoint opens it)"),
+        (
+            ("m.index", "m.data-00000-of-00001"),
+            "tensorflow checkpoint (tf.train.load_checkpoint opens it)",
+        ),
         (("Manifest.json", "Data/weight.bin"), "coreml package (coremltools"),
     ],
 )
-def test_a_folder_of_another_program_is_named(names: tuple[str, ...], what: str, tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_named(
+    names: tuple[str, ...], what: str, tmp_path: Path
+) -> None:
     for name in names:
         (tmp_path / "saved" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "saved" / name).write_bytes(b"x")
-    check_error(ckpt("inspect", "saved", cwd=tmp_path), f"not a pytorch checkpoint: a {what}")
+    check_error(
+        ckpt("inspect", "saved", cwd=tmp_path), f"not a pytorch checkpoint: a {what}"
+    )
 
 
-# --- inside of something else -----------------------------------------------------------------------------------------
+# --- inside of something else ---------------------------------------------------------
 
 
 def saved(*, legacy: bool = False) -> bytes:
@@ -183,11 +287,16 @@ def test_a_tar_archive_says_which_checkpoint_it_holds(
     name: str, mode: str, what: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(packed("notes.md", "./run/model.pth", mode=mode))
-    check_error(ckpt("inspect", name, cwd=tmp_path), f"{name}: {what} with run/model.pth (tar -xf {name})")
+    check_error(
+        ckpt("inspect", name, cwd=tmp_path),
+        f"{name}: {what} with run/model.pth (tar -xf {name})",
+    )
     taken_out(tmp_path / name, "run/model.pth")
 
 
-def test_a_tar_archive_that_is_cut_off_names_what_it_begins_with(tmp_path: Path) -> None:
+def test_a_tar_archive_that_is_cut_off_names_what_it_begins_with(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.tar").write_bytes(packed("a.pth", "b.pth", "c.pth")[:-9_000])
     check_error(ckpt("inspect", "a.tar", cwd=tmp_path), "a tar archive with a.pth")
 
@@ -221,10 +330,14 @@ def test_an_archive_that_was_zipped_again_is_not_damaged(
     with pytest.raises(RuntimeError):
         torch.load(path)
     for words in (("inspect", "again.pth"), ("salvage", "again.pth", "-o", "out.pth")):
-        line = check_error(ckpt(*words, cwd=tmp_path), "unpacked and zipped again: data.pkl lies")
+        line = check_error(
+            ckpt(*words, cwd=tmp_path), "unpacked and zipped again: data.pkl lies"
+        )
         assert where in line and "cut off" not in line
     assert b"damaged" not in inside("verify", "again.pth", cwd=tmp_path).out
-    (command,) = Answered('Expected hasRecord("version") to be true, but got false.', path).commands
+    (command,) = Answered(
+        'Expected hasRecord("version") to be true, but got false.', path
+    ).commands
     unzip, _, convert = command.partition(" && ")
     with zipfile.ZipFile(path) as archive:
         assert unzip == "unzip -q again.pth -d again.unpacked"
@@ -239,18 +352,27 @@ def test_two_unpacked_archives_in_one_are_counted(tmp_path: Path) -> None:
         for name in ("run/a/data.pkl", "run/a/version", "run/b/data.pkl"):
             archive.writestr(name, b"x")
     check_error(
-        ckpt("inspect", "two.zip", cwd=tmp_path), "a zip archive of 2 unpacked archives of torch.save"
+        ckpt("inspect", "two.zip", cwd=tmp_path),
+        "a zip archive of 2 unpacked archives of torch.save",
     )
 
 
-@pytest.mark.parametrize("more", [("__MACOSX/archive/._data.pkl",), ("w/", "w/data/"), ("notes.txt",)])
-def test_records_outside_are_left_behind_in_a_new_file(more: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more", [("__MACOSX/archive/._data.pkl",), ("w/", "w/data/"), ("notes.txt",)]
+)
+def test_records_outside_are_left_behind_in_a_new_file(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "mac.pth"
     zipped(path, "archive/", more)
     with pytest.raises(RuntimeError) as caught:
         torch.load(path)
     found = Answered(f"RuntimeError: {caught.value}", path)
-    assert found.code == 0 and "torch refuses the archive" in found.said and "another one" not in found.said
+    assert (
+        found.code == 0
+        and "torch refuses the archive" in found.said
+        and "another one" not in found.said
+    )
     loaded = torch.load(found.run("ckpt convert"), weights_only=True)
     assert torch.equal(loaded["weight"], torch.arange(6.0)) and len(loaded) == 2
     for words in (("salvage",), ("slim",), ("rehome", "--to", "cuda")):

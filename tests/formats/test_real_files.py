@@ -1,4 +1,6 @@
-"""Checkpoints that nobody here made: paths, shapes, dtypes, devices, bytes as torch sees them; no false finding."""
+"""Checkpoints that nobody here made: paths, shapes, dtypes, devices, bytes as torch
+sees them; no false finding.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,17 @@ FINDINGS = {"lpips": ["cuda"], "pesto/mir-1k_g7.ckpt": ["weights-only"]}
 FORMATS = {"lpips": "torch-legacy", "facenet": "torch-legacy", "pesto": "torch-zip"}
 
 
-def loaded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[int, str]]:
+def loaded(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, dict[int, str]]:
     """What torch loads, and address of a storage -> the device that it was saved on."""
     for row in checkpoint.imports:
-        if row.module.startswith("omegaconf") and PathFinder.find_spec("omegaconf") is None:
-            # Not installed here: a class that takes any state stands in, in each of its modules.
+        if (
+            row.module.startswith("omegaconf")
+            and PathFinder.find_spec("omegaconf") is None
+        ):
+            # Not installed here: a class that takes any state stands in, in each of its
+            # modules.
             for name in ("omegaconf", row.module):
                 if name not in sys.modules:
                     monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -44,11 +52,18 @@ def loaded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> tuple[Any
 
 
 @pytest.mark.parametrize("file", real_files.FILES)
-def test_it_is_seen_as_torch_sees_it(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_seen_as_torch_sees_it(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with formats.open(str(real_files.path(file))) as checkpoint:
         theirs, tags = loaded(checkpoint, monkeypatch)
 
-        assert oracle.Comparison(checkpoint, records_grad="lpips/v0.0" not in file).tensors(theirs) > 0
+        assert (
+            oracle.Comparison(
+                checkpoint, records_grad="lpips/v0.0" not in file
+            ).tensors(theirs)
+            > 0
+        )
         assert checkpoint.format == FORMATS[file.partition("/")[0]]
         for entry in checkpoint.tensors:
             assert isinstance(entry.tensor, TensorRef)
@@ -69,7 +84,9 @@ def test_every_finding_is_true(file: str) -> None:
 def test_values_of_lightning_and_omegaconf() -> None:
     with formats.open(str(real_files.path("pesto/mir-1k_g7.ckpt"))) as checkpoint:
         channels, version = get(
-            Survey(checkpoint), ["hparams.encoder.n_chan_layers", "pytorch-lightning_version"], Limits()
+            Survey(checkpoint),
+            ["hparams.encoder.n_chan_layers", "pytorch-lightning_version"],
+            Limits(),
         )
         assert channels.to_json()["value"] == [40, 30, 30, 10, 3]
         assert channels.to_json()["type"] == "omegaconf.listconfig.ListConfig"

@@ -1,4 +1,6 @@
-"""A set of shards over another set: whatever fails, and whenever it is killed, what is there is the old or the new."""
+"""A set of shards over another set: whatever fails, and whenever it is killed, what is
+there is the old or the new.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,16 @@ from ckpt.model.errors import CkptError, LimitError, UsageError
 from ckpt.model.limits import Limits
 
 INDEX = "model.safetensors.index.json"
-CALLS = ("open", "pwrite", "posix_fallocate", "fsync", "link", "replace", "unlink", "close")
+CALLS = (
+    "open",
+    "pwrite",
+    "posix_fallocate",
+    "fsync",
+    "link",
+    "replace",
+    "unlink",
+    "close",
+)
 WAYS = {"as many": 200, "fewer": 600, "more": 100, "one file": 5000}
 """Bytes of a shard of the new set. The old set has three shards of 400 bytes."""
 
@@ -37,7 +48,9 @@ def source(folder: Path, value: float) -> Path:
     return rewriting.saved(state, folder / f"{value:g}.pt")
 
 
-def write(source: Path, folder: Path, size: int, *, force: bool = False, stem: str = "model") -> SavedFile:
+def write(
+    source: Path, folder: Path, size: int, *, force: bool = False, stem: str = "model"
+) -> SavedFile:
     def to(name: str) -> target.Target:
         return target.target(str(folder / name), force=force)
 
@@ -54,7 +67,9 @@ def found(path: Path) -> float:
         values = {
             value
             for entry in opened.tensors
-            for value in torch.frombuffer(bytearray(bytes_of(entry.tensor)), dtype=torch.float32).tolist()
+            for value in torch.frombuffer(
+                bytearray(bytes_of(entry.tensor)), dtype=torch.float32
+            ).tolist()
         }
     assert len(values) == 1, "a mixture"
     return values.pop()
@@ -82,10 +97,12 @@ def folder(sources: tuple[Path, Path], tmp_path: Path) -> Path:
 
 
 def shards(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith("model"))
+    return sorted(
+        path.name for path in folder.iterdir() if path.name.startswith("model")
+    )
 
 
-# --- names ----------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 def test_a_new_set_gets_the_names_of_hugging_face(folder: Path) -> None:
@@ -96,8 +113,13 @@ def test_a_new_set_gets_the_names_of_hugging_face(folder: Path) -> None:
     ]
 
 
-def test_a_set_over_a_set_takes_turns_with_the_names(sources: tuple[Path, Path], folder: Path) -> None:
-    plain, second = shard_names("model", 3), [f"model-r2-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
+def test_a_set_over_a_set_takes_turns_with_the_names(
+    sources: tuple[Path, Path], folder: Path
+) -> None:
+    plain, second = (
+        shard_names("model", 3),
+        [f"model-r2-{n:05}-of-00003.safetensors" for n in (1, 2, 3)],
+    )
     for names in (second, plain, second):
         saved = write(sources[1], folder, 400, force=True)
         assert shards(folder) == sorted([*names, INDEX]) and saved.warnings == ()
@@ -117,7 +139,10 @@ def test_of_the_old_set_nothing_is_left_and_of_others_everything(
     assert found(folder) == 2
     named = {"model.safetensors"}
     if way != "one file":
-        named = {INDEX, *json.loads((folder / INDEX).read_text())["weight_map"].values()}
+        named = {
+            INDEX,
+            *json.loads((folder / INDEX).read_text())["weight_map"].values(),
+        }
     others = {"config.json", "tokenizer-00001-of-00002.safetensors"}
     assert set(after) == named | others
     assert all(after[name] == before[name] for name in others)
@@ -133,10 +158,14 @@ def test_a_set_over_one_file(sources: tuple[Path, Path], folder: Path) -> None:
     assert shards(folder) == [*shard_names("model", 3), INDEX] and found(folder) == 2
 
 
-def test_a_set_does_not_remove_the_file_that_it_is_made_of(sources: tuple[Path, Path], folder: Path) -> None:
+def test_a_set_does_not_remove_the_file_that_it_is_made_of(
+    sources: tuple[Path, Path], folder: Path
+) -> None:
     write(sources[0], folder, 5000, force=True)
     before = kills.contents(folder)
-    with pytest.raises(UsageError, match="the source, which a new file does not replace"):
+    with pytest.raises(
+        UsageError, match="the source, which a new file does not replace"
+    ):
         write(folder / "model.safetensors", folder, 400, force=True)
     assert kills.contents(folder) == before
 
@@ -144,12 +173,16 @@ def test_a_set_does_not_remove_the_file_that_it_is_made_of(sources: tuple[Path, 
 def test_a_set_over_itself(folder: Path) -> None:
     before = kills.contents(folder)
     for size in WAYS.values():
-        with pytest.raises(UsageError, match="the source, which a new file does not replace"):
+        with pytest.raises(
+            UsageError, match="the source, which a new file does not replace"
+        ):
             write(folder, folder, size, force=True)
     assert kills.contents(folder) == before
 
 
-def test_without_force_nothing_is_replaced(sources: tuple[Path, Path], folder: Path) -> None:
+def test_without_force_nothing_is_replaced(
+    sources: tuple[Path, Path], folder: Path
+) -> None:
     before = kills.contents(folder)
     for size in WAYS.values():
         with pytest.raises(UsageError, match="already exists"):
@@ -157,10 +190,14 @@ def test_without_force_nothing_is_replaced(sources: tuple[Path, Path], folder: P
     (folder / INDEX).unlink()  # shards that no index names are not replaced either
     with pytest.raises(UsageError, match="already exists"):
         write(sources[1], folder, 400)
-    assert kills.contents(folder) == {name: data for name, data in before.items() if name != INDEX}
+    assert kills.contents(folder) == {
+        name: data for name, data in before.items() if name != INDEX
+    }
 
 
-def test_shards_that_no_index_names_stay_and_are_named(sources: tuple[Path, Path], folder: Path) -> None:
+def test_shards_that_no_index_names_stay_and_are_named(
+    sources: tuple[Path, Path], folder: Path
+) -> None:
     old = kills.contents(folder)
     (folder / INDEX).unlink()
 
@@ -170,7 +207,9 @@ def test_shards_that_no_index_names_stay_and_are_named(sources: tuple[Path, Path
     assert len(saved.warnings) == 1 and saved.warnings[0].startswith(
         "no index names model-00001-of-00003.saf"
     )
-    assert all((folder / name).read_bytes() == old[name] for name in shard_names("model", 3))
+    assert all(
+        (folder / name).read_bytes() == old[name] for name in shard_names("model", 3)
+    )
 
 
 @pytest.mark.parametrize("other", ["readable", "not JSON"])
@@ -178,7 +217,9 @@ def test_shards_that_another_index_may_name_stay(
     other: str, sources: tuple[Path, Path], folder: Path
 ) -> None:
     text = (folder / INDEX).read_text()
-    (folder / "copy.safetensors.index.json").write_text(text if other == "readable" else "{" + text)
+    (folder / "copy.safetensors.index.json").write_text(
+        text if other == "readable" else "{" + text
+    )
 
     saved = write(sources[1], folder, 400, force=True)
 
@@ -188,9 +229,15 @@ def test_shards_that_another_index_may_name_stay(
     assert all((folder / name).exists() for name in shard_names("model", 3))
 
 
-def test_an_index_cannot_name_files_of_others_to_be_removed(sources: tuple[Path, Path], folder: Path) -> None:
+def test_an_index_cannot_name_files_of_others_to_be_removed(
+    sources: tuple[Path, Path], folder: Path
+) -> None:
     index = json.loads((folder / INDEX).read_text())
-    index["weight_map"] |= {"x": "config.json", "y": "../1.pt", "z": "tokenizer-00001-of-00002.safetensors"}
+    index["weight_map"] |= {
+        "x": "config.json",
+        "y": "../1.pt",
+        "z": "tokenizer-00001-of-00002.safetensors",
+    }
     (folder / INDEX).write_text(json.dumps(index))
 
     write(sources[1], folder, 400, force=True)
@@ -200,13 +247,21 @@ def test_an_index_cannot_name_files_of_others_to_be_removed(sources: tuple[Path,
 
 
 def test_an_index_that_is_no_index_names_nothing(folder: Path) -> None:
-    for text in ("", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "[" * 100_000):
+    for text in (
+        "",
+        "[]",
+        '{"weight_map": []}',
+        '{"weight_map": {"a": 1}}',
+        "[" * 100_000,
+    ):
         (folder / INDEX).write_text(text)
         old = old_set(str(folder), "model", Limits())
         assert old.shards == () and old.stray == tuple(shard_names("model", 3))
 
 
-def test_an_index_that_is_a_link(sources: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
+def test_an_index_that_is_a_link(
+    sources: tuple[Path, Path], folder: Path, tmp_path: Path
+) -> None:
     """The index would lie in one folder and its shards in another."""
     (tmp_path / "links").mkdir()
     for name in (INDEX, *shard_names("model", 3)):
@@ -237,7 +292,8 @@ def test_a_folder_of_a_set_under_other_names_is_read_by_every_command(
 
     done = ckpt("verify", folder, folder / INDEX)
     assert done.code == 0 and all(
-        ": intact: 6 tensors, " in line and "index and shards agree" in line for line in done.lines
+        ": intact: 6 tensors, " in line and "index and shards agree" in line
+        for line in done.lines
     )
     assert ckpt("lint", folder, "--level", "info").code == 0
     assert ckpt("convert", folder, "-o", tmp_path / "one.safetensors").code == 0
@@ -248,17 +304,21 @@ def test_a_folder_of_a_set_under_other_names_is_read_by_every_command(
 def test_the_command_replaces_a_set_and_says_what_a_killed_run_left(
     sources: tuple[Path, Path], folder: Path
 ) -> None:
-    (folder / f".model-r2-00001-of-00003.safetensors.0123456789ab{target.SUFFIX}").write_bytes(bytes(3000))
+    (
+        folder / f".model-r2-00001-of-00003.safetensors.0123456789ab{target.SUFFIX}"
+    ).write_bytes(bytes(3000))
     arguments = ("convert", sources[1], "-o", folder, "--shard-size", "400")
 
     assert b"already exists (--force to replace)" in ckpt(*arguments).err
     done = ckpt(*arguments, "--force")
 
-    assert done.code == 0 and b"2.93 KiB left over from a run that was killed" in done.err
+    assert (
+        done.code == 0 and b"2.93 KiB left over from a run that was killed" in done.err
+    )
     assert found(folder) == 2
 
 
-# --- failures and kills -----------------------------------------------------------------------------------------------
+# --- failures and kills ---------------------------------------------------------------
 
 
 class Failing:
@@ -274,7 +334,9 @@ class Failing:
             self.calls += 1
             if self.calls == nth:
                 if name == "close":
-                    real(*args, **kwargs)  # a failing close gives the descriptor back all the same
+                    real(
+                        *args, **kwargs
+                    )  # a failing close gives the descriptor back all the same
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return real(*args, **kwargs)
 
@@ -285,7 +347,11 @@ class Failing:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CALLS)
 def test_whatever_fails_the_set_is_the_old_or_the_new(
-    name: str, way: str, sources: tuple[Path, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    way: str,
+    sources: tuple[Path, Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = kills.contents(folder)
     outcomes = set()
@@ -307,7 +373,10 @@ def test_whatever_fails_the_set_is_the_old_or_the_new(
             assert now == 2 and (failing.calls < nth or saved.warnings or unharmed), nth
         elif now == 1:
             kept = "complete file is at" in str(error.hint)
-            assert kept or kills.contents(folder) == before, (nth, "shards of the new set are left")
+            assert kept or kills.contents(folder) == before, (
+                nth,
+                "shards of the new set are left",
+            )
         else:
             assert "complete, but" in error.problem and name in ("open", "fsync"), nth
         shutil.rmtree(folder)
@@ -330,7 +399,15 @@ def test_killed_at_any_event_the_set_is_the_old_or_the_new(
     before = kills.contents(folder)
     private = [path.read_bytes() for path in sources]
     seen = []
-    arguments = ("convert", str(sources[1]), "-o", str(folder), "--shard-size", str(WAYS[way]), "--force")
+    arguments = (
+        "convert",
+        str(sources[1]),
+        "-o",
+        str(folder),
+        "--shard-size",
+        str(WAYS[way]),
+        "--force",
+    )
     with kills.Killer() as killer:
         for ran in killer.at_events(*arguments, cwd=folder, step=3):
             now = found(folder)
@@ -339,7 +416,11 @@ def test_killed_at_any_event_the_set_is_the_old_or_the_new(
             seen.append((ran.was_killed, now))
             kills.restore(folder, before)
     assert seen == sorted(seen, key=lambda row: row[1]), "from the old to the new, once"
-    assert seen.count((True, 1.0)) >= 4 and seen.count((True, 2.0)) >= 1 and seen[-1] == (False, 2.0)
+    assert (
+        seen.count((True, 1.0)) >= 4
+        and seen.count((True, 2.0)) >= 1
+        and seen[-1] == (False, 2.0)
+    )
     assert [path.read_bytes() for path in sources] == private
 
 
@@ -359,7 +440,9 @@ def test_a_shard_that_appears_meanwhile_is_not_replaced_or_removed(
     with pytest.raises(UsageError, match="already exists"):
         write(sources[1], folder, 400, force=True)
 
-    assert kills.contents(folder) == before | {"model-r2-00002-of-00003.safetensors": b"of another"}
+    assert kills.contents(folder) == before | {
+        "model-r2-00002-of-00003.safetensors": b"of another"
+    }
 
 
 def test_an_old_shard_that_cannot_be_removed_is_a_warning(
@@ -375,7 +458,9 @@ def test_an_old_shard_that_cannot_be_removed_is_a_warning(
     monkeypatch.setattr(os, "unlink", unlink)
     saved = write(sources[1], folder, 400, force=True)
 
-    assert [line.endswith("it cannot be removed: no permission") for line in saved.warnings] == [True]
+    assert [
+        line.endswith("it cannot be removed: no permission") for line in saved.warnings
+    ] == [True]
     assert found(folder) == 2
 
 
@@ -389,7 +474,9 @@ def test_the_old_set_goes_only_when_the_index_is_on_the_disk(
 
         def call(*args: Any) -> Any:
             path = args[which]
-            where = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+            where = (
+                os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+            )
             order.append(f"{name} {os.path.basename(where)}")
             return real(*args)
 
@@ -404,15 +491,27 @@ def test_the_old_set_goes_only_when_the_index_is_on_the_disk(
     order = [row for row in order if target.SUFFIX not in row]
     plain = shard_names("model", 3)
     linked = [row for row in order if row.startswith("link")]
-    assert sorted(linked) == [f"link model-r2-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
+    assert sorted(linked) == [
+        f"link model-r2-{n:05}-of-00003.safetensors" for n in (1, 2, 3)
+    ]
     index = order.index(f"replace {INDEX}")
     assert max(map(order.index, linked)) < index and order[index - 1] == "fsync set"
-    assert order[index + 1 :] == ["fsync set", *(f"unlink {name}" for name in plain), "fsync set"]
+    assert order[index + 1 :] == [
+        "fsync set",
+        *(f"unlink {name}" for name in plain),
+        "fsync set",
+    ]
 
 
-def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(tmp_path: Path) -> None:
-    source = rewriting.saved({f"layers.{n}.weight": torch.ones(2) for n in range(90)}, tmp_path / "a.pth")
+def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(
+    tmp_path: Path,
+) -> None:
+    source = rewriting.saved(
+        {f"layers.{n}.weight": torch.ones(2) for n in range(90)}, tmp_path / "a.pth"
+    )
     to = target.target(str(tmp_path / "b.pth"), force=False)
     with formats.open(str(source)) as checkpoint, pytest.raises(LimitError) as caught:
-        save.save_checkpoint(rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50))
+        save.save_checkpoint(
+            rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50)
+        )
     assert "bug" not in str(caught.value) and not (tmp_path / "b.pth").exists()

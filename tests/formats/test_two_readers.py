@@ -1,4 +1,6 @@
-"""One file, one checkpoint: whatever a usual loader runs or reads, ckpt shows, judges or refuses."""
+"""One file, one checkpoint: whatever a usual loader runs or reads, ckpt shows, judges
+or refuses.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,13 @@ from ckpt.model.errors import CkptError
 
 pytestmark = oracle.QUIET
 
-EVIL = pickled(glob("builtins", "exec") + op.value(("open('rung', 'w')",)) + op.reduce())
+EVIL = pickled(
+    glob("builtins", "exec") + op.value(("open('rung', 'w')",)) + op.reduce()
+)
 """Makes the file `rung` where it is unpickled."""
-CODES = frozenset(("called-on-load", "code-inside", "unknown-import", "unknown-attribute"))
+CODES = frozenset(
+    ("called-on-load", "code-inside", "unknown-import", "unknown-attribute")
+)
 SYSTEM = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
 
 
@@ -52,25 +58,33 @@ def is_harmless(path: Path) -> bool:
     """Tell whether ckpt opens a file without a word about what it runs."""
     try:
         with open(str(path)) as checkpoint:
-            return CODES.isdisjoint(finding.code for finding in inspect(Survey(checkpoint)).findings)
+            return CODES.isdisjoint(
+                finding.code for finding in inspect(Survey(checkpoint)).findings
+            )
     except CkptError:
         return False
 
 
-# --- the magic number of the legacy format ----------------------------------------------------------------------------
+# --- the magic number of the legacy format --------------------------------------------
 
 TAIL = pickle.dumps(1001, 2) + pickle.dumps(SYSTEM, 2) + EVIL + pickle.dumps([], 2)
 MAGICS: dict[str, bytes] = {
     "LONG4": b"\x80\x02\x8b\x0a\0\0\0" + MAGIC.to_bytes(10, "little") + b".",
     "more bytes": b"\x80\x02\x8a\x0c" + MAGIC.to_bytes(12, "little") + b".",
     "after a POP": b"\x80\x02K\x010" + pickle.dumps(MAGIC, 2)[2:],
-    "from the memo": b"\x80\x02N0\x8a\x0a" + MAGIC.to_bytes(10, "little") + b"q\x000h\x00.",
+    "from the memo": b"\x80\x02N0\x8a\x0a"
+    + MAGIC.to_bytes(10, "little")
+    + b"q\x000h\x00.",
     "twice the protocol": b"\x80\x02" + pickle.dumps(MAGIC, 2),
     "a line": b"I%d\n." % MAGIC,
-    "a call of int": b"\x80\x02c__builtin__\nint\nX\x18\0\0\0" + str(MAGIC).encode() + b"\x85R.",
+    "a call of int": b"\x80\x02c__builtin__\nint\nX\x18\0\0\0"
+    + str(MAGIC).encode()
+    + b"\x85R.",
     "a Decimal": pickle.dumps(Decimal(MAGIC), 2),
     "a Fraction": pickle.dumps(Fraction(MAGIC), 2),
-    "a complex number": b"\x80\x02c__builtin__\ncomplex\n" + op.value((float(MAGIC),)) + b"R.",
+    "a complex number": b"\x80\x02c__builtin__\ncomplex\n"
+    + op.value((float(MAGIC),))
+    + b"R.",
     "an array of one": pickle.dumps(np.array([float(MAGIC)]), 2),
     "an array of none": pickle.dumps(np.array([]), 2),
     "a scalar of numpy": pickle.dumps(np.float64(MAGIC), 2),
@@ -79,7 +93,9 @@ MAGICS: dict[str, bytes] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAGICS)
-def test_a_magic_number_in_another_spelling_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_magic_number_in_another_spelling_is_refused(
+    name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(MAGICS[name] + TAIL)
     for command in ("inspect", "lint", "sum", "convert --plain -o y.pth"):
@@ -89,7 +105,7 @@ def test_a_magic_number_in_another_spelling_is_refused(name: str, tmp_path: Path
     assert ckpt("verify", path).code == 1
 
 
-# --- tar before all but zip -------------------------------------------------------------------------------------------
+# --- tar before all but zip -----------------------------------------------------------
 
 
 def member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -99,9 +115,13 @@ def member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def tar(first: str | None) -> bytes:
-    """The tar archive of torch 0.1 whose pickle is evil, after a member with any name."""
+    """The tar archive of torch 0.1 whose pickle is evil, after a member with
+    any name.
+    """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT, encoding="latin-1") as archive:
+    with tarfile.open(
+        fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT, encoding="latin-1"
+    ) as archive:
         if first is not None:
             member(archive, first, b"")
         member(archive, "storages", pickle.dumps(0, 2) + pickle.dumps([], 2))
@@ -119,7 +139,11 @@ def summed(header: bytearray, form: bytes) -> bytes:
 
 def tar_as_legacy() -> bytes:
     data = bytearray(tar("x"))
-    head = pickle.dumps(MAGIC, 2) + pickle.dumps(1001, 2) + b"\x80\x02}X\x0d\0\0\0little_endian\x88s."
+    head = (
+        pickle.dumps(MAGIC, 2)
+        + pickle.dumps(1001, 2)
+        + b"\x80\x02}X\x0d\0\0\0little_endian\x88s."
+    )
     head += b"\x80\x02}X\x01\0\0\0kX" + (345 - len(head) - 14).to_bytes(4, "little")
     data[: len(head)] = head
     data[345:351] = b"s." + b"\x80\x02]."
@@ -134,7 +158,10 @@ def tar_as_safetensors() -> bytes:
     fields = b"0000644 0000000 0000000 00000000000 00000000000 "
     for at, text in ((100, fields), (156, b"0"), (329, b"0000000 0000000 ")):
         header[at : at + len(text)] = text
-    end = b'"},"t":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (len(rest), len(rest))
+    end = b'"},"t":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (
+        len(rest),
+        len(rest),
+    )
     header[400 : 400 + len(end)] = end
     return summed(header, b"0%06o ") + rest
 
@@ -149,7 +176,9 @@ TARS = {
 
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors", "weights"])
 @pytest.mark.parametrize("kind", TARS)
-def test_a_tar_that_is_another_file_too_is_refused(kind: str, name: str, tmp_path: Path) -> None:
+def test_a_tar_that_is_another_file_too_is_refused(
+    kind: str, name: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(TARS[kind])
     for command in ("inspect", "lint", "ls"):
@@ -169,7 +198,7 @@ def test_a_tar_of_before_ustar_is_read_as_torch_reads_it(tmp_path: Path) -> None
     assert done.code == 0 and b"DANGER" in done.out
 
 
-# --- records in letters of any case -----------------------------------------------------------------------------------
+# --- records in letters of any case ---------------------------------------------------
 
 
 def saved(path: Path, **records: bytes) -> Path:
@@ -195,9 +224,19 @@ def test_records_are_found_in_letters_of_any_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["DATA.PKL", "Data.pkl", "VERSION", "BYTEORDER", "DATA/0", ".DATA/serialization_id"]
+    "name",
+    [
+        "DATA.PKL",
+        "Data.pkl",
+        "VERSION",
+        "BYTEORDER",
+        "DATA/0",
+        ".DATA/serialization_id",
+    ],
 )
-def test_records_that_torch_may_take_for_each_other_are_refused(name: str, tmp_path: Path) -> None:
+def test_records_that_torch_may_take_for_each_other_are_refused(
+    name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.pt"
     torch.save({"w": torch.arange(3)}, path)
     with zipfile.ZipFile(path, "a") as out:
@@ -207,7 +246,7 @@ def test_records_that_torch_may_take_for_each_other_are_refused(name: str, tmp_p
     assert done.code == 2 and b"differ only in case" in done.err
 
 
-# --- pickles behind the first -----------------------------------------------------------------------------------------
+# --- pickles behind the first ---------------------------------------------------------
 
 FIRST = pickle.dumps(["a", "b"], 4)
 EVIL_LEGACY = pickle.dumps(MAGIC, 2) + TAIL
@@ -236,19 +275,31 @@ BEHIND = {
     "that breaks": FIRST + EVIL[:-1] + b"\xff\xff",
     "that ends too early": FIRST + EVIL[:-1],
     "that asks for what only torch finds": FIRST + EVIL[:-1] + b"0X\x01\0\0\0aQ.",
-    "with long bytes": FIRST + EVIL[:-1] + b"0B" + (5_000).to_bytes(4, "little") + bytes(5_000) + b".",
+    "with long bytes": FIRST
+    + EVIL[:-1]
+    + b"0B"
+    + (5_000).to_bytes(4, "little")
+    + bytes(5_000)
+    + b".",
     "in another stream": gzip.compress(FIRST) + gzip.compress(EVIL),
     "of an archive": FIRST + evil_archive(),
     "of an archive behind other bytes": FIRST + bytes(20) + evil_archive(),
     "behind a legacy file": legacy(torch.ones(2)) + EVIL,
     "behind a legacy file without storages": legacy(1) + EVIL,
     "of a second legacy file": legacy(torch.ones(2)) + EVIL_LEGACY,
-    "of a legacy file behind two": legacy(torch.ones(2)) + legacy(1) + FIRST + EVIL_LEGACY,
+    "of a legacy file behind two": legacy(torch.ones(2))
+    + legacy(1)
+    + FIRST
+    + EVIL_LEGACY,
     "of a second legacy file that is cut": legacy(1) + EVIL_LEGACY[:-1],
     "behind a legacy file, that breaks": legacy(torch.ones(2)) + EVIL[:-1] + b"\xff",
-    "behind a legacy file, with an id": legacy(torch.ones(2)) + EVIL[:-1] + b"0X\x01\0\0\0aQ.",
+    "behind a legacy file, with an id": legacy(torch.ones(2))
+    + EVIL[:-1]
+    + b"0X\x01\0\0\0aQ.",
     "of an archive behind a legacy file": legacy(torch.ones(2)) + evil_archive(),
-    "of an archive behind a legacy file and bytes": legacy(torch.ones(2)) + bytes(20) + evil_archive(),
+    "of an archive behind a legacy file and bytes": legacy(torch.ones(2))
+    + bytes(20)
+    + evil_archive(),
 }
 
 
@@ -266,7 +317,11 @@ def test_harmless_pickles_and_bytes_behind_the_first_are_said(tmp_path: Path) ->
     path = tmp_path / "x.pkl"
     path.write_bytes(FIRST + pickle.dumps({"b": 1}, 2) + bytes(20))
     done = ckpt("inspect", path)
-    assert done.code == 0 and b"1 more pickle" in done.out and b"20 bytes follow" in done.out
+    assert (
+        done.code == 0
+        and b"1 more pickle" in done.out
+        and b"20 bytes follow" in done.out
+    )
     assert is_harmless(path)
 
 
@@ -290,7 +345,9 @@ BESIDE = {
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("name", BESIDE)
-def test_records_beside_those_of_torch_are_judged(name: str, method: int, tmp_path: Path) -> None:
+def test_records_beside_those_of_torch_are_judged(
+    name: str, method: int, tmp_path: Path
+) -> None:
     """`numpy.load` unpickles them, though torch does not."""
     path = tmp_path / "archive.pt"
     torch.save({"w": torch.ones(2)}, path)
@@ -303,11 +360,15 @@ def test_records_beside_those_of_torch_are_judged(name: str, method: int, tmp_pa
     assert b"exec" not in (tmp_path / "y.safetensors").read_bytes()
     done = ckpt("rehome", path, "--to", "cuda:0", "-o", tmp_path / "z.pt")
     assert b"left out: (unread)" in done.out and name.encode() in done.out
-    assert is_harmless(tmp_path / "z.pt") and name not in zipfile.ZipFile(tmp_path / "z.pt").namelist()
+    assert (
+        is_harmless(tmp_path / "z.pt")
+        and name not in zipfile.ZipFile(tmp_path / "z.pt").namelist()
+    )
 
 
 @pytest.mark.parametrize(
-    "data", [b"cat\ndog\n" * 9, bytes(3 << 20), b"{}", b"\x93NUMPY\1\0\2\0\n\n" + bytes(9)]
+    "data",
+    [b"cat\ndog\n" * 9, bytes(3 << 20), b"{}", b"\x93NUMPY\1\0\2\0\n\n" + bytes(9)],
 )
 def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "archive.pt"
@@ -317,14 +378,27 @@ def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) ->
     assert is_harmless(path)
     with open(str(path)) as checkpoint:
         text = "torch does not read archive/notes in the archive"
-        assert [(row.code, row.message) for row in checkpoint.account.notices] == [("unread-file", text)]
+        assert [(row.code, row.message) for row in checkpoint.account.notices] == [
+            ("unread-file", text)
+        ]
 
 
-def put(data: bytes, name: str, content: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
-    """An archive with a record put in, or another one in its place, below the folder of all."""
+def put(
+    data: bytes, name: str, content: bytes, method: int = zipfile.ZIP_STORED
+) -> bytes:
+    """An archive with a record put in, or another one in its place, below the folder of
+    all.
+    """
     out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w") as target:
-        root = source.namelist()[0].partition("/")[0] + "/" if "/" in source.namelist()[0] else ""
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as source,
+        zipfile.ZipFile(out, "w") as target,
+    ):
+        root = (
+            source.namelist()[0].partition("/")[0] + "/"
+            if "/" in source.namelist()[0]
+            else ""
+        )
         for row in source.namelist():
             if row != root + name:
                 target.writestr(row, source.read(row))
@@ -357,9 +431,13 @@ def of_stable_baselines() -> bytes:
 
 
 def renamed(old: str, new: str, version: int = 1) -> zipfile.ZipInfo:
-    """Return a record with a second name in its extra field: that of the Unicode path."""
+    """Return a record with a second name in its extra field: that of the
+    Unicode path.
+    """
     row = zipfile.ZipInfo(old)
-    field = bytes([version]) + zlib.crc32(old.encode()).to_bytes(4, "little") + new.encode()
+    field = (
+        bytes([version]) + zlib.crc32(old.encode()).to_bytes(4, "little") + new.encode()
+    )
     row.extra = b"\x75\x70" + len(field).to_bytes(2, "little") + field
     return row
 
@@ -374,7 +452,9 @@ RENAMED = {
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_record_with_two_names_is_refused(name: str, tmp_path: Path) -> None:
-    """zipfile of Python 3.12 takes the name of the extra field, as soon as its checksum fits."""
+    """zipfile of Python 3.12 takes the name of the extra field, as soon as its checksum
+    fits.
+    """
     whole, old, new = RENAMED[name]
     data = io.BytesIO(whole())
     with zipfile.ZipFile(data, "a") as archive:
@@ -387,14 +467,19 @@ def test_a_record_with_two_names_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_record_whose_second_name_is_the_first_is_read(tmp_path: Path) -> None:
     """Info-ZIP writes it for names that are not ASCII."""
     path = tmp_path / "a.zip"
-    with zipfile.ZipFile(io.BytesIO(of_torch())) as source, zipfile.ZipFile(path, "w") as target:
+    with (
+        zipfile.ZipFile(io.BytesIO(of_torch())) as source,
+        zipfile.ZipFile(path, "w") as target,
+    ):
         for row in source.namelist():
             target.writestr(renamed(row, row), source.read(row))
     assert is_harmless(path)
 
 
 def test_a_program_with_an_older_one_beside_it_is_refused(tmp_path: Path) -> None:
-    """torch up to 1.10 loads the program of `model.json`, whatever else an archive holds."""
+    """torch up to 1.10 loads the program of `model.json`, whatever else an archive
+    holds.
+    """
     (path := tmp_path / "a.pt").write_bytes(put(program(), "model.json", b"{}"))
     with pytest.raises(CkptError, match=r"two files in one: .*model\.json"):
         open(str(path))
@@ -418,25 +503,42 @@ PLACES: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_records_in_any_place_are_judged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_in_any_place_are_judged(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     whole, place = PLACES[name]
     path = tmp_path / "x.pt"
     path.write_bytes(whole())
     assert ckpt("inspect", path, "--fail-on", "called-on-load").code == 0
-    path.write_bytes(put(whole(), place, array_of(call(glob("os", "mkdir"), "rung") + b".")))
+    path.write_bytes(
+        put(whole(), place, array_of(call(glob("os", "mkdir"), "rung") + b"."))
+    )
     with np.load(path, allow_pickle=True) as arrays, contextlib.suppress(Exception):
-        arrays[next(row for row in arrays.files if row.endswith(place.removesuffix(".npy")))]
+        arrays[
+            next(
+                row for row in arrays.files if row.endswith(place.removesuffix(".npy"))
+            )
+        ]
     assert Path("rung").exists()
 
     assert ckpt("inspect", path, "--fail-on", "called-on-load").code == 1
 
 
 @pytest.mark.parametrize(
-    "name", ["version", ".data/version", ".data/serialization_id", ".format_version", "byteorder"]
+    "name",
+    [
+        "version",
+        ".data/version",
+        ".data/serialization_id",
+        ".format_version",
+        "byteorder",
+    ],
 )
 @pytest.mark.parametrize("whole", [of_torch, program, pt2])
-def test_a_small_record_of_torch_is_small(whole: Callable[[], bytes], name: str, tmp_path: Path) -> None:
+def test_a_small_record_of_torch_is_small(
+    whole: Callable[[], bytes], name: str, tmp_path: Path
+) -> None:
     """torch reads it as a whole, so a deflated one may take gigabytes."""
     path = tmp_path / "x.pt"
     path.write_bytes(put(whole(), name, b"1" * (1 << 20), zipfile.ZIP_DEFLATED))
@@ -448,7 +550,14 @@ def test_a_small_record_of_torch_is_small(whole: Callable[[], bytes], name: str,
 
 def test_a_record_beside_code_that_inflates_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
-    path.write_bytes(put(program(), "code/__torch__.py.debug_pkl", bytes(80 << 20), zipfile.ZIP_DEFLATED))
+    path.write_bytes(
+        put(
+            program(),
+            "code/__torch__.py.debug_pkl",
+            bytes(80 << 20),
+            zipfile.ZIP_DEFLATED,
+        )
+    )
 
     done = ckpt("inspect", path)
 
@@ -461,11 +570,16 @@ def test_deflated_storages_that_take_far_more_memory_are_said(
 ) -> None:
     path = tmp_path / "x.pt"
     torch.save({"w": torch.zeros(size, dtype=torch.uint8)}, path)
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        zipfile.ZipFile(path) as old,
+        zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for name in old.namelist():
             new.writestr(name, old.read(name))
     done = ckpt("lint", tmp_path / "y.pt", "--level", "warning")
-    assert (done.code == 1 and b"deflated, which torch.save never does" in done.out) == is_said, done
+    assert (
+        done.code == 1 and b"deflated, which torch.save never does" in done.out
+    ) == is_said, done
     assert b"deflated" not in ckpt("lint", path).out
 
 
@@ -503,14 +617,17 @@ def test_what_lies_before_a_damaged_checkpoint_is_salvaged(tmp_path: Path) -> No
     assert torch.load(tmp_path / "y.pt")["w"].tolist() == [1, 1]
 
 
-# --- a file that is two -----------------------------------------------------------------------------------------------
+# --- a file that is two ---------------------------------------------------------------
 
 
 def behind(data: bytes, archive: bytes) -> bytes:
     """An archive behind other bytes, with the numbers that fit there."""
     out = io.BytesIO(data)
     out.seek(0, 2)
-    with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(out, "a") as target:
+    with (
+        zipfile.ZipFile(io.BytesIO(archive)) as source,
+        zipfile.ZipFile(out, "a") as target,
+    ):
         for name in source.namelist():
             target.writestr(zipfile.ZipInfo(name), source.read(name))
     return out.getvalue()
@@ -523,7 +640,9 @@ def weights_that_end_as(archive: bytes) -> dict[str, bytes]:
     old = legacy({"w": torch.zeros(size, dtype=torch.uint8)})
     text = b"\x80\x03B" + size.to_bytes(4, "little")
     plain = bytearray(behind(text, archive) + b".")
-    plain[-3:-1] = b"\x01\0"  # the comment of the archive is the opcode that ends the pickle
+    plain[-3:-1] = (
+        b"\x01\0"  # the comment of the archive is the opcode that ends the pickle
+    )
     return {
         "safetensors": behind(len(header).to_bytes(8, "little") + header, archive),
         "legacy": behind(old[:-size], archive),
@@ -561,20 +680,26 @@ def test_an_archive_in_the_last_member_of_a_tar_is_refused(tmp_path: Path) -> No
 
 
 def test_an_archive_for_zipfile_in_the_last_weights_is_refused(tmp_path: Path) -> None:
-    """Stable-Baselines3 opens its archives by zipfile, which finds one that was only appended."""
+    """Stable-Baselines3 opens its archives by zipfile, which finds one that was only
+    appended.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("policy.pth", EVIL)
         archive.writestr("data", "{}")
     path = tmp_path / "x.pkl"
-    path.write_bytes(b"\x80\x03B" + len(out.getvalue()).to_bytes(4, "little") + out.getvalue() + b".")
+    path.write_bytes(
+        b"\x80\x03B" + len(out.getvalue()).to_bytes(4, "little") + out.getvalue() + b"."
+    )
     with zipfile.ZipFile(path) as found:
         assert found.namelist() == ["policy.pth", "data"]
 
     assert b"two files in one" in ckpt("inspect", path).err
 
 
-def test_an_archive_that_is_a_value_of_a_pickle_is_no_other_file(tmp_path: Path) -> None:
+def test_an_archive_that_is_a_value_of_a_pickle_is_no_other_file(
+    tmp_path: Path,
+) -> None:
     """torch goes by the offsets in the archive, which count from its own first byte."""
     out = io.BytesIO()
     torch.save({"w": torch.ones(2)}, out)
@@ -600,8 +725,12 @@ BLOCK = 0xA0C3
 RUNS = call(glob("os", "mkdir"), "rung") + b"."
 
 
-def stored(first: bytes, end: int, rest: bytes) -> tuple[bytearray, list[tuple[int, int]], int]:
-    """Letters up to `end` and `rest` behind, cut into stored blocks behind `first`: (bytes, blocks, the end of the last)."""
+def stored(
+    first: bytes, end: int, rest: bytes
+) -> tuple[bytearray, list[tuple[int, int]], int]:
+    """Letters up to `end` and `rest` behind, cut into stored blocks behind `first`:
+    (bytes, blocks, the end of the last).
+    """
     data = bytearray(first + b"a" * (end - len(first)) + rest)
     at, blocks = len(first), []
     while at < end:
@@ -613,24 +742,34 @@ def stored(first: bytes, end: int, rest: bytes) -> tuple[bytearray, list[tuple[i
 
 
 def safetensors_as_gzip() -> bytes:
-    """The length of the header is a header of gzip, and the pickle inside is a text up to the end of that header."""
+    """The length of the header is a header of gzip, and the pickle inside is a text up
+    to the end of that header.
+    """
     size, room = 0x00088B1F, 60_000
     end = b'":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (room, room)
-    data, blocks, at = stored(size.to_bytes(8, "little") + b'{"', 8 + size, b"\n0" + RUNS)
+    data, blocks, at = stored(
+        size.to_bytes(8, "little") + b'{"', 8 + size, b"\n0" + RUNS
+    )
     data[8 + size - len(end) : 8 + size] = end
     data[blocks[0][0]] = ord("V")
     content = b"".join(bytes(data[begin:stop]) for begin, stop in blocks)
     tail = (
-        b"\x01\0\0\xff\xff" + zlib.crc32(content).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+        b"\x01\0\0\xff\xff"
+        + zlib.crc32(content).to_bytes(4, "little")
+        + len(content).to_bytes(4, "little")
     )
     data = data[:at] + tail
     return bytes(data + bytes(8 + size + room - len(data)))
 
 
 def zlib_as_pickle() -> bytes:
-    """The header of zlib and two empty blocks are the opcode of a text and its length; another pickle lies inside."""
+    """The header of zlib and two empty blocks are the opcode of a text and its length;
+    another pickle lies inside.
+    """
     length = 0x00080209
-    data, blocks, at = stored(b"X" + length.to_bytes(4, "little"), 5 + length, b"0" + RUNS)
+    data, blocks, at = stored(
+        b"X" + length.to_bytes(4, "little"), 5 + length, b"0" + RUNS
+    )
     data[5:9] = STORED[1:]  # the first block begins in the length
     blocks[0] = 9, 9 + BLOCK
     data[9:14] = b"]q\0.a"
@@ -640,7 +779,11 @@ def zlib_as_pickle() -> bytes:
         blocks[index] = at + 5, at + 5 + BLOCK
         at += 5 + BLOCK
     content = b"".join(bytes(data[begin:stop]) for begin, stop in blocks)
-    return bytes(data[:at]) + b"\x01\0\0\xff\xff" + zlib.adler32(content).to_bytes(4, "big")
+    return (
+        bytes(data[:at])
+        + b"\x01\0\0\xff\xff"
+        + zlib.adler32(content).to_bytes(4, "big")
+    )
 
 
 def test_a_header_of_safetensors_that_is_one_of_gzip_is_refused(
@@ -669,7 +812,7 @@ def test_a_compressed_pickle_that_is_another_pickle_is_refused(
     assert b"two files in one" in ckpt("inspect", tmp_path / "x.joblib").err
 
 
-# --- the law ----------------------------------------------------------------------------------------------------------
+# --- the law --------------------------------------------------------------------------
 
 
 def seeds_of_files(folder: Path) -> dict[str, bytes]:
@@ -679,22 +822,34 @@ def seeds_of_files(folder: Path) -> dict[str, bytes]:
     torch.save(state, folder / "legacy", _use_new_zipfile_serialization=False)
     save_file({"w": np.arange(4.0)}, folder / "safetensors")
     (folder / "pickle").write_bytes(pickle.dumps({"w": np.arange(4.0)}, 2))
-    files = {name: (folder / name).read_bytes() for name in ("zip", "legacy", "safetensors", "pickle")}
+    files = {
+        name: (folder / name).read_bytes()
+        for name in ("zip", "legacy", "safetensors", "pickle")
+    }
     files["tar"] = tar(None)
     files["evil"] = EVIL
     files["evil legacy"] = pickle.dumps(MAGIC, 2) + TAIL
     with zipfile.ZipFile(folder / "evil zip", "w") as out:
-        for name, data in (("a/data.pkl", EVIL), ("a/version", b"3\n"), ("a/byteorder", b"little")):
+        for name, data in (
+            ("a/data.pkl", EVIL),
+            ("a/version", b"3\n"),
+            ("a/byteorder", b"little"),
+        ):
             out.writestr(name, data)
     files["evil zip"] = (folder / "evil zip").read_bytes()
     return files
 
 
 def mutated(files: dict[str, bytes], count: int) -> Iterator[tuple[str, bytes]]:
-    """Two files in one: one after the other, one over the other, letters in another case, bytes changed."""
+    """Two files in one: one after the other, one over the other, letters in another
+    case, bytes changed.
+    """
     for first, second in itertools.permutations(files, 2):
         yield f"{first}, then {second}", files[first] + files[second]
-        yield f"{first} in the head of {second}", files[first][:512].ljust(512, b"\0") + files[second][512:]
+        yield (
+            f"{first} in the head of {second}",
+            files[first][:512].ljust(512, b"\0") + files[second][512:],
+        )
     for name, magic in MAGICS.items():
         yield f"magic: {name}", magic + TAIL
     for name, data in (*TARS.items(), *BEHIND.items()):
@@ -710,7 +865,9 @@ def mutated(files: dict[str, bytes], count: int) -> Iterator[tuple[str, bytes]]:
             for word in (b"data.pkl", b"version", b"byteorder", b"data/0", b"/"):
                 start = data.find(word, at)
                 if start >= 0:
-                    data[start : start + len(word)] = data[start : start + len(word)].swapcase()
+                    data[start : start + len(word)] = data[
+                        start : start + len(word)
+                    ].swapcase()
         elif pick == 1:
             other = files[choose.choice(names)]
             data[at:at] = other[: choose.randrange(len(other))]
@@ -739,7 +896,9 @@ def load_by_all(path: str) -> None:
 
 
 def compare_values(path: Path) -> int:
-    """Hold each tensor that ckpt shows against torch.load, where that reads the file. Returns how many there were."""
+    """Hold each tensor that ckpt shows against torch.load, where that reads the file.
+    Returns how many there were.
+    """
     loaded: Any = None
     with contextlib.suppress(Exception):
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -747,13 +906,21 @@ def compare_values(path: Path) -> int:
         return 0
     with api.open(path) as checkpoint:
         for name in checkpoint:
-            assert np.array_equal(checkpoint[name].numpy(), loaded[name].numpy(), equal_nan=True), path
-        assert set(checkpoint) == {name for name, value in loaded.items() if torch.is_tensor(value)}
+            assert np.array_equal(
+                checkpoint[name].numpy(), loaded[name].numpy(), equal_nan=True
+            ), path
+        assert set(checkpoint) == {
+            name for name, value in loaded.items() if torch.is_tensor(value)
+        }
         return len(checkpoint)
 
 
-def test_no_file_runs_or_holds_what_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutated containers that ckpt opens without a word do nothing in any loader, and hold what ckpt shows."""
+def test_no_file_runs_or_holds_what_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutated containers that ckpt opens without a word do nothing in any loader, and
+    hold what ckpt shows.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seeds").mkdir()
     harmless: dict[str, str] = {}
@@ -768,27 +935,39 @@ def test_no_file_runs_or_holds_what_is_not_shown(tmp_path: Path, monkeypatch: py
         else:
             path.unlink()
     deeds = jail.deeds(list(harmless), load_by_all)
-    assert {harmless[path]: deed for path, deed in zip(harmless, deeds, strict=True) if deed} == {}
+    assert {
+        harmless[path]: deed for path, deed in zip(harmless, deeds, strict=True) if deed
+    } == {}
     compared = sum(compare_values(Path(path)) for path in harmless)
     assert compared > 50 and tried > 600
     for python in filter(None, os.environ.get("CKPT_TORCHES", "").split(":")):
         script = Path(__file__).resolve().parents[1] / "lib" / "load_all.py"
         subprocess.run(
-            [python, "-W", "ignore", str(script)], input="\n".join(harmless).encode(), timeout=TIMEOUT
+            [python, "-W", "ignore", str(script)],
+            input="\n".join(harmless).encode(),
+            timeout=TIMEOUT,
         )
         assert not (tmp_path / "rung").exists(), python
 
 
-def test_the_evil_of_these_tests_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_evil_of_these_tests_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.pt").write_bytes(TARS["a legacy checkpoint"])
     assert jail.deeds([str(tmp_path / "x.pt")], load_by_all) != [None]
     assert jail.deeds([pickled(write() + call(op.get(0)))]) is not None
 
 
-def test_a_header_whose_length_is_an_opcode_of_a_line_is_no_pickle(tmp_path: Path) -> None:
-    """A header of 83 bytes begins with `S`, of which Python wants a quote; megabytes of zeros have no end of a line."""
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2**22], "data_offsets": [0, 2**24]}}).encode()
+def test_a_header_whose_length_is_an_opcode_of_a_line_is_no_pickle(
+    tmp_path: Path,
+) -> None:
+    """A header of 83 bytes begins with `S`, of which Python wants a quote; megabytes of
+    zeros have no end of a line.
+    """
+    header = json.dumps(
+        {"w": {"dtype": "F32", "shape": [2**22], "data_offsets": [0, 2**24]}}
+    ).encode()
     header += b" " * (ord("S") - len(header))
     data = len(header).to_bytes(8, "little") + header + bytes(2**24)
     assert data.startswith(b"S")

@@ -1,4 +1,6 @@
-"""Checkpoints that only a GPU makes: DDP over NCCL, fused optimizers, weights that cuDNN packs, AMP, sharding, compiled programs."""
+"""Checkpoints that only a GPU makes: DDP over NCCL, fused optimizers, weights that
+cuDNN packs, AMP, sharding, compiled programs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ import torch
 import torch.distributed as dist
 from recorder import Case
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -20,7 +26,9 @@ MODEL = {"model": ("model", "net", ""), "optimizer": "optimizer"}
 def group() -> None:
     """A process group of this process alone."""
     if not dist.is_initialized():
-        dist.init_process_group("cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(
+            "cuda:nccl,cpu:gloo", store=dist.HashStore(), rank=0, world_size=1
+        )
 
 
 def loss_of(net: nn.Module) -> torch.Tensor:
@@ -40,8 +48,14 @@ def ddp(case: Case) -> None:
         loss_of(wrapped).backward()
         optimizer.step()
         path = case.path(f"step{step}.pth")
-        torch.save({"model": wrapped.state_dict(), "optimizer": optimizer.state_dict()}, path)
-        case.wrote(path, {"model": ("model", "net", "module."), "optimizer": "optimizer"}, after=before)
+        torch.save(
+            {"model": wrapped.state_dict(), "optimizer": optimizer.state_dict()}, path
+        )
+        case.wrote(
+            path,
+            {"model": ("model", "net", "module."), "optimizer": "optimizer"},
+            after=before,
+        )
         before = path
     strict = DistributedDataParallel(net, device_ids=[0])
     loss_of(strict).backward()
@@ -51,8 +65,14 @@ def ddp(case: Case) -> None:
         numbers = re.search(r"did not receive grad for rank 0: ([\d ]+)", str(error))
         assert numbers, str(error)
         said = [int(number) for number in numbers[1].split()]
-        trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
-        assert [trained[number] for number in said] == ["spare.weight", "spare.bias"], said
+        trained = [
+            name
+            for name, parameter in net.named_parameters()
+            if parameter.requires_grad
+        ]
+        assert [trained[number] for number in said] == ["spare.weight", "spare.bias"], (
+            said
+        )
     else:
         raise AssertionError("DDP accepts a parameter without a gradient")
 
@@ -67,7 +87,9 @@ def fused(case: Case) -> None:
         loss_of(net).backward()
         optimizer.step()
         path = case.path(f"{next(iter(options))}.pth")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        torch.save(
+            {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path
+        )
         case.wrote(path, MODEL)
 
 
@@ -88,7 +110,9 @@ def lstm(case: Case) -> None:
     net = case.watch("net", Recurrent())
 
     def loss() -> torch.Tensor:
-        return nn.functional.cross_entropy(net(torch.randn(6, 4, 4)), torch.randint(0, 3, (4,)))
+        return nn.functional.cross_entropy(
+            net(torch.randn(6, 4, 4)), torch.randint(0, 3, (4,))
+        )
 
     two_epochs(case, torch.optim.AdamW(net.parameters(), 1e-2), loss, net, ".pth")
 
@@ -118,12 +142,16 @@ def scaled(case: Case) -> None:
             "epoch": epoch,
         }
         torch.save(state, path)
-        case.wrote(path, MODEL, values={"scaler.scale": 128.0, "epoch": epoch}, after=before)
+        case.wrote(
+            path, MODEL, values={"scaler.scale": 128.0, "epoch": epoch}, after=before
+        )
         before = path
 
 
 def mixed(case: Case) -> None:
-    """One model on two devices, types that GPUs have, views, pinned memory, a tensor without data."""
+    """One model on two devices, types that GPUs have, views, pinned memory, a tensor
+    without data.
+    """
     net = case.watch("net", Net())
     net.spare.to("cpu")
     base = torch.randn(8, 6, device="cuda")
@@ -138,7 +166,9 @@ def mixed(case: Case) -> None:
             "window": base[2:5, 1:4],
             "row": base[3],
             "expanded": base[:1].expand(4, 6),
-            "channels_last": torch.randn(2, 3, 4, 4, device="cuda").to(memory_format=torch.channels_last),
+            "channels_last": torch.randn(2, 3, 4, 4, device="cuda").to(
+                memory_format=torch.channels_last
+            ),
             "pinned": torch.randn(3, device="cpu").pin_memory(),
             "sparse": torch.eye(4, device="cuda").to_sparse(),
             "meta": torch.empty(3, device="meta"),
@@ -149,7 +179,9 @@ def mixed(case: Case) -> None:
     for name, zipped in (("mixed.pth", True), ("mixed_legacy.pth", False)):
         path = case.path(name)
         torch.save(state, path, _use_new_zipfile_serialization=zipped)
-        case.wrote(path, {"model": ("model", "net", ""), "extra": "other"}, optimizers=False)
+        case.wrote(
+            path, {"model": ("model", "net", ""), "extra": "other"}, optimizers=False
+        )
 
 
 def programs(case: Case) -> None:
@@ -173,8 +205,12 @@ def compiled(case: Case) -> None:
     loss_of(wrapped).backward()
     optimizer.step()
     path = case.path("compiled.pth")
-    torch.save({"model": wrapped.state_dict(), "optimizer": optimizer.state_dict()}, path)
-    case.wrote(path, {"model": ("model", "net", "_orig_mod."), "optimizer": "optimizer"})
+    torch.save(
+        {"model": wrapped.state_dict(), "optimizer": optimizer.state_dict()}, path
+    )
+    case.wrote(
+        path, {"model": ("model", "net", "_orig_mod."), "optimizer": "optimizer"}
+    )
 
 
 def sharded(case: Case) -> None:
@@ -189,7 +225,9 @@ def sharded(case: Case) -> None:
     optimizer.step()
     model, state = get_state_dict(net, optimizer)
     whole = {
-        "net": get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        "net": get_model_state_dict(
+            net, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
     }
     folder = case.path("dcp")
     dcp.save({"model": model, "optimizer": state}, checkpoint_id=str(folder))

@@ -1,4 +1,6 @@
-"""`install.py PYTHON`: installs requirements.txt, one package after the other, and says which ones cannot be had."""
+"""`install.py PYTHON`: installs requirements.txt, one package after the other, and says
+which ones cannot be had.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ HERE = Path(__file__).resolve().parent
 
 
 def pip(python: str, *arguments: str) -> bool:
-    return subprocess.run([python, "-m", "pip", "install", "--quiet", *arguments]).returncode == 0
+    return (
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *arguments]
+        ).returncode
+        == 0
+    )
 
 
 def main() -> int:
@@ -25,8 +32,12 @@ def main() -> int:
     if not pip(python, *constraint, *packages):
         for package in packages:
             if not pip(python, *constraint, package):
-                print(f"{package} cannot be installed: its cases will be skipped", file=sys.stderr)
-    # torchaudio is built for CUDA in the package index. Without its library it does what it can.
+                print(
+                    f"{package} cannot be installed: its cases will be skipped",
+                    file=sys.stderr,
+                )
+    # torchaudio is built for CUDA in the package index. Without its library it does
+    # what it can.
     where = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True,

@@ -1,6 +1,8 @@
-"""`make test-frameworks`: merges of adapters that PEFT and diffusers write, against `merge_and_unload` of PEFT itself.
+"""`make test-frameworks`: merges of adapters that PEFT and diffusers write, against
+`merge_and_unload` of PEFT itself.
 
-The usual suite does not collect this file. Without the packages its cases are skipped with a reason.
+The usual suite does not collect this file. Without the packages its cases are skipped
+with a reason.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def llama(dtype: torch.dtype = torch.float32, tied: bool = False) -> nn.Module:
 
 
 def gpt2() -> nn.Module:
-    config = transformers.GPT2Config(vocab_size=100, n_positions=32, n_embd=64, n_layer=2, n_head=4)
+    config = transformers.GPT2Config(
+        vocab_size=100, n_positions=32, n_embd=64, n_layer=2, n_head=4
+    )
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -63,16 +67,22 @@ MIXED = {
 
 
 def mixtral() -> nn.Module:
-    return transformers.MixtralForCausalLM(transformers.MixtralConfig(num_local_experts=4, **MIXED))
+    return transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(num_local_experts=4, **MIXED)
+    )
 
 
 def qwen() -> nn.Module:
-    config = transformers.Qwen3MoeConfig(num_experts=4, moe_intermediate_size=24, head_dim=8, **MIXED)
+    config = transformers.Qwen3MoeConfig(
+        num_experts=4, moe_intermediate_size=24, head_dim=8, **MIXED
+    )
     return transformers.Qwen3MoeForCausalLM(config)
 
 
 def gpt_oss() -> nn.Module:
-    return transformers.GptOssForCausalLM(transformers.GptOssConfig(num_local_experts=4, head_dim=8, **MIXED))
+    return transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(num_local_experts=4, head_dim=8, **MIXED)
+    )
 
 
 def unet() -> nn.Module:
@@ -103,7 +113,17 @@ def tied() -> nn.Module:
     return llama(tied=True)
 
 
-CONVOLUTIONS = ["to_q", "to_k", "to_v", "to_out.0", "conv1", "conv2", "proj_in", "conv_shortcut", "conv_in"]
+CONVOLUTIONS = [
+    "to_q",
+    "to_k",
+    "to_v",
+    "to_out.0",
+    "conv1",
+    "conv2",
+    "proj_in",
+    "conv_shortcut",
+    "conv_in",
+]
 TEXT = {"task_type": "CAUSAL_LM"}
 KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], float]] = {
     "LoRA": (llama, {"target_modules": LINEAR}, 1),
@@ -121,10 +141,18 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], float]] = {
         },
         1,
     ),
-    "fan_in_fan_out": (gpt2, {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}, 1),
+    "fan_in_fan_out": (
+        gpt2,
+        {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True},
+        1,
+    ),
     "fan_in_fan_out with DoRA": (
         gpt2,
-        {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True, "use_dora": True},
+        {
+            "target_modules": ["c_attn", "c_proj", "c_fc"],
+            "fan_in_fan_out": True,
+            "use_dora": True,
+        },
         8,
     ),
     "modules_to_save": (
@@ -133,20 +161,51 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], float]] = {
         1,
     ),
     "bias": (llama, {"target_modules": ["q_proj"], "bias": "all"}, 1),
-    "bias of LoRA": (llama, {"target_modules": ["q_proj", "v_proj"], "lora_bias": True}, 1),
+    "bias of LoRA": (
+        llama,
+        {"target_modules": ["q_proj", "v_proj"], "lora_bias": True},
+        1,
+    ),
     "embeddings": (llama, {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, 1),
-    "embeddings with DoRA": (llama, {"target_modules": ["embed_tokens"], "use_dora": True}, 8),
-    "tokens": (llama, {"target_modules": ["q_proj"], "trainable_token_indices": [1, 7, 119]}, 1),
+    "embeddings with DoRA": (
+        llama,
+        {"target_modules": ["embed_tokens"], "use_dora": True},
+        8,
+    ),
+    "tokens": (
+        llama,
+        {"target_modules": ["q_proj"], "trainable_token_indices": [1, 7, 119]},
+        1,
+    ),
     "tokens of a tied embedding": (
         tied,
-        {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [3, 5]}},
+        {
+            "target_modules": ["q_proj"],
+            "trainable_token_indices": {"embed_tokens": [3, 5]},
+        },
         1,
     ),
     "convolutions": (unet, {"target_modules": CONVOLUTIONS}, 1),
-    "convolutions with DoRA": (unet, {"target_modules": ["to_q", "conv1", "conv_in"], "use_dora": True}, 8),
-    "experts of Mixtral": (mixtral, {"target_modules": ["q_proj"], "target_parameters": EXPERTS}, 1),
-    "experts of Qwen": (qwen, {"target_modules": ["q_proj"], "target_parameters": EXPERTS}, 1),
-    "experts of gpt-oss": (gpt_oss, {"target_modules": ["q_proj"], "target_parameters": EXPERTS}, 1),
+    "convolutions with DoRA": (
+        unet,
+        {"target_modules": ["to_q", "conv1", "conv_in"], "use_dora": True},
+        8,
+    ),
+    "experts of Mixtral": (
+        mixtral,
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS},
+        1,
+    ),
+    "experts of Qwen": (
+        qwen,
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS},
+        1,
+    ),
+    "experts of gpt-oss": (
+        gpt_oss,
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS},
+        1,
+    ),
 }
 
 
@@ -154,12 +213,16 @@ def adapted(model: nn.Module, config: dict[str, Any]) -> Any:
     """A model of PEFT, whose adapter is not the one that does nothing."""
     torch.manual_seed(0)
     task = {} if type(model).__name__.startswith("UNet") else TEXT
-    found = peft.get_peft_model(model, peft.LoraConfig(r=8, lora_alpha=16, **task, **config))
+    found = peft.get_peft_model(
+        model, peft.LoraConfig(r=8, lora_alpha=16, **task, **config)
+    )
     with torch.no_grad():
         for name, parameter in found.named_parameters():
             if parameter.requires_grad:
                 is_length = "magnitude" in name
-                parameter.mul_(1.1) if is_length else parameter.add_(torch.randn_like(parameter) * 0.05)
+                parameter.mul_(1.1) if is_length else parameter.add_(
+                    torch.randn_like(parameter) * 0.05
+                )
     return found
 
 
@@ -180,31 +243,56 @@ def test_a_merge_is_that_of_peft(kind: str, tmp_path: Path) -> None:
     model = adapted(model, config)
     model.save_pretrained(tmp_path / "adapter")
 
-    ckpt.merge(tmp_path / "base", tmp_path / "adapter", out=tmp_path / "out.safetensors")
+    ckpt.merge(
+        tmp_path / "base", tmp_path / "adapter", out=tmp_path / "out.safetensors"
+    )
 
     model.merge_and_unload().save_pretrained(tmp_path / "theirs")
-    theirs, mine = saved_state(tmp_path / "theirs"), safetensors.load_file(tmp_path / "out.safetensors")
+    theirs, mine = (
+        saved_state(tmp_path / "theirs"),
+        safetensors.load_file(tmp_path / "out.safetensors"),
+    )
     assert mine.keys() == theirs.keys()
     assert max(units(mine[name], tensor) for name, tensor in theirs.items()) <= most
     for merged in ("theirs", "out.safetensors"):
-        report = ckpt.diff(tmp_path / "base", tmp_path / merged, adapter=tmp_path / "adapter")
-        assert report.account is not None and not report.account.differs, report.account.lines(None)
+        report = ckpt.diff(
+            tmp_path / "base", tmp_path / merged, adapter=tmp_path / "adapter"
+        )
+        assert report.account is not None and not report.account.differs, (
+            report.account.lines(None)
+        )
 
 
 @pytest.mark.parametrize("is_lightning", [False, True])
 def test_a_checkpoint_of_training(is_lightning: bool, tmp_path: Path) -> None:
     model = llama()
     model.save_pretrained(tmp_path / "base")
-    model = adapted(model, {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["lm_head"]})
+    model = adapted(
+        model, {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["lm_head"]}
+    )
     state: Any = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     if is_lightning:
         inner = {f"model.{name}": tensor for name, tensor in state.items()}
-        state = {"state_dict": inner, "pytorch-lightning_version": "2.6", "epoch": 1, "optimizer_states": []}
+        state = {
+            "state_dict": inner,
+            "pytorch-lightning_version": "2.6",
+            "epoch": 1,
+            "optimizer_states": [],
+        }
     torch.save(state, tmp_path / "last.ckpt")
     theirs = model.merge_and_unload().state_dict()
 
-    for arguments in ((tmp_path / "base", tmp_path / "last.ckpt"), (tmp_path / "last.ckpt",)):
-        ckpt.merge(arguments[0], arguments[1:], scale=2, out=tmp_path / "out.safetensors", force=True)
+    for arguments in (
+        (tmp_path / "base", tmp_path / "last.ckpt"),
+        (tmp_path / "last.ckpt",),
+    ):
+        ckpt.merge(
+            arguments[0],
+            arguments[1:],
+            scale=2,
+            out=tmp_path / "out.safetensors",
+            force=True,
+        )
         mine = safetensors.load_file(tmp_path / "out.safetensors")
         assert mine.keys() == theirs.keys()
         assert max(units(mine[name], tensor) for name, tensor in theirs.items()) <= 1
@@ -219,25 +307,46 @@ def test_names_of_programs_that_make_pictures(names: str, tmp_path: Path) -> Non
     model = adapted(model, {"target_modules": CONVOLUTIONS[:-1]})
     model.save_pretrained(tmp_path / "adapter")
     plain = safetensors.load_file(tmp_path / "adapter" / "adapter_model.safetensors")
-    state = {name.replace("base_model.model.", "unet."): tensor for name, tensor in plain.items()}
-    metadata = {"lora_adapter_metadata": json.dumps({"unet.r": 8, "unet.lora_alpha": 16})}
+    state = {
+        name.replace("base_model.model.", "unet."): tensor
+        for name, tensor in plain.items()
+    }
+    metadata = {
+        "lora_adapter_metadata": json.dumps({"unet.r": 8, "unet.lora_alpha": 16})
+    }
     if names == "kohya":
         state = conversion.convert_state_dict_to_kohya(state)
         state = {
-            name: torch.tensor(16.0) if name.endswith(".alpha") else tensor for name, tensor in state.items()
+            name: torch.tensor(16.0) if name.endswith(".alpha") else tensor
+            for name, tensor in state.items()
         }
     elif names == "ComfyUI":
-        words = {"unet.": "diffusion_model.", "lora_A": "lora_down", "lora_B": "lora_up"}
+        words = {
+            "unet.": "diffusion_model.",
+            "lora_A": "lora_down",
+            "lora_B": "lora_up",
+        }
         for one, two in words.items():
             state = {name.replace(one, two): tensor for name, tensor in state.items()}
         state |= {
-            f"{name[:-17]}.alpha": torch.tensor(16.0) for name in state if name.endswith("lora_down.weight")
+            f"{name[:-17]}.alpha": torch.tensor(16.0)
+            for name in state
+            if name.endswith("lora_down.weight")
         }
     state = {name: tensor.contiguous() for name, tensor in state.items()}
-    safetensors.save_file(state, tmp_path / "lora.safetensors", metadata if names == "diffusers" else None)
+    safetensors.save_file(
+        state, tmp_path / "lora.safetensors", metadata if names == "diffusers" else None
+    )
 
-    ckpt.merge(tmp_path / "base", tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+    ckpt.merge(
+        tmp_path / "base",
+        tmp_path / "lora.safetensors",
+        out=tmp_path / "out.safetensors",
+    )
 
-    theirs, mine = model.merge_and_unload().state_dict(), safetensors.load_file(tmp_path / "out.safetensors")
+    theirs, mine = (
+        model.merge_and_unload().state_dict(),
+        safetensors.load_file(tmp_path / "out.safetensors"),
+    )
     assert mine.keys() == theirs.keys()
     assert max(units(mine[name], tensor) for name, tensor in theirs.items()) <= 1

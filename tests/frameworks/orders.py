@@ -1,4 +1,5 @@
-"""The order of names, against each fourth architecture of timm and all of transformers: on the meta device they take no memory.
+"""The order of names, against each fourth architecture of timm and all of transformers:
+on the meta device they take no memory.
 
 None is taken for sorted, and each with more than 8 names is when a program sorts it.
 """
@@ -44,7 +45,9 @@ def order(names: list[str], dtypes: dict[str, torch.dtype]) -> str | None:
     for name in names:
         blocks.setdefault(dtypes[name], []).append(name)
     rows = list(blocks.values())
-    return disorder_reason(names, rows) or ("may be sorted" if may_be_sorted(rows) else None)
+    return disorder_reason(names, rows) or (
+        "may be sorted" if may_be_sorted(rows) else None
+    )
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,7 +1,9 @@
-"""The truth about a training run, by torch itself: who had a gradient at each `optimizer.step()`, and what the model holds.
+"""The truth about a training run, by torch itself: who had a gradient at each
+`optimizer.step()`, and what the model holds.
 
-A writer watches its modules, trains with the framework's own code, and calls `wrote` for each file. Beside the file
-lies its truth: the names of parameters and buffers, what the optimizers hold, and the live state dicts.
+A writer watches its modules, trains with the framework's own code, and calls `wrote`
+for each file. Beside the file lies its truth: the names of parameters and buffers, what
+the optimizers hold, and the live state dicts.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 class Recorder:
-    """One run: the modules it watches, and the gradients that the optimizers were given."""
+    """One run: the modules it watches, and the gradients that the optimizers were
+    given.
+    """
 
     def __init__(self) -> None:
         self.models: dict[str, nn.Module] = {}
@@ -35,7 +39,9 @@ class Recorder:
         self.models[name] = model
         return model
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: object, kwargs: object
+    ) -> None:
         optimizer = getattr(optimizer, "_truth_of", optimizer)
         if not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
@@ -45,11 +51,17 @@ class Recorder:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 had = parameter.grad is not None
-                self.given[key, id(parameter)] = self.given.get((key, id(parameter)), 0) + had
-                dense = parameter.grad.to_dense() if had and parameter.grad.is_sparse else parameter.grad
-                self.nonzero[key, id(parameter)] = self.nonzero.get((key, id(parameter)), 0) + bool(
-                    had and dense.count_nonzero()
+                self.given[key, id(parameter)] = (
+                    self.given.get((key, id(parameter)), 0) + had
                 )
+                dense = (
+                    parameter.grad.to_dense()
+                    if had and parameter.grad.is_sparse
+                    else parameter.grad
+                )
+                self.nonzero[key, id(parameter)] = self.nonzero.get(
+                    (key, id(parameter)), 0
+                ) + bool(had and dense.count_nonzero())
 
     def _forget(self, key: int) -> None:
         self.steps.pop(key, None)
@@ -61,7 +73,9 @@ class Recorder:
         self.handle.remove()
 
     def names(self) -> dict[int, str]:
-        """`model.name` of each parameter by its id. A tied parameter has the first of its names."""
+        """`model.name` of each parameter by its id. A tied parameter has the first of
+        its names.
+        """
         found: dict[int, str] = {}
         for model, module in self.models.items():
             for name, parameter in module.named_parameters():
@@ -74,9 +88,13 @@ class Recorder:
         for name, parameter in parameters.items():
             by_id.setdefault(id(parameter), []).append(name)
         return {
-            "parameters": {name: parameter.requires_grad for name, parameter in parameters.items()},
+            "parameters": {
+                name: parameter.requires_grad for name, parameter in parameters.items()
+            },
             "unique": [name for name, _ in module.named_parameters()],
-            "buffers": [name for name, _ in module.named_buffers(remove_duplicate=False)],
+            "buffers": [
+                name for name, _ in module.named_buffers(remove_duplicate=False)
+            ],
             "tied": [names for names in by_id.values() if len(names) > 1],
         }
 
@@ -139,8 +157,9 @@ class Case:
     ) -> None:
         """Keeps the truth about a file that has just been written.
 
-        `sections` maps the name of each section of the file to its kind, or to (kind, model, prefix of its names).
-        `after` is an earlier file of the same run. With `refusal`, ckpt may say this and not read the file.
+        `sections` maps the name of each section of the file to its kind, or to (kind,
+        model, prefix of its names). `after` is an earlier file of the same run. With
+        `refusal`, ckpt may say this and not read the file.
         """
         self.number += 1
         told = {}
@@ -148,7 +167,10 @@ class Case:
             kind, model, prefix = (row, None, "") if isinstance(row, str) else row
             told[section] = {"kind": kind, "model": model, "prefix": prefix}
         states = {
-            name: {key: value.detach().clone() for key, value in tensors(module.state_dict()).items()}
+            name: {
+                key: value.detach().clone()
+                for key, value in tensors(module.state_dict()).items()
+            }
             for name, module in self.recorder.models.items()
         }
         states.update({name: tensors(state) for name, state in (live or {}).items()})
@@ -170,10 +192,14 @@ class Case:
                         name: self.recorder.model_truth(module)
                         for name, module in self.recorder.models.items()
                     },
-                    "optimizers": self.recorder.optimizer_truth() if optimizers else None,
+                    "optimizers": self.recorder.optimizer_truth()
+                    if optimizers
+                    else None,
                     "values": values or {},
                     "refusal": refusal,
-                    "after": after.relative_to(self.folder).as_posix() if after else None,
+                    "after": after.relative_to(self.folder).as_posix()
+                    if after
+                    else None,
                 },
                 indent=1,
             )
@@ -184,12 +210,15 @@ def tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {
         str(name): value
         for name, value in state.items()
-        if isinstance(value, torch.Tensor) and not isinstance(value, UninitializedTensorMixin)
+        if isinstance(value, torch.Tensor)
+        and not isinstance(value, UninitializedTensorMixin)
     }
 
 
 def run(folder: Path, package: str, cases: Iterable[Callable[..., None]]) -> int:
-    """Writes all cases of a package. A case that fails is told, and the others go on."""
+    """Writes all cases of a package. A case that fails is told, and the others
+    go on.
+    """
     failed = 0
     for write in cases:
         name = write.__name__.replace("_", "-")
@@ -200,7 +229,9 @@ def run(folder: Path, package: str, cases: Iterable[Callable[..., None]]) -> int
         except Exception:
             failed += 1
             (case.folder / "FAILED").write_text(traceback.format_exc())
-            print(f"{package} {name}: {traceback.format_exc().strip().splitlines()[-1]}")
+            print(
+                f"{package} {name}: {traceback.format_exc().strip().splitlines()[-1]}"
+            )
         finally:
             case.recorder.close()
     return failed

@@ -1,7 +1,10 @@
-"""Training that begins in DeepSpeed on two or four ranks, and goes on in FSDP2 on others. Run by `make test-frameworks`; `ARGS=-s` prints the differences.
+"""Training that begins in DeepSpeed on two or four ranks, and goes on in FSDP2 on
+others. Run by `make test-frameworks`; `ARGS=-s` prints the differences.
 
-Each case trains three steps, saves, and trains two more in DeepSpeed. `ckpt convert` makes a DCP of the save, torch loads it strictly, and FSDP2
-trains the same two steps. The losses must be the same, and others where the optimizer begins anew. Each training is a process of its own.
+Each case trains three steps, saves, and trains two more in DeepSpeed. `ckpt convert`
+makes a DCP of the save, torch loads it strictly, and FSDP2 trains the same two steps.
+The losses must be the same, and others where the optimizer begins anew. Each training
+is a process of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from train_resume import BATCH, MORE, OPTIMIZERS, STEPS, WORDS, built, groups, t
 AFTER = (4, 1)
 """The ranks of FSDP2."""
 PER_CASE = 400
-"""Seconds that the processes of one case may take: they wait for each other, and hang where one fails. FusedAdam is compiled first."""
+"""Seconds that the processes of one case may take: they wait for each other, and hang
+where one fails. FusedAdam is compiled first.
+"""
 FUSED = ("params", "lr", "betas", "eps", "weight_decay")
 """The options of a group that DeepSpeed's FusedAdam shares with AdamW of torch."""
 WIDTH = 12
@@ -59,21 +64,27 @@ class Case(NamedTuple):
     def bound(self) -> float:
         """The relative difference of a loss that is allowed.
 
-        In bf16 gradients are summed in another order on other ranks, and ZeRO-3 adds the bias of a layer apart
-        (`memory_efficient_linear`): without that the first loss is the same bit by bit.
+        In bf16 gradients are summed in another order on other ranks, and ZeRO-3 adds
+        the bias of a layer apart (`memory_efficient_linear`): without that the first
+        loss is the same bit by bit.
         """
         return 1e-5 if self.dtype == "fp32" else 1e-3
 
 
 CASES = [
     *(Case(0, "fp32", kind) for kind in OPTIMIZERS),
-    *(Case(stage, dtype, kind) for stage in (1, 2, 3) for dtype in ("fp32", "bf16") for kind in OPTIMIZERS),
+    *(
+        Case(stage, dtype, kind)
+        for stage in (1, 2, 3)
+        for dtype in ("fp32", "bf16")
+        for kind in OPTIMIZERS
+    ),
     Case(1, "fp32", "fused"),
     *(Case(1, dtype, kind) for dtype in ("fp32", "bf16") for kind in ("pipe", "tied")),
 ]
 
 
-# --- models ------------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -94,11 +105,17 @@ class Table(nn.Module):
         self.weight = nn.Parameter(torch.randn(WORDS, WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight.t() if x.is_floating_point() else nn.functional.embedding(x, self.weight)
+        return (
+            x @ self.weight.t()
+            if x.is_floating_point()
+            else nn.functional.embedding(x, self.weight)
+        )
 
 
 class Tied(nn.Sequential):
-    """The layers of a pipeline, of which the first and the last are one: under the name that DeepSpeed gives it."""
+    """The layers of a pipeline, of which the first and the last are one: under the name
+    that DeepSpeed gives it.
+    """
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -107,7 +124,9 @@ class Tied(nn.Sequential):
             self.add_module(str(number), layer)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        layers = [layer for name, layer in self.named_children() if name != "tied_modules"]
+        layers = [
+            layer for name, layer in self.named_children() if name != "tied_modules"
+        ]
         for layer in (self.tied_modules["embed"], *layers, self.tied_modules["embed"]):
             x = layer(x)
         return x
@@ -131,7 +150,7 @@ def optimizer_of(net: nn.Module, kind: str) -> torch.optim.Optimizer:
     return OPTIMIZERS.get(kind, OPTIMIZERS["adam"])(net)
 
 
-# --- in DeepSpeed ------------------------------------------------------------------------------------------------------
+# --- in DeepSpeed ---------------------------------------------------------------------
 
 
 def loss_of(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
@@ -139,7 +158,9 @@ def loss_of(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
 
 
 def words_of(step: int, rank: int, world: int) -> torch.Tensor:
-    words = torch.randint(0, WORDS, (BATCH, 6), generator=torch.Generator().manual_seed(step))
+    words = torch.randint(
+        0, WORDS, (BATCH, 6), generator=torch.Generator().manual_seed(step)
+    )
     return words[rank * BATCH // world : (rank + 1) * BATCH // world]
 
 
@@ -172,11 +193,22 @@ def pipeline(kind: str) -> nn.Module:
     from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
     if kind == "pipe":
-        layers = [LayerSpec(Table), LayerSpec(Block), LayerSpec(Block), LayerSpec(nn.Linear, WIDTH, WORDS)]
+        layers = [
+            LayerSpec(Table),
+            LayerSpec(Block),
+            LayerSpec(Block),
+            LayerSpec(nn.Linear, WIDTH, WORDS),
+        ]
     else:
         ends = TiedLayerSpec("embed", Table)
         layers = [ends, LayerSpec(Block), LayerSpec(Block), ends]
-    return PipelineModule(layers, num_stages=2, loss_fn=loss_of, partition_method="uniform", seed_layers=True)
+    return PipelineModule(
+        layers,
+        num_stages=2,
+        loss_fn=loss_of,
+        partition_method="uniform",
+        seed_layers=True,
+    )
 
 
 def rank(folder: str, case: Case) -> None:
@@ -195,8 +227,12 @@ def rank(folder: str, case: Case) -> None:
     config = {
         "train_batch_size": BATCH,
         "train_micro_batch_size_per_gpu": BATCH // 2,
-        "zero_optimization": {"stage": case.stage, "stage3_param_persistence_threshold": 0},
-        "gradient_clipping": 0.0,  # the norm is 1.0 without it: a loop that goes on elsewhere would clip too
+        "zero_optimization": {
+            "stage": case.stage,
+            "stage3_param_persistence_threshold": 0,
+        },
+        # the norm is 1.0 without it: a loop that goes on elsewhere would clip too
+        "gradient_clipping": 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         **({"bf16": {"enabled": True}} if case.dtype == "bf16" else {}),
@@ -216,7 +252,7 @@ def rank(folder: str, case: Case) -> None:
     dist.barrier()
 
 
-# --- in FSDP2 ----------------------------------------------------------------------------------------------------------
+# --- in FSDP2 -------------------------------------------------------------------------
 
 
 def sharded(case: Case) -> nn.Module:
@@ -228,14 +264,22 @@ def sharded(case: Case) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     dtype = torch.bfloat16 if case.dtype == "bf16" else None
     for module in net.modules():
-        if isinstance(module, Block) or (isinstance(module, nn.Sequential) and module is not net):
+        if isinstance(module, Block) or (
+            isinstance(module, nn.Sequential) and module is not net
+        ):
             fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(dtype))
-    fully_shard(net, mesh=mesh, mp_policy=MixedPrecisionPolicy(dtype, output_dtype=torch.float32))
+    fully_shard(
+        net,
+        mesh=mesh,
+        mp_policy=MixedPrecisionPolicy(dtype, output_dtype=torch.float32),
+    )
     return net
 
 
 def go_on(path: Path, case: Case, *, anew: bool = False) -> None:
-    """The strict load of torch, and two more steps. With `anew` the optimizer stays as it began."""
+    """The strict load of torch, and two more steps. With `anew` the optimizer stays as
+    it began.
+    """
     net = sharded(case)
     optimizer = optimizer_of(net, case.kind)
     model, state = get_state_dict(net, optimizer)
@@ -246,9 +290,15 @@ def go_on(path: Path, case: Case, *, anew: bool = False) -> None:
     dcp.load(whole, checkpoint_id=str(path.parent / f"{case.name}.dcp"))
     assert whole["global_steps"] == STEPS
     state["param_groups"] = [
-        {**mine, **loaded} for mine, loaded in zip(own, state["param_groups"], strict=True)
+        {**mine, **loaded}
+        for mine, loaded in zip(own, state["param_groups"], strict=True)
     ]
-    set_state_dict(net, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optimizer"])
+    set_state_dict(
+        net,
+        optimizer,
+        model_state_dict=whole["model"],
+        optim_state_dict=whole["optimizer"],
+    )
     if anew:
         optimizer = optimizer_of(net, case.kind)
     losses = trained(net, optimizer, STEPS, MORE)
@@ -256,15 +306,22 @@ def go_on(path: Path, case: Case, *, anew: bool = False) -> None:
         Path(f"{path}.json").write_text(json.dumps(losses), encoding="utf-8")
 
 
-# --- the cases ---------------------------------------------------------------------------------------------------------
+# --- the cases ------------------------------------------------------------------------
 
 
-def ended(arguments: Sequence[str], environments: Sequence[dict[str, str]], log: Path) -> None:
-    """Wait for processes of these environments. All end when one fails or the time is over."""
+def ended(
+    arguments: Sequence[str], environments: Sequence[dict[str, str]], log: Path
+) -> None:
+    """Wait for processes of these environments. All end when one fails or the time is
+    over.
+    """
     with log.open("ab") as out:
         children = [
             subprocess.Popen(
-                [sys.executable, *arguments], env={**os.environ, **environment}, stdout=out, stderr=out
+                [sys.executable, *arguments],
+                env={**os.environ, **environment},
+                stdout=out,
+                stderr=out,
             )
             for environment in environments
         ]
@@ -273,7 +330,9 @@ def ended(arguments: Sequence[str], environments: Sequence[dict[str, str]], log:
         finally:
             for child in children:
                 child.kill()
-    assert not any(codes), f"{arguments}: {codes}: {log.read_text(encoding='utf-8')[-3000:]}"
+    assert not any(codes), (
+        f"{arguments}: {codes}: {log.read_text(encoding='utf-8')[-3000:]}"
+    )
 
 
 def begin(folder: Path, case: Case) -> None:
@@ -286,29 +345,51 @@ def begin(folder: Path, case: Case) -> None:
         "WORLD_SIZE": str(case.ranks),
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
-        "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(folder / "extensions")),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # ninja, which came with DeepSpeed
+        "TORCH_EXTENSIONS_DIR": os.environ.get(
+            "TORCH_EXTENSIONS_DIR", str(folder / "extensions")
+        ),
+        # ninja, which came with DeepSpeed
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     ended(
         [__file__, "rank", str(folder / case.name), case.name],
-        [{**shared, "RANK": str(number), "LOCAL_RANK": str(number)} for number in range(case.ranks)],
+        [
+            {**shared, "RANK": str(number), "LOCAL_RANK": str(number)}
+            for number in range(case.ranks)
+        ],
         folder / f"{case.name}.log",
     )
 
 
 def difference(folder: Path, case: Case, run: str) -> float:
     """The largest relative difference of a loss from the original."""
-    values = [json.loads((folder / f"{name}.json").read_text("utf-8")) for name in (case.name, run)]
-    return max(abs(before - after) / abs(before) for before, after in zip(*values, strict=True))
+    values = [
+        json.loads((folder / f"{name}.json").read_text("utf-8"))
+        for name in (case.name, run)
+    ]
+    return max(
+        abs(before - after) / abs(before) for before, after in zip(*values, strict=True)
+    )
 
 
 def resumed(folder: Path, case: Case) -> list[float]:
-    """Train in both, and return the difference of each run: on the ranks of AFTER, and with an optimizer that begins anew."""
+    """Train in both, and return the difference of each run: on the ranks of AFTER, and
+    with an optimizer that begins anew.
+    """
     begin(folder, case)
     log = folder / f"{case.name}.log"
     target = f"{case.name}.dcp"
-    command = ["-m", "ckpt", "convert", str(folder / case.name), "-o", str(folder / target)]
-    command += [] if case.stage else ["--optimizer-keys", "order"]  # the optimizer of torch, by numbers
+    command = [
+        "-m",
+        "ckpt",
+        "convert",
+        str(folder / case.name),
+        "-o",
+        str(folder / target),
+    ]
+    command += (
+        [] if case.stage else ["--optimizer-keys", "order"]
+    )  # the optimizer of torch, by numbers
     ended(command, [{}], log)
     ended([__file__, "go-on", str(folder), case.name], [{}], log)
     runs = [f"{case.name} on {world}" for world in AFTER] + [f"{case.name} anew"]
@@ -329,13 +410,18 @@ def worlds(case: Case) -> dict[int, dict[str, Callable[[Path], None]]]:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 @pytest.mark.filterwarnings("ignore")
-def test_two_more_steps_have_the_losses_of_deepspeed(case: Case, tmp_path: Path) -> None:
+def test_two_more_steps_have_the_losses_of_deepspeed(
+    case: Case, tmp_path: Path
+) -> None:
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
     if case.kind == "fused" and shutil.which("c++") is None:
         pytest.skip("there is no compiler for FusedAdam")
     on_four, on_one, anew = resumed(tmp_path, case)
-    print(f"\n{case.name}: {on_four:.1g} on 4 ranks, {on_one:.1g} on 1, {anew:.1g} without its moments")
+    print(
+        f"\n{case.name}: {on_four:.1g} on 4 ranks, {on_one:.1g} on 1, {anew:.1g} "
+        "without its moments"
+    )
     assert max(on_four, on_one) <= case.bound < anew
 
 

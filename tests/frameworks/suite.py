@@ -1,7 +1,9 @@
-"""`make test-frameworks`: checkpoints that real frameworks write, and what ckpt says of each, against the truth.
+"""`make test-frameworks`: checkpoints that real frameworks write, and what ckpt says of
+each, against the truth.
 
-The usual suite does not collect this file. Each package is optional: without it, its cases are skipped with a reason.
-`CKPT_FRAMEWORKS=FOLDER` keeps the files, and takes what is in FOLDER.
+The usual suite does not collect this file. Each package is optional: without it, its
+cases are skipped with a reason. `CKPT_FRAMEWORKS=FOLDER` keeps the files, and takes
+what is in FOLDER.
 """
 
 from __future__ import annotations
@@ -23,9 +25,14 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "lib")]
 import optional  # noqa: E402, F401
 from checks import all_checks  # noqa: E402
 
-PACKAGES = sorted(path.stem.removeprefix("write_").replace("_", "-") for path in HERE.glob("write_*.py"))
+PACKAGES = sorted(
+    path.stem.removeprefix("write_").replace("_", "-")
+    for path in HERE.glob("write_*.py")
+)
 PER_PACKAGE = 600
-"""Seconds that a package may take to write its files: only one that never ends fails."""
+"""Seconds that a package may take to write its files: only one that never ends
+fails.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +48,18 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def counts() -> Iterator[dict[str, tuple[int, int, Counter[str]]]]:
-    """Files and statements of each package, printed as the rows of docs/frameworks.md when all is done."""
+    """Files and statements of each package, printed as the rows of docs/frameworks.md
+    when all is done.
+    """
     rows: dict[str, tuple[int, int, Counter[str]]] = {}
     yield rows
     for package, (files, wrong, checked) in rows.items():
         version = importlib.metadata.version(package)
         print(
-            f"\n| {package} {version} | {files} | {sum(checked.values()):,} | {wrong} |",
+            (
+                f"\n| {package} {version} | {files} | {sum(checked.values()):,} | "
+                f"{wrong} |"
+            ),
             end="",
             file=sys.stderr,
         )
@@ -62,7 +74,12 @@ def written(package: str, folder: Path) -> list[Path]:
     there = sorted(folder.glob(f"{package}-*/.truth/*.json"))
     if there and os.environ.get("CKPT_FRAMEWORKS"):
         return [path for path in there if is_of(path, package)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "1", "PYTHONPATH": str(HERE)}
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "YOLO_OFFLINE": "1",
+        "PYTHONPATH": str(HERE),
+    }
     done = subprocess.run(
         [sys.executable, str(HERE / "write.py"), str(folder), package],
         capture_output=True,
@@ -70,10 +87,15 @@ def written(package: str, folder: Path) -> list[Path]:
         env=environment,
         timeout=PER_PACKAGE,
     )
-    there = [path for path in sorted(folder.glob(f"{package}-*/.truth/*.json")) if is_of(path, package)]
+    there = [
+        path
+        for path in sorted(folder.glob(f"{package}-*/.truth/*.json"))
+        if is_of(path, package)
+    ]
     assert there, done.stderr[-2000:]
     failed = [
-        path.parent.name + ": " + path.read_text()[-300:] for path in folder.glob(f"{package}-*/FAILED")
+        path.parent.name + ": " + path.read_text()[-300:]
+        for path in folder.glob(f"{package}-*/FAILED")
     ]
     assert not failed, failed
     return there
@@ -86,7 +108,10 @@ def is_of(truth: Path, package: str) -> bool:
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.filterwarnings("ignore")
 def test_package(
-    package: str, folder: Path, tmp_path: Path, counts: dict[str, tuple[int, int, Counter[str]]]
+    package: str,
+    folder: Path,
+    tmp_path: Path,
+    counts: dict[str, tuple[int, int, Counter[str]]],
 ) -> None:
     checked: Counter[str] = Counter()
     said: list[str] = []
@@ -101,4 +126,7 @@ def test_package(
             if path.is_file():
                 path.unlink()
     counts[package] = (len(truths), len(said), checked)
-    assert not said, f"{len(said)} of {sum(checked.values())} statements are wrong:\n" + "\n".join(said[:40])
+    assert not said, (
+        f"{len(said)} of {sum(checked.values())} statements are wrong:\n"
+        + "\n".join(said[:40])
+    )

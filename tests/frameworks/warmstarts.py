@@ -1,6 +1,8 @@
-"""Warm starts between models of real packages: with no option, to all that fits, and both give the same output.
+"""Warm starts between models of real packages: with no option, to all that fits, and
+both give the same output.
 
-Run by `make test-frameworks`: torchvision, timm and transformers have to be there. The models are small and have random weights.
+Run by `make test-frameworks`: torchvision, timm and transformers have to be there. The
+models are small and have random weights.
 """
 
 from __future__ import annotations
@@ -37,13 +39,25 @@ IDS = torch.tensor([[1, 2, 3, 4]])
 
 def of_torchvision() -> nn.Module:
     return torchvision.models.VisionTransformer(
-        image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=5
+        image_size=32,
+        patch_size=8,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=32,
+        mlp_dim=64,
+        num_classes=5,
     )
 
 
 def of_timm() -> nn.Module:
     return VisionTransformer(
-        img_size=32, patch_size=8, depth=2, num_heads=4, embed_dim=32, mlp_ratio=2, num_classes=5
+        img_size=32,
+        patch_size=8,
+        depth=2,
+        num_heads=4,
+        embed_dim=32,
+        mlp_ratio=2,
+        num_classes=5,
     )
 
 
@@ -88,9 +102,22 @@ def out(model: nn.Module, given: torch.Tensor) -> torch.Tensor:
 
 
 def warmstart(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    words = ["warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", "--force", *options]
+    words = [
+        "warmstart",
+        "a.pth",
+        "--into",
+        "b.pth",
+        "-o",
+        "c.pth",
+        "--force",
+        *options,
+    ]
     return subprocess.run(
-        [sys.executable, "-m", "ckpt", *words], cwd=folder, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "ckpt", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
 
 
@@ -118,11 +145,16 @@ def started(one: Any, two: State, folder: Path, *options: str) -> State:
     ],
 )
 def test_models_of_two_packages(
-    one: Callable[[], nn.Module], two: Callable[[], nn.Module], options: tuple[str, ...], tmp_path: Path
+    one: Callable[[], nn.Module],
+    two: Callable[[], nn.Module],
+    options: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
     given, mine = filled(one(), 0), filled(two(), 1)
     assert not torch.allclose(out(given, IMAGE), out(mine, IMAGE))
-    mine.load_state_dict(started(given.state_dict(), mine.state_dict(), tmp_path, *options))
+    mine.load_state_dict(
+        started(given.state_dict(), mine.state_dict(), tmp_path, *options)
+    )
     assert torch.allclose(out(given, IMAGE), out(mine, IMAGE), atol=1e-5)
     if options:
         done = warmstart(tmp_path)
@@ -171,9 +203,14 @@ def test_another_head_keeps_its_values(tmp_path: Path) -> None:
 
 
 def test_old_names_of_bert(tmp_path: Path) -> None:
-    given, mine = filled(BertForMaskedLM(BERT), 0), filled(BertForSequenceClassification(BERT), 1)
+    given, mine = (
+        filled(BertForMaskedLM(BERT), 0),
+        filled(BertForSequenceClassification(BERT), 1),
+    )
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): value
         for name, value in given.state_dict().items()
     }
     mine.load_state_dict(started(old, mine.state_dict(), tmp_path))
@@ -184,7 +221,9 @@ def test_old_names_of_bert(tmp_path: Path) -> None:
 def test_an_average_is_a_section(tmp_path: Path) -> None:
     given, average, mine = (filled(resnet(), seed) for seed in range(3))
     state = {"model": given.state_dict(), "ema": average.state_dict()}
-    mine.load_state_dict(started(state, mine.state_dict(), tmp_path, "--section", "ema"))
+    mine.load_state_dict(
+        started(state, mine.state_dict(), tmp_path, "--section", "ema")
+    )
     assert torch.equal(out(average, IMAGE), out(mine, IMAGE))
 
 
@@ -208,7 +247,9 @@ def refused(one: State, two: State, folder: Path) -> None:
     torch.save(one, folder / "a.pth")
     torch.save(two, folder / "b.pth")
     done = warmstart(folder)
-    assert done.returncode == 1 and "same shapes, other layout" in done.stderr.replace("\n", " ")
+    assert done.returncode == 1 and "same shapes, other layout" in done.stderr.replace(
+        "\n", " "
+    )
     assert not (folder / "c.pth").exists()
 
 

@@ -1,4 +1,6 @@
-"""`write.py FOLDER PACKAGE`: writes the files of one package, with the truth about each."""
+"""`write.py FOLDER PACKAGE`: writes the files of one package, with the truth about
+each.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def main() -> int:
     if package not in PLACED:
         torch.set_default_device(DEVICE)
     module = importlib.import_module("write_" + package.replace("-", "_"))
-    cases = [case for case in module.CASES if not sys.argv[3:] or case.__name__ in sys.argv[3:]]
+    cases = [
+        case
+        for case in module.CASES
+        if not sys.argv[3:] or case.__name__ in sys.argv[3:]
+    ]
     return recorder.run(folder, package, cases)
 
 

@@ -1,4 +1,6 @@
-"""Folders of `engine.save_checkpoint` on two ranks, each a process of its own, on gloo."""
+"""Folders of `engine.save_checkpoint` on two ranks, each a process of its own,
+on gloo.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def rank(folder: str, stage: int, dtype: str) -> None:
     import deepspeed
     from deepspeed.utils import safe_get_full_fp32_param
 
-    # Its own sums in shared memory would be compiled first, and a build that was ended leaves a lock that others wait for.
+    # Its own sums in shared memory would be compiled first, and a build that was ended
+    # leaves a lock that others wait for.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo")
     torch.manual_seed(0)
@@ -62,7 +65,11 @@ def rank(folder: str, stage: int, dtype: str) -> None:
     state = {}
     for name, parameter in net.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter], enabled=stage == 3):
-            full = safe_get_full_fp32_param(parameter) if stage and parameter.requires_grad else None
+            full = (
+                safe_get_full_fp32_param(parameter)
+                if stage and parameter.requires_grad
+                else None
+            )
             state[name] = (parameter if full is None else full).detach().clone()
     state["head.weight"] = state["embed.weight"]
     state |= {name: buffer.clone() for name, buffer in net.named_buffers()}

@@ -30,7 +30,9 @@ def trained(case: Case) -> None:
         noise, x = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8)
         times = torch.randint(0, 10, (2,))
         optimizer.zero_grad()
-        (net(scheduler.add_noise(x, noise, times), times).sample - noise).square().mean().backward()
+        (
+            net(scheduler.add_noise(x, noise, times), times).sample - noise
+        ).square().mean().backward()
         optimizer.step()
         average.step(net.parameters())
     for safe in (True, False):
@@ -44,9 +46,16 @@ def trained(case: Case) -> None:
     case.wrote(folder, {"?model": ("model", "net", "")}, optimizers=False)
     path = case.path("training.pth")
     torch.save(
-        {"unet": net.state_dict(), "ema": average.state_dict(), "optimizer": optimizer.state_dict()}, path
+        {
+            "unet": net.state_dict(),
+            "ema": average.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        },
+        path,
     )
-    case.wrote(path, {"unet": ("model", "net", ""), "optimizer": "optimizer", "ema": "average"})
+    case.wrote(
+        path, {"unet": ("model", "net", ""), "optimizer": "optimizer", "ema": "average"}
+    )
     folder = case.path("unet-ema")
     average.save_pretrained(str(folder))
     case.wrote(folder, {"?model": "model"}, optimizers=False)

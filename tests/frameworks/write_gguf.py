@@ -1,4 +1,6 @@
-"""GGUF files of gguf-py, the Python package of llama.cpp: floats under names of llama.cpp, and in several files."""
+"""GGUF files of gguf-py, the Python package of llama.cpp: floats under names of
+llama.cpp, and in several files.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ from torch import nn
 
 
 class Named(nn.Module):
-    """Parameters under the names of llama.cpp, which are in the file as they are here."""
+    """Parameters under the names of llama.cpp, which are in the file as they
+    are here.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.token_embd = nn.Embedding(30, 64)
         self.blk = nn.ModuleList(
-            nn.ModuleDict({"attn_q": nn.Linear(64, 64), "attn_norm": nn.LayerNorm(64)}) for _ in range(3)
+            nn.ModuleDict({"attn_q": nn.Linear(64, 64), "attn_norm": nn.LayerNorm(64)})
+            for _ in range(3)
         )
         self.output = nn.Linear(64, 30, bias=False)
 

@@ -1,4 +1,6 @@
-"""Checkpoints of Lightning: hyperparameters, two optimizers, EMA and SWA callbacks, groups, a nested module."""
+"""Checkpoints of Lightning: hyperparameters, two optimizers, EMA and SWA callbacks,
+groups, a nested module.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def loader(steps: int = 3) -> DataLoader:
 
 
 class Plain(LightningModule):
-    def __init__(self, lr: float = 0.01, width: int = 3, optimizer: str = "adamw") -> None:
+    def __init__(
+        self, lr: float = 0.01, width: int = 3, optimizer: str = "adamw"
+    ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.net = Net()
@@ -52,14 +56,17 @@ class Gan(LightningModule):
         g, d = self.optimizers()
         self.toggle_optimizer(g)
         g.zero_grad()
-        self.manual_backward(-self.discriminator(self.generator(torch.randn(4, 4, device=DEVICE))).mean())
+        self.manual_backward(
+            -self.discriminator(self.generator(torch.randn(4, 4, device=DEVICE))).mean()
+        )
         g.step()
         self.untoggle_optimizer(g)
         self.toggle_optimizer(d)
         d.zero_grad()
         fake = self.generator(torch.randn(4, 4, device=DEVICE)).detach()
         self.manual_backward(
-            self.discriminator(fake).mean() - self.discriminator(torch.randn(4, 6, device=DEVICE)).mean()
+            self.discriminator(fake).mean()
+            - self.discriminator(torch.randn(4, 6, device=DEVICE)).mean()
         )
         d.step()
         self.untoggle_optimizer(d)
@@ -75,7 +82,10 @@ class Save(Callback):
     """Saves after each epoch, with the truth of that moment."""
 
     def __init__(
-        self, case: Case, sections: dict[str, object], values: dict[str, object] | None = None
+        self,
+        case: Case,
+        sections: dict[str, object],
+        values: dict[str, object] | None = None,
     ) -> None:
         self.case, self.sections, self.values = case, sections, values or {}
         self.before: Path | None = None
@@ -83,13 +93,21 @@ class Save(Callback):
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         path = self.case.path(f"epoch{trainer.current_epoch}.ckpt")
         trainer.save_checkpoint(path)
-        values = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, **self.values}
+        values = {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            **self.values,
+        }
         self.case.wrote(path, self.sections, values=values, after=self.before)
         self.before = path
 
 
 def fit(
-    case: Case, module: LightningModule, sections: dict[str, object], *callbacks: Callback, **options: object
+    case: Case,
+    module: LightningModule,
+    sections: dict[str, object],
+    *callbacks: Callback,
+    **options: object,
 ) -> Trainer:
     case.watch("net", module)
     trainer = Trainer(
@@ -132,7 +150,9 @@ def gan(case: Case) -> None:
 
 
 def ema(case: Case) -> None:
-    """The callback puts the averages into `state_dict` and the model that trains into `current_model_state`."""
+    """The callback puts the averages into `state_dict` and the model that trains into
+    `current_model_state`.
+    """
     module = Plain()
     folder = case.path("best")
     trainer = fit(
@@ -143,7 +163,9 @@ def ema(case: Case) -> None:
         ModelCheckpoint(folder, save_last=True),
         checkpoints=True,
     )
-    average = next(c for c in trainer.callbacks if isinstance(c, EMAWeightAveraging))._average_model
+    average = next(
+        c for c in trainer.callbacks if isinstance(c, EMAWeightAveraging)
+    )._average_model
     case.wrote(
         folder / "last.ckpt",
         {

@@ -1,7 +1,8 @@
-"""Folders of `dist_checkpointing.save` (torch_dist) of a GPT on two tensor parallel ranks, each a process, on gloo.
+"""Folders of `dist_checkpointing.save` (torch_dist) of a GPT on two tensor parallel
+ranks, each a process, on gloo.
 
-Megatron asks for CUDA in two places that a CPU does not have; both are stubbed. Its optimizers are made on CUDA only, so
-the one here is wrapped without its constructor.
+Megatron asks for CUDA in two places that a CPU does not have; both are stubbed. Its
+optimizers are made on CUDA only, so the one here is wrapped without its constructor.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ RANKS = 2
 
 
 def rank(folder: Path) -> None:
-    """Trains a step, saves, and keeps the parts of the model that this rank holds, with their places."""
+    """Trains a step, saves, and keeps the parts of the model that this rank holds, with
+    their places.
+    """
     torch.cuda.synchronize = lambda *_: None
     torch.cuda.current_device = lambda: "cpu"
     torch.distributed.init_process_group("gloo")
     from megatron.core import dist_checkpointing, parallel_state
-    from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, is_main_replica
+    from megatron.core.dist_checkpointing.mapping import (
+        ShardedObject,
+        ShardedTensor,
+        is_main_replica,
+    )
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.optimizer import OptimizerConfig
@@ -38,19 +45,32 @@ def rank(folder: Path) -> None:
     parallel_state.initialize_model_parallel(RANKS)
     here = torch.distributed.get_rank()
     torch.manual_seed(here)
-    config = TransformerConfig(**SIZES, use_cpu_initialization=True, tensor_model_parallel_size=RANKS)
-    net = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=16, max_sequence_length=8)
+    config = TransformerConfig(
+        **SIZES, use_cpu_initialization=True, tensor_model_parallel_size=RANKS
+    )
+    net = GPTModel(
+        config, get_gpt_layer_local_spec(), vocab_size=16, max_sequence_length=8
+    )
     inner = torch.optim.AdamW(net.parameters(), 1e-3)
     for parameter in net.parameters():
         parameter.grad = torch.ones_like(parameter)
     inner.step()
     model = net.sharded_state_dict()
     outer = object.__new__(FP32Optimizer)
-    outer.optimizer, outer.config, outer.is_stub_optimizer = inner, OptimizerConfig(), False
+    outer.optimizer, outer.config, outer.is_stub_optimizer = (
+        inner,
+        OptimizerConfig(),
+        False,
+    )
     outer.init_state_fn = lambda *_: None
-    random = ShardedObject("rng_state", [{"random_rng_state": 1}], (1, RANKS), (0, here))
+    random = ShardedObject(
+        "rng_state", [{"random_rng_state": 1}], (1, RANKS), (0, here)
+    )
     args = argparse.Namespace(
-        **SIZES, tensor_model_parallel_size=RANKS, pipeline_model_parallel_size=1, world_size=RANKS
+        **SIZES,
+        tensor_model_parallel_size=RANKS,
+        pipeline_model_parallel_size=1,
+        world_size=RANKS,
     )
     state = {
         "args": args,
@@ -81,7 +101,9 @@ def whole(folder: Path) -> dict[str, torch.Tensor]:
         for key, shape, offset, data in parts:
             full = found.setdefault(key, torch.full(shape, torch.nan))
             data = data.reshape((1,) * (len(shape) - data.ndim) + tuple(data.shape))
-            full[tuple(slice(o, o + n) for o, n in zip(offset, data.shape, strict=True))] = data
+            full[
+                tuple(slice(o, o + n) for o, n in zip(offset, data.shape, strict=True))
+            ] = data
     return found
 
 
@@ -104,7 +126,11 @@ def torch_dist(case: Case) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(RANKS),
+    }
     children = [
         subprocess.Popen(
             [sys.executable, __file__, str(folder)],
@@ -123,7 +149,11 @@ def torch_dist(case: Case) -> None:
     live = whole(folder)
     assert not any(tensor.isnan().any() for tensor in live.values())
     case.watch("net", model_of(live))
-    sections = {"model": ("model", "net", ""), "optimizer": "optimizer", "common.optimizer": "optimizer"}
+    sections = {
+        "model": ("model", "net", ""),
+        "optimizer": "optimizer",
+        "common.optimizer": "optimizer",
+    }
     values = {"common.iteration": 10, "common.args.hidden_size": SIZES["hidden_size"]}
     for path in (folder, folder / "iter_0000010"):
         case.wrote(path, sections, values=values, live={"net": live}, optimizers=False)

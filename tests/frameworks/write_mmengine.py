@@ -1,4 +1,6 @@
-"""Checkpoints of MMEngine's Runner: EMAHook, groups of the optimizer wrapper's constructor, schedulers, a message hub."""
+"""Checkpoints of MMEngine's Runner: EMAHook, groups of the optimizer wrapper's
+constructor, schedulers, a message hub.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Classifier(BaseModel):
         super().__init__()
         self.backbone = Net()
 
-    def forward(self, inputs: object, labels: object = None, mode: str = "loss") -> object:
+    def forward(
+        self, inputs: object, labels: object = None, mode: str = "loss"
+    ) -> object:
         x, y = (
             (torch.stack(list(inputs)), torch.as_tensor(labels))
             if isinstance(inputs, list | tuple)
@@ -63,11 +67,19 @@ def fit(
     )
     runner.train()
     # The last file: the truth is that of the end.
-    case.wrote(case.path("epoch_2.pth"), sections, values={"meta.epoch": 2, "meta.iter": 4}, live=live)
+    case.wrote(
+        case.path("epoch_2.pth"),
+        sections,
+        values={"meta.epoch": 2, "meta.iter": 4},
+        live=live,
+    )
     weights = case.path("published.pth")
     from mmengine.runner import save_checkpoint
 
-    save_checkpoint({"state_dict": model.state_dict(), "meta": {"classes": ["a", "b"]}}, str(weights))
+    save_checkpoint(
+        {"state_dict": model.state_dict(), "meta": {"classes": ["a", "b"]}},
+        str(weights),
+    )
     case.wrote(weights, {"state_dict": ("model", "net", "")})
 
 
@@ -75,7 +87,15 @@ MODEL = {"state_dict": ("model", "net", ""), "optimizer": "optimizer"}
 
 
 def plain(case: Case) -> None:
-    fit(case, {"type": "OptimWrapper", "optimizer": {"type": "SGD", "lr": 0.01, "momentum": 0.9}}, [], MODEL)
+    fit(
+        case,
+        {
+            "type": "OptimWrapper",
+            "optimizer": {"type": "SGD", "lr": 0.01, "momentum": 0.9},
+        },
+        [],
+        MODEL,
+    )
 
 
 def adamw(case: Case) -> None:
@@ -89,7 +109,9 @@ def adamw(case: Case) -> None:
 
 
 def ema(case: Case) -> None:
-    """EMAHook swaps: `state_dict` holds the averages, `ema_state_dict` the model that trains."""
+    """EMAHook swaps: `state_dict` holds the averages, `ema_state_dict` the model that
+    trains.
+    """
     wrapper = {"type": "OptimWrapper", "optimizer": {"type": "AdamW", "lr": 0.01}}
     fit(
         case,

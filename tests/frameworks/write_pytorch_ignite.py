@@ -1,4 +1,6 @@
-"""Ignite's Checkpoint and DiskSaver, with an EMA handler that shares its buffers with the model."""
+"""Ignite's Checkpoint and DiskSaver, with an EMA handler that shares its buffers with
+the model.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,15 @@ from zoo import Net, decay_groups, images
 
 def fit(case: Case, average: bool, groups: bool = False) -> None:
     net = case.watch("net", Net())
-    optimizer = torch.optim.AdamW(decay_groups(net) if groups else net.parameters(), 1e-2)
+    optimizer = torch.optim.AdamW(
+        decay_groups(net) if groups else net.parameters(), 1e-2
+    )
     trainer = create_supervised_trainer(net, optimizer, nn.CrossEntropyLoss())
     saved = {"model": net, "optimizer": optimizer, "trainer": trainer}
-    sections: dict[str, object] = {"model": ("model", "net", ""), "optimizer": "optimizer"}
+    sections: dict[str, object] = {
+        "model": ("model", "net", ""),
+        "optimizer": "optimizer",
+    }
     if average:
         ema = EMAHandler(net, momentum=0.1)
         ema.attach(trainer)

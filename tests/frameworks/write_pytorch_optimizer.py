@@ -1,4 +1,6 @@
-"""One checkpoint for each optimizer of pytorch-optimizer that trains a small network with its defaults."""
+"""One checkpoint for each optimizer of pytorch-optimizer that trains a small network
+with its defaults.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def makers() -> dict[str, object]:
     return {
         name: make
         for name, make in sorted(vars(pytorch_optimizer).items())
-        if inspect.isclass(make) and issubclass(make, torch.optim.Optimizer) and not inspect.isabstract(make)
+        if inspect.isclass(make)
+        and issubclass(make, torch.optim.Optimizer)
+        and not inspect.isabstract(make)
     }
 
 
@@ -33,7 +37,9 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
             return loss
 
         closure()
-        optimizer.step(closure) if "closure" in str(inspect.signature(optimizer.step)) else optimizer.step()
+        optimizer.step(closure) if "closure" in str(
+            inspect.signature(optimizer.step)
+        ) else optimizer.step()
 
 
 def each(case: Case) -> None:
@@ -47,11 +53,15 @@ def each(case: Case) -> None:
             optimizer = make(net.parameters(), lr=1e-3)
             path = case.path(f"{name}.1.pth")
             train(net, optimizer, 2)
-            torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            torch.save(
+                {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path
+            )
             case.wrote(path, MODEL)
             train(net, optimizer, 1)
             after = case.path(f"{name}.2.pth")
-            torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, after)
+            torch.save(
+                {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, after
+            )
             case.wrote(after, MODEL, after=path)
         except Exception as error:
             refused.append(f"{name}: {type(error).__name__}: {error}"[:200])

@@ -1,4 +1,6 @@
-"""Checkpoints of schedulefree: the optimizer keeps z and swaps the weights for evaluation."""
+"""Checkpoints of schedulefree: the optimizer keeps z and swaps the weights for
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ def one(case: Case, name: str, groups: bool) -> None:
             optimizer.step(closure) if "Closure" in name else optimizer.step()
         getattr(optimizer, "eval", lambda: None)()
         path = case.path(f"{name}{'-groups' if groups else ''}.{step}.pth")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
+        torch.save(
+            {
+                "model": net.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step,
+            },
+            path,
+        )
         case.wrote(path, MODEL, values={"step": step}, after=before)
         before = path
 

@@ -1,4 +1,6 @@
-"""What skorch saves: the parts by `save_params`, the Checkpoint callback, and the whole net pickled."""
+"""What skorch saves: the parts by `save_params`, the Checkpoint callback, and the whole
+net pickled.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def fitted(case: Case) -> None:
     case.wrote(path, {"": ("model", "net", "")})
     whole = case.path("net.pkl")
     whole.write_bytes(pickle.dumps(net))
-    case.wrote(whole, {}, refusal="ckpt finds no model")  # its weights are bytes of torch.save inside of it
+    case.wrote(
+        whole, {}, refusal="ckpt finds no model"
+    )  # its weights are bytes of torch.save inside of it
 
 
 CASES = (fitted,)

@@ -15,7 +15,9 @@ class Mind(speechbrain.Brain):
     def compute_forward(self, batch: object, stage: object) -> torch.Tensor:
         return self.modules.net(batch[0])
 
-    def compute_objectives(self, predictions: torch.Tensor, batch: object, stage: object) -> torch.Tensor:
+    def compute_objectives(
+        self, predictions: torch.Tensor, batch: object, stage: object
+    ) -> torch.Tensor:
         return nn.functional.cross_entropy(predictions, batch[1])
 
 
@@ -32,10 +34,15 @@ def brain(case: Case) -> None:
     case.watch("net", mind.modules)
     counter = speechbrain.utils.epoch_loop.EpochCounter(2)
     saver.add_recoverable("counter", counter)
-    mind.fit(counter, DataLoader(TensorDataset(*images(8)), batch_size=4), progressbar=False)
+    mind.fit(
+        counter, DataLoader(TensorDataset(*images(8)), batch_size=4), progressbar=False
+    )
     kept = saver.save_checkpoint(meta={"loss": 1.5})
     case.wrote(kept.path, {"?model": ("model", "net", ""), "?optimizer": "optimizer"})
-    for name, sections in (("model.ckpt", {"": ("model", "net", "")}), ("optimizer.ckpt", {"": "optimizer"})):
+    for name, sections in (
+        ("model.ckpt", {"": ("model", "net", "")}),
+        ("optimizer.ckpt", {"": "optimizer"}),
+    ):
         if (kept.path / name).exists():
             case.wrote(kept.path / name, sections)
 

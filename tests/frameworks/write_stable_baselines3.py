@@ -1,4 +1,6 @@
-"""The zip files of Stable-Baselines3: the policy, its optimizers, and the settings as JSON."""
+"""The zip files of Stable-Baselines3: the policy, its optimizers, and the settings as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,27 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 
 def learn(case: Case, make: type[BaseAlgorithm], world: str, **options: object) -> None:
-    algorithm = make("MlpPolicy", world, policy_kwargs={"net_arch": [8]}, device="cpu", seed=0, **options)
+    algorithm = make(
+        "MlpPolicy",
+        world,
+        policy_kwargs={"net_arch": [8]},
+        device="cpu",
+        seed=0,
+        **options,
+    )
     case.watch("policy", algorithm.policy)
     algorithm.learn(16)
     path = case.path("model.zip")
     algorithm.save(path)
     members = [
-        name.removesuffix(".pth") for name in zipfile.ZipFile(path).namelist() if name.endswith(".pth")
+        name.removesuffix(".pth")
+        for name in zipfile.ZipFile(path).namelist()
+        if name.endswith(".pth")
     ]
     optimizers = {name: "optimizer" for name in members if "optimizer" in name}
-    case.wrote(path, {"policy": ("model", "policy", ""), **optimizers}, optimizers=False)
+    case.wrote(
+        path, {"policy": ("model", "policy", ""), **optimizers}, optimizers=False
+    )
     bare = case.path("policy.pth")
     algorithm.policy.save(str(bare))
     case.wrote(bare, {"state_dict": ("model", "policy", "")}, optimizers=False)

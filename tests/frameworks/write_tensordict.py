@@ -13,7 +13,9 @@ def module(case: Case) -> None:
     net = case.watch(
         "net",
         TensorDictModule(
-            nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), in_keys=["x"], out_keys=["y"]
+            nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)),
+            in_keys=["x"],
+            out_keys=["y"],
         ),
     )
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
@@ -27,7 +29,10 @@ def module(case: Case) -> None:
 
 def parameters(case: Case) -> None:
     net = case.watch(
-        "net", TensorDictParams(TensorDict({"a": torch.randn(3), "b": {"c": torch.randn(2, 2)}}, []))
+        "net",
+        TensorDictParams(
+            TensorDict({"a": torch.randn(3), "b": {"c": torch.randn(2, 2)}}, [])
+        ),
     )
     path = case.path("params.pt")
     torch.save(net.state_dict(), path)
@@ -36,7 +41,9 @@ def parameters(case: Case) -> None:
 
 def data(case: Case) -> None:
     path = case.path("data.pt")
-    torch.save(TensorDict({"x": torch.randn(5, 3), "y": torch.arange(5)}, batch_size=[5]), path)
+    torch.save(
+        TensorDict({"x": torch.randn(5, 3), "y": torch.arange(5)}, batch_size=[5]), path
+    )
     case.wrote(path, {}, optimizers=False)
 
 

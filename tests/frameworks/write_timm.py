@@ -1,4 +1,6 @@
-"""Checkpoints of timm: its saver with EMA, weight decay groups, and its own optimizers."""
+"""Checkpoints of timm: its saver with EMA, weight decay groups, and its own
+optimizers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,16 @@ from timm.utils import CheckpointSaver, ModelEmaV2, ModelEmaV3
 from torch import nn
 
 
-def fit(case: Case, name: str, opt: str = "adamw", ema: type | None = None, **options: object) -> None:
-    net = case.watch("net", timm.create_model(name, pretrained=False, num_classes=3, **options))
+def fit(
+    case: Case,
+    name: str,
+    opt: str = "adamw",
+    ema: type | None = None,
+    **options: object,
+) -> None:
+    net = case.watch(
+        "net", timm.create_model(name, pretrained=False, num_classes=3, **options)
+    )
     optimizer = create_optimizer_v2(net, opt=opt, lr=1e-2, weight_decay=0.05)
     average = ema(net, decay=0.9) if ema else None
     saver = CheckpointSaver(
@@ -27,7 +37,9 @@ def fit(case: Case, name: str, opt: str = "adamw", ema: type | None = None, **op
     for epoch in range(2):
         for _ in range(2):
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(net(torch.randn(2, 3, size, size)), torch.randint(0, 3, (2,)))
+            loss = nn.functional.cross_entropy(
+                net(torch.randn(2, 3, size, size)), torch.randint(0, 3, (2,))
+            )
             loss.backward()
             optimizer.step()
             if average is not None:
@@ -37,7 +49,12 @@ def fit(case: Case, name: str, opt: str = "adamw", ema: type | None = None, **op
         sections = {"state_dict": ("model", "net", ""), "optimizer": "optimizer"}
         if average is not None:
             sections["state_dict_ema"] = ("ema", "net", "")
-        case.wrote(path, sections, values={"epoch": epoch, "metric": float(epoch)}, after=before)
+        case.wrote(
+            path,
+            sections,
+            values={"epoch": epoch, "metric": float(epoch)},
+            after=before,
+        )
         before = path
 
 
@@ -67,7 +84,16 @@ def lamb(case: Case) -> None:
 
 
 def lion(case: Case) -> None:
-    fit(case, "vit_tiny_patch16_224", "lion", img_size=32, patch_size=16, embed_dim=24, depth=2, num_heads=2)
+    fit(
+        case,
+        "vit_tiny_patch16_224",
+        "lion",
+        img_size=32,
+        patch_size=16,
+        embed_dim=24,
+        depth=2,
+        num_heads=2,
+    )
 
 
 def swin(case: Case) -> None:

@@ -1,4 +1,6 @@
-"""Checkpoints of plain training scripts: wrappers, groups, averages, a GAN, AMP, tied weights, and every optimizer of torch."""
+"""Checkpoints of plain training scripts: wrappers, groups, averages, a GAN, AMP, tied
+weights, and every optimizer of torch.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,17 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) ->
             return loss
 
         closure()
-        optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
+        optimizer.step(closure) if isinstance(
+            optimizer, torch.optim.LBFGS
+        ) else optimizer.step()
 
 
 def usual(
-    case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, prefix: str = "", **more: object
+    case: Case,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    prefix: str = "",
+    **more: object,
 ) -> None:
     """Two files of one run, as most scripts write them."""
     before = None
@@ -60,7 +68,11 @@ def all_parameters(case: Case) -> None:
 
 def filtered(case: Case) -> None:
     net = case.watch("net", Net())
-    usual(case, net, torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-2))
+    usual(
+        case,
+        net,
+        torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-2),
+    )
 
 
 def groups(case: Case) -> None:
@@ -72,7 +84,13 @@ def two_rates(case: Case) -> None:
     net = case.watch("net", Net(frozen=False, spare=False))
     head = list(net.fc.parameters())
     rest = [p for n, p in net.named_parameters() if not n.startswith("fc")]
-    usual(case, net, torch.optim.SGD([{"params": head, "lr": 1e-1}, {"params": rest}], 1e-2, momentum=0.9))
+    usual(
+        case,
+        net,
+        torch.optim.SGD(
+            [{"params": head, "lr": 1e-1}, {"params": rest}], 1e-2, momentum=0.9
+        ),
+    )
 
 
 def named(case: Case) -> None:
@@ -95,23 +113,36 @@ def compiled(case: Case) -> None:
 def compiled_parallel(case: Case) -> None:
     net = case.watch("net", Net())
     wrapped = nn.DataParallel(torch.compile(net, backend="eager"))
-    usual(case, wrapped, torch.optim.Adam(wrapped.parameters(), 1e-2), "module._orig_mod.")
+    usual(
+        case, wrapped, torch.optim.Adam(wrapped.parameters(), 1e-2), "module._orig_mod."
+    )
 
 
 def ema(case: Case) -> None:
     net = case.watch("net", Net())
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    average = AveragedModel(
+        net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True
+    )
     for _ in range(3):
         train(net, optimizer, 1)
         average.update_parameters(net)
     path = case.path("ema.pth")
-    state = {"model": net.state_dict(), "ema": average.state_dict(), "optimizer": optimizer.state_dict()}
+    state = {
+        "model": net.state_dict(),
+        "ema": average.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     torch.save(state, path)
     case.wrote(path, {**MODEL, "ema": ("ema", "net", "module.")})
     only = case.path("ema_only.pth")
     torch.save({"model_ema": average.state_dict(), "step": 3}, only)
-    case.wrote(only, {"model_ema": ("ema", "net", "module.")}, values={"step": 3}, optimizers=False)
+    case.wrote(
+        only,
+        {"model_ema": ("ema", "net", "module.")},
+        values={"step": 3},
+        optimizers=False,
+    )
 
 
 def swa(case: Case) -> None:
@@ -136,7 +167,10 @@ def swa(case: Case) -> None:
 
 def gan(case: Case) -> None:
     g, d = case.watch("G", Generator()), case.watch("D", Discriminator())
-    og, od = torch.optim.Adam(g.parameters(), 1e-3), torch.optim.Adam(d.parameters(), 1e-3)
+    og, od = (
+        torch.optim.Adam(g.parameters(), 1e-3),
+        torch.optim.Adam(d.parameters(), 1e-3),
+    )
     before = None
     for epoch in range(2):
         for _ in range(2):
@@ -144,7 +178,10 @@ def gan(case: Case) -> None:
             (-d(g(torch.randn(4, 4))).mean()).backward()
             og.step()
             od.zero_grad()
-            (d(g(torch.randn(4, 4)).detach()).mean() - d(torch.randn(4, 6)).square().mean()).backward()
+            (
+                d(g(torch.randn(4, 4)).detach()).mean()
+                - d(torch.randn(4, 6)).square().mean()
+            ).backward()
             od.step()
         path = case.path(f"gan{epoch}.pth")
         torch.save(
@@ -182,7 +219,11 @@ def amp(case: Case) -> None:
         scaler.update()
         path = case.path(f"amp{epoch}.pth")
         torch.save(
-            {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()},
+            {
+                "model": net.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scaler": scaler.state_dict(),
+            },
             path,
         )
         case.wrote(path, MODEL, values={"scaler.scale": 128.0}, after=before)
@@ -199,7 +240,9 @@ def tied(case: Case) -> None:
         nn.functional.cross_entropy(net(x).flatten(0, 1), x.flatten()).backward()
         optimizer.step()
         path = case.path(f"tied{epoch}.pth")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        torch.save(
+            {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path
+        )
         case.wrote(path, MODEL, after=before)
         before = path
 
@@ -218,13 +261,17 @@ def branch(case: Case) -> None:
         loss.backward()
         optimizer.step()
         path = case.path(f"branch{step}.pth")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        torch.save(
+            {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path
+        )
         case.wrote(path, MODEL, after=before)
         before = path
 
 
 def bare(case: Case) -> None:
-    """Bare state dicts, before and after a step; a whole module; the same in the format of torch 1.0."""
+    """Bare state dicts, before and after a step; a whole module; the same in the format
+    of torch 1.0.
+    """
     net = case.watch("net", Net())
     optimizer = torch.optim.SGD(net.parameters(), 1e-2)
     path = case.path("before.pth")
@@ -238,7 +285,11 @@ def bare(case: Case) -> None:
     torch.save(net, whole)
     case.wrote(whole, {"": ("model", "net", "")})
     legacy = case.path("legacy.pth")
-    torch.save({"model": net.state_dict(), "epoch": 1}, legacy, _use_new_zipfile_serialization=False)
+    torch.save(
+        {"model": net.state_dict(), "epoch": 1},
+        legacy,
+        _use_new_zipfile_serialization=False,
+    )
     case.wrote(legacy, {"model": ("model", "net", "")}, values={"epoch": 1})
 
 
@@ -270,7 +321,9 @@ def optimizers(case: Case) -> None:
         optimizer = make(net.parameters(), lr=1e-2)
         train(net, optimizer, 2)
         path = case.path(f"{name}.pth")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        torch.save(
+            {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path
+        )
         case.wrote(path, MODEL)
 
 

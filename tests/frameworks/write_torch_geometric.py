@@ -1,4 +1,6 @@
-"""Checkpoints of graph networks of PyTorch Geometric, with lazy layers and its normalizations."""
+"""Checkpoints of graph networks of PyTorch Geometric, with lazy layers and its
+normalizations.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,22 @@ import torch
 from recorder import Case
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GATv2Conv, GCNConv, GraphNorm, HeteroConv, SAGEConv, models
+from torch_geometric.nn import (
+    GATv2Conv,
+    GCNConv,
+    GraphNorm,
+    HeteroConv,
+    SAGEConv,
+    models,
+)
 
 
 def graph() -> Data:
-    return Data(x=torch.randn(10, 4), edge_index=torch.randint(0, 10, (2, 30)), y=torch.randint(0, 3, (10,)))
+    return Data(
+        x=torch.randn(10, 4),
+        edge_index=torch.randint(0, 10, (2, 30)),
+        y=torch.randint(0, 3, (10,)),
+    )
 
 
 class Lazy(nn.Module):
@@ -46,7 +59,10 @@ def fit(case: Case, net: nn.Module) -> None:
             },
             path,
         )
-        sections = {"model_state_dict": ("model", "net", ""), "optimizer_state_dict": "optimizer"}
+        sections = {
+            "model_state_dict": ("model", "net", ""),
+            "optimizer_state_dict": "optimizer",
+        }
         case.wrote(path, sections, values={"epoch": epoch}, after=before)
         before = path
 
@@ -68,10 +84,15 @@ def lazy(case: Case) -> None:
 
 
 def hetero(case: Case) -> None:
-    net = HeteroConv({("a", "to", "b"): SAGEConv((4, 4), 3), ("b", "to", "a"): SAGEConv((4, 4), 3)})
+    net = HeteroConv(
+        {("a", "to", "b"): SAGEConv((4, 4), 3), ("b", "to", "a"): SAGEConv((4, 4), 3)}
+    )
     case.watch("net", net)
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-    edges = {("a", "to", "b"): torch.randint(0, 5, (2, 9)), ("b", "to", "a"): torch.randint(0, 5, (2, 9))}
+    edges = {
+        ("a", "to", "b"): torch.randint(0, 5, (2, 9)),
+        ("b", "to", "a"): torch.randint(0, 5, (2, 9)),
+    }
     out = net({"a": torch.randn(5, 4), "b": torch.randn(5, 4)}, edges)
     out["b"].square().mean().backward()
     optimizer.step()

@@ -11,14 +11,18 @@ from zoo import two_epochs
 
 
 def int8(case: Case) -> None:
-    net = case.watch("net", nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)))
+    net = case.watch(
+        "net", nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+    )
     quantize_(net, Int8WeightOnlyConfig())
     path = case.path("int8.pth")
     torch.save(net.state_dict(), path)
     case.wrote(path, {"": ("model", "net", "")}, optimizers=False)
     kept = case.path("training.pth")
     torch.save({"model": net.state_dict(), "epoch": 2}, kept)
-    case.wrote(kept, {"model": ("model", "net", "")}, optimizers=False, values={"epoch": 2})
+    case.wrote(
+        kept, {"model": ("model", "net", "")}, optimizers=False, values={"epoch": 2}
+    )
 
 
 class Wide(nn.Module):
@@ -38,7 +42,9 @@ class Wide(nn.Module):
 def optimizer(case: Case, make: type) -> None:
     net = case.watch("net", Wide())
     optimizer = make(net.parameters(), lr=1e-2)
-    two_epochs(case, optimizer, lambda: net(torch.randn(4, 64)).square().mean(), net, ".pth")
+    two_epochs(
+        case, optimizer, lambda: net(torch.randn(4, 64)).square().mean(), net, ".pth"
+    )
 
 
 def adamw8bit(case: Case) -> None:

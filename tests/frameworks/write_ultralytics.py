@@ -1,4 +1,6 @@
-"""`last.pt` and `best.pt` of ultralytics: the EMA of the model as a whole module in half precision, trained on drawn images."""
+"""`last.pt` and `best.pt` of ultralytics: the EMA of the model as a whole module in
+half precision, trained on drawn images.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ def images(folder: Path) -> Path:
             picture = numpy.full((64, 64, 3), 40 * number, numpy.uint8)
             picture[16:48, 16:48] = 200
             Image.fromarray(picture).save(folder / "images" / part / f"{number}.png")
-            (folder / "labels" / part / f"{number}.txt").write_text(f"{number % 2} 0.5 0.5 0.5 0.5\n")
+            (folder / "labels" / part / f"{number}.txt").write_text(
+                f"{number % 2} 0.5 0.5 0.5 0.5\n"
+            )
     data = folder / "data.yaml"
-    data.write_text(f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [a, b]\n")
+    data.write_text(
+        f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [a, b]\n"
+    )
     return data
 
 
@@ -57,7 +63,10 @@ def trained(case: Case) -> None:
         case.watch("ema", trainer.ema.ema)
 
     def saved(trainer: DetectionTrainer) -> None:
-        half = {n: v.half() if v.is_floating_point() else v for n, v in trainer.ema.ema.state_dict().items()}
+        half = {
+            n: v.half() if v.is_floating_point() else v
+            for n, v in trainer.ema.ema.state_dict().items()
+        }
         path = case.path(f"epoch{trainer.epoch}.pt")
         path.write_bytes(Path(trainer.last).read_bytes())
         sections = {"ema": ("ema", "net", ""), "optimizer": "optimizer"}
@@ -74,20 +83,33 @@ def trained(case: Case) -> None:
         path = Path(getattr(trainer, name))
         if path.exists():  # stripped of its optimizer: the averages became the model
             half = {
-                n: v.half() if v.is_floating_point() else v for n, v in trainer.ema.ema.state_dict().items()
+                n: v.half() if v.is_floating_point() else v
+                for n, v in trainer.ema.ema.state_dict().items()
             }
             live = {"ema": half} if name == "last" else {"ema": {}}
-            case.wrote(path, {"model": ("model", "ema", "")}, live=live, optimizers=False)
+            case.wrote(
+                path, {"model": ("model", "ema", "")}, live=live, optimizers=False
+            )
 
 
 def built(case: Case) -> None:
-    """Models of other tasks, built from their description and saved whole and as state dicts."""
-    for make, yaml in ((DetectionModel, "yolov8n.yaml"), (ClassificationModel, "yolo11n-cls.yaml")):
+    """Models of other tasks, built from their description and saved whole and as state
+    dicts.
+    """
+    for make, yaml in (
+        (DetectionModel, "yolov8n.yaml"),
+        (ClassificationModel, "yolo11n-cls.yaml"),
+    ):
         case.recorder.models.clear()
         net: nn.Module = case.watch("net", make(yaml, verbose=False))
         path = case.path(f"{Path(yaml).stem}.pt")
         torch.save({"model": net, "ema": None, "optimizer": None, "epoch": -1}, path)
-        case.wrote(path, {"model": ("model", "net", "")}, optimizers=False, values={"epoch": -1})
+        case.wrote(
+            path,
+            {"model": ("model", "net", "")},
+            optimizers=False,
+            values={"epoch": -1},
+        )
         bare = case.path(f"{Path(yaml).stem}-state.pt")
         torch.save(net.state_dict(), bare)
         case.wrote(bare, {"": ("model", "net", "")}, optimizers=False)

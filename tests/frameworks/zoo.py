@@ -1,4 +1,6 @@
-"""Tiny models with what real ones have: an unused layer, a frozen one, normalization, tied weights, buffers."""
+"""Tiny models with what real ones have: an unused layer, a frozen one, normalization,
+tied weights, buffers.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ BERT = {**LLAMA, "max_position_embeddings": 16}
 
 
 class Net(nn.Module):
-    """Convolution, BatchNorm, a frozen layer, a layer that forward does not use, and a head."""
+    """Convolution, BatchNorm, a frozen layer, a layer that forward does not use, and a
+    head.
+    """
 
-    def __init__(self, frozen: bool = True, spare: bool = True, root_buffer: bool = False) -> None:
+    def __init__(
+        self, frozen: bool = True, spare: bool = True, root_buffer: bool = False
+    ) -> None:
         super().__init__()
         if root_buffer:
             self.register_buffer("mean", torch.tensor([0.1, 0.2, 0.3]))
@@ -55,13 +61,17 @@ class TiedNet(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.mix(self.norm(self.embed(x) + self.positions.float().mean())))
+        return self.head(
+            self.mix(self.norm(self.embed(x) + self.positions.float().mean()))
+        )
 
 
 class Generator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6))
+        self.net = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6)
+        )
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         return self.net(z)
@@ -78,7 +88,9 @@ class Discriminator(nn.Module):
 
 
 def images(count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(count, 3, 8, 8, device=DEVICE), torch.randint(0, 3, (count,), device=DEVICE)
+    return torch.randn(count, 3, 8, 8, device=DEVICE), torch.randint(
+        0, 3, (count,), device=DEVICE
+    )
 
 
 def decay_groups(model: nn.Module, frozen: bool = False) -> list[dict[str, object]]:
@@ -104,7 +116,14 @@ def two_epochs(
         loss().backward()
         optimizer.step()
         path = case.path(f"epoch{epoch}{ending}")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
+        torch.save(
+            {
+                "model": net.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "epoch": epoch,
+            },
+            path,
+        )
         case.wrote(
             path,
             {"model": ("model", "net", ""), "optimizer": "optimizer"},

@@ -1,4 +1,6 @@
-"""Targets of containers around tensors: the lists of a PT2 archive, and the members of a tar archive of torch 0.1."""
+"""Targets of containers around tensors: the lists of a PT2 archive, and the members of
+a tar archive of torch 0.1.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,15 @@ MEMBERS = ("storages", "tensors", "pickle")
 
 
 def pt2(data: bytes) -> bytes:
-    """A PT2 archive with this document: the list of weights, of constants, and the graph."""
+    """A PT2 archive with this document: the list of weights, of constants, and the
+    graph.
+    """
     try:
         document = json.loads(data)
-        parts = [json.dumps(document.get(name)).encode() for name in ("weights", "constants", "graph")]
+        parts = [
+            json.dumps(document.get(name)).encode()
+            for name in ("weights", "constants", "graph")
+        ]
     except (ValueError, AttributeError, RecursionError):
         parts = [data] * 3
     records = {
@@ -49,7 +56,12 @@ def _row(record: str, *sizes: int, **changes: Any) -> dict[str, Any]:
     }
     pickled = changes.pop("use_pickle", False)
     meta.update(changes)
-    return {"path_name": record, "is_param": True, "use_pickle": pickled, "tensor_meta": meta}
+    return {
+        "path_name": record,
+        "is_param": True,
+        "use_pickle": pickled,
+        "tensor_meta": meta,
+    }
 
 
 def lists() -> Iterator[bytes]:
@@ -64,7 +76,12 @@ def lists() -> Iterator[bytes]:
         "graph_module": {"graph": {"nodes": [{}]}, "signature": {"input_specs": specs}},
         "torch_version": "2.13",
     }
-    thing = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True, "tensor_meta": None}
+    thing = {
+        "path_name": "opaque_obj_0",
+        "is_param": False,
+        "use_pickle": True,
+        "tensor_meta": None,
+    }
     weights: list[dict[str, Any]] = [
         {"w": _row("weight_0", 2, 3), "b": _row("weight_0", 6)},
         {"w": _row("weight_0", 3, storage_offset={"as_int": 3})},
@@ -104,7 +121,11 @@ def members() -> Iterator[bytes]:
     floats = op.glob("torch", "FloatStorage")
     storages = op.pickled(2)
     for key, numel in ((1, 6), (2, 2)):
-        storages += op.pickled((key, "cpu", floats)) + struct.pack("<Q", numel) + op.SIX[: numel * 4]
+        storages += (
+            op.pickled((key, "cpu", floats))
+            + struct.pack("<Q", numel)
+            + op.SIX[: numel * 4]
+        )
     views = (op.pickled([]), op.pickled([(3, 1, 2, 4)]), op.pickled([(3, 1, 2, 5)]))
     head = op.pickled(1) + op.pickled((9, 1, floats))
     shapes = (
@@ -133,9 +154,13 @@ def member_parts(data: bytes, random: Random) -> bytes:
         parts.append(data[2 : 2 + length])
         data = data[2 + length :]
     at = random.choice((0, 1, 2, 2))
-    if at < 2 and parts[at] and random.random() < 0.6:  # one byte, which most often still reads
+    if (
+        at < 2 and parts[at] and random.random() < 0.6
+    ):  # one byte, which most often still reads
         place = random.randrange(len(parts[at]))
-        parts[at] = parts[at][:place] + bytes([random.randrange(256)]) + parts[at][place + 1 :]
+        parts[at] = (
+            parts[at][:place] + bytes([random.randrange(256)]) + parts[at][place + 1 :]
+        )
     else:
         change = mutate.pickles if at == 2 else mutate.plain
         parts[at] = change(parts[at], random)[:0xFFFF]

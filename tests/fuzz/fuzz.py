@@ -1,12 +1,16 @@
-"""Fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [OPTIONS OF LIBFUZZER]`; without a TARGET it lists them.
+"""Fuzzing with atheris: `python tests/fuzz/fuzz.py TARGET [OPTIONS OF LIBFUZZER]`;
+without a TARGET it lists them.
 
-The targets are the names of `targets.TARGETS`: each reads bytes with one part of ckpt, and checks what must hold. The
-corpus starts from `seeds` and is kept in `.fuzz/TARGET` below the root of the repository; a crash is written beside
-it. `python tests/fuzz/fuzz.py TARGET FILE` runs one file again. `make fuzz` runs each target for 60 seconds. A crash
-becomes a case of `tests/lib/hostile.py`, or a test of the module that it is in, before it is fixed.
+The targets are the names of `targets.TARGETS`: each reads bytes with one part of ckpt,
+and checks what must hold. The corpus starts from `seeds` and is kept in `.fuzz/TARGET`
+below the root of the repository; a crash is written beside it. `python
+tests/fuzz/fuzz.py TARGET FILE` runs one file again. `make fuzz` runs each target for 60
+seconds. A crash becomes a case of `tests/lib/hostile.py`, or a test of the module that
+it is in, before it is fixed.
 
-`test_fuzz.py` runs the seeds and some changes of them without atheris, so that no target rots. For OSS-Fuzz, a build
-script needs one `compile_python_fuzzer` of this file with the TARGET in `CKPT_FUZZ_TARGET`.
+`test_fuzz.py` runs the seeds and some changes of them without atheris, so that no
+target rots. For OSS-Fuzz, a build script needs one `compile_python_fuzzer` of this file
+with the TARGET in `CKPT_FUZZ_TARGET`.
 """
 
 from __future__ import annotations
@@ -43,9 +47,12 @@ def main(arguments: list[str]) -> None:
         try:
             target.check(data)
         except BaseException:
-            # libFuzzer writes it too, but not where the process ends before: by its own alarm, while Python shuts down.
+            # libFuzzer writes it too, but not where the process ends before: by its own
+            # alarm, while Python shuts down.
             with suppress(OSError):
-                (ROOT / ".fuzz" / f"{name}-crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+                (
+                    ROOT / ".fuzz" / f"{name}-crash-{hashlib.sha1(data).hexdigest()}"
+                ).write_bytes(data)
             raise
 
     def mutate(data: bytes, most: int, seed: int) -> bytes:
@@ -56,7 +63,11 @@ def main(arguments: list[str]) -> None:
 
     (ROOT / ".fuzz").mkdir(exist_ok=True)
     given = {argument.partition("=")[0] for argument in arguments}
-    options = [f"{option}={value}" for option, value in _DEFAULTS.items() if option not in given]
+    options = [
+        f"{option}={value}"
+        for option, value in _DEFAULTS.items()
+        if option not in given
+    ]
     if not any(not argument.startswith("-") for argument in arguments):
         corpus = ROOT / ".fuzz" / name
         corpus.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
-"""What every fuzz target shares: checkpoints in memory, and what must hold whatever the bytes are.
+"""What every fuzz target shares: checkpoints in memory, and what must hold whatever the
+bytes are.
 
-`looked` reads a checkpoint, reports on it and writes the report in every form. Only CkptError may escape ckpt. What is
-written holds no control character. An audit hook watches: nothing is imported, opened, compiled or run meanwhile.
+`looked` reads a checkpoint, reports on it and writes the report in every form. Only
+CkptError may escape ckpt. What is written holds no control character. An audit hook
+watches: nothing is imported, opened, compiled or run meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from ckpt import formats
 from ckpt.bytes.location import Links, is_plain_name
 from ckpt.bytes.source import Memory, Source
 from ckpt.commands.inspect.inspect import inspect
-from ckpt.commands.inspect.tables import import_table, storage_table, tensor_table, value_table
+from ckpt.commands.inspect.tables import (
+    import_table,
+    storage_table,
+    tensor_table,
+    value_table,
+)
 from ckpt.commands.inspect.text import inspect_lines
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
@@ -36,11 +43,14 @@ LIMITS = Limits()
 _TABLES = (tensor_table, storage_table, value_table, import_table)
 
 
-# ---------------------------------------------------------------------------------------------- files in memory
+# --------------------------------------------------------------------------------------
+# files in memory
 
 
 class InMemory:
-    """A location of which every file is in memory. `files` are those of its folder, or of the folder that it is."""
+    """A location of which every file is in memory. `files` are those of its folder, or
+    of the folder that it is.
+    """
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         self.name = name
@@ -75,12 +85,17 @@ class InMemory:
         return source
 
 
-def opened(name: str, data: bytes, beside: Mapping[str, bytes] | None = None) -> Checkpoint:
+def opened(
+    name: str, data: bytes, beside: Mapping[str, bytes] | None = None
+) -> Checkpoint:
     """What `formats.open` makes of a file of this name in memory."""
-    return formats._open_location(InMemory(name, {**(beside or {}), name: data}), LIMITS, False, "")
+    return formats._open_location(
+        InMemory(name, {**(beside or {}), name: data}), LIMITS, False, ""
+    )
 
 
-# ---------------------------------------------------------------------------------------------- what must hold
+# --------------------------------------------------------------------------------------
+# what must hold
 
 
 def check(holds: object, what: str) -> None:
@@ -90,7 +105,9 @@ def check(holds: object, what: str) -> None:
 
 
 def looked(open: Callable[[], Checkpoint]) -> Survey | None:
-    """Read, report, and write the report in every form; None for what is refused, in one clean line."""
+    """Read, report, and write the report in every form; None for what is refused, in
+    one clean line.
+    """
     try:
         checkpoint = open()
         survey = Survey(checkpoint)
@@ -121,7 +138,9 @@ def written(document: Any) -> None:
 
 
 def rows(table: Sequence[Sequence[str]]) -> None:
-    """A table is TSV: as many cells in every row, no tab or line end inside of a cell."""
+    """A table is TSV: as many cells in every row, no tab or line end inside of
+    a cell.
+    """
     check(len({len(row) for row in table}) == 1, "rows of different lengths")
     for row in table:
         for cell in row:
@@ -129,7 +148,9 @@ def rows(table: Sequence[Sequence[str]]) -> None:
 
 
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_BIDI = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
 
 
 def clean(text: str, allowed: str = "\n") -> None:
@@ -141,7 +162,8 @@ def clean(text: str, allowed: str = "\n") -> None:
             raise AssertionError(f"the output holds {char!a}")
 
 
-# ---------------------------------------------------------------------------------------------- what must not happen
+# --------------------------------------------------------------------------------------
+# what must not happen
 
 _HARMLESS = frozenset(
     (
@@ -178,14 +200,24 @@ def watched() -> Iterator[None]:
 
 @cache
 def _prepare() -> None:
-    """Import whatever ckpt itself imports when it needs it, so that any import after that is one that a file asked for."""
+    """Import whatever ckpt itself imports when it needs it, so that any import after
+    that is one that a file asked for.
+    """
     for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in sorted(_imported()):
         with suppress(ModuleNotFoundError):  # tomli is there for Python 3.10 alone
             importlib.import_module(name)
-    for codec in ("utf-8", "latin-1", "ascii", "unicode-escape", "raw-unicode-escape", "utf-16", "utf-32"):
+    for codec in (
+        "utf-8",
+        "latin-1",
+        "ascii",
+        "unicode-escape",
+        "raw-unicode-escape",
+        "utf-16",
+        "utf-32",
+    ):
         "".encode(codec)
     sys.addaudithook(_hook)
 
@@ -201,5 +233,7 @@ def _imported() -> Iterable[str]:
             else:
                 continue
             yield from (
-                name for name in names if name.partition(".")[0] not in ("torch", "ckpt", "__future__")
+                name
+                for name in names
+                if name.partition(".")[0] not in ("torch", "ckpt", "__future__")
             )

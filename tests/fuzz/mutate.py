@@ -1,6 +1,8 @@
-"""Changes of bytes that keep what a plain flip of bits breaks: checksums, lengths, the grammar of JSON and of pickles.
+"""Changes of bytes that keep what a plain flip of bits breaks: checksums, lengths, the
+grammar of JSON and of pickles.
 
-Each function takes bytes and a `Random`, so that a seed and a number make the same change on every machine.
+Each function takes bytes and a `Random`, so that a seed and a number make the same
+change on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +20,28 @@ import opcodes as op
 
 Mutate = Callable[[bytes, Random], bytes]
 
-NUMBERS = (0, 1, 2, 3, 4, 7, 8, 16, 63, 64, 65, 127, 128, 255, 256, 0x7FFF, 0xFFFF, 0x10000, 2**31 - 1, 2**31)
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    16,
+    63,
+    64,
+    65,
+    127,
+    128,
+    255,
+    256,
+    0x7FFF,
+    0xFFFF,
+    0x10000,
+    2**31 - 1,
+    2**31,
+)
 HUGE = (2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**25)
 TEXTS = (
     "", "0", "1", "-1", "weight", "a.b", "..", "../x", "/", "\0", "\n", "\t", "\x1b[31m", "\u202e", "\ud800", "\x9b", "=1+1",
@@ -47,14 +70,17 @@ def plain(data: bytes, random: Random) -> bytes:
         elif what == 5:
             width = random.choice((1, 2, 4, 8))
             number = random.choice((*NUMBERS, *HUGE, len(out), at)) & (256**width - 1)
-            out[at : at + width] = number.to_bytes(width, random.choice(("little", "big")))
+            out[at : at + width] = number.to_bytes(
+                width, random.choice(("little", "big"))
+            )
         elif len(out) > 1:
             other = random.randrange(len(out))
             out[at : at + count] = out[other : other + count]
     return bytes(out)
 
 
-# ---------------------------------------------------------------------------------------------- pickles
+# --------------------------------------------------------------------------------------
+# pickles
 
 _ALONE = [
     bytes((code,))
@@ -103,7 +129,9 @@ _PARTS = [
 
 
 def _steps(data: bytes) -> list[bytes]:
-    """The opcodes of a pickle with their arguments; what cannot be read as opcodes is one last piece."""
+    """The opcodes of a pickle with their arguments; what cannot be read as opcodes is
+    one last piece.
+    """
     steps: list[bytes] = []
     at = None
     try:
@@ -123,13 +151,17 @@ def _argument(step: bytes, random: Random) -> bytes:
         width = {b"K": 1, b"M": 2, b"q": 1, b"h": 1}.get(code, 4)
         if code == b"\x8a":
             return op.integer(random.choice((*HUGE, -1, -(2**63))))
-        return code + (random.choice((*NUMBERS, *HUGE)) & (256**width - 1)).to_bytes(width, "little")
+        return code + (random.choice((*NUMBERS, *HUGE)) & (256**width - 1)).to_bytes(
+            width, "little"
+        )
     if code in b"X\x8cUV" and code:
         return op.text(random.choice(TEXTS).encode("utf-8", "surrogatepass"))
     if code == b"c":
         return random.choice(_NAMES)
     if code == b"G":
-        return op.floating(random.choice((0.0, -0.0, float("nan"), float("inf"), 5e-324, 1e308)))
+        return op.floating(
+            random.choice((0.0, -0.0, float("nan"), float("inf"), 5e-324, 1e308))
+        )
     return plain(step, random)
 
 
@@ -144,12 +176,16 @@ def _call(random: Random, *given: bytes) -> bytes:
 
 
 def pickles(data: bytes, random: Random) -> bytes:
-    """One to three changes of the opcodes of a pickle, most of which leave the stack as it was; sometimes of its bytes."""
+    """One to three changes of the opcodes of a pickle, most of which leave the stack as
+    it was; sometimes of its bytes.
+    """
     if random.random() < 0.1:
         return plain(data, random)
     steps = _steps(data)
     for _ in range(random.choice((1, 1, 2, 3))):
-        leaves = [place for place, step in enumerate(steps) if step[:1] in _LEAVES and step]
+        leaves = [
+            place for place, step in enumerate(steps) if step[:1] in _LEAVES and step
+        ]
         at = random.randrange(len(steps) + 1)
         if leaves and random.random() < 0.75:  # a value for a value
             at = random.choice(leaves)
@@ -168,7 +204,12 @@ def pickles(data: bytes, random: Random) -> bytes:
                 steps[at] = _call(random, steps[at])
             else:
                 wrap = random.choice((b"\x85", b"\x86", b"]", b"("))
-                pair = {b"\x85": b"\x85", b"\x86": b"N\x86", b"]": b"", b"(": b"NN\x86l"}[wrap]
+                pair = {
+                    b"\x85": b"\x85",
+                    b"\x86": b"N\x86",
+                    b"]": b"",
+                    b"(": b"NN\x86l",
+                }[wrap]
                 steps[at] = (
                     b"]" + steps[at] + b"a"
                     if wrap == b"]"
@@ -198,7 +239,9 @@ def pickles(data: bytes, random: Random) -> bytes:
 
 
 def values(data: bytes, random: Random) -> bytes:
-    """One or two values of a pickle changed, and none of its names: what weights_only takes, it mostly takes then too."""
+    """One or two values of a pickle changed, and none of its names: what weights_only
+    takes, it mostly takes then too.
+    """
     if random.random() < 0.2:
         return pickles(data, random)
     steps = _steps(data)
@@ -231,7 +274,9 @@ _BETWEEN = (
 
 
 def entries(data: bytes, random: Random) -> bytes:
-    """One to three changes of entries that repeat: a number, a slot of the memo filled again, an opcode more or less."""
+    """One to three changes of entries that repeat: a number, a slot of the memo filled
+    again, an opcode more or less.
+    """
     steps = [step for step in _steps(data) if step[:1] != op.frame(0)[:1]]
     if len(steps) < 8:
         return plain(data, random)
@@ -239,14 +284,24 @@ def entries(data: bytes, random: Random) -> bytes:
         at = random.randrange(2, len(steps))
         what = random.randrange(8)
         if what < 3:
-            numbers = [place for place, step in enumerate(steps) if step[:1] in b"KMJ\x8a" and step]
+            numbers = [
+                place
+                for place, step in enumerate(steps)
+                if step[:1] in b"KMJ\x8a" and step
+            ]
             number = random.choice((*NUMBERS, *HUGE[:5]))
-            steps[random.choice(numbers or [at])] = op.integer(random.choice((number, -number)))
+            steps[random.choice(numbers or [at])] = op.integer(
+                random.choice((number, -number))
+            )
         elif what == 3:
-            gets = [place for place, step in enumerate(steps) if step[:1] in b"hj" and step]
+            gets = [
+                place for place, step in enumerate(steps) if step[:1] in b"hj" and step
+            ]
             steps[random.choice(gets or [at])] = op.get(random.randrange(200))
         elif what == 4:
-            steps.insert(at, random.choice(_PARTS) + op.put(random.randrange(60)) + b"0")
+            steps.insert(
+                at, random.choice(_PARTS) + op.put(random.randrange(60)) + b"0"
+            )
         elif what == 5:
             del steps[at]
         elif what == 6:
@@ -267,12 +322,15 @@ def streams(data: bytes, random: Random) -> bytes:
         pass
     if len(ends) < 2 or random.random() < 0.3:
         return plain(data, random)
-    which = random.choice((3, 3, random.randrange(5))) % (len(ends) - 1)  # the fourth holds the object
+    which = random.choice((3, 3, random.randrange(5))) % (
+        len(ends) - 1
+    )  # the fourth holds the object
     begin, end = ends[which], ends[which + 1]
     return data[:begin] + pickles(data[begin:end], random) + data[end:]
 
 
-# ---------------------------------------------------------------------------------------------- zip archives
+# --------------------------------------------------------------------------------------
+# zip archives
 
 
 def _records(data: bytes) -> list[op.Record] | None:
@@ -280,7 +338,11 @@ def _records(data: bytes) -> list[op.Record] | None:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = [info for info in archive.infolist() if info.file_size < 1 << 20]
             return [
-                op.Record(info.orig_filename, archive.read(info), deflate=info.compress_type == 8)
+                op.Record(
+                    info.orig_filename,
+                    archive.read(info),
+                    deflate=info.compress_type == 8,
+                )
                 for info in infos
             ]
     except Exception:
@@ -299,9 +361,25 @@ _LIES = (
     "count_disk64",
     "cd_size64",
 )
-_LIES = (*_LIES, "cd_offset64", "disk64", "cd_disk64", "locator", "locator_disk", "disks", "end64_size")
+_LIES = (
+    *_LIES,
+    "cd_offset64",
+    "disk64",
+    "cd_disk64",
+    "locator",
+    "locator_disk",
+    "disks",
+    "end64_size",
+)
 _COUNTS = ("flags", "method", "crc", "csize", "usize", "offset", "disk", "attributes")
-_COUNTS = (*_COUNTS, "local_flags", "local_method", "local_crc", "local_csize", "local_usize")
+_COUNTS = (
+    *_COUNTS,
+    "local_flags",
+    "local_method",
+    "local_crc",
+    "local_csize",
+    "local_usize",
+)
 _WIDTHS = {
     "flags": 2,
     "method": 2,
@@ -312,8 +390,16 @@ _WIDTHS = {
     "count_disk": 2,
     "cd_disk": 2,
 }
-_WIDTHS |= {"comment_len": 2, "cd_disk64": 4, "disk64": 4, "locator_disk": 4, "disks": 4}
-_WIDTHS |= dict.fromkeys(("count64", "count_disk64", "cd_size64", "cd_offset64", "locator", "end64_size"), 8)
+_WIDTHS |= {
+    "comment_len": 2,
+    "cd_disk64": 4,
+    "disk64": 4,
+    "locator_disk": 4,
+    "disks": 4,
+}
+_WIDTHS |= dict.fromkeys(
+    ("count64", "count_disk64", "cd_size64", "cd_offset64", "locator", "end64_size"), 8
+)
 _RECORDS = (
     "version",
     "byteorder",
@@ -328,11 +414,17 @@ _RECORDS = (
 
 
 def zips(data: bytes, random: Random) -> bytes:
-    """An archive whose records or headers changed, with every checksum that was not changed on purpose."""
+    """An archive whose records or headers changed, with every checksum that was not
+    changed on purpose.
+    """
     records = None if random.random() < 0.2 else _records(data)
     if not records:
         return plain(data, random)
-    root = records[0].name.partition("/")[0] if isinstance(records[0].name, str) else "archive"
+    root = (
+        records[0].name.partition("/")[0]
+        if isinstance(records[0].name, str)
+        else "archive"
+    )
     lies: dict[str, int] = {}
     options: dict[str, Any] = {}
     for _ in range(random.randint(1, 3)):
@@ -352,28 +444,46 @@ def zips(data: bytes, random: Random) -> bytes:
             records[at] = replace(record, deflate=not record.deflate)
         elif what == 5:
             records[at] = replace(
-                record, **{random.choice(("zip64", "streamed", "listed")): random.random() < 0.5}
+                record,
+                **{
+                    random.choice(("zip64", "streamed", "listed")): random.random()
+                    < 0.5
+                },
             )
         elif what == 6:
-            name = random.choice((f"{root}/{random.choice(_RECORDS)}", random.choice(TEXTS)))
+            name = random.choice(
+                (f"{root}/{random.choice(_RECORDS)}", random.choice(TEXTS))
+            )
             records[at] = replace(
-                record, **{random.choice(("name", "local_name")): name.encode("utf-8", "surrogatepass")}
+                record,
+                **{
+                    random.choice(("name", "local_name")): name.encode(
+                        "utf-8", "surrogatepass"
+                    )
+                },
             )
         elif what == 7:
             records.insert(
-                at, replace(record, data=random.choice((b"", b"1", b"big", b"little", record.data)))
+                at,
+                replace(
+                    record,
+                    data=random.choice((b"", b"1", b"big", b"little", record.data)),
+                ),
             )
         elif what == 8 and len(records) > 1:
             del records[at]
         elif what == 9:
             records.append(
                 op.Record(
-                    f"{root}/{random.choice(_RECORDS)}", random.choice((b"", b"3\n", b"abc", record.data))
+                    f"{root}/{random.choice(_RECORDS)}",
+                    random.choice((b"", b"3\n", b"abc", record.data)),
                 )
             )
         elif what == 10:
             field = random.choice(_LIES)
-            number = random.choice((*NUMBERS, *HUGE, len(data))) & (256 ** _WIDTHS.get(field, 4) - 1)
+            number = random.choice((*NUMBERS, *HUGE, len(data))) & (
+                256 ** _WIDTHS.get(field, 4) - 1
+            )
             lies[field] = number
         else:
             options[random.choice(("comment", "gap", "slack"))] = random.choice(
@@ -400,7 +510,8 @@ def zips(data: bytes, random: Random) -> bytes:
         return plain(data, random)
 
 
-# ---------------------------------------------------------------------------------------------- JSON and text
+# --------------------------------------------------------------------------------------
+# JSON and text
 
 
 def _places(node: Any) -> list[tuple[Any, Any]]:
@@ -409,7 +520,13 @@ def _places(node: Any) -> list[tuple[Any, Any]]:
     todo = [node]
     while todo:
         here = todo.pop()
-        keys = list(here) if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
+        keys = (
+            list(here)
+            if isinstance(here, dict)
+            else range(len(here))
+            if isinstance(here, list)
+            else ()
+        )
         for key in keys:
             found.append((here, key))
             todo.append(here[key])
@@ -417,8 +534,21 @@ def _places(node: Any) -> list[tuple[Any, Any]]:
 
 
 def _leaf(random: Random) -> Any:
-    kinds: Sequence[Any] = (None, True, False, [], {}, 0.5, -1, 1e308, float("nan"), float("inf"))
-    return random.choice((random.choice(kinds), random.choice((*NUMBERS, *HUGE)), random.choice(TEXTS)))
+    kinds: Sequence[Any] = (
+        None,
+        True,
+        False,
+        [],
+        {},
+        0.5,
+        -1,
+        1e308,
+        float("nan"),
+        float("inf"),
+    )
+    return random.choice(
+        (random.choice(kinds), random.choice((*NUMBERS, *HUGE)), random.choice(TEXTS))
+    )
 
 
 def documents(data: bytes, random: Random) -> bytes:
@@ -443,14 +573,22 @@ def documents(data: bytes, random: Random) -> bytes:
             other, where = random.choice(places)
             owner[key] = json.loads(json.dumps(other[where]))
         elif what == 4 and isinstance(owner, dict):
-            owner[random.choice(TEXTS)] = owner.pop(key) if random.random() < 0.5 else owner[key]
+            owner[random.choice(TEXTS)] = (
+                owner.pop(key) if random.random() < 0.5 else owner[key]
+            )
         elif what == 5 and isinstance(owner, list):
             owner.insert(key, owner[key])
         elif what == 6 and type(owner[key]) is int:
             owner[key] += random.choice((-1, 1, 2**31))
         else:
-            owner[key] = [owner[key]] if random.random() < 0.5 else {random.choice(TEXTS): owner[key]}
-    return json.dumps(root, ensure_ascii=random.random() < 0.9).encode("utf-8", "surrogatepass")
+            owner[key] = (
+                [owner[key]]
+                if random.random() < 0.5
+                else {random.choice(TEXTS): owner[key]}
+            )
+    return json.dumps(root, ensure_ascii=random.random() < 0.9).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 _BITS = {
@@ -480,7 +618,9 @@ _BITS |= {
 
 
 def _fitted(header: dict[str, Any], random: Random) -> int:
-    """Give every tensor of a header the place that its shape and type ask for; the bytes of all of them."""
+    """Give every tensor of a header the place that its shape and type ask for; the
+    bytes of all of them.
+    """
     at = 0
     for name, fields in header.items():
         if name == "__metadata__" or not isinstance(fields, dict):
@@ -488,7 +628,9 @@ def _fitted(header: dict[str, Any], random: Random) -> int:
         if random.random() < 0.3:
             fields["dtype"] = random.choice(list(_BITS))
         if random.random() < 0.3:
-            fields["shape"] = [random.choice((0, 1, 2, 3, 8)) for _ in range(random.randrange(4))]
+            fields["shape"] = [
+                random.choice((0, 1, 2, 3, 8)) for _ in range(random.randrange(4))
+            ]
         count, shape = 1, fields.get("shape")
         for size in shape if isinstance(shape, list) else ():
             count *= size if type(size) is int and 0 <= size < 1000 else 1
@@ -501,7 +643,9 @@ def _fitted(header: dict[str, Any], random: Random) -> int:
 
 
 def headers(data: bytes, random: Random) -> bytes:
-    """A safetensors file with a changed header, whose length and often whose offsets stay true; or changed bytes."""
+    """A safetensors file with a changed header, whose length and often whose offsets
+    stay true; or changed bytes.
+    """
     length = int.from_bytes(data[:8], "little")
     if random.random() < 0.15 or not 2 <= length <= len(data) - 8:
         return plain(data, random)
@@ -521,13 +665,17 @@ def headers(data: bytes, random: Random) -> bytes:
 
 
 def fields(data: bytes, random: Random) -> bytes:
-    """A file of fields of fixed width, in which up to three bytes have another value and all else stays where it is."""
+    """A file of fields of fixed width, in which up to three bytes have another value
+    and all else stays where it is.
+    """
     if random.random() < 0.3 or len(data) < 9:
         return plain(data, random)
     changed = bytearray(data)
     for _ in range(random.randint(1, 3)):
         at = random.randrange(8, len(changed))
-        changed[at] = random.choice((0, 1, 2, 8, 9, 0x7F, 0xFF, changed[at] ^ 1, random.randrange(256)))
+        changed[at] = random.choice(
+            (0, 1, 2, 8, 9, 0x7F, 0xFF, changed[at] ^ 1, random.randrange(256))
+        )
     return bytes(changed)
 
 
@@ -559,7 +707,9 @@ _WORDS = (
 
 
 def texts(data: bytes, random: Random) -> bytes:
-    """One to three changes of a text by words that mean something to the languages of the command line."""
+    """One to three changes of a text by words that mean something to the languages of
+    the command line.
+    """
     text = data.decode("utf-8", "surrogateescape")
     for _ in range(random.randint(1, 3)):
         at = random.randrange(len(text) + 1)

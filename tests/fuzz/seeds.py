@@ -1,4 +1,6 @@
-"""What fuzzing starts from, made of the samples, the hostile files and saved objects: nothing binary is kept for it."""
+"""What fuzzing starts from, made of the samples, the hostile files and saved objects:
+nothing binary is kept for it.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,33 @@ MOST = 20_000
 @cache
 def samples() -> dict[str, bytes]:
     """The sample checkpoints, by their names."""
-    found = {path.name: path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.is_file()}
-    return {name: data for name, data in found.items() if not name.endswith((".py", ".md"))}
+    found = {
+        path.name: path.read_bytes()
+        for path in sorted(SAMPLES.iterdir())
+        if path.is_file()
+    }
+    return {
+        name: data for name, data in found.items() if not name.endswith((".py", ".md"))
+    }
 
 
 @cache
 def distributed() -> dict[str, bytes]:
     """The data files of the distributed checkpoint among the samples."""
-    return {path.name: path.read_bytes() for path in sorted((SAMPLES / "dcp").glob("*.distcp"))}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted((SAMPLES / "dcp").glob("*.distcp"))
+    }
 
 
 @cache
 def hostile() -> tuple[bytes, ...]:
     """The hostile files that are bytes, but for the bombs."""
-    found = [case.data for case in CASES if isinstance(case.data, bytes) and not case.name.startswith(BOMBS)]
+    found = [
+        case.data
+        for case in CASES
+        if isinstance(case.data, bytes) and not case.name.startswith(BOMBS)
+    ]
     return tuple(data for data in found if len(data) <= MOST)
 
 
@@ -63,7 +78,9 @@ def saved() -> tuple[bytes, ...]:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    torch.save({"it": make()}, out, _use_new_zipfile_serialization=modern)
+                    torch.save(
+                        {"it": make()}, out, _use_new_zipfile_serialization=modern
+                    )
             except Exception:  # what this torch does not save, or not in this form
                 continue
             if out.tell() <= MOST:
@@ -93,19 +110,30 @@ def safetensors() -> Iterator[bytes]:
 
 
 def ggufs() -> Iterator[bytes]:
-    """Files of llama.cpp: small ones, the hostile ones, and those that its own package wrote."""
+    """Files of llama.cpp: small ones, the hostile ones, and those that its own package
+    wrote.
+    """
     yield from (data for data in _files() if data.startswith(b"GGUF"))
-    for path in sorted((SAMPLES.parent / "tests" / "ext" / "gguf" / "data").glob("*.gguf")):
+    for path in sorted(
+        (SAMPLES.parent / "tests" / "ext" / "gguf" / "data").glob("*.gguf")
+    ):
         if path.stat().st_size <= MOST:
             yield path.read_bytes()
 
 
 def _record(data: bytes, name: str) -> bytes | None:
-    """The record of this name in an archive; None for an archive that is broken, or lacks it."""
+    """The record of this name in an archive; None for an archive that is broken, or
+    lacks it.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return next(
-                (archive.read(info) for info in archive.infolist() if info.orig_filename.endswith(name)), None
+                (
+                    archive.read(info)
+                    for info in archive.infolist()
+                    if info.orig_filename.endswith(name)
+                ),
+                None,
             )
     except Exception:
         return None
@@ -145,8 +173,12 @@ def indexes() -> Iterator[bytes]:
         ("bad.bin",),
     ):
         shards = {name: shard for shard in choice for name in names.get(shard, ["w"])}
-        yield json.dumps({"metadata": {"total_size": 48}, "weight_map": shards}).encode()
-        yield json.dumps({"metadata": {"total_size": 48}, "weight_map": shards, "more": [{}]}).encode()
+        yield json.dumps(
+            {"metadata": {"total_size": 48}, "weight_map": shards}
+        ).encode()
+        yield json.dumps(
+            {"metadata": {"total_size": 48}, "weight_map": shards, "more": [{}]}
+        ).encode()
     for text in (
         '{"weight_map": {}}',
         '{"weight_map": {"a": "../x"}}',
@@ -159,7 +191,10 @@ def indexes() -> Iterator[bytes]:
 
 def listings() -> Iterator[bytes]:
     """What `inspect --json` prints of the samples and of saved objects."""
-    for data in (*(data for data in samples().values() if len(data) < 30_000), *saved()[::6]):
+    for data in (
+        *(data for data in samples().values() if len(data) < 30_000),
+        *saved()[::6],
+    ):
         try:
             with opened("x.pt", data) as checkpoint:
                 yield json.dumps(inspect(Survey(checkpoint)).to_json()).encode()
@@ -176,7 +211,8 @@ def scripts() -> Iterator[bytes]:
         for name in ("my_project/nets.py", "modules/conv.py", "modules/batchnorm.py")
     ]
     odd = (
-        b'class Net(Module):\n  __parameters__ = ["weight", ]\n  __buffers__ = []\n' * 3,
+        b'class Net(Module):\n  __parameters__ = ["weight", ]\n  __buffers__ = []\n'
+        * 3,
         b"class A(",
         b"",
         b"\xff" * 9,
@@ -189,17 +225,24 @@ def scripts() -> Iterator[bytes]:
 
 
 def snapshots() -> Iterator[bytes]:
-    """Records that `ckpt.snapshot` left in the samples, as JSON, with the shapes of the tensors beside them."""
+    """Records that `ckpt.snapshot` left in the samples, as JSON, with the shapes of the
+    tensors beside them.
+    """
     for name, data in samples().items():
         if not name.startswith("snapshot"):
             continue
         with opened("x.pt", data) as checkpoint:
             record = record_of(checkpoint)
             assert record is not None
-            shapes = {entry.name.partition(".")[2]: entry.tensor.shape for entry in checkpoint.tensors}
+            shapes = {
+                entry.name.partition(".")[2]: entry.tensor.shape
+                for entry in checkpoint.tensors
+            }
         made = record_columns(record)
         yield json.dumps({"ckpt": made, "state_dict": shapes}).encode()
-        yield json.dumps({"ckpt": {**made, "world_size": 2, "rank": 1}, "state_dict": shapes}).encode()
+        yield json.dumps(
+            {"ckpt": {**made, "world_size": 2, "rank": 1}, "state_dict": shapes}
+        ).encode()
         row = {
             "place": ["a[0]"],
             "kind": ["module"],
@@ -208,7 +251,9 @@ def snapshots() -> Iterator[bytes]:
             "registered": [None],
         }
         left = {"name": ["x"], "why": ["a list"]}
-        yield json.dumps({"ckpt": {**made, "loose": row, "left_out": left}, "state_dict": shapes}).encode()
+        yield json.dumps(
+            {"ckpt": {**made, "loose": row, "left_out": left}, "state_dict": shapes}
+        ).encode()
 
 
 def phrases() -> Iterator[bytes]:
@@ -231,7 +276,9 @@ def allowed() -> Iterator[bytes]:
 
 
 def metadata() -> Iterator[bytes]:
-    """`.metadata` of distributed checkpoints: that of the sample, and others whose files are not there."""
+    """`.metadata` of distributed checkpoints: that of the sample, and others whose
+    files are not there.
+    """
     import metadata as made
 
     yield (SAMPLES / "dcp/.metadata").read_bytes()
@@ -249,7 +296,9 @@ def entries() -> Iterator[bytes]:
 
 
 def tensors() -> Iterator[bytes]:
-    """Pickles of state dicts and optimizers with up to eighty tensors of sixty bytes, of which half are read in columns."""
+    """Pickles of state dicts and optimizers with up to eighty tensors of sixty bytes,
+    of which half are read in columns.
+    """
     import torch
     from states import shaped
 
@@ -259,12 +308,17 @@ def tensors() -> Iterator[bytes]:
         lambda number: torch.zeros(3, 5) if number % 5 else base,
         lambda number: base[number % 7 : number % 7 + 4],
         lambda number: shaped(number)[..., :1],
-        lambda number: torch.nn.Parameter(torch.zeros(5, 3).T, requires_grad=number % 3 == 0),
+        lambda number: torch.nn.Parameter(
+            torch.zeros(5, 3).T, requires_grad=number % 3 == 0
+        ),
     )
     for count in (50, 70, 80):
         for make in kinds:
             flat = {f"w{number}": make(number).detach() for number in range(count)}
-            steps = {number: {"step": make(number), "exp_avg": make(number)} for number in range(count // 2)}
+            steps = {
+                number: {"step": make(number), "exp_avg": make(number)}
+                for number in range(count // 2)
+            }
             for state in (flat, {"model": flat, "epoch": 3}, {"state": steps}):
                 file = io.BytesIO()
                 torch.save(state, file)

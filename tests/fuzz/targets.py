@@ -1,4 +1,6 @@
-"""The targets: what is fed to which part of ckpt, and what must hold then. docs: tests/fuzz/fuzz.py."""
+"""The targets: what is fed to which part of ckpt, and what must hold then. docs:
+tests/fuzz/fuzz.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ import containers
 import mutate
 import opcodes as op
 import seeds
-from harness import LIMITS, InMemory, check, clean, looked, opened, refused, rows, watched, written
+from harness import (
+    LIMITS,
+    InMemory,
+    check,
+    clean,
+    looked,
+    opened,
+    refused,
+    rows,
+    watched,
+    written,
+)
 from trees import dump
 
 from ckpt import formats
@@ -73,7 +86,9 @@ from ckpt.surface.text.lines import plain_text
 
 
 class Target(NamedTuple):
-    """One target: what it checks of some bytes, what it starts from, and how they are changed."""
+    """One target: what it checks of some bytes, what it starts from, and how they are
+    changed.
+    """
 
     check: Callable[[bytes], object]
     seeds: Callable[[], Iterator[bytes]]
@@ -81,7 +96,8 @@ class Target(NamedTuple):
     needs_torch: bool = False
 
 
-# ---------------------------------------------------------------------------------------------- one file
+# --------------------------------------------------------------------------------------
+# one file
 
 
 class _AnyKey(dict[str, Record]):
@@ -115,7 +131,9 @@ def _wrapped(data: bytes) -> Checkpoint:
 
 
 def pickle(data: bytes) -> None:
-    """The machine, the rebuilders, the verdict on weights_only, the walk, `get`, `lint`, and the emitter."""
+    """The machine, the rebuilders, the verdict on weights_only, the walk, `get`,
+    `lint`, and the emitter.
+    """
     with watched():
         survey = looked(lambda: _wrapped(data))
         if survey is None:
@@ -126,7 +144,11 @@ def pickle(data: bytes) -> None:
             *[row.name for row in checkpoint.values[:6]],
         ]:
             _got(survey, name)
-        clean(plain_text(content_lines("x.pt", checkpoint.traits.label, top_items(checkpoint))))
+        clean(
+            plain_text(
+                content_lines("x.pt", checkpoint.traits.label, top_items(checkpoint))
+            )
+        )
         findings = lint.lint(survey)
         clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)
@@ -137,7 +159,13 @@ def _got(survey: Survey, name: str) -> None:
         for item in get(survey, [name], LIMITS):
             written(item.to_json())
             if item.row is not None and item.role is not None:
-                clean(plain_text(tensor_lines(item.row, item.role, first_values(item.row.tensor, 8))))
+                clean(
+                    plain_text(
+                        tensor_lines(
+                            item.row, item.role, first_values(item.row.tensor, 8)
+                        )
+                    )
+                )
             else:
                 clean(plain_text(get_lines(item.name, item.node)))
                 clean(get_text(item.node), allowed="")
@@ -150,7 +178,9 @@ class _Nested(Exception):
 
 
 def _emitted(checkpoint: Checkpoint) -> None:
-    """What is written reads again as the same: what a writing command compares, before a file takes its place."""
+    """What is written reads again as the same: what a writing command compares, before
+    a file takes its place.
+    """
 
     def nested(root: Node) -> bytes:
         raise _Nested
@@ -172,8 +202,12 @@ def archive(data: bytes) -> None:
 def _verified(data: bytes, survey: Survey | None) -> None:
     try:
         with (
-            mock.patch.object(verify, "locate", lambda path: InMemory(path, {path: data})),
-            mock.patch.object(formats, "locate", lambda path: InMemory(path, {path: data})),
+            mock.patch.object(
+                verify, "locate", lambda path: InMemory(path, {path: data})
+            ),
+            mock.patch.object(
+                formats, "locate", lambda path: InMemory(path, {path: data})
+            ),
         ):
             report = verify.checksums("x.pt", LIMITS, executor=Serial())
             verify.remainder("x.pt", LIMITS)
@@ -200,7 +234,9 @@ def legacy(data: bytes) -> None:
 
 
 def safetensors(data: bytes) -> bool:
-    """The header, against the library's own reader. Whether both took it: then names, types and shapes are the same."""
+    """The header, against the library's own reader. Whether both took it: then names,
+    types and shapes are the same.
+    """
     with watched():
         survey = looked(lambda: opened("x.safetensors", data))
     if survey is None or survey.checkpoint.format != "safetensors":
@@ -210,21 +246,31 @@ def safetensors(data: bytes) -> bool:
     try:
         theirs = deserialize(data)
     except Exception as error:
-        check(_known_difference(survey.checkpoint, str(error)), f"safetensors refuses it: {error}")
+        check(
+            _known_difference(survey.checkpoint, str(error)),
+            f"safetensors refuses it: {error}",
+        )
         return False
     ours = {
-        entry.name: (entry.tensor.dtype.safetensors, tuple(entry.tensor.shape), entry.tensor.nbytes)
+        entry.name: (
+            entry.tensor.dtype.safetensors,
+            tuple(entry.tensor.shape),
+            entry.tensor.nbytes,
+        )
         for entry in survey.checkpoint.tensors
     }
     expected = {
-        name: (row["dtype"], _in_torch(row["dtype"], row["shape"]), len(row["data"])) for name, row in theirs
+        name: (row["dtype"], _in_torch(row["dtype"], row["shape"]), len(row["data"]))
+        for name, row in theirs
     }
     check(ours == expected, f"safetensors reads {expected}, ckpt {ours}")
     return True
 
 
 def gguf(data: bytes) -> None:
-    """The header, and the bytes and numbers of what it lists: each tensor lies within the file, its blocks are as many as it says."""
+    """The header, and the bytes and numbers of what it lists: each tensor lies within
+    the file, its blocks are as many as it says.
+    """
     with watched():
         survey = looked(lambda: opened("x.gguf", data))
     if survey is None or survey.checkpoint.format != "gguf":
@@ -233,10 +279,16 @@ def gguf(data: bytes) -> None:
         tensor = entry.tensor
         check(isinstance(tensor, TensorRef), "a tensor is not strided")
         place = tensor.storage.place
-        check(place is not None and place.nbytes == tensor.nbytes, "a tensor has other bytes than its place")
+        check(
+            place is not None and place.nbytes == tensor.nbytes,
+            "a tensor has other bytes than its place",
+        )
         if tensor.numel <= 4_096 and can_unpack(tensor):
             numbers = b"".join(elements(unpacked(tensor)))
-            check(len(numbers) == 4 * tensor.numel, "blocks hold other numbers than the shape says")
+            check(
+                len(numbers) == 4 * tensor.numel,
+                "blocks hold other numbers than the shape says",
+            )
     for value in survey.checkpoint.values[:4]:
         get(survey, [value.name], LIMITS)
 
@@ -250,13 +302,16 @@ def _known_difference(checkpoint: Checkpoint, error: str) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------------------------------- several files
+# --------------------------------------------------------------------------------------
+# several files
 
 _HEADER = {"a.weight": op.entry(), "a.bias": op.entry("F16", [2], [24, 28])}
 SHARDS = {
     "a.safetensors": op.safetensors_file(_HEADER, op.SIX + bytes(4)),
     "b.safetensors": op.safetensors_file({"b.weight": op.entry()}, op.SIX),
-    "c.bin": op.torch_zip(op.pickled({"c.weight": op.tensor(), "a.weight": op.tensor()})),
+    "c.bin": op.torch_zip(
+        op.pickled({"c.weight": op.tensor(), "a.weight": op.tensor()})
+    ),
     "bad.bin": b"PK\3\4",
     "nested.safetensors.index.json": b"{}",
 }
@@ -278,16 +333,24 @@ def shards(data: bytes) -> None:
                     InMemory(f"m/{place}", files), LIMITS, False, ""
                 )
             )
-        files = {name: shard for name, shard in SHARDS.items() if not name.startswith("nested")}
+        files = {
+            name: shard
+            for name, shard in SHARDS.items()
+            if not name.startswith("nested")
+        }
         files |= {_PLACES[0]: data, "optimizer.pt": SHARDS["c.bin"]}
         looked(lambda: formats._open_location(InMemory("m/", files), LIMITS, False, ""))
 
 
 def metadata(data: bytes) -> None:
-    """The `.metadata` of a distributed checkpoint beside the data of the sample, which it may name."""
+    """The `.metadata` of a distributed checkpoint beside the data of the sample, which
+    it may name.
+    """
     files = {**seeds.distributed(), ".metadata": data}
     with watched():
-        survey = looked(lambda: formats._open_location(InMemory("c/", files), LIMITS, False, ""))
+        survey = looked(
+            lambda: formats._open_location(InMemory("c/", files), LIMITS, False, "")
+        )
         if survey is not None:
             for entry in survey.tensors[:3]:
                 try:
@@ -295,13 +358,17 @@ def metadata(data: bytes) -> None:
                 except CkptError as error:
                     refused(error)
             try:
-                with mock.patch.object(verify, "locate", lambda path: InMemory("c/", files)):
+                with mock.patch.object(
+                    verify, "locate", lambda path: InMemory("c/", files)
+                ):
                     report = verify.checksums("c/", LIMITS, executor=Serial())
             except CkptError as error:
                 refused(error)
                 return
             checked = judge_structure(survey.checkpoint)
-            written(with_checksums(checked, survey.checkpoint, *_rest(report)).to_json())
+            written(
+                with_checksums(checked, survey.checkpoint, *_rest(report)).to_json()
+            )
 
 
 def _rest(report: ChecksumReport) -> tuple[Any, int, int]:
@@ -309,7 +376,9 @@ def _rest(report: ChecksumReport) -> tuple[Any, int, int]:
 
 
 def columns(data: bytes) -> bool:
-    """A `.metadata` read in columns is that of the machine alone. Tell whether there was one."""
+    """A `.metadata` read in columns is that of the machine alone. Tell whether there
+    was one.
+    """
     with watched():
         alone = _content(data, skimmed=False)
         check(_content(data, skimmed=True) == alone, "columns differ from the machine")
@@ -317,7 +386,9 @@ def columns(data: bytes) -> bool:
 
 
 def tensors(data: bytes) -> bool:
-    """The `data.pkl` of an archive read in columns gives the tree of the machine alone. Tell whether there was one."""
+    """The `data.pkl` of an archive read in columns gives the tree of the machine alone.
+    Tell whether there was one.
+    """
     file = op.torch_zip(data, {str(number): bytes(60) for number in range(80)})
     trees: list[object] = []
     with watched():
@@ -335,7 +406,11 @@ def _content(data: bytes, *, skimmed: bool) -> object:
     """All that a `.metadata` says, in plain values, or None where it is refused."""
     try:
         budget = Budget(LIMITS, len(data))
-        found = read_metadata(data, LIMITS, budget) if skimmed else metadata_of(run(data, LIMITS, budget))
+        found = (
+            read_metadata(data, LIMITS, budget)
+            if skimmed
+            else metadata_of(run(data, LIMITS, budget))
+        )
     except CkptError:
         return None
     rows = [
@@ -348,7 +423,14 @@ def _content(data: bytes, *, skimmed: bool) -> object:
         )
         for row in found.tensors.values()
     ]
-    return rows, found.objects, found.paths, sorted(found.files), found.unused, found.version
+    return (
+        rows,
+        found.objects,
+        found.paths,
+        sorted(found.files),
+        found.unused,
+        found.version,
+    )
 
 
 @cache
@@ -359,7 +441,10 @@ def _sample() -> Checkpoint:
 def listed(data: bytes) -> None:
     """A stored `inspect --json`, compared with a checkpoint and with itself."""
     sample = _sample()
-    with watched(), mock.patch.object(listing, "locate", lambda path: InMemory(path, {path: data})):
+    with (
+        watched(),
+        mock.patch.object(listing, "locate", lambda path: InMemory(path, {path: data})),
+    ):
         try:
             checkpoint = listing.open_listing("kept.json", LIMITS)
         except CkptError as error:
@@ -368,11 +453,15 @@ def listed(data: bytes) -> None:
         if checkpoint is not None:
             _differing(checkpoint, sample)
             _differing(sample, checkpoint)
-            check(not _differing(checkpoint, checkpoint), "a listing differs from itself")
+            check(
+                not _differing(checkpoint, checkpoint), "a listing differs from itself"
+            )
 
 
 def _differing(before: Checkpoint, after: Checkpoint) -> bool:
-    """Whether two checkpoints differ in structure; the report is written in every form."""
+    """Whether two checkpoints differ in structure; the report is written in
+    every form.
+    """
     try:
         report = diff(Survey(before), Survey(after), Options(structure=True))
     except CkptError as error:
@@ -386,7 +475,9 @@ def _differing(before: Checkpoint, after: Checkpoint) -> bool:
 
 
 def torchscript(data: bytes) -> None:
-    """The pickle and the code of a TorchScript archive; the first two bytes are the length of the pickle."""
+    """The pickle and the code of a TorchScript archive; the first two bytes are the
+    length of the pickle.
+    """
     length = int.from_bytes(data[:2], "big")
     pickle, code = data[2 : 2 + length], data[2 + length :]
     records = {
@@ -431,7 +522,9 @@ def plain(data: bytes) -> None:
 
 
 def grammar(data: bytes) -> None:
-    """Names and calls are judged alike in the pickle and in the tree that it leaves, and each name once."""
+    """Names and calls are judged alike in the pickle and in the tree that it leaves,
+    and each name once.
+    """
     with watched():
         survey = looked(lambda: _wrapped(data))
         if survey is None:
@@ -439,7 +532,9 @@ def grammar(data: bytes) -> None:
         checkpoint = survey.checkpoint
         pairs = [(row.file, row.module, row.name) for row in checkpoint.imports]
         check(len(pairs) == len(set(pairs)), "a name is judged twice")
-        called = {row.module + row.name for row in checkpoint.imports if row.group == "called"}
+        called = {
+            row.module + row.name for row in checkpoint.imports if row.group == "called"
+        }
         names, calls = names_and_calls(checkpoint.root)
         left = {
             name.module + name.name
@@ -449,7 +544,8 @@ def grammar(data: bytes) -> None:
         check(left <= called, "a call of the tree is no call of the pickle")
         shown = survey.load.expression
         check(
-            not called or shown is None or checkpoint.traits.fills_a_state, "what calls has a way to load it"
+            not called or shown is None or checkpoint.traits.fills_a_state,
+            "what calls has a way to load it",
         )
 
 
@@ -464,13 +560,17 @@ class _Said:
 
 
 def answers(data: bytes) -> None:
-    """What a web server answers to a request for ten bytes. A larger file would lie on the disk."""
+    """What a web server answers to a request for ten bytes. A larger file would lie on
+    the disk.
+    """
     with mock.patch.object(web, "WHOLE", 10_000), watched():
         try:
             response = connections._Response(_Said(data))  # type: ignore[arg-type]
             response.begin()
             server = connections.Server("http", "host", 80)
-            reply = connections.Reply(server, connections.http.client.HTTPConnection("host"), response)
+            reply = connections.Reply(
+                server, connections.http.client.HTTPConnection("host"), response
+            )
             found = web._read_answer(reply, 0, 10)
             check(len(found.data) <= web.WHOLE, "more than was asked for")
         except web.BROKEN as error:
@@ -486,7 +586,13 @@ def _said() -> Iterator[bytes]:
     ranged = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/"
     yield ranged + b'10\r\nETag: "1"\r\n\r\n0123456789'
     yield ranged + b"99\r\nContent-Length: 10\r\n\r\n0123456789"
-    yield ranged + b"10\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n5\r\n56789\r\n0\r\n\r\n"
+    yield (
+        ranged
+        + (
+            b"10\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n5\r\n56789\r\n0\r\n"
+            b"\r\n"
+        )
+    )
     yield b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
     yield b"HTTP/1.0 200 OK\r\n\r\nabc"
     yield b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -501,7 +607,9 @@ def _plain_pickles() -> Iterator[bytes]:
         yield data
         yield data.removeprefix(op.proto(2))
     for protocol in range(6):
-        yield std_pickle.dumps({"a": [1, 2.5, "x", None, (1, 2)], "b": {1, 2}, "c": b"x" * 300}, protocol)
+        yield std_pickle.dumps(
+            {"a": [1, 2.5, "x", None, (1, 2)], "b": {1, 2}, "c": b"x" * 300}, protocol
+        )
 
 
 def _container(name: str, data: bytes) -> None:
@@ -523,7 +631,10 @@ def snapshot(data: bytes) -> None:
         return
     _snapshot()
     program = op.pickled(
-        {"state_dict": {name: _zeros(shape) for name, shape in shapes.items()}, "ckpt": record}
+        {
+            "state_dict": {name: _zeros(shape) for name, shape in shapes.items()},
+            "ckpt": record,
+        }
     )
     with watched():
         survey = looked(lambda: _wrapped(program))
@@ -531,12 +642,18 @@ def snapshot(data: bytes) -> None:
             return
         for asked in ((0,), (1, 2), tuple(range(40))):
             try:
-                found = numbered_parameters(survey, Numbers(((None, asked),), "without"))
+                found = numbered_parameters(
+                    survey, Numbers(((None, asked),), "without")
+                )
                 written(found.to_json())
                 clean(plain_text(numbering_lines(found)))
             except CkptError as error:
                 refused(error)
-        clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(lint.lint(survey)))], None)))
+        clean(
+            plain_text(
+                lint_lines([lint.FileReport("x.pt", tuple(lint.lint(survey)))], None)
+            )
+        )
         _differing(_snapshot(), survey.checkpoint)
         _differing(survey.checkpoint, _snapshot())
 
@@ -553,7 +670,8 @@ def _zeros(shape: list[int]) -> bytes:
     return op.tensor(tuple(shape), tuple(strides), numel=1 << 20)
 
 
-# ---------------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------------
+# the command line
 
 
 def _glob(text: str) -> None:
@@ -562,7 +680,13 @@ def _glob(text: str) -> None:
 
 def _substitution(text: str) -> None:
     rule = substitution(text)
-    for name in ("", "a", "a.b", "fc1.w", "é\n"):  # short: what a pattern costs is up to whoever typed it
+    for name in (
+        "",
+        "a",
+        "a.b",
+        "fc1.w",
+        "é\n",
+    ):  # short: what a pattern costs is up to whoever typed it
         rule.apply(name)
 
 
@@ -601,7 +725,9 @@ def _format(text: str) -> None:
 def _settings(text: str) -> None:
     place = {"pyproject.toml": text.encode("utf-8", "surrogatepass")}
     with mock.patch.object(settings, "locate", lambda path: InMemory(path, place)):
-        lint_functions._with_settings(Rules(), settings.settings_at("pyproject.toml"), None)
+        lint_functions._with_settings(
+            Rules(), settings.settings_at("pyproject.toml"), None
+        )
 
 
 def _card(text: str) -> None:
@@ -610,7 +736,9 @@ def _card(text: str) -> None:
 
 
 def _baseline(text: str) -> None:
-    baseline_of(parse_json(text.encode("utf-8", "surrogatepass"), "baseline", Budget(Limits())))
+    baseline_of(
+        parse_json(text.encode("utf-8", "surrogatepass"), "baseline", Budget(Limits()))
+    )
 
 
 def _codes(text: str) -> None:
@@ -629,7 +757,10 @@ def _sums(text: str) -> None:
     sums.parse(text)
 
 
-_TOML = '[tool.ckpt.lint]\nselect = ["nan"]\nignore = ["cuda", "unused"]\nlevel = "error"\nvalues = true\n'
+_TOML = (
+    '[tool.ckpt.lint]\nselect = ["nan"]\nignore = ["cuda", "unused"]\nlevel = "error"\n'
+    "values = true\n"
+)
 LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--include": (_glob, ("*.bias", "layers.[0-9]*.weight", "[!a-c]?x", "[", "*" * 30, "[]]", "[[a]b--c]")),
     "--index": (numbers, ("6,7-9", "6 7 8 9", "0-9999", "", "-", "1-0", "999999999-999999999")),
@@ -643,8 +774,14 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--format": (_format, ("torch-zip", "safetensors", "x", "")),
     "--table": (inputs.check_table, ("github", "plain", "", "x")),
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
-    "card": (_card, ("---\nlicense: mit\ntags: [a, 'b']\nbase_model:\n- x\n---\n", "---\ntags:\n- - a\n---\n", "---\n---")),
-    "baseline": (_baseline, ('{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [{"path": "a", "code": "b", "level": "c", "about": "d"}]}', "[]", "{")),
+    "card": (_card, ((
+        "---\nlicense: mit\ntags: [a, 'b']\n"
+        "base_model:\n- x\n---\n"
+    ), "---\ntags:\n- - a\n---\n", "---\n---")),
+    "baseline": (_baseline, ((
+        '{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [{"path": '
+        '"a", "code": "b", "level": "c", "about": "d"}]}'
+    ), "[]", "{")),
     "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),
     "--select": (_select, ("nan", "called-on-load,nan", "x")),
     "--arg": (_arguments, ("width=64", "a=[1, 2]", "b={'a': 1}", "c=-1e999", "=", "d=(((1)))", "e='\\d'", "f=1_0j", "g={[]: 1}")),
@@ -653,7 +790,9 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
 
 
 def language(data: bytes) -> None:
-    """One of the small languages of the command line: a usage error, or what was asked for."""
+    """One of the small languages of the command line: a usage error, or what was asked
+    for.
+    """
     if not data:
         return
     run, _ = list(LANGUAGES.values())[data[0] % len(LANGUAGES)]
@@ -672,25 +811,38 @@ def _phrase(data: bytes, random: Any) -> bytes:
     return head + mutate.texts(data[1:], random)
 
 
-# ---------------------------------------------------------------------------------------------- against torch
+# --------------------------------------------------------------------------------------
+# against torch
 
 
 def torch(data: bytes) -> bool:
-    """A pickle in an archive, against `torch.load(weights_only=True)`. Whether both took it: then they saw the same."""
+    """A pickle in an archive, against `torch.load(weights_only=True)`. Whether both
+    took it: then they saw the same.
+    """
     import torch
     import torch._weights_only_unpickler
 
     with watched():
         survey = looked(lambda: _wrapped(data))
-    if survey is None or sum(storage.nbytes for storage in survey.checkpoint.storages) > 1 << 20:
+    if (
+        survey is None
+        or sum(storage.nbytes for storage in survey.checkpoint.storages) > 1 << 20
+    ):
         return False
-    records = {storage.id: bytes(storage.nbytes) for storage in survey.checkpoint.storages if storage.place}
+    records = {
+        storage.id: bytes(storage.nbytes)
+        for storage in survey.checkpoint.storages
+        if storage.place
+    }
     file = op.torch_zip(data, records)  # torch refuses records of any other size
     with watched():
         survey = looked(lambda: opened("x.pt", file))
     try:
-        # What importing parts of torch adds to the names of weights_only is not there in a bare process.
-        bare = mock.patch.object(torch._weights_only_unpickler, "_marked_safe_globals_set", set())
+        # What importing parts of torch adds to the names of weights_only is not there
+        # in a bare process.
+        bare = mock.patch.object(
+            torch._weights_only_unpickler, "_marked_safe_globals_set", set()
+        )
         with warnings.catch_warnings(), bare:
             warnings.simplefilter("ignore")
             loaded = torch.load(io.BytesIO(file), weights_only=True, map_location="cpu")
@@ -699,12 +851,18 @@ def torch(data: bytes) -> bool:
     check(survey is not None, "torch loads it, ckpt refuses it")
     assert survey is not None
     checkpoint = survey.checkpoint
-    check(not checkpoint.weights_only, f"torch loads it, ckpt says that it refuses {checkpoint.weights_only}")
+    check(
+        not checkpoint.weights_only,
+        f"torch loads it, ckpt says that it refuses {checkpoint.weights_only}",
+    )
     theirs = dict(_flat(loaded, torch))
     ours = {entry.name: entry.tensor for entry in checkpoint.tensors}
     for name in theirs.keys() & ours.keys():
         tensor, other = ours[name], theirs[name]
-        check(tuple(tensor.shape) == tuple(other.shape), f"{name}: {tensor.shape}, torch has {other.shape}")
+        check(
+            tuple(tensor.shape) == tuple(other.shape),
+            f"{name}: {tensor.shape}, torch has {other.shape}",
+        )
         check(
             f"torch.{tensor.dtype.name}" == str(other.dtype),
             f"{name}: {tensor.dtype.name}, torch has {other.dtype}",
@@ -715,11 +873,19 @@ def torch(data: bytes) -> bool:
     return True
 
 
-def _flat(thing: Any, torch: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The tensors in dicts, by their dotted names; only where the name is beyond doubt."""
+def _flat(
+    thing: Any, torch: Any, path: tuple[str, ...] = (), depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """The tensors in dicts, by their dotted names; only where the name is
+    beyond doubt.
+    """
     if isinstance(thing, torch.Tensor) and not thing.is_nested:
         yield ".".join(path), thing
-    elif type(thing) is dict and depth < 50 and all(type(key) is str and "." not in key for key in thing):
+    elif (
+        type(thing) is dict
+        and depth < 50
+        and all(type(key) is str and "." not in key for key in thing)
+    ):
         for key, value in thing.items():
             yield from _flat(value, torch, (*path, key), depth + 1)
 

@@ -1,7 +1,8 @@
-"""What reading does to the machine: it opens the input and nothing else, imports nothing, runs nothing.
+"""What reading does to the machine: it opens the input and nothing else, imports
+nothing, runs nothing.
 
-SAFETY.md §6.6 and §7.1: an audit hook in a child, the modules that a command has loaded when it ends, and the source
-itself. Better evidence than a canary alone.
+SAFETY.md §6.6 and §7.1: an audit hook in a child, the modules that a command has loaded
+when it ends, and the source itself. Better evidence than a canary alone.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ print(json.dumps(outcomes))
 """
 
 WHOLE = ("tar", "index", "name")
-"""Classes of which every case is watched; of the others every k-th, and all that carry a payload."""
+"""Classes of which every case is watched; of the others every k-th, and all that carry
+a payload.
+"""
 
 
 def _selected() -> list[Case]:
@@ -114,11 +117,26 @@ def _selected() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Files that make the reader import all that it is made of: plain, with a hint, with text opcodes, cut off, large."""
+    """Files that make the reader import all that it is made of: plain, with a hint,
+    with text opcodes, cut off, large.
+    """
     folder = tmp_path_factory.mktemp("good")
-    names = ("ok/plain.pt", "ok/bigint.pt", "ok/protocol0.pt", "zip/trunc_four_bytes.pt")
-    names += ("foreign/pt2.pt2", "foreign/torch_package.pt", "tar/good.pt", "foreign/torchscript.pt")
-    samples = [SAMPLES / name for name in ("agent.zip", "zoo.pkl", "sharded", "dcp", "dcp_interrupted")]
+    names = (
+        "ok/plain.pt",
+        "ok/bigint.pt",
+        "ok/protocol0.pt",
+        "zip/trunc_four_bytes.pt",
+    )
+    names += (
+        "foreign/pt2.pt2",
+        "foreign/torch_package.pt",
+        "tar/good.pt",
+        "foreign/torchscript.pt",
+    )
+    samples = [
+        SAMPLES / name
+        for name in ("agent.zip", "zoo.pkl", "sharded", "dcp", "dcp_interrupted")
+    ]
     names += ("pickle/deep_dict.pt",)
     return [*(case.build(folder) for case in CASES if case.name in names), *samples]
 
@@ -126,9 +144,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def _watch(
     good: list[Path], paths: list[Path], tmp_path: Path, *provoked: str
 ) -> dict[str, tuple[str, list[list[str]]]]:
-    """Path -> (outcome, audit events that reading it must not raise). With each path, the watched child does what `provoked` says."""
+    """Path -> (outcome, audit events that reading it must not raise). With each path,
+    the watched child does what `provoked` says.
+    """
     listing = tmp_path / "listing.json"
-    listing.write_text(json.dumps([[str(path) for path in good], [str(path) for path in paths]]))
+    listing.write_text(
+        json.dumps([[str(path) for path in good], [str(path) for path in paths]])
+    )
     done = python("-c", CHILD, listing, *provoked)
     assert (done.code, done.err) == (0, b""), done.err.decode()[-2000:]
     found = json.loads(done.out)
@@ -164,7 +186,8 @@ def test_samples_raise_no_audit_event(good: list[Path], tmp_path: Path) -> None:
     assert len(paths) > 10
     found = _watch(good, paths, tmp_path)
     bad = {path: events for path, (_, events) in found.items() if events}
-    # The names beside an interrupted save are read, for the newest that is whole; no file there is opened.
+    # The names beside an interrupted save are read, for the newest that is whole; no
+    # file there is opened.
     beside = bad.pop(str(SAMPLES / "dcp_interrupted"))
     assert {event for event, _ in beside} == {"os.scandir"}
     assert bad == {}
@@ -173,12 +196,15 @@ def test_samples_raise_no_audit_event(good: list[Path], tmp_path: Path) -> None:
 def test_watch_sees(good: list[Path], tmp_path: Path) -> None:
     """The hook does notice what the two tests above rule out."""
     found = _watch(good, good[:4], tmp_path, "import", "open", "exec", "pickle")
-    wanted = dict(zip(found, ("import", "open", "exec", "pickle.find_class"), strict=True))
+    wanted = dict(
+        zip(found, ("import", "open", "exec", "pickle.find_class"), strict=True)
+    )
     for path, (_, events) in found.items():
         assert wanted[path] in {event for event, _ in events}
 
 
-# ---------------------------------------------------------------------------------------------- loaded modules
+# --------------------------------------------------------------------------------------
+# loaded modules
 
 NEVER = (
     "torch",
@@ -239,26 +265,49 @@ def _modules(tmp_path: Path, *arguments: str) -> set[str]:
         ("inspect", "train_cuda.pth", "--json"),
         ("inspect", "train_cuda.pth", "--tsv"),
         ("inspect", "train_cuda.pth", "--storages", "--values", "--imports"),
-        ("inspect", "legacy.pth", "legacy_python2.pth", "dtypes.pth", "objects.pth", "whole_model.pth"),
-        ("inspect", "weights.safetensors", "sharded", "scripted.pt", "lightning.ckpt", "yolo_style.pt"),
+        (
+            "inspect",
+            "legacy.pth",
+            "legacy_python2.pth",
+            "dtypes.pth",
+            "objects.pth",
+            "whole_model.pth",
+        ),
+        (
+            "inspect",
+            "weights.safetensors",
+            "sharded",
+            "scripted.pt",
+            "lightning.ckpt",
+            "yolo_style.pt",
+        ),
         ("inspect", "hostile.pth", "tied_and_bloated.pth", "compiled.pth"),
         ("get", "train_cuda.pth", "epoch"),
         ("get", "train_cuda.pth", "epoch", "--json"),
     ],
     ids=" ".join,
 )
-def test_modules_that_no_command_loads(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_modules_that_no_command_loads(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     found = _modules(tmp_path, *arguments)
     assert sorted(found & set(NEVER)) == []
-    assert not [name for name in found if name.startswith(("torch.", "numpy.", "rich.", "safetensors."))]
+    assert not [
+        name
+        for name in found
+        if name.startswith(("torch.", "numpy.", "rich.", "safetensors."))
+    ]
 
 
 def test_tabulate_is_loaded_when_asked_for(tmp_path: Path) -> None:
     """The list of modules is not empty by mistake."""
-    assert "tabulate" in _modules(tmp_path, "inspect", "legacy.pth", "--table", "github")
+    assert "tabulate" in _modules(
+        tmp_path, "inspect", "legacy.pth", "--table", "github"
+    )
 
 
-# ---------------------------------------------------------------------------------------------- the source
+# --------------------------------------------------------------------------------------
+# the source
 
 SOURCES = sorted((ROOT / "ckpt").rglob("*.py"))
 
@@ -347,7 +396,9 @@ def _name(path: Path) -> str:
 
 
 def _suspicious(node: ast.AST) -> str | None:
-    """Why a node of the source is not one of a reader that runs nothing; None when it may be there."""
+    """Why a node of the source is not one of a reader that runs nothing; None when it
+    may be there.
+    """
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -361,7 +412,11 @@ def _suspicious(node: ast.AST) -> str | None:
         func = node.func
         if isinstance(func, ast.Name) and func.id in FORBIDDEN_CALLS:
             return f"{func.id}()"
-        if isinstance(func, ast.Name) and func.id == "getattr" and not isinstance(node.args[1], ast.Constant):
+        if (
+            isinstance(func, ast.Name)
+            and func.id == "getattr"
+            and not isinstance(node.args[1], ast.Constant)
+        ):
             return "getattr() by a name that is not written here"
         if (
             isinstance(func, ast.Attribute)
@@ -373,7 +428,11 @@ def _suspicious(node: ast.AST) -> str | None:
             return "import_module()"
     if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_ATTRIBUTES:
         return f".{node.attr}"
-    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "os" and node.attr in WRITES:
+    if (
+        isinstance(node, ast.Attribute)
+        and ast.unparse(node.value) == "os"
+        and node.attr in WRITES
+    ):
         return f"os.{node.attr}"
     if isinstance(node, ast.Name) and node.id in ("__builtins__", "Unpickler"):
         return node.id
@@ -393,11 +452,20 @@ MAY = {
         "os.fchown",
         "import ctypes",
     },
-    "ckpt/bytes/fence.py": {"import ctypes"},  # to give rights up; tests/bytes/test_fence.py
+    "ckpt/bytes/fence.py": {
+        "import ctypes"
+    },  # to give rights up; tests/bytes/test_fence.py
     "ckpt/bytes/inplace.py": {"os.ftruncate"},
-    "ckpt/ext/prune/removal.py": {"os.rename", "os.rmdir", "os.unlink"},  # for `ckpt prune --delete` only
-    "ckpt/ext/remote/objects.py": {"getattr() by a name that is not written here"},  # of the table of schemes
-    "ckpt/ext/remote/http.py": {  # loaded for a URL only; tests/ext/remote/test_command_remote.py listens
+    "ckpt/ext/prune/removal.py": {
+        "os.rename",
+        "os.rmdir",
+        "os.unlink",
+    },  # for `ckpt prune --delete` only
+    "ckpt/ext/remote/objects.py": {
+        "getattr() by a name that is not written here"
+    },  # of the table of schemes
+    # loaded for a URL only; tests/ext/remote/test_command_remote.py listens
+    "ckpt/ext/remote/http.py": {
         "import http.client",
         "import socket",  # for the class of its error
         "import urllib.parse",
@@ -411,11 +479,13 @@ MAY = {
     },
     "ckpt/ext/remote/target.py": {"import mmap"},  # memory without a file
     "ckpt/ext/remote/url.py": {"import urllib.parse"},
-    "ckpt/bytes/executor.py": {  # copies of this process send results back, no file does
+    # copies of this process send results back, no file does
+    "ckpt/bytes/executor.py": {
         "import multiprocessing.connection",
         ".fork",
     },
-    "ckpt/ext/cluster/parcel.py": {  # tasks of a sender whom the worker trusts; no file gets there
+    # tasks of a sender whom the worker trusts; no file gets there
+    "ckpt/ext/cluster/parcel.py": {
         "import pickle",
         "pickle.loads()",
         ".Pickler",
@@ -426,24 +496,34 @@ MAY = {
         "import pkgutil",
         "import multiprocessing",
     },
-    "ckpt/__init__.py": {"getattr() by a name that is not written here"},  # of the table of public names
+    "ckpt/__init__.py": {
+        "getattr() by a name that is not written here"
+    },  # of the table of public names
     "ckpt/ext/lint/settings.py": {"tomllib.loads()"},
     "ckpt/formats/__init__.py": {"entry.load()"},
     "ckpt/ext/live/__init__.py": {"import torch"},
     "ckpt/ext/live/check.py": {"torch.load()"},
-    "ckpt/surface/reports.py": {  # a report of ours, inside of a pickle that the user loads; no file gets there
+    # a report of ours, inside of a pickle that the user loads; no file gets there
+    "ckpt/surface/reports.py": {
         "import copyreg",
         "import pickle",
         "setattr()",
-        "getattr() by a name that is not written here",  # of the slots of our own classes
+        (
+            "getattr() by a name that is not written here"
+        ),  # of the slots of our own classes
     },
     "ckpt/model/rows.py": {
         "getattr() by a name that is not written here"
     },  # of the fields of our own classes
     "ckpt/ext/live/memory.py": {"vars()"},
-    "ckpt/ext/live/model.py": {"vars()", "getattr() by a name that is not written here"},
+    "ckpt/ext/live/model.py": {
+        "vars()",
+        "getattr() by a name that is not written here",
+    },
 }
-"""The rooms that do what no other may: one puts files in place, one is the door to torch and to the user's own code."""
+"""The rooms that do what no other may: one puts files in place, one is the door to
+torch and to the user's own code.
+"""
 
 
 def test_source_runs_nothing() -> None:
@@ -484,12 +564,15 @@ def _calls_of(path: Path, function: str) -> list[ast.Call]:
     return [
         node
         for node in _nodes(path)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == function
     ]
 
 
 def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
-    """`import_module` for a command of the table, for the writer of a format, for a notebook and for what plans commands.
+    """`import_module` for a command of the table, for the writer of a format, for a
+    notebook and for what plans commands.
 
     What a user types is no name of a module.
     """
@@ -513,26 +596,43 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     }
     (argument,) = users["ckpt/surface/cli/app.py"][0].args
     assert ast.unparse(argument) == "module_of(name)"
-    assert all(module.startswith("ckpt.ext.") for module in (*_EXTENSIONS.values(), *HOOKS.values()))
+    assert all(
+        module.startswith("ckpt.ext.")
+        for module in (*_EXTENSIONS.values(), *HOOKS.values())
+    )
     askers = [name for name in users if name != "ckpt/hooks.py"]
     doors = ("load_hook", "find_hook")
-    asked = [call.args[0] for name in askers for door in doors for call in _calls_of(ROOT / name, door)]
-    assert {hook.value for hook in asked if isinstance(hook, ast.Constant)} == set(HOOKS)
+    asked = [
+        call.args[0]
+        for name in askers
+        for door in doors
+        for call in _calls_of(ROOT / name, door)
+    ]
+    assert {hook.value for hook in asked if isinstance(hook, ast.Constant)} == set(
+        HOOKS
+    )
     assert all(isinstance(hook, ast.Constant) for hook in asked), (
         "a hook is asked for by a name that stands here"
     )
     (shell,) = users["ckpt/surface/cli/app.py"][1].args
-    assert isinstance(shell, ast.Constant) and shell.value == "ckpt.surface.cli.completion"
+    assert (
+        isinstance(shell, ast.Constant) and shell.value == "ckpt.surface.cli.completion"
+    )
     shown = {
         "ckpt/commands/ls/api.py": "ckpt.surface.api.advice",
         "ckpt/commands/verify/api.py": "ckpt.surface.api.advice",
         "ckpt/surface/api/checkpoint.py": "ckpt.commands.inspect.notebook",
     }
     for name, modules in {
-        "ckpt/commands/inspect/api.py": {"ckpt.surface.api.advice", "ckpt.commands.inspect.notebook"},
+        "ckpt/commands/inspect/api.py": {
+            "ckpt.surface.api.advice",
+            "ckpt.commands.inspect.notebook",
+        },
     }.items():
         held = [call.args[0] for call in users[name]]
-        assert {each.value for each in held if isinstance(each, ast.Constant)} == modules
+        assert {
+            each.value for each in held if isinstance(each, ast.Constant)
+        } == modules
     for name, module in shown.items():
         (named,) = users[name][0].args
         assert isinstance(named, ast.Constant) and named.value == module, name
@@ -557,19 +657,25 @@ def test_safe_modules_are_alone() -> None:
         "zlib",
     }
     for path in SOURCES:
-        if path.parent not in (ROOT / "ckpt" / "pickle", ROOT / "ckpt" / "pickle" / "judge"):
+        if path.parent not in (
+            ROOT / "ckpt" / "pickle",
+            ROOT / "ckpt" / "pickle" / "judge",
+        ):
             continue
         for node in _nodes(path):
             if isinstance(node, ast.Import):
-                assert {alias.name.partition(".")[0] for alias in node.names} <= allowed, path.name
+                assert {
+                    alias.name.partition(".")[0] for alias in node.names
+                } <= allowed, path.name
             elif isinstance(node, ast.ImportFrom):
                 module = (node.module or "").partition(".")[0]
                 if module == "sys":
-                    assert {alias.name for alias in node.names} <= {"stdlib_module_names", "getsizeof"}, (
-                        path.name
-                    )
+                    assert {alias.name for alias in node.names} <= {
+                        "stdlib_module_names",
+                        "getsizeof",
+                    }, path.name
                     continue
                 assert module in allowed | {"ckpt"}, (path.name, module)
-                assert not (node.module or "").startswith(("ckpt.surface.cli", "ckpt.surface.text")), (
-                    path.name
-                )
+                assert not (node.module or "").startswith(
+                    ("ckpt.surface.cli", "ckpt.surface.text")
+                ), path.name

@@ -1,4 +1,6 @@
-"""The house keeps its shape: imports go down without a circle, heavy packages wait, nothing grows too large."""
+"""The house keeps its shape: imports go down without a circle, heavy packages wait,
+nothing grows too large.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from pathlib import Path
 
 import house
 import pytest
-from house import MODULES, NAMES, ROOT, floor_of, imports_of, layer_of, parsed, reached_from
+from house import (
+    MODULES,
+    NAMES,
+    ROOT,
+    floor_of,
+    imports_of,
+    layer_of,
+    parsed,
+    reached_from,
+)
 from process import TIMEOUT, environment
 
 import ckpt
@@ -23,14 +34,21 @@ from ckpt.surface.cli import app
 
 
 def test_the_top_is_a_table_of_contents() -> None:
-    shown = {path.name.removesuffix(".py") for path in ROOT.iterdir() if not path.name.startswith("__")}
+    shown = {
+        path.name.removesuffix(".py")
+        for path in ROOT.iterdir()
+        if not path.name.startswith("__")
+    }
 
     assert shown == house.TOP | {"py.typed"}
 
 
 def test_imports_go_down() -> None:
     upward = [
-        (name, other) for name in NAMES for other in imports_of(name) if floor_of(other) > floor_of(name)
+        (name, other)
+        for name in NAMES
+        for other in imports_of(name)
+        if floor_of(other) > floor_of(name)
     ]
 
     assert upward == []
@@ -53,13 +71,17 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_the_parts_of_a_room_go_down() -> None:
-    """The work of a command knows nothing of its text, and the text nothing of the command line."""
+    """The work of a command knows nothing of its text, and the text nothing of the
+    command line.
+    """
     rooms = ("commands.", "surface.", "ext.")
     upward = {
         (name, other)
         for name in NAMES
         for other in imports_of(name)
-        if name.startswith(rooms) and other.startswith(rooms) and layer_of(other) > layer_of(name)
+        if name.startswith(rooms)
+        and other.startswith(rooms)
+        and layer_of(other) > layer_of(name)
     }
 
     assert {name for name, _ in upward} == {
@@ -69,7 +91,8 @@ def test_the_parts_of_a_room_go_down() -> None:
         "ext.adapters.verdicts",
         "ext.gguf.verdicts",  # lines of text for the judgement of a GGUF
         "ext.layouts.recipe",
-        "ext.quantised.comparing",  # lines of text for the judgement of quantised weights
+        # lines of text for the judgement of quantised weights
+        "ext.quantised.comparing",
         "ext.quantised.configs",
         "ext.prune.judging",  # a save is judged as `ckpt verify` does
     }
@@ -91,13 +114,17 @@ def test_the_work_of_commands_knows_no_format() -> None:
 WITHOUT_FORMATS = ("average", "explain", "lint", "page", "salvage", "warmstart")
 """Extensions whose work is given checkpoints."""
 TABLES = {"__init__.py", "hooks.py", "formats/__init__.py", "surface/cli/app.py"}
-"""The modules of the core that name extensions, in tables: public names, hooks, formats, commands."""
+"""The modules of the core that name extensions, in tables: public names, hooks,
+formats, commands.
+"""
 
 
 def test_the_core_names_no_extension() -> None:
     core = [path for path in MODULES if path.relative_to(ROOT).parts[0] != "ext"]
     naming = {
-        path.relative_to(ROOT).as_posix() for path in core if "ckpt.ext" in path.read_text(encoding="utf-8")
+        path.relative_to(ROOT).as_posix()
+        for path in core
+        if "ckpt.ext" in path.read_text(encoding="utf-8")
     }
     arrows = [
         (name, other)
@@ -150,17 +177,23 @@ def test_a_command_calls_the_function_of_its_name() -> None:
     """A program can do all that these commands do: none has a job of its own."""
     names = [name for names in ckpt._HOMES.values() for name in names]
     commands = {
-        name: ROOT / app.module_of(name).removeprefix("ckpt.").replace(".", "/") for name in app.COMMANDS
+        name: ROOT / app.module_of(name).removeprefix("ckpt.").replace(".", "/")
+        for name in app.COMMANDS
     }
     both = sorted(set(names) & commands.keys())
     found = {}
     for name in both:
         path = commands[name].with_suffix(".py")
-        nodes = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)]
-        imported = [(node.module or "", alias.name) for node in nodes for alias in node.names]
+        nodes = [
+            node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)
+        ]
+        imported = [
+            (node.module or "", alias.name) for node in nodes for alias in node.names
+        ]
         doors = ("api", "recipe")
         assert any(
-            module.rpartition(".")[2] in doors and what in (name, "Listing", "assign_values", "planned")
+            module.rpartition(".")[2] in doors
+            and what in (name, "Listing", "assign_values", "planned")
             for module, what in imported
         ), name
         jobs = [
@@ -178,7 +211,11 @@ def test_a_command_calls_the_function_of_its_name() -> None:
     assert len(both) == 19
     assert found == {
         "inspect": ["digests"],  # of the text for git
-        "lint": ["nearest_settings", "settings_at", "unread_settings"],  # which file they are of
+        "lint": [
+            "nearest_settings",
+            "settings_at",
+            "unread_settings",
+        ],  # which file they are of
         "set": ["parse_assignment"],
         "verify": [
             "listed_path",
@@ -204,7 +241,9 @@ def test_a_format_of_the_core_imports_no_other() -> None:
 
 
 def test_formats_are_named_in_formats_only() -> None:
-    """Whoever else compares a format's name with a text should ask one of its traits."""
+    """Whoever else compares a format's name with a text should ask one of its
+    traits.
+    """
     names = {format.name for format in FORMATS}
     found = []
     for path in MODULES:
@@ -214,7 +253,11 @@ def test_formats_are_named_in_formats_only() -> None:
             continue
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Compare):
-                texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+                texts = {
+                    each.value
+                    for each in ast.walk(node)
+                    if isinstance(each, ast.Constant)
+                }
                 if texts & names:
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
 
@@ -228,7 +271,10 @@ def test_the_map_is_on_the_page() -> None:
 
 
 def test_importing_the_package_costs_nothing() -> None:
-    code = "import sys, ckpt; print(sorted(name for name in sys.modules if name.startswith('ckpt.')))"
+    code = (
+        "import sys, ckpt; print(sorted(name for name in sys.modules if "
+        "name.startswith('ckpt.')))"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -258,7 +304,9 @@ def codes_made() -> set[str]:
     for path in MODULES:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in ("Finding", "Notice") and isinstance(node.args[0], ast.Constant):
+                if node.func.id in ("Finding", "Notice") and isinstance(
+                    node.args[0], ast.Constant
+                ):
                     found.add(node.args[0].value)
     return found
 
@@ -278,7 +326,12 @@ def test_findings_stand_by_level() -> None:
         Finding("prefix", ""),
     ]
 
-    assert [finding.code for finding in order(found)] == ["ranks-differ", "nan", "prefix", "unused"]
+    assert [finding.code for finding in order(found)] == [
+        "ranks-differ",
+        "nan",
+        "prefix",
+        "unused",
+    ]
     levels = [row.level == "error" for row in CATALOGUE.values()]
     assert levels == sorted(levels, reverse=True)
 
@@ -300,7 +353,10 @@ def test_what_measures_and_makes_pages_imports_what_is_there() -> None:
     missing = []
     for file, module, name in found:
         try:
-            there = hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
+            there = (
+                hasattr(import_module(module), name)
+                or find_spec(f"{module}.{name}") is not None
+            )
         except ModuleNotFoundError:
             there = False
         missing += [] if there else [(file, module, name)]

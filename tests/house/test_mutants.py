@@ -1,4 +1,6 @@
-"""`make mutants` draws changes that are valid, small and different, and leaves the tree as it is."""
+"""`make mutants` draws changes that are valid, small and different, and leaves the tree
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_every_change_of_a_module_and_no_change_of_its_texts(tree: Path) -> None
 
     assert {f"{change.before} → {change.after}" for change in changes} == EXPECTED
     assert len(changes) == len(EXPECTED) == len({change.data for change in changes})
-    assert {(change.path, change.scope) for change in changes} == {("ckpt/count.py", "Counter.least")}
+    assert {(change.path, change.scope) for change in changes} == {
+        ("ckpt/count.py", "Counter.least")
+    }
     assert (tree / "ckpt" / "count.py").read_text() == CODE
 
 
@@ -86,7 +90,9 @@ def test_changes_of_ckpt_are_valid_and_each_is_another_one() -> None:
     for change in changes:
         assert change.path == "ckpt/bytes/location.py"
         before = (ROOT / change.path).read_bytes()
-        assert ast.dump(ast.parse(change.data)) != ast.dump(ast.parse(before)), change.key
+        assert ast.dump(ast.parse(change.data)) != ast.dump(ast.parse(before)), (
+            change.key
+        )
         assert before.splitlines()[change.line - 1].decode().split()[0] in change.before
     assert [change.key for change in changes] == [
         change.key for change in drawn(ROOT, "ckpt/bytes/location.py", 60, 5)
@@ -101,7 +107,9 @@ def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
 
     assert first == ("tests/bytes/test_executor.py",)
     assert "tests/test_one_answer.py" in second or "tests/test_accounts.py" in second
-    assert rings("ckpt/commands/ls/command.py")[0] == ("tests/commands/ls/test_command.py",)
+    assert rings("ckpt/commands/ls/command.py")[0] == (
+        "tests/commands/ls/test_command.py",
+    )
     assert "tests/commands/ls/test_command.py" in rings("ckpt/commands/ls/text.py")[0]
     assert "tests/ext/pt2/test_read.py" in rings("ckpt/ext/pt2/reader.py")[0]
     for path in (
@@ -110,42 +118,65 @@ def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
         "ckpt/ext/page/html/__init__.py",
         "ckpt/surface/api/advice.py",
     ):
-        assert [name for ring in rings(path) for name in ring if not (ROOT / name).is_file()] == []
+        assert [
+            name for ring in rings(path) for name in ring if not (ROOT / name).is_file()
+        ] == []
         assert rings(path)[0] and not set(rings(path)[0]) & set(rings(path)[1])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (ROOT / ".git").exists(), reason="git lists the files of the tree, and this is no checkout"
+    not (ROOT / ".git").exists(),
+    reason="git lists the files of the tree, and this is no checkout",
 )
 def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = Tree(tmp_path, 600)
-    monkeypatch.setattr(mutants, "rings", lambda path: (("tests/model/test_text.py",), ()))
+    monkeypatch.setattr(
+        mutants, "rings", lambda path: (("tests/model/test_text.py",), ())
+    )
     original = (ROOT / "ckpt" / "model" / "text.py").read_bytes()
-    broken = Change("ckpt/model/text.py", 1, "", "", "", original + b"\ndef counted_noun(*_): return ''\n")
+    broken = Change(
+        "ckpt/model/text.py",
+        1,
+        "",
+        "",
+        "",
+        original + b"\ndef counted_noun(*_): return ''\n",
+    )
     same = broken._replace(data=original + b"\n_UNUSED = 1\n")
 
     assert copied.notices(broken) and not copied.notices(same)
-    of_one_size = broken._replace(data=original.replace(b"float(nbytes)", b"float(ubytes)"))
+    of_one_size = broken._replace(
+        data=original.replace(b"float(nbytes)", b"float(ubytes)")
+    )
     assert len(of_one_size.data) == len(original) and of_one_size.data != original
     for _ in range(2):
-        assert copied.notices(of_one_size) and copied.run(("tests/model/test_text.py",)) is None
+        assert (
+            copied.notices(of_one_size)
+            and copied.run(("tests/model/test_text.py",)) is None
+        )
     assert (
         (tmp_path / "ckpt" / "model" / "text.py").read_bytes()
         == original
         == (ROOT / "ckpt" / "model" / "text.py").read_bytes()
     )
-    (tmp_path / "tests" / "model" / "test_text.py").write_text("def test_it() -> None:\n    assert 0\n")
+    (tmp_path / "tests" / "model" / "test_text.py").write_text(
+        "def test_it() -> None:\n    assert 0\n"
+    )
     assert not copied.notices(broken), "the test fails without the change too"
 
 
-def test_a_change_that_is_judged_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_is_judged_is_not_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change = drawn(ROOT, "ckpt/bytes/location.py", 1, 0)[0]
     monkeypatch.setattr(mutants, "VERDICTS", tmp_path / "mutants.txt")
     assert change.key not in mutants.verdicts()
-    (tmp_path / "mutants.txt").write_text(f"A page of verdicts.\n\n{change.key}  # only the speed differs\n")
+    (tmp_path / "mutants.txt").write_text(
+        f"A page of verdicts.\n\n{change.key}  # only the speed differs\n"
+    )
 
     assert mutants.verdicts() == {change.key}
 

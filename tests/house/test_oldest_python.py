@@ -1,4 +1,6 @@
-"""Every source runs on Python 3.10: its grammar, the names of the library, and its regular expressions."""
+"""Every source runs on Python 3.10: its grammar, the names of the library, and its
+regular expressions.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ uuid.uuid7 warnings.deprecated
 """
 """Names of the standard library that came with Python 3.11 or later."""
 NEWER_REGEX = re.compile(r"(?<!\\)(?:[+*?}]\+|\(\?>)")
-"""Possessive repeats and atomic groups. `[*+]` looks like one, and can be written `[+*]`."""
+"""Possessive repeats and atomic groups. `[*+]` looks like one, and can be written
+`[+*]`.
+"""
 SOURCES = sorted(
     path
     for folder in ("ckpt", "tests", "tools", "benchmarks", "sample_checkpoints")
@@ -41,13 +45,16 @@ SOURCES = sorted(
 
 
 def newer(source: str) -> list[str]:
-    """What a source uses that Python 3.10 does not have. Raises SyntaxError for newer grammar."""
+    """What a source uses that Python 3.10 does not have. Raises SyntaxError for newer
+    grammar.
+    """
     tree = ast.parse(source, feature_version=OLDEST)
     nodes = list(ast.walk(tree))
     guarded = {
         id(each)
         for node in nodes
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "sys.version_info >= (3, 11)"
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) == "sys.version_info >= (3, 11)"
         for part in node.body
         for each in ast.walk(part)
     }
@@ -57,10 +64,15 @@ def newer(source: str) -> list[str]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first = alias.name.partition(".")[0]
-                imported |= {alias.asname: alias.name} if alias.asname else {first: first}
+                imported |= (
+                    {alias.asname: alias.name} if alias.asname else {first: first}
+                )
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            imported |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+            imported |= {
+                alias.asname or alias.name: f"{module}.{alias.name}"
+                for alias in node.names
+            }
     return [
         f"{node.lineno}: {found}"
         for node in nodes
@@ -74,7 +86,10 @@ def used(node: ast.AST, imported: dict[str, str]) -> Iterator[str]:
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-        names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+        names = [
+            str(node.module),
+            *(f"{node.module}.{alias.name}" for alias in node.names),
+        ]
     elif isinstance(node, ast.Attribute):
         first, _, rest = ast.unparse(node).partition(".")
         names = [f"{imported[first]}.{rest}"] if first in imported else []
@@ -84,20 +99,31 @@ def used(node: ast.AST, imported: dict[str, str]) -> Iterator[str]:
         owner, method = ast.unparse(node.func.value), node.func.attr
         # `module.to_bytes(root)` is another function.
         is_number = (
-            owner == "int" if method == "from_bytes" else method == "to_bytes" and owner not in imported
+            owner == "int"
+            if method == "from_bytes"
+            else method == "to_bytes" and owner not in imported
         )
         if is_number and len(node.args) + len(node.keywords) < 2:
             yield f"{method} without its byte order"
         if owner == "re" and node.args:
-            texts = (each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant))
-            if any(isinstance(text, str) and NEWER_REGEX.search(text) for text in texts):
+            texts = (
+                each.value
+                for each in ast.walk(node.args[0])
+                if isinstance(each, ast.Constant)
+            )
+            if any(
+                isinstance(text, str) and NEWER_REGEX.search(text) for text in texts
+            ):
                 yield "a possessive repeat or an atomic group"
     yield from (name for name in names if name in NEWER.split())
 
 
 def test_all_sources_run_on_the_oldest_python() -> None:
     assert len(SOURCES) > 250
-    found = {path.relative_to(ROOT).as_posix(): newer(path.read_text(encoding="utf-8")) for path in SOURCES}
+    found = {
+        path.relative_to(ROOT).as_posix(): newer(path.read_text(encoding="utf-8"))
+        for path in SOURCES
+    }
 
     assert {name: rows for name, rows in found.items() if rows} == {}
 
@@ -116,7 +142,10 @@ def test_all_sources_run_on_the_oldest_python() -> None:
         ("int.from_bytes(data, 'big')", None),
         ("number.to_bytes(4)", "1: to_bytes without its byte order"),
         ("from x import write\nwrite.to_bytes(4)", None),
-        ("import re\nre.compile(rf'a*+{b}')", "2: a possessive repeat or an atomic group"),
+        (
+            "import re\nre.compile(rf'a*+{b}')",
+            "2: a possessive repeat or an atomic group",
+        ),
         ("import re\nre.sub(r'a*\\++', '', text)", None),
     ],
 )
@@ -125,7 +154,8 @@ def test_what_is_newer_is_found(source: str, expected: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["try: pass\nexcept* ValueError: pass", "type X = int", "def f[T](): pass"]
+    "source",
+    ["try: pass\nexcept* ValueError: pass", "type X = int", "def f[T](): pass"],
 )
 def test_newer_grammar_is_refused(source: str) -> None:
     with pytest.raises(SyntaxError):
@@ -137,4 +167,7 @@ def test_the_promise_is_the_oldest() -> None:
 
     assert project["project"]["requires-python"] == ">={}.{}".format(*OLDEST)
     assert project["tool"]["ruff"]["target-version"] == "py{}{}".format(*OLDEST)
-    assert "Programming Language :: Python :: {}.{}".format(*OLDEST) in project["project"]["classifiers"]
+    assert (
+        "Programming Language :: Python :: {}.{}".format(*OLDEST)
+        in project["project"]["classifiers"]
+    )

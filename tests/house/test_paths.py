@@ -1,6 +1,8 @@
-"""Every constant that something is compared with is a path, the size of a block, a limit, or a number of a format.
+"""Every constant that something is compared with is a path, the size of a block, a
+limit, or a number of a format.
 
-What is a path, and so changes nothing of an answer, has both its sides tested: `tests/lib/paths.py`.
+What is a path, and so changes nothing of an answer, has both its sides tested:
+`tests/lib/paths.py`.
 """
 
 from __future__ import annotations
@@ -329,7 +331,9 @@ LIMITS = [
     "formats.common.trailing._SAME",
     "formats.common.trailing._SHOWN",
 ]
-"""Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
+"""Limits and levels, which an answer may depend on: beyond them it says so, or shows
+another row.
+"""
 
 FORMATS = [
     "ext.gguf.header._ARRAY",
@@ -426,7 +430,9 @@ REQUESTS = [
     "ext.remote.target._AHEAD",
     "ext.remote.target._HELD",
 ]
-"""How much is read, sent or kept at once: `tests/bytes` and `tests/elements` have their tests."""
+"""How much is read, sent or kept at once: `tests/bytes` and `tests/elements` have their
+tests.
+"""
 
 SHOWN = (
     "commands.diff.rows._FEW",
@@ -439,9 +445,13 @@ SHOWN = (
 
 def numbers(path: Path) -> dict[str, int | float]:
     """The constants of a module that are numbers."""
-    module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    module = import_module(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    )
     named = {target.id for node in parsed(path).body for target in targets(node)}
-    found = {name: getattr(module, name, None) for name in named if name.upper() == name}
+    found = {
+        name: getattr(module, name, None) for name in named if name.upper() == name
+    }
     return {name: value for name, value in found.items() if type(value) in (int, float)}
 
 
@@ -454,18 +464,28 @@ def targets(node: ast.stmt) -> Iterator[ast.Name]:
 
 
 def compared() -> Iterator[str]:
-    """The constants that something is compared with, or that bound a number: `room.module.NAME`."""
+    """The constants that something is compared with, or that bound a number:
+    `room.module.NAME`.
+    """
     for path in sorted((ROOT / "ckpt").rglob("*.py")):
         tree = parsed(path)
-        if path.name == "__main__.py" or not any(isinstance(node, ast.Compare) for node in ast.walk(tree)):
+        if path.name == "__main__.py" or not any(
+            isinstance(node, ast.Compare) for node in ast.walk(tree)
+        ):
             continue
         own = numbers(path)
         for node in ast.walk(tree):
-            bounds = isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("min", "max", "range")
+            bounds = isinstance(node, ast.Call) and getattr(node.func, "id", None) in (
+                "min",
+                "max",
+                "range",
+            )
             if isinstance(node, ast.Compare) or bounds:
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.Name) and inner.id in own:
-                        module = ".".join(path.relative_to(ROOT / "ckpt").with_suffix("").parts)
+                        module = ".".join(
+                            path.relative_to(ROOT / "ckpt").with_suffix("").parts
+                        )
                         yield f"{module}.{inner.id}"
 
 
@@ -473,9 +493,11 @@ def test_every_constant_that_chooses_a_path_has_both_its_sides() -> None:
     used = set(compared())
     tested = {name.removeprefix("ckpt.") for name in (*paths.PATHS, *paths.SMALL)}
     known = {*LIMITS, *FORMATS, *REQUESTS, *tested}
-    assert not sorted(name for name in used - known - set(SHOWN) if not layer_of(name.rpartition(".")[0])), (
-        "is it a path? Then tests/lib/paths.py gets its two values"
-    )
+    assert not sorted(
+        name
+        for name in used - known - set(SHOWN)
+        if not layer_of(name.rpartition(".")[0])
+    ), "is it a path? Then tests/lib/paths.py gets its two values"
     assert not sorted({*LIMITS, *FORMATS, *REQUESTS} - used), "no longer compared"
 
 
@@ -485,5 +507,9 @@ def test_the_sides_of_a_path_are_two(name: str) -> None:
     assert fast != slow
     with paths.walking("fast"):
         assert paths.now()[name] == fast
-        assert paths.changed()[name] == fast if fast != paths.SHIPPED[name] else name not in paths.changed()
+        assert (
+            paths.changed()[name] == fast
+            if fast != paths.SHIPPED[name]
+            else name not in paths.changed()
+        )
     assert paths.now()[name] == paths.SHIPPED[name]

@@ -1,4 +1,6 @@
-"""The lock of development and the checks of a release: they agree with pyproject.toml, and they refuse what is wrong."""
+"""The lock of development and the checks of a release: they agree with pyproject.toml,
+and they refuse what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def normal(name: str) -> str:
     return re.sub("[-_.]+", "-", name).lower()
 
 
-# ---------------------------------------------------------------------------------------------- the lock
+# --------------------------------------------------------------------------------------
+# the lock
 
 
 def test_the_lock_has_the_pins_of_pyproject() -> None:
@@ -50,14 +53,24 @@ def test_the_lock_has_the_pins_of_pyproject() -> None:
 
 
 def test_the_lock_is_whole_and_names_no_index() -> None:
-    """`pip install --require-hashes` refuses a lock that lacks one requirement of one of its distributions."""
+    """`pip install --require-hashes` refuses a lock that lacks one requirement of one
+    of its distributions.
+    """
     locked = lock.locked(LOCK)
     wanted = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
     for name in (*locked, "torch"):
-        wanted += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
-    needed = {normal(each.name) for each in wanted if not each.marker or each.marker.evaluate(OF_LOCK)}
+        wanted += [
+            Requirement(text) for text in importlib.metadata.requires(name) or ()
+        ]
+    needed = {
+        normal(each.name)
+        for each in wanted
+        if not each.marker or each.marker.evaluate(OF_LOCK)
+    }
     # The CUDA build of torch requires more, all of it of one maker.
-    needed = {name for name in needed if not name.startswith(("nvidia-", "cuda-", "triton"))}
+    needed = {
+        name for name in needed if not name.startswith(("nvidia-", "cuda-", "triton"))
+    }
     assert needed - {"torch"} <= locked.keys()
     assert all(hashes for _, hashes in locked.values())
     assert not release._HOSTS.search(LOCK.encode()) and "://" not in LOCK
@@ -70,8 +83,16 @@ def test_the_lock_of_the_site_has_its_pins_and_names_no_index() -> None:
     for pin in lock.SITE:
         name, _, version = pin.partition("==")
         assert locked[name][0] == version, "make lock"
-    # What the two need, as far as it is known here: `pip install --require-hashes` refuses a lock that lacks more.
-    assert {"markdown", "jinja2", "pymdown-extensions", "pygments", "pyyaml", "click"} <= locked.keys()
+    # What the two need, as far as it is known here: `pip install --require-hashes`
+    # refuses a lock that lacks more.
+    assert {
+        "markdown",
+        "jinja2",
+        "pymdown-extensions",
+        "pygments",
+        "pyyaml",
+        "click",
+    } <= locked.keys()
     assert all(hashes for _, hashes in locked.values())
     assert not release._HOSTS.search(text.encode()) and "://" not in text
 
@@ -82,7 +103,13 @@ def test_the_pins_of_development_are_names_without_extras() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["--index-url https://example.org/simple", "rich", "rich==1", "rich>=1 --hash=sha256:" + "0" * 64]
+    "line",
+    [
+        "--index-url https://example.org/simple",
+        "rich",
+        "rich==1",
+        "rich>=1 --hash=sha256:" + "0" * 64,
+    ],
 )
 def test_a_lock_with_anything_else_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="not a pin"):
@@ -98,7 +125,8 @@ def test_what_builds_and_what_fuzzes_is_pinned() -> None:
     assert all(re.fullmatch(r"[a-z_]+==[\d.]+", each) for each in requirements)
 
 
-# ---------------------------------------------------------------------------------------------- the release
+# --------------------------------------------------------------------------------------
+# the release
 
 GOOD = {
     **{
@@ -106,7 +134,10 @@ GOOD = {
         for kind in ("*.py", "*.md", "*.fields")
         for path in (ROOT / "ckpt").rglob(kind)
     },
-    **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt/ext/page/html/assets").iterdir()},
+    **{
+        path.relative_to(ROOT).as_posix(): b""
+        for path in (ROOT / "ckpt/ext/page/html/assets").iterdir()
+    },
     "ckpt/py.typed": b"",
     "torch_ckpt-1.dist-info/METADATA": b"Name: torch-ckpt\n",
     "torch_ckpt-1.dist-info/entry_points.txt": b"",
@@ -129,14 +160,27 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
         {**GOOD, "ckpt/test_x.py": b""},
         {**GOOD, "ckpt/notes.txt": b""},
         {**GOOD, "ckpt/notes.md": b""},
-        {name: data for name, data in GOOD.items() if name != "ckpt/ext/explain/errors.md"},
+        {
+            name: data
+            for name, data in GOOD.items()
+            if name != "ckpt/ext/explain/errors.md"
+        },
         {**GOOD, "evil.pth": b"import os"},
         {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
         {name: data for name, data in GOOD.items() if name != "ckpt/model/nodes.py"},
-        {name: data for name, data in GOOD.items() if name != "ckpt/ext/page/html/assets/echarts.NOTICE"},
+        {
+            name: data
+            for name, data in GOOD.items()
+            if name != "ckpt/ext/page/html/assets/echarts.NOTICE"
+        },
         {**GOOD, "ckpt/large.py": os.urandom(2 << 20)},
         {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
-        {**GOOD, "ckpt/model/errors.py": b"# from https://files.python" + b"hosted" + b".org/x"},
+        {
+            **GOOD,
+            "ckpt/model/errors.py": b"# from https://files.python"
+            + b"hosted"
+            + b".org/x",
+        },
         {**GOOD, "ckpt/model/errors.py": b"# https://mirror.local:8080/simple/rich"},
     ):
         with pytest.raises(release.CheckError):
@@ -173,7 +217,9 @@ def bill(module: ModuleType = release, **changes: list[str]) -> dict[str, Any]:
 def test_the_sbom_says_what_the_wheel_requires() -> None:
     document = bill()
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
-    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"])
+    assert re.fullmatch(
+        r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"]
+    )
     rich = lock.locked(LOCK)["rich"]
     (row,) = (each for each in document["components"] if each["name"] == "rich")
     assert row["purl"] == row["bom-ref"] == f"pkg:pypi/rich@{rich[0]}"
@@ -183,7 +229,9 @@ def test_the_sbom_says_what_the_wheel_requires() -> None:
         *(row["bom-ref"] for row in document["components"]),
     }
     assert {each["ref"] for each in document["dependencies"]} == references
-    assert all(set(each["dependsOn"]) <= references for each in document["dependencies"])
+    assert all(
+        set(each["dependsOn"]) <= references for each in document["dependencies"]
+    )
     assert document["dependencies"][0]["dependsOn"] == [row["purl"]]
 
 
@@ -192,21 +240,32 @@ def test_the_sbom_of_what_is_not_locked_is_refused() -> None:
         bill(**{"left-pad": []})
 
 
-# ---------------------------------------------------------------------------------------------- what is published
+# --------------------------------------------------------------------------------------
+# what is published
 
 
 def test_what_development_needs_is_no_extra_of_the_package() -> None:
-    assert list(PROJECT["project"]["optional-dependencies"]) == ["torch", "cloud", "dask"]
+    assert list(PROJECT["project"]["optional-dependencies"]) == [
+        "torch",
+        "cloud",
+        "dask",
+    ]
     assert list(PROJECT["dependency-groups"]) == ["dev", "fuzz"]
 
 
 def test_the_groups_are_printed_for_a_pip_without_groups() -> None:
     dev = PROJECT["dependency-groups"]["dev"]
-    for name, wanted in (("dev", dev), ("fuzz", [*dev, PROJECT["dependency-groups"]["fuzz"][-1]])):
+    for name, wanted in (
+        ("dev", dev),
+        ("fuzz", [*dev, PROJECT["dependency-groups"]["fuzz"][-1]]),
+    ):
         done = python("tools/groups.py", name, cwd=ROOT)
         assert (done.code, done.lines) == (0, wanted)
     done = python("tools/groups.py", "docs", cwd=ROOT)
-    assert done.code == 1 and done.err == b"pyproject.toml: the group docs is none of dev, fuzz\n"
+    assert (
+        done.code == 1
+        and done.err == b"pyproject.toml: the group docs is none of dev, fuzz\n"
+    )
 
 
 def test_the_citation_says_what_the_package_says() -> None:
@@ -214,9 +273,19 @@ def test_the_citation_says_what_the_package_says() -> None:
     said = dict(re.findall(r"^([a-z-]+): \"?([^\"\n]+)\"?$", text, re.MULTILINE))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
-    assert said["cff-version"] == "1.2.0" and said["message"] and said["type"] == "software"
-    assert said["license"] == PROJECT["project"]["license"] and said["version"] == ckpt.__version__
+    assert (
+        said["cff-version"] == "1.2.0"
+        and said["message"]
+        and said["type"] == "software"
+    )
+    assert (
+        said["license"] == PROJECT["project"]["license"]
+        and said["version"] == ckpt.__version__
+    )
     assert f"## [{said['version']}] - {said['date-released']}\n" in changes
     assert said["abstract"] == f"{PROJECT['project']['description']}."
     assert f"  - name: {PROJECT['project']['authors'][0]['name']}\n" in text
-    assert re.findall(r"^  - (?!name)(\S+)$", text, re.MULTILINE) == PROJECT["project"]["keywords"]
+    assert (
+        re.findall(r"^  - (?!name)(\S+)$", text, re.MULTILINE)
+        == PROJECT["project"]["keywords"]
+    )

@@ -13,7 +13,9 @@ from house import ROOT
 from process import TIMEOUT, environment
 from safetensors.torch import save_file
 
-EXTENSIONS = sorted(path.name for path in (ROOT / "ext").iterdir() if (path / "__init__.py").is_file())
+EXTENSIONS = sorted(
+    path.name for path in (ROOT / "ext").iterdir() if (path / "__init__.py").is_file()
+)
 COMMANDS = {
     "adapters": ("merge",),
     "average": ("average",),
@@ -38,11 +40,20 @@ LINES = (
     ("verify", "train_cuda.pth", "sharded"),
     ("rehome", "train_cuda.pth", "-o", "OUT/rehomed.pth"),
     ("strip", "ddp_after.pth", "-o", "OUT/stripped.pth"),
-    ("rename", "weights.safetensors", "--sub", "s/^/model./", "-o", "OUT/renamed.safetensors"),
+    (
+        "rename",
+        "weights.safetensors",
+        "--sub",
+        "s/^/model./",
+        "-o",
+        "OUT/renamed.safetensors",
+    ),
     ("slim", "train_cuda.pth", "-o", "OUT/slim.safetensors"),
     ("convert", "weights.safetensors", "-o", "OUT/converted.pth"),
 )
-"""Command lines of the core on samples that the core reads, each of which ends with 0."""
+"""Command lines of the core on samples that the core reads, each of which ends
+with 0.
+"""
 DIFFER = (
     ("diff", "ddp_before.pth", "ddp_after.pth"),
     ("diff", "OUT/a.safetensors", "OUT/b.safetensors"),
@@ -56,11 +67,16 @@ def write_files(folder: Path) -> None:
     weights = torch.arange(64.0).reshape(8, 8)
     save_file({"encoder.weight": weights}, folder / "a.safetensors")
     save_file({"tower.kernel": weights.t().contiguous() + 1}, folder / "b.safetensors")
-    codes = {"fc.weight": weights.to(torch.float8_e4m3fn), "fc.weight_scale": torch.tensor(0.5)}
+    codes = {
+        "fc.weight": weights.to(torch.float8_e4m3fn),
+        "fc.weight_scale": torch.tensor(0.5),
+    }
     save_file(codes, folder / "codes.safetensors")
     save_file({"fc.weight": -weights.flip(0)}, folder / "plain.safetensors")
     parts = {"lora_A": torch.ones(2, 8), "lora_B": torch.ones(8, 2)}
-    names = {f"base_model.model.fc.{part}.weight": tensor for part, tensor in parts.items()}
+    names = {
+        f"base_model.model.fc.{part}.weight": tensor for part, tensor in parts.items()
+    }
     save_file(names, folder / "lora.safetensors")
 
 
@@ -68,7 +84,9 @@ def write_files(folder: Path) -> None:
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> None:
     for folder in (ROOT, samples):
-        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.rmtree(tmp_path / "ckpt" / "ext" / name)
     out = tmp_path / samples.name / "OUT"
     out.mkdir()

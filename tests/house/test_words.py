@@ -1,4 +1,6 @@
-"""Docstrings begin with a verb in the imperative or a noun with its article, and say None in words."""
+"""Docstrings begin with a verb in the imperative or a noun with its article, and say
+None in words.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ INSIDE = re.compile(r"\b(?:those|that) of\b|[;,] None where\b|; None for\b")
 
 
 def docstrings(tree: ast.Module) -> list[tuple[int, str]]:
-    """Return each docstring with its line: of modules, classes and functions, and below attributes."""
+    """Return each docstring with its line: of modules, classes and functions, and below
+    attributes.
+    """
     return [
         (node.lineno, " ".join(node.value.value.split()))
         for node in ast.walk(tree)
@@ -27,11 +31,18 @@ def docstrings(tree: ast.Module) -> list[tuple[int, str]]:
 
 def breaches(tree: ast.Module) -> list[str]:
     """Return the docstrings that break the rules, each with its line."""
-    return [f"{line}: {doc}" for line, doc in docstrings(tree) if FIRST.match(doc) or INSIDE.search(doc)]
+    return [
+        f"{line}: {doc}"
+        for line, doc in docstrings(tree)
+        if FIRST.match(doc) or INSIDE.search(doc)
+    ]
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    found = {str(path.relative_to(ROOT)): breaches(parsed(path)) for path in ROOT.rglob("*.py")}
+    found = {
+        str(path.relative_to(ROOT)): breaches(parsed(path))
+        for path in ROOT.rglob("*.py")
+    }
 
     assert len(found) > 200
     assert {path: rows for path, rows in found.items() if rows} == {}
@@ -80,4 +91,7 @@ def test_a_good_docstring_passes(place: str, doc: str) -> None:
 
 
 def test_other_texts_are_not_read() -> None:
-    assert breaches(ast.parse('HINT = "What a task found"  # Whether\nprint("those of")')) == []
+    assert (
+        breaches(ast.parse('HINT = "What a task found"  # Whether\nprint("those of")'))
+        == []
+    )

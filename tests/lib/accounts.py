@@ -1,4 +1,5 @@
-"""Checkpoints of every format with the same tensors, written by torch or by hand: what goes in must come out, or be listed.
+"""Checkpoints of every format with the same tensors, written by torch or by hand: what
+goes in must come out, or be listed.
 
 `python accounts.py DIR` writes those of several ranks, which are forks.
 """
@@ -33,13 +34,18 @@ class Size(NamedTuple):
 
 
 SIZES = [
-    Size(count, is_long, depth) for count in (3, 64, 2_100) for is_long in (False, True) for depth in range(4)
+    Size(count, is_long, depth)
+    for count in (3, 64, 2_100)
+    for is_long in (False, True)
+    for depth in range(4)
 ]
 KEYS = ("train", "state", "model")
 
 
 def weights(size: Size) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of layers that are repeated. Each tensor has bytes of its own."""
+    """Parameters and buffers of layers that are repeated. Each tensor has bytes of its
+    own.
+    """
     made: dict[str, torch.Tensor] = {}
     middle = "x" * 105 + "." if size.is_long else ""
     leaves = ("weight", "bias", "running_mean", "num_batches_tracked")
@@ -64,7 +70,7 @@ def nested(size: Size) -> Any:
     return {**state, "epoch": 3} if size.depth else state
 
 
-# --- one process ----------------------------------------------------------------------------------------------------
+# --- one process ----------------------------------------------------------------------
 
 
 def _torch(folder: Path, size: Size, **options: Any) -> Path:
@@ -100,11 +106,17 @@ def _sharded(folder: Path, size: Size, ending: str) -> Path:
     shards = [dict(list(state.items())[at::3]) for at in range(3)]
     names = [f"{stem}-{at + 1:05}-of-00003.{ending}" for at in range(3)]
     for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name) if ending == "safetensors" else torch.save(shard, folder / name)
-    index = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        save_file(shard, folder / name) if ending == "safetensors" else torch.save(
+            shard, folder / name
+        )
+    index = {
+        name: file for file, shard in zip(names, shards, strict=True) for name in shard
+    }
     total = sum(tensor.nbytes for tensor in state.values())
     path = folder / f"{stem}.{ending}.index.json"
-    path.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": index}))
+    path.write_text(
+        json.dumps({"metadata": {"total_size": total}, "weight_map": index})
+    )
     return path
 
 
@@ -136,7 +148,10 @@ def _nemo(folder: Path, size: Size) -> Path:
     held = io.BytesIO()
     torch.save(weights(size), held)
     with tarfile.open(folder / "a.nemo", "w") as archive:
-        for name, data in (("model_config.yaml", b"a: 1\n"), ("model_weights.ckpt", held.getvalue())):
+        for name, data in (
+            ("model_config.yaml", b"a: 1\n"),
+            ("model_weights.ckpt", held.getvalue()),
+        ):
             info = tarfile.TarInfo(f"./{name}")
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
@@ -146,20 +161,32 @@ def _nemo(folder: Path, size: Size) -> Path:
 def _trainer(folder: Path, size: Size) -> Path:
     save_file(weights(size), folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text('{"model_type": "none"}')
-    (folder / "trainer_state.json").write_text('{"global_step": 2, "epoch": 1.0, "log_history": []}')
+    (folder / "trainer_state.json").write_text(
+        '{"global_step": 2, "epoch": 1.0, "log_history": []}'
+    )
     return folder
 
 
 def _optimizer(folder: Path, size: Size) -> Path:
-    """A training checkpoint: the weights, and the state of an optimizer for each parameter."""
+    """A training checkpoint: the weights, and the state of an optimizer for each
+    parameter.
+    """
     state = weights(size)
-    parameters = [tensor for name, tensor in state.items() if name.endswith(("weight", "bias"))]
+    parameters = [
+        tensor for name, tensor in state.items() if name.endswith(("weight", "bias"))
+    ]
     moments = {
         n: {"step": torch.tensor(3.0), "exp_avg": each / 7, "exp_avg_sq": each / 9}
         for n, each in enumerate(parameters)
     }
-    groups = [{"lr": 1e-3, "betas": (0.9, 0.999), "params": list(range(len(parameters)))}]
-    whole: Any = {"model": state, "optimizer": {"state": moments, "param_groups": groups}, "epoch": 3}
+    groups = [
+        {"lr": 1e-3, "betas": (0.9, 0.999), "params": list(range(len(parameters)))}
+    ]
+    whole: Any = {
+        "model": state,
+        "optimizer": {"state": moments, "param_groups": groups},
+        "epoch": 3,
+    }
     for key in KEYS[: size.depth]:
         whole = {key: whole}
     torch.save(whole, folder / "a.pth")
@@ -185,11 +212,13 @@ def _script(folder: Path, size: Size) -> Path:
     return folder / "a.pt"
 
 
-# --- several ranks --------------------------------------------------------------------------------------------------
+# --- several ranks --------------------------------------------------------------------
 
 
 def spread(size: Size) -> Any:
-    """The same state with each tensor that has rows cut along them over the ranks; the others are replicated."""
+    """The same state with each tensor that has rows cut along them over the ranks; the
+    others are replicated.
+    """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -224,7 +253,12 @@ def _ranks_hf(folder: Path, size: Size) -> None:
     from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
     state = spread(size._replace(depth=0))
-    dcp.save(state, storage_writer=HuggingFaceStorageWriter(path=str(folder), save_distributed=True))
+    dcp.save(
+        state,
+        storage_writer=HuggingFaceStorageWriter(
+            path=str(folder), save_distributed=True
+        ),
+    )
 
 
 RANKS: dict[str, Callable[[Path, Size], None]] = {
@@ -247,7 +281,9 @@ class Source(NamedTuple):
 SOURCES = [
     Source("torch-zip", _torch, True),
     Source("deflated", _deflated, True),
-    Source("torch-legacy", partial(_torch, _use_new_zipfile_serialization=False), False),
+    Source(
+        "torch-legacy", partial(_torch, _use_new_zipfile_serialization=False), False
+    ),
     Source("optimizer", _optimizer, True),
     Source("pickle", _pickle, False),
     Source("safetensors", _safetensors, False, is_flat=True),

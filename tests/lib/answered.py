@@ -1,4 +1,6 @@
-"""The output of `ckpt explain` for a message and a file, and what its commands and lines of Python give."""
+"""The output of `ckpt explain` for a message and a file, and what its commands and
+lines of Python give.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Answered:
     """The output of `ckpt explain` for a message and a file."""
 
     def __init__(self, text: str, path: Path) -> None:
-        done = ckpt("explain", "-", path.name, "--json", cwd=path.parent, input=text.encode())
+        done = ckpt(
+            "explain", "-", path.name, "--json", cwd=path.parent, input=text.encode()
+        )
         shown = ckpt("explain", "-", path.name, cwd=path.parent, input=text.encode())
         self.folder = path.parent
         self.code = done.code
@@ -40,7 +44,9 @@ class Answered:
         self.page = shown.out.decode()
 
     def run(self, begin: str) -> Path:
-        """Run the only printed command that begins so, as a user pastes it, and return what it has written."""
+        """Run the only printed command that begins so, as a user pastes it, and return
+        what it has written.
+        """
         (command,) = [command for command in self.commands if command.startswith(begin)]
         program, *words = shlex.split(command)
         done = ckpt(*words, cwd=self.folder)
@@ -55,4 +61,6 @@ class Answered:
             if command.startswith(("torch.load(", "torch.jit.load(", "safetensors."))
         ]
         with folder_of(self.folder):
-            return eval(line, {"torch": torch, "safetensors": __import__("safetensors.torch")})
+            return eval(
+                line, {"torch": torch, "safetensors": __import__("safetensors.torch")}
+            )

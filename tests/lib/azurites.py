@@ -1,6 +1,8 @@
-"""Azurite, the emulator of Azure's blobs: fetched once with npm into a cache outside of the repository.
+"""Azurite, the emulator of Azure's blobs: fetched once with npm into a cache outside of
+the repository.
 
-Without npm or its registry the tests that need it are skipped. `CKPT_TEST_CACHE` names another cache.
+Without npm or its registry the tests that need it are skipped. `CKPT_TEST_CACHE` names
+another cache.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ VERSION = "3.35.0"
 SHA512 = "GzKmi+/5U0baNRjEEVtBMLpLuIKEJ0uSh0VWBzOI4qe4f5ziJyoZQmcTO7QhxZTF6+rphj7TZS3PtJY7uiiacA=="
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The account that every Azurite has, and its key: Microsoft's page on Azurite prints both."""
+"""The account that every Azurite has, and its key: Microsoft's page on Azurite prints
+both.
+"""
 _NUMBERS = count(1)
 
 
 class Azurite:
-    """A running Azurite. `behind` is its own address; `url` is what clients are told, such as a proxy before it."""
+    """A running Azurite. `behind` is its own address; `url` is what clients are told,
+    such as a proxy before it.
+    """
 
     def __init__(self, behind: str) -> None:
         self.behind = behind
@@ -72,13 +78,24 @@ class Container:
         )
 
     def _make(self, server: str) -> None:
-        """Make the container: obstore has no call for it, so the request is signed here."""
+        """Make the container: obstore has no call for it, so the request is signed
+        here.
+        """
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
         lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-        signed = f"PUT{chr(10) * 12}{lines}/{ACCOUNT}/{ACCOUNT}/{self.name}\nrestype:container"
-        digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
-        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-        call = urllib.request.Request(f"{server}/{ACCOUNT}/{self.name}?restype=container", method="PUT")
+        signed = (
+            f"PUT{chr(10) * 12}{lines}/{ACCOUNT}/{ACCOUNT}/{self.name}\n"
+            "restype:container"
+        )
+        digest = hmac.new(
+            base64.b64decode(KEY), signed.encode(), hashlib.sha256
+        ).digest()
+        headers["Authorization"] = (
+            f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        )
+        call = urllib.request.Request(
+            f"{server}/{ACCOUNT}/{self.name}?restype=container", method="PUT"
+        )
         for name, value in headers.items():
             call.add_header(name, value)
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call).close()
@@ -97,8 +114,12 @@ class Container:
 
 @contextmanager
 def running() -> Iterator[Azurite]:
-    """Run Azurite on a free port until the end of the block. Skips the test where it cannot be installed."""
-    pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+    """Run Azurite on a free port until the end of the block. Skips the test where it
+    cannot be installed.
+    """
+    pytest.importorskip(
+        "obstore", reason="obstore, the extra [cloud], is not installed"
+    )
     folder, reason = installed()
     if reason:
         pytest.skip(reason)
@@ -114,7 +135,9 @@ def running() -> Iterator[Azurite]:
         "--skipApiVersionCheck",
         "--silent",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
+    )
     assert process.stdout is not None
     try:
         said = ""
@@ -134,7 +157,8 @@ def running() -> Iterator[Azurite]:
 def installed() -> tuple[Path, str]:
     """Return the folder with Azurite, and why it cannot be had, or nothing.
 
-    npm compares every package with its hash in the registry, and the one of Azurite is compared with ours.
+    npm compares every package with its hash in the registry, and the one of Azurite is
+    compared with ours.
     """
     folder = CACHE / f"azurite-{VERSION}"
     npm, node = shutil.which("npm"), shutil.which("node")
@@ -152,7 +176,13 @@ def installed() -> tuple[Path, str]:
 
 
 def _install(npm: str, folder: Path) -> str:
-    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=20000"]
+    options = [
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--fetch-retries=1",
+        "--fetch-timeout=20000",
+    ]
     command = [npm, "install", "--prefix", str(folder), *options, f"azurite@{VERSION}"]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
@@ -163,5 +193,8 @@ def _install(npm: str, folder: Path) -> str:
         return f"azurite {VERSION} cannot be installed: {first}"
     lock = (folder / "package-lock.json").read_text(encoding="utf-8")
     if f'"sha512-{SHA512}"' not in lock:
-        raise AssertionError(f"the registry gives another azurite {VERSION} than the one that the tests know")
+        raise AssertionError(
+            f"the registry gives another azurite {VERSION} than the one that the tests "
+            "know"
+        )
     return ""

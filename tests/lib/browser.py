@@ -1,6 +1,8 @@
-"""Headless Chromium for the tests of pages, driven over two pipes: no driver, no port, no package.
+"""Headless Chromium for the tests of pages, driven over two pipes: no driver, no port,
+no package.
 
-The protocol is that of its developer tools: JSON messages with a NUL after each, on descriptors 3 and 4.
+The protocol is that of its developer tools: JSON messages with a NUL after each, on
+descriptors 3 and 4.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _TIMEOUT = 300.0
-"""Seconds for one answer: a busy machine is no failure, only a browser that never answers is."""
+"""Seconds for one answer: a busy machine is no failure, only a browser that never
+answers is.
+"""
 _DRAWN = 'document.documentElement.dataset.ready === "yes"'
 """The sign of our reports that they are drawn."""
 _FLAGS = (
@@ -55,7 +59,9 @@ def found() -> str | None:
 
 
 class Browser:
-    """One browser with one tab. `errors` are what its console said, `requests` what it asked for, since `open`."""
+    """One browser with one tab. `errors` are what its console said, `requests` what it
+    asked for, since `open`.
+    """
 
     def __init__(self) -> None:
         program = found()
@@ -88,7 +94,9 @@ class Browser:
         self.requests: list[str] = []
         atexit.register(self.close)
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call(
+            "Target.attachToTarget", targetId=target, flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -125,18 +133,35 @@ class Browser:
             self._is_loaded = True
         elif method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
-            self.errors.append(str(details.get("exception", {}).get("description") or details["text"]))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.errors.append(
+                str(details.get("exception", {}).get("description") or details["text"])
+            )
+        elif method == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.errors.append(str([each.get("value") for each in params["args"]]))
-        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+        elif method == "Log.entryAdded" and params["entry"]["level"] in (
+            "error",
+            "warning",
+        ):
             self.errors.append(params["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
     def open(
-        self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False, wait: str = _DRAWN
+        self,
+        path: Path,
+        *,
+        width: int = 1200,
+        height: int = 900,
+        dark: bool = False,
+        wait: str = _DRAWN,
     ) -> None:
-        """Show a page of this machine, and wait until it is drawn: until an expression is true."""
+        """Show a page of this machine, and wait until it is drawn: until an expression
+        is true.
+        """
         self.resize(width, height)
         self.scheme("dark" if dark else "light")
         self.errors.clear(), self.requests.clear()
@@ -155,7 +180,9 @@ class Browser:
 
     def run(self, code: str) -> Any:
         """The value of an expression of JavaScript; a promise is waited for."""
-        result = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        result = self.call(
+            "Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
@@ -171,11 +198,17 @@ class Browser:
 
     def scheme(self, name: str) -> None:
         """What the user prefers: `light` or `dark`."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": name}],
+        )
 
     def settle(self) -> None:
         """Wait until what was changed is drawn."""
-        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.run(
+            "new Promise((done) => requestAnimationFrame(() => "
+            "requestAnimationFrame(done)))"
+        )
 
     def click(self, x: float, y: float) -> None:
         """Press and release the mouse at a place of the window."""
@@ -213,7 +246,9 @@ class Browser:
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """A PNG of the page, all of it or the window."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        shot = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
@@ -222,7 +257,9 @@ class Browser:
             self._process.terminate()
             self._process.wait()
             os.close(self._in), os.close(self._out)
-            shutil.rmtree(self._folder, ignore_errors=True)  # its children may still write
+            shutil.rmtree(
+                self._folder, ignore_errors=True
+            )  # its children may still write
 
 
 _browsers: list[Browser] = []

@@ -1,4 +1,6 @@
-"""An object store that speaks S3, with a front that counts what it is asked, and misbehaves as it is told."""
+"""An object store that speaks S3, with a front that counts what it is asked, and
+misbehaves as it is told.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _NUMBERS = count(1)
 
 
 class Asked(NamedTuple):
-    """One request: what is asked for, as in `PUT run/a.pth?partNumber=1`, the bytes of its body, and its headers."""
+    """One request: what is asked for, as in `PUT run/a.pth?partNumber=1`, the bytes of
+    its body, and its headers.
+    """
 
     what: str
     size: int
@@ -43,13 +47,19 @@ class Front:
         """Behave well again."""
         self.asked: list[Asked] = []
         self.fail: list[tuple[str, int]] = []
-        """A part of what is asked for, and the status of the answer, each for one request."""
+        """A part of what is asked for, and the status of the answer, each for one
+        request.
+        """
         self.flip: list[str] = []
-        """A part of what is asked for, of which a bit is changed on the way, each for one request."""
+        """A part of what is asked for, of which a bit is changed on the way, each for
+        one request.
+        """
         self.at_once = self.most_at_once = 0
         """Parts that are sent at the same time."""
         self.held: str | None = None
-        """A part of what is asked for that is not answered before `released` is set. `arrived` is set when it comes."""
+        """A part of what is asked for that is not answered before `released` is set.
+        `arrived` is set when it comes.
+        """
         self.arrived, self.released = threading.Event(), threading.Event()
         self.before: dict[str, Any] = {}
         """What is called once, before such a request is passed on."""
@@ -73,7 +83,11 @@ class Front:
         what = f"{call.command} {key}" + (f"?{shown}" if shown else "")
         if "delete" in query:
             what = "DELETE " + " ".join(re.findall(r"<Key>(.*?)</Key>", body.decode()))
-        asked = Asked(what, len(body), {name.lower(): value for name, value in call.headers.items()})
+        asked = Asked(
+            what,
+            len(body),
+            {name.lower(): value for name, value in call.headers.items()},
+        )
         with self.lock:
             self.asked.append(asked)
             self.at_once += asked.is_part
@@ -84,7 +98,10 @@ class Front:
             flip = next((text for text in self.flip if text in what), None)
             if flip is not None:
                 self.flip.remove(flip)
-            before = next((self.before.pop(text) for text in list(self.before) if text in what), None)
+            before = next(
+                (self.before.pop(text) for text in list(self.before) if text in what),
+                None,
+            )
         try:
             if before is not None:
                 before()
@@ -98,21 +115,33 @@ class Front:
                     b"<Error><Code>Refused</Code><Message>secret-of-the-server</Message></Error>",
                 )
             if flip is not None:
-                body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
+                body = (
+                    body[: len(body) // 2]
+                    + bytes([body[len(body) // 2] ^ 1])
+                    + body[len(body) // 2 + 1 :]
+                )
             if key in self.keeps:
-                return self.keeps[key].answer(call.command, query, body, asked.headers.get("range", ""))
+                return self.keeps[key].answer(
+                    call.command, query, body, asked.headers.get("range", "")
+                )
             return self._passed(call, body)
         finally:
             with self.lock:
                 self.at_once -= asked.is_part
 
-    def _passed(self, call: BaseHTTPRequestHandler, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _passed(
+        self, call: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
         line = http.client.HTTPConnection(self.behind)
         line.request(call.command, call.path, body, dict(call.headers))
         answer = line.getresponse()
         data = answer.read()
         dropped = ("connection", "transfer-encoding", "content-length")
-        headers = {name: value for name, value in answer.getheaders() if name.lower() not in dropped}
+        headers = {
+            name: value
+            for name, value in answer.getheaders()
+            if name.lower() not in dropped
+        }
         if call.command == "HEAD":
             headers["Content-Length"] = answer.getheader("Content-Length", "0")
         line.close()
@@ -129,7 +158,9 @@ class Holes:
 
     @property
     def size(self) -> int:
-        return sum(part if isinstance(part, int) else len(part) for part in self.parts.values())
+        return sum(
+            part if isinstance(part, int) else len(part) for part in self.parts.values()
+        )
 
     def answer(
         self, command: str, query: dict[str, str], body: bytes, span: str
@@ -144,7 +175,11 @@ class Holes:
         if command == "POST":
             sums = b"".join(sum for _, sum in sorted(self.sums.items()))
             self.etag = f"{md5(sums).hexdigest()}-{len(self.sums)}"
-            return 200, {}, _xml("CompleteMultipartUploadResult", ETag=f"&quot;{self.etag}&quot;")
+            return (
+                200,
+                {},
+                _xml("CompleteMultipartUploadResult", ETag=f"&quot;{self.etag}&quot;"),
+            )
         if not self.etag:
             return 404, {}, b""
         first, last = 0, self.size - 1
@@ -183,7 +218,9 @@ class Bucket:
         self.front = front
         self.name = f"bucket-{next(_NUMBERS)}"
         self.url = f"s3://{self.name}"
-        call = urllib.request.Request(f"http://{front.behind}/{self.name}", method="PUT")
+        call = urllib.request.Request(
+            f"http://{front.behind}/{self.name}", method="PUT"
+        )
         call.add_header("Authorization", _LOGIN)
         urllib.request.urlopen(call).close()
 
@@ -207,7 +244,9 @@ class Bucket:
 
     def put(self, name: str, data: bytes) -> str:
         """Put an object past the front; its URL."""
-        call = urllib.request.Request(f"http://{self.front.behind}/{self.name}/{name}", data, method="PUT")
+        call = urllib.request.Request(
+            f"http://{self.front.behind}/{self.name}/{name}", data, method="PUT"
+        )
         call.add_header("Authorization", _LOGIN)
         call.add_header(
             "Content-Type", "application/octet-stream"
@@ -229,7 +268,9 @@ class Bucket:
 
 @contextmanager
 def fronted() -> Iterator[Front]:
-    """A store with its front on free ports of this machine, until the end of the block."""
+    """A store with its front on free ports of this machine, until the end of
+    the block.
+    """
     import logging
 
     from moto.server import ThreadedMotoServer
@@ -247,7 +288,10 @@ def fronted() -> Iterator[Front]:
             with suppress(BrokenPipeError, ConnectionResetError):
                 status, headers, data = front.answer(self)
                 self.send_response(status)
-                for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                for name, value in {
+                    "Content-Length": str(len(data)),
+                    **headers,
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":
@@ -261,7 +305,9 @@ def fronted() -> Iterator[Front]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     front.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield front

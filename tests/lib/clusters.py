@@ -1,4 +1,6 @@
-"""A Dask cluster in threads of the process of the tests: real messages, real pickles, and started in half a second."""
+"""A Dask cluster in threads of the process of the tests: real messages, real pickles,
+and started in half a second.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ _open: list[Any] = []
 
 
 def client() -> Client:
-    """The client of a cluster with two workers, made once for each test. It listens on 127.0.0.1."""
+    """The client of a cluster with two workers, made once for each test. It listens on
+    127.0.0.1.
+    """
     if not _open:
         from distributed import Client, LocalCluster
 
         logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
-        gc.collect()  # a client that failed and dies while another one starts waits for itself, without end
+        # a client that failed and dies while another one starts waits for itself,
+        # without end
+        gc.collect()
         cluster = LocalCluster(
             n_workers=2,
             threads_per_worker=1,
@@ -46,7 +52,9 @@ def client() -> Client:
 
 
 def executor(client: Any, threads: dict[str, int] | None = None) -> Dask:
-    """An executor for the tasks of a client, whose clock stands still: it never looks after the workers."""
+    """An executor for the tasks of a client, whose clock stands still: it never looks
+    after the workers.
+    """
     watch = Watch(client, print, lambda: 0.0)
     watch.threads = threads or {}
     return Dask(client, watch)
@@ -71,7 +79,9 @@ def close() -> None:
 def hole(folder: Path) -> Path:
     """A file with one tensor of 200 GB, all of it a hole: reading it takes minutes."""
     size = 200 * 10**9
-    head = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    head = json.dumps(
+        {"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    ).encode()
     path = folder / "large.safetensors"
     with path.open("wb") as file:
         file.write(pack("<Q", len(head)) + head)
@@ -100,7 +110,9 @@ def processes(count: int) -> Iterator[Client]:
 
 @contextmanager
 def worker(*options: str, **env: str) -> Iterator[Any]:
-    """A scheduler in this process, whose one worker is of `dask worker OPTIONS`, without a nanny."""
+    """A scheduler in this process, whose one worker is of `dask worker OPTIONS`,
+    without a nanny.
+    """
     from distributed import LocalCluster
 
     with (
@@ -160,7 +172,9 @@ class Recorded:
 
 
 class Beats:
-    """A clock by the heartbeats of a worker: 2 seconds for each. So a machine that others use changes nothing."""
+    """A clock by the heartbeats of a worker: 2 seconds for each. So a machine that
+    others use changes nothing.
+    """
 
     def __init__(self, client: Any, alive: Callable[[], str | None]) -> None:
         self._workers = client.cluster.scheduler.workers

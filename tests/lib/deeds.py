@@ -1,7 +1,9 @@
-"""A process that tries what reading never does, inside of the fence or outside, and says how each try ended.
+"""A process that tries what reading never does, inside of the fence or outside, and
+says how each try ended.
 
-`python deeds.py FOLDER PARTS` works in a folder of its own. PARTS are words: `landlock` and `seccomp` for the parts of the
-fence that go up, `network` and `workers` for what it leaves. It prints name -> `done`, or the name of an error.
+`python deeds.py FOLDER PARTS` works in a folder of its own. PARTS are words: `landlock`
+and `seccomp` for the parts of the fence that go up, `network` and `workers` for what it
+leaves. It prints name -> `done`, or the name of an error.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 COLUMN = (
-    ("x86_64", "aarch64").index(os.uname().machine) if os.uname().machine in ("x86_64", "aarch64") else -1
+    ("x86_64", "aarch64").index(os.uname().machine)
+    if os.uname().machine in ("x86_64", "aarch64")
+    else -1
 )
 
 _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
-HAS_FILTERS = COLUMN >= 0 and _ACTIONS.exists() and "errno" in _ACTIONS.read_text().split()
+HAS_FILTERS = (
+    COLUMN >= 0 and _ACTIONS.exists() and "errno" in _ACTIONS.read_text().split()
+)
 """What the kernel says of itself: if the fence is not up here, that is a mistake."""
 
 Deed = Callable[[], object]
@@ -50,7 +56,10 @@ def call(numbers: tuple[int, int], *arguments: Any) -> int:
     number = numbers[COLUMN]
     result = LIBC.syscall(
         ctypes.c_long(number),
-        *[each if not isinstance(each, int) else ctypes.c_long(each) for each in arguments],
+        *[
+            each if not isinstance(each, int) else ctypes.c_long(each)
+            for each in arguments
+        ],
     )
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -72,7 +81,7 @@ def prepare() -> None:
     OPEN["pidfd"] = call((434, 434), OPEN["victim"].pid, 0)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
 @deed
@@ -201,7 +210,9 @@ def set_flags_of_what_is_open() -> None:
 
 @deed
 def open_by_a_call_of_its_own() -> None:
-    how = ctypes.create_string_buffer((os.O_WRONLY | os.O_CREAT).to_bytes(8, "little") + bytes(16), 24)
+    how = ctypes.create_string_buffer(
+        (os.O_WRONLY | os.O_CREAT).to_bytes(8, "little") + bytes(16), 24
+    )
     os.close(call((437, 437), -100, ctypes.c_char_p(b"opened"), how, 24))
 
 
@@ -210,7 +221,7 @@ def change_what_paths_mean() -> None:
     call((272, 97), 0x00020000)  # a namespace of mounts
 
 
-# --- programs and processes -------------------------------------------------------------------------------------------
+# --- programs and processes -----------------------------------------------------------
 
 
 @deed
@@ -314,7 +325,7 @@ def type_into_the_terminal() -> None:
     fcntl.ioctl(OPEN["terminal"][1], termios.TIOCSTI, b"x")
 
 
-# --- network ----------------------------------------------------------------------------------------------------------
+# --- network --------------------------------------------------------------------------
 
 
 @deed
@@ -342,7 +353,7 @@ def bind() -> None:
     OPEN["unbound"].bind(("127.0.0.1", 0))
 
 
-# --- the kernel -------------------------------------------------------------------------------------------------------
+# --- the kernel -----------------------------------------------------------------------
 
 
 @deed
@@ -357,7 +368,9 @@ def share_memory() -> None:
 
 @deed
 def make_a_key() -> None:
-    call((250, 219), 0, -2, 0)  # the number of the keyring of the process, which exists or not
+    call(
+        (250, 219), 0, -2, 0
+    )  # the number of the keyring of the process, which exists or not
 
 
 @deed
@@ -375,7 +388,7 @@ def load_into_the_kernel() -> None:
     call((321, 280), -1, None, 0)
 
 
-# --- what reading needs -----------------------------------------------------------------------------------------------
+# --- what reading needs ---------------------------------------------------------------
 
 
 def needs() -> dict[str, str]:
@@ -389,7 +402,9 @@ def needs() -> dict[str, str]:
 
     def threads() -> None:
         seen: list[int] = []
-        several = [threading.Thread(target=seen.append, args=(number,)) for number in range(4)]
+        several = [
+            threading.Thread(target=seen.append, args=(number,)) for number in range(4)
+        ]
         for thread in several:
             thread.start()
         for thread in several:
@@ -411,14 +426,19 @@ def needs() -> dict[str, str]:
         assert next(os.scandir("folder"), None) is None
 
     def mapping() -> None:
-        with open("there", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        with (
+            open("there", "rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory,
+        ):
             assert memory[:2] == b"as"
 
     def what_is_open() -> None:
         os.pwrite(OPEN["file"], b"as it was", 0)
 
     def limits() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)
+        )
 
     def the_terminal() -> None:
         assert not os.isatty(OPEN["file"])
@@ -497,7 +517,9 @@ def main(folder: str, *parts: str) -> None:
             fence._restrict_paths = lambda *_: 0
         if "seccomp" not in parts:
             fence._filter_calls = lambda *_: False
-        raised = fence.raise_fence(network="network" in parts, workers="workers" in parts)
+        raised = fence.raise_fence(
+            network="network" in parts, workers="workers" in parts
+        )
         said["fence"] = [raised.landlock, raised.has_filter, raised.missing]
     go.set()
     thread.join()

@@ -1,4 +1,5 @@
-"""DeepSpeed checkpoints as DeepSpeed 0.19.8 writes them, without it: the same files, keys and classes.
+"""DeepSpeed checkpoints as DeepSpeed 0.19.8 writes them, without it: the same files,
+keys and classes.
 
 `tests/frameworks/write_deepspeed.py` compares ckpt with the real thing.
 """
@@ -56,14 +57,18 @@ def standing_in() -> Iterator[None]:
         cls.__module__ = name
         parts = name.split(".")
         for depth in range(1, len(parts) + 1):
-            modules.setdefault(".".join(parts[:depth]), ModuleType(".".join(parts[:depth])))
+            modules.setdefault(
+                ".".join(parts[:depth]), ModuleType(".".join(parts[:depth]))
+            )
         setattr(modules[name], cls.__name__, cls)
     with mock.patch.dict(sys.modules, modules):
         yield
 
 
 class Live:
-    """What a model and its optimizer hold when they are saved: trainable parameters in groups, frozen ones, buffers."""
+    """What a model and its optimizer hold when they are saved: trainable parameters in
+    groups, frozen ones, buffers.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -77,11 +82,21 @@ class Live:
         self.groups: list[Params] = [{}, {}]
         for name, shape in shapes.items():
             self.groups[len(shape) < 2][name] = torch.randn(shape)
-        self.frozen: Params = {"frozen.weight": torch.randn(5, 9), "frozen.bias": torch.randn(5)}
-        self.buffers: Params = {"bn.running_mean": torch.randn(9), "bn.num_batches_tracked": torch.tensor(3)}
+        self.frozen: Params = {
+            "frozen.weight": torch.randn(5, 9),
+            "frozen.bias": torch.randn(5),
+        }
+        self.buffers: Params = {
+            "bn.running_mean": torch.randn(9),
+            "bn.num_batches_tracked": torch.tensor(3),
+        }
         self.shared = {"head.weight": "emb.weight"}
-        self.exp_avg = {name: torch.randn_like(value) for name, value in self.trained.items()}
-        self.exp_avg_sq = {name: torch.rand_like(value) for name, value in self.trained.items()}
+        self.exp_avg = {
+            name: torch.randn_like(value) for name, value in self.trained.items()
+        }
+        self.exp_avg_sq = {
+            name: torch.rand_like(value) for name, value in self.trained.items()
+        }
         self.exp_avg_sq["unused.weight"].zero_()
 
     @property
@@ -127,17 +142,23 @@ class Saved:
                 self.models = {"mp_rank_00_model_states.pt": self._model(0)}
             optimizer = self._shared if stage == 3 else self._whole
             self.optimizers = {
-                f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": self._file(optimizer(rank))
+                f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": self._file(
+                    optimizer(rank)
+                )
                 for rank in range(ranks if stage else 0)
             }
 
-    # --- model states ---------------------------------------------------------------------------------------------
+    # --- model states -----------------------------------------------------------------
 
     def _module(self) -> OrderedDict[str, torch.Tensor]:
-        """The parameters of a group look into one flat storage; in ZeRO-3 they are empty."""
+        """The parameters of a group look into one flat storage; in ZeRO-3 they are
+        empty.
+        """
         live, made = self.live, {}
         for group in live.groups:
-            flat = torch.cat([value.flatten() for value in group.values()]).to(self.dtype)
+            flat = torch.cat([value.flatten() for value in group.values()]).to(
+                self.dtype
+            )
             flat = torch.nn.functional.pad(flat, (0, -flat.numel() % (2 * self.ranks)))
             at = 0
             for name, value in group.items():
@@ -147,17 +168,24 @@ class Saved:
         if self.stage == 3:
             made = {name: torch.empty(0, dtype=self.dtype) for name in made}
         made |= live.buffers
-        return OrderedDict((name, made[live.shared.get(name, name)]) for name in live.order)
+        return OrderedDict(
+            (name, made[live.shared.get(name, name)]) for name in live.order
+        )
 
     def _model(self, rank: int) -> dict[str, Any]:
         live, stage = self.live, self.stage
         frozen = {name: value.to(self.dtype) for name, value in live.frozen.items()}
-        shapes = [OrderedDict((name, value.shape) for name, value in group.items()) for group in live.groups]
+        shapes = [
+            OrderedDict((name, value.shape) for name, value in group.items())
+            for group in live.groups
+        ]
         fragments: dict[str, torch.Tensor] | None = None
         if stage == 2:
             fragments = OrderedDict(frozen)
         if stage == 3:
-            fragments = OrderedDict((name, self._fragment(value, rank)) for name, value in frozen.items())
+            fragments = OrderedDict(
+                (name, self._fragment(value, rank)) for name, value in frozen.items()
+            )
         optimizer = None
         if not stage:
             state = {
@@ -168,7 +196,10 @@ class Saved:
                 }
                 for number, name in enumerate(live.trained)
             }
-            optimizer = {"state": state, "param_groups": [{"lr": 0.01, "params": list(range(len(state)))}]}
+            optimizer = {
+                "state": state,
+                "param_groups": [{"lr": 0.01, "params": list(range(len(state)))}],
+            }
         return {
             "module": self._module(),
             "buffer_names": list(live.buffers),
@@ -199,7 +230,7 @@ class Saved:
         flat = value.flatten()[rank * step : (rank + 1) * step]
         return torch.nn.functional.pad(flat, (0, step - flat.numel())).clone()
 
-    # --- optimizer states -----------------------------------------------------------------------------------------
+    # --- optimizer states -------------------------------------------------------------
 
     def _file(self, state: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -221,7 +252,9 @@ class Saved:
         }
 
     def _whole(self, rank: int) -> dict[str, Any]:
-        """ZeRO 1 and 2: a part of each group, without the padding at its end; the moments keep it."""
+        """ZeRO 1 and 2: a part of each group, without the padding at its end; the
+        moments keep it.
+        """
         live = self.live
         weights: list[torch.Tensor] = []
         moments: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -233,10 +266,15 @@ class Saved:
             begin = rank * size
 
             def part(
-                values: Params, group: Params = group, begin: int = begin, size: int = size
+                values: Params,
+                group: Params = group,
+                begin: int = begin,
+                size: int = size,
             ) -> torch.Tensor:
                 flat = torch.cat([values[name].flatten() for name in group])
-                flat = torch.nn.functional.pad(flat, (0, size * self.ranks - flat.numel()))
+                flat = torch.nn.functional.pad(
+                    flat, (0, size * self.ranks - flat.numel())
+                )
                 return flat[begin : begin + size].clone()
 
             padding = min(size, max(0, begin + size - numel))
@@ -273,7 +311,10 @@ class Saved:
         def flat(values: Params, group: Params) -> torch.Tensor:
             return torch.cat([self._fragment(values[name], rank) for name in group])
 
-        moments = [(flat(live.exp_avg, group), flat(live.exp_avg_sq, group)) for group in live.groups]
+        moments = [
+            (flat(live.exp_avg, group), flat(live.exp_avg_sq, group))
+            for group in live.groups
+        ]
         return {
             "zero_stage": ZeroStageEnum(self.stage),
             "loss_scaler": LossScaler(),
@@ -284,7 +325,7 @@ class Saved:
             "fp32_flat_groups": [flat(group, group) for group in live.groups],
         }
 
-    # --- writing --------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------
 
     @property
     def states(self) -> list[dict[str, Any]]:
@@ -292,7 +333,9 @@ class Saved:
         return [file["optimizer_state_dict"] for file in self.optimizers.values()]
 
     def write(self, folder: Path, tag: str = TAG) -> Path:
-        """The folder with `latest`. The scripts in it would leave a file behind if anything ran them."""
+        """The folder with `latest`. The scripts in it would leave a file behind if
+        anything ran them.
+        """
         (folder / tag).mkdir(parents=True)
         with standing_in():
             for name, state in {**self.models, **self.optimizers}.items():
@@ -305,26 +348,38 @@ class Saved:
         return folder
 
 
-def saved(stage: int, ranks: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0) -> Saved:
+def saved(
+    stage: int, ranks: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> Saved:
     """A checkpoint of ZeRO `stage`, to be changed and written."""
     return Saved(Live(seed), stage, ranks, dtype)
 
 
 def write(
-    folder: Path, stage: int, ranks: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0
+    folder: Path,
+    stage: int,
+    ranks: int = 2,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
 ) -> Path:
     return saved(stage, ranks, dtype, seed).write(folder)
 
 
 def universal(made: Saved, folder: Path) -> Path:
-    """What `ds_to_universal.py` makes of a checkpoint: flat tensors from ZeRO-3, else `{"param": tensor}`."""
+    """What `ds_to_universal.py` makes of a checkpoint: flat tensors from ZeRO-3, else
+    `{"param": tensor}`.
+    """
     live, at = made.live, folder / f"{TAG}_universal"
     wrap: Callable[[torch.Tensor], Any] = (
-        (lambda value: value.flatten()) if made.stage == 3 else (lambda value: {"param": value, "cat_dim": 0})
+        (lambda value: value.flatten())
+        if made.stage == 3
+        else (lambda value: {"param": value, "cat_dim": 0})
     )
     fp32 = dict(live.trained)
     if made.stage < 3:
-        fp32 |= {name: value.to(made.dtype).float() for name, value in live.frozen.items()}
+        fp32 |= {
+            name: value.to(made.dtype).float() for name, value in live.frozen.items()
+        }
         fp32 |= {name: value.float() for name, value in live.buffers.items()}
         fp32 |= {name: live.trained[owner] for name, owner in live.shared.items()}
     at.mkdir(parents=True)
@@ -336,11 +391,19 @@ def universal(made: Saved, folder: Path) -> Path:
             torch.save(wrap(value.clone()), at / "zero" / name / "fp32.pt")
             if name in live.trained:
                 torch.save(wrap(live.exp_avg[name]), at / "zero" / name / "exp_avg.pt")
-                torch.save(wrap(live.exp_avg_sq[name]), at / "zero" / name / "exp_avg_sq.pt")
+                torch.save(
+                    wrap(live.exp_avg_sq[name]), at / "zero" / name / "exp_avg_sq.pt"
+                )
                 if made.stage < 3:
                     torch.save(torch.tensor(3.0), at / "zero" / name / "step.pt")
         common = {"zero_stage": ZeroStageEnum(made.stage), "loss_scaler": LossScaler()}
-        groups = made.states[0].get("base_optimizer_state") or made.states[0]["optimizer_state_dict"]
-        torch.save({**common, "param_groups": groups["param_groups"]}, at / "zero" / "optimizer_state.pt")
+        groups = (
+            made.states[0].get("base_optimizer_state")
+            or made.states[0]["optimizer_state_dict"]
+        )
+        torch.save(
+            {**common, "param_groups": groups["param_groups"]},
+            at / "zero" / "optimizer_state.pt",
+        )
     (folder / "latest_universal").write_text(at.name)
     return folder

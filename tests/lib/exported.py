@@ -1,4 +1,6 @@
-"""Archives that torch.export and torch.package write, made once per session, and the same bytes in older layouts."""
+"""Archives that torch.export and torch.package write, made once per session, and the
+same bytes in older layouts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ class Net(nn.Module):
         self.shift = torch.arange(3.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.bn(self.fc(x)) * self.scale + self.shift + torch.tensor([1.0, 2.0, 3.0]) + self.tied(x)
+        return (
+            self.bn(self.fc(x)) * self.scale
+            + self.shift
+            + torch.tensor([1.0, 2.0, 3.0])
+            + self.tied(x)
+        )
 
 
 @cache
@@ -59,11 +66,15 @@ def saved(thing: Any) -> bytes:
 
 
 def _inside(data: bytes, end: str) -> bytes:
-    return next(content for name, content in records(data).items() if name.endswith(end))
+    return next(
+        content for name, content in records(data).items() if name.endswith(end)
+    )
 
 
 def pt2_of_2_8() -> bytes:
-    """The layout of torch 2.8: weights and constants are one file of torch.save each."""
+    """The layout of torch 2.8: weights and constants are one file of torch.save
+    each.
+    """
     root = next(iter(records(pt2()))).partition("/")[0]
     kept = {
         name: content
@@ -83,14 +94,18 @@ def pt2_of_2_5() -> bytes:
             "serialized_exported_program.json": _inside(pt2(), "models/model.json"),
             "serialized_state_dict.pt": saved(dict(program().state_dict)),
             "serialized_constants.pt": saved(dict(program().constants)),
-            "serialized_example_inputs.pt": _inside(pt2(), "data/sample_inputs/model.pt"),
+            "serialized_example_inputs.pt": _inside(
+                pt2(), "data/sample_inputs/model.pt"
+            ),
         }
     )
 
 
 @cache
 def package() -> bytes:
-    """A package with a state dict, another pickle that shares a tensor with it, code, a text and bytes."""
+    """A package with a state dict, another pickle that shares a tensor with it, code, a
+    text and bytes.
+    """
     from torch.package import PackageExporter
 
     out = io.BytesIO()
@@ -100,7 +115,9 @@ def package() -> bytes:
         with PackageExporter(out) as exporter:
             exporter.extern("**")
             exporter.save_pickle("models", "net.pkl", net.state_dict())
-            exporter.save_pickle("models", "rest.pkl", {"same": net.fc.weight.data, "lr": 0.1})
+            exporter.save_pickle(
+                "models", "rest.pkl", {"same": net.fc.weight.data, "lr": 0.1}
+            )
             exporter.save_source_string("my_code", "class Thing:\n    pass\n")
             exporter.save_text("notes", "read.txt", "hello")
             exporter.save_binary("notes", "blob", b"\xff\xfe\0")

@@ -1,4 +1,5 @@
-"""A program of opcodes in the pickle of every family of checkpoints, and the loader of the family, which runs it.
+"""A program of opcodes in the pickle of every family of checkpoints, and the loader of
+the family, which runs it.
 
 The program comes before what an honest pickle does, and what it makes is popped.
 """
@@ -29,7 +30,9 @@ STATE = {"l.weight": torch.ones(2, 2), "l.bias": torch.ones(2)}
 
 
 class Family(NamedTuple):
-    """`write` makes the files in a folder and gives the path for `ckpt`; `load` opens what the family's library opens."""
+    """`write` makes the files in a folder and gives the path for `ckpt`; `load` opens
+    what the family's library opens.
+    """
 
     write: Callable[[Path, bytes], Path]
     load: Callable[[Path], Any]
@@ -81,7 +84,9 @@ def _package(program: bytes) -> bytes:
     rows = exported.records(exported.package())
     (at,) = (row for row in rows if row.endswith("models/rest.pkl"))
     (extern,) = (row for row in rows if row.endswith("/extern_modules"))
-    names = b"torch\ntorch._utils\ncollections\nargparse\nbuiltins\nfunctools\npathlib\n"
+    names = (
+        b"torch\ntorch._utils\ncollections\nargparse\nbuiltins\nfunctools\npathlib\n"
+    )
     return op.zip_file({**rows, at: before(rows[at], program), extern: names})
 
 
@@ -93,7 +98,9 @@ def _distributed(folder: Path, program: bytes) -> Path:
 
 
 def _ranks(folder: Path, program: bytes) -> Path:
-    state = inside(exported.saved({"l.weight": dtensor(), "l.bias": dtensor()}), program)
+    state = inside(
+        exported.saved({"l.weight": dtensor(), "l.bias": dtensor()}), program
+    )
     (folder / "model_world_size_1_rank_0.pt").write_bytes(state)
     return folder
 
@@ -116,11 +123,16 @@ def _agent(policy: bytes, data: Any) -> bytes:
 
 def _agent_with_object(program: bytes) -> bytes:
     text = b64encode(_bare(program)).decode()
-    return _agent(exported.saved(STATE), {"schedule": {":type:": "<class 'function'>", ":serialized:": text}})
+    return _agent(
+        exported.saved(STATE),
+        {"schedule": {":type:": "<class 'function'>", ":serialized:": text}},
+    )
 
 
 def _load_agent_data(path: Path) -> Any:
-    """As stable_baselines3.common.save_util.json_to_data does; cloudpickle's loads is pickle's."""
+    """As stable_baselines3.common.save_util.json_to_data does; cloudpickle's loads is
+    pickle's.
+    """
     data = json.loads(zipfile.ZipFile(path).read("data"))
     return pickle.loads(b64decode(data["schedule"][":serialized:"]))
 
@@ -173,34 +185,45 @@ FAMILIES: dict[str, Family] = {
     "zip": Family(_file("x.pth", saved), _torch),
     "legacy": Family(_file("x.pth", _legacy), _torch),
     "shards": Family(_shards, _each("*.bin")),
-    "pickle": Family(_file("x.pkl", _bare), lambda path: pickle.loads(path.read_bytes())),
+    "pickle": Family(
+        _file("x.pkl", _bare), lambda path: pickle.loads(path.read_bytes())
+    ),
     "joblib": Family(
         _file("x.joblib", lambda program: zlib.compress(_bare(program))),
         lambda path: pickle.loads(zlib.decompress(path.read_bytes())),
     ),
     "package": Family(
         _file("x.pt", _package),
-        lambda path: torch.package.PackageImporter(path).load_pickle("models", "rest.pkl"),
+        lambda path: torch.package.PackageImporter(path).load_pickle(
+            "models", "rest.pkl"
+        ),
     ),
-    "dcp": Family(_distributed, lambda path: dcp.FileSystemReader(path).read_metadata()),
+    "dcp": Family(
+        _distributed, lambda path: dcp.FileSystemReader(path).read_metadata()
+    ),
     "fsdp ranks": Family(_ranks, _each("*.pt")),
     "deepspeed": Family(_deepspeed, _each("*_model_states.pt")),
     "sb3": Family(
         _file("x.zip", lambda program: _agent(saved(program), {"gamma": 0.9})),
-        lambda path: torch.load(io.BytesIO(zipfile.ZipFile(path).read("policy.pth")), weights_only=False),
+        lambda path: torch.load(
+            io.BytesIO(zipfile.ZipFile(path).read("policy.pth")), weights_only=False
+        ),
     ),
     "sb3's json": Family(_file("x.zip", _agent_with_object), _load_agent_data),
     "nemo": Family(_file("x.nemo", _nemo), _load_nemo),
     "pt2 of 2.13": Family(
-        _file("x.pt2", _exported(exported.pt2, "sample_inputs/model.pt")), torch.export.load
+        _file("x.pt2", _exported(exported.pt2, "sample_inputs/model.pt")),
+        torch.export.load,
     ),
     "pt2 of 2.8": Family(
-        _file("x.pt2", _exported(exported.pt2_of_2_8, "weights/model.pt")), torch.export.load
+        _file("x.pt2", _exported(exported.pt2_of_2_8, "weights/model.pt")),
+        torch.export.load,
     ),
     "pt2 of 2.5": Family(
         _file("x.pt2", _exported(exported.pt2_of_2_5, "serialized_state_dict.pt")),
         lambda path: torch.load(
-            io.BytesIO(zipfile.ZipFile(path).read("serialized_state_dict.pt")), weights_only=False
+            io.BytesIO(zipfile.ZipFile(path).read("serialized_state_dict.pt")),
+            weights_only=False,
         ),
     ),
     "peft": Family(_adapter, _each("*.bin")),

@@ -1,7 +1,8 @@
-"""Folders as frameworks write them, each the smallest with the same files and the same keys.
+"""Folders as frameworks write them, each the smallest with the same files and the same
+keys.
 
-Recorded from transformers 5.23 (`Trainer`), accelerate 1.15 (`save_state`), PEFT 0.21, diffusers 0.42,
-sentence-transformers 6.2 and SpeechBrain.
+Recorded from transformers 5.23 (`Trainer`), accelerate 1.15 (`save_state`), PEFT 0.21,
+diffusers 0.42, sentence-transformers 6.2 and SpeechBrain.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def arguments(path: Path) -> Path:
     module = ModuleType(ARGUMENTS)
     kind = type("TrainingArguments", (), {"__module__": ARGUMENTS})
     module.TrainingArguments = kind  # type: ignore[attr-defined]
-    with mock.patch.dict(sys.modules, {"transformers": ModuleType("transformers"), ARGUMENTS: module}):
+    with mock.patch.dict(
+        sys.modules, {"transformers": ModuleType("transformers"), ARGUMENTS: module}
+    ):
         thing = kind()
         thing.learning_rate = 5e-05  # type: ignore[attr-defined]
         thing.output_dir = "run"  # type: ignore[attr-defined]
@@ -85,30 +88,49 @@ def trainer(folder: Path, *, step: int = 2, name: str = "model.safetensors") -> 
     optimizer = stepped(net, step)
     save(folder / name, weights(net))
     torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-    torch.save({"base_lrs": [0.01], "last_epoch": step, "lr_lambdas": [{}]}, folder / "scheduler.pt")
+    torch.save(
+        {"base_lrs": [0.01], "last_epoch": step, "lr_lambdas": [{}]},
+        folder / "scheduler.pt",
+    )
     torch.save(rng(), folder / "rng_state.pth")
-    history = [{"epoch": number / 2, "loss": 1 / (number + 1), "step": number} for number in range(step)]
+    history = [
+        {"epoch": number / 2, "loss": 1 / (number + 1), "step": number}
+        for number in range(step)
+    ]
     state = {
         "best_metric": 0.25,
         "best_model_checkpoint": None,
         "epoch": step / 2,
         "global_step": step,
         "log_history": history,
-        "stateful_callbacks": {"TrainerControl": {"args": {"should_log": False}, "attributes": {}}},
+        "stateful_callbacks": {
+            "TrainerControl": {"args": {"should_log": False}, "attributes": {}}
+        },
     }
     save(folder / "trainer_state.json", state)
-    save(folder / "config.json", {"architectures": ["NetForTest"], "model_type": "net", "vocab_size": 50})
+    save(
+        folder / "config.json",
+        {"architectures": ["NetForTest"], "model_type": "net", "vocab_size": 50},
+    )
     arguments(folder / "training_args.bin")
     return folder
 
 
-def accelerate(folder: Path, *, models: int = 1, safe: bool = True, steps: int = 2) -> Path:
-    """A folder of `Accelerator.save_state` for one or two models, each with its optimizer."""
+def accelerate(
+    folder: Path, *, models: int = 1, safe: bool = True, steps: int = 2
+) -> Path:
+    """A folder of `Accelerator.save_state` for one or two models, each with its
+    optimizer.
+    """
     nets = [model(), nn.Linear(3, 3)][:models]
     for number, net in enumerate(nets):
         mark = f"_{number}" if number else ""
         optimizer = stepped(net, steps)
-        save(folder / (f"model{mark}.safetensors" if safe else f"pytorch_model{mark}.bin"), weights(net))
+        save(
+            folder
+            / (f"model{mark}.safetensors" if safe else f"pytorch_model{mark}.bin"),
+            weights(net),
+        )
         torch.save(optimizer.state_dict(), folder / f"optimizer{mark}.bin")
     torch.save({"step_size": 1, "last_epoch": steps}, folder / "scheduler.bin")
     torch.save({"scale": 65536.0, "growth_factor": 2.0}, folder / "scaler.pt")
@@ -122,11 +144,14 @@ def accelerate(folder: Path, *, models: int = 1, safe: bool = True, steps: int =
     return folder
 
 
-def full_state(folder: Path, *, models: int = 1, steps: int = 2, ranks: int = 2) -> Path:
-    """A folder of `save_state` under FSDP with FULL_STATE_DICT: state dicts of all ranks, and names for numbers.
+def full_state(
+    folder: Path, *, models: int = 1, steps: int = 2, ranks: int = 2
+) -> Path:
+    """A folder of `save_state` under FSDP with FULL_STATE_DICT: state dicts of all
+    ranks, and names for numbers.
 
-    The names are those of `fsdp_utils.save_fsdp_model` and `save_fsdp_optimizer` (accelerate 1.15); the optimizer's file
-    is what `FSDP.full_optim_state_dict` gives.
+    The names are those of `fsdp_utils.save_fsdp_model` and `save_fsdp_optimizer`
+    (accelerate 1.15); the optimizer's file is what `FSDP.full_optim_state_dict` gives.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(models):
@@ -135,14 +160,20 @@ def full_state(folder: Path, *, models: int = 1, steps: int = 2, ranks: int = 2)
         state = stepped(net, steps).state_dict()
         names = [name for name, _ in net.named_parameters()]
         groups = [
-            {**row, "params": [names[index] for index in row["params"]]} for row in state["param_groups"]
+            {**row, "params": [names[index] for index in row["params"]]}
+            for row in state["param_groups"]
         ]
         by_name = {names[index]: row for index, row in state["state"].items()}
         torch.save(weights(net), folder / f"pytorch_model_fsdp{mark}.bin")
-        torch.save({"state": by_name, "param_groups": groups}, folder / f"optimizer{mark}.bin")
+        torch.save(
+            {"state": by_name, "param_groups": groups}, folder / f"optimizer{mark}.bin"
+        )
     torch.save({"step_size": 1, "last_epoch": steps}, folder / "scheduler.bin")
     for rank in range(ranks):
-        torch.save({"step": 0, "random_state": (3, (1, rank), None)}, folder / f"random_states_{rank}.pkl")
+        torch.save(
+            {"step": 0, "random_state": (3, (1, rank), None)},
+            folder / f"random_states_{rank}.pkl",
+        )
     return folder
 
 
@@ -155,8 +186,13 @@ def speechbrain(folder: Path, *, epoch: int = 1) -> Path:
     torch.save(net[2].state_dict(), folder / "model.ckpt")
     torch.save(optimizer.state_dict(), folder / "optimizer.ckpt")
     (folder / "counter.ckpt").write_text(str(epoch))
-    (folder / "brain.ckpt").write_text("avg_train_loss: 0.5\noptimizer_step: 2\nstep: 0\n")
-    text = f"# yamllint disable\nend-of-epoch: true\nloss: {1 / epoch}\nunixtime: 1795337925.05\n"
+    (folder / "brain.ckpt").write_text(
+        "avg_train_loss: 0.5\noptimizer_step: 2\nstep: 0\n"
+    )
+    text = (
+        f"# yamllint disable\nend-of-epoch: true\nloss: {1 / epoch}\nunixtime: "
+        "1795337925.05\n"
+    )
     (folder / "CKPT.yaml").write_text(text)
     return folder
 
@@ -185,12 +221,17 @@ def adapter(folder: Path, **changes: Any) -> Path:
 
 
 def adapted(net: nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict of a model with that adapter, and with a copy of its last layer that is trained."""
+    """The state dict of a model with that adapter, and with a copy of its last layer
+    that is trained.
+    """
     torch.manual_seed(3)
     state = {}
     for name, value in weights(net).items():
         layer, _, last = name.partition(".")
-        inner = {"0": f"0.base_layer.{last}", "2": f"2.modules_to_save.default.{last}"}.get(layer, name)
+        inner = {
+            "0": f"0.base_layer.{last}",
+            "2": f"2.modules_to_save.default.{last}",
+        }.get(layer, name)
         state[f"base_model.model.{inner}"] = value
     state["base_model.model.0.lora_A.default.weight"] = torch.randn(8, 3)
     state["base_model.model.0.lora_B.default.weight"] = torch.randn(4, 8)
@@ -198,8 +239,13 @@ def adapted(net: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def diffusers(folder: Path) -> Path:
-    """A pipeline of two models, of which one is sharded, and of parts without weights."""
-    parts = {"unet": ["diffusers", "UNet2DModel"], "text_encoder": ["transformers", "CLIPTextModel"]}
+    """A pipeline of two models, of which one is sharded, and of parts without
+    weights.
+    """
+    parts = {
+        "unet": ["diffusers", "UNet2DModel"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+    }
     index = {
         "_class_name": "TestPipeline",
         **parts,
@@ -220,15 +266,25 @@ def diffusers(folder: Path) -> Path:
 
 
 def sentence_transformers(folder: Path, *, dense: bool = True) -> Path:
-    """A transformer in the folder itself, pooling without weights, and a small dense layer."""
+    """A transformer in the folder itself, pooling without weights, and a small dense
+    layer.
+    """
     kinds = ["Transformer", "Pooling", "Dense"][: 3 if dense else 2]
     paths = ["", "1_Pooling", "2_Dense"]
     rows = [
-        {"idx": number, "name": str(number), "path": paths[number], "type": f"sentence_transformers.x.{kind}"}
+        {
+            "idx": number,
+            "name": str(number),
+            "path": paths[number],
+            "type": f"sentence_transformers.x.{kind}",
+        }
         for number, kind in enumerate(kinds)
     ]
     save(folder / "modules.json", rows)
-    save(folder / "model.safetensors", {"encoder.weight": torch.ones(100, 90), "encoder.bias": torch.ones(9)})
+    save(
+        folder / "model.safetensors",
+        {"encoder.weight": torch.ones(100, 90), "encoder.bias": torch.ones(9)},
+    )
     save(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 9})
     if dense:
         save(
@@ -239,7 +295,9 @@ def sentence_transformers(folder: Path, *, dense: bool = True) -> Path:
 
 
 def in_cache(folder: Path, hub: Path) -> Path:
-    """A checkpoint as the cache of Hugging Face holds it: every file is a link to a blob."""
+    """A checkpoint as the cache of Hugging Face holds it: every file is a link to a
+    blob.
+    """
     snapshot = hub / "models--org--net/snapshots/0a1b/step-10"
     blobs = hub / "models--org--net/blobs"
     snapshot.mkdir(parents=True)
@@ -262,11 +320,15 @@ def change(path: Path, edit: Edit, **options: Any) -> None:
 
 def findings(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Code of a finding -> its message and its tensors."""
-    return {row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings}
+    return {
+        row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings
+    }
 
 
 def refused(folder: Path, says: str) -> None:
-    """Assert that the folder `c` is neither shown nor converted, with one line that says why."""
+    """Assert that the folder `c` is neither shown nor converted, with one line that
+    says why.
+    """
     for command in (("inspect", "c"), ("convert", "c", "-o", "o.pth")):
         done = inside(*command, cwd=folder.parent)
         assert done.code == 2 and done.err.count(b"\n") == 1, done

@@ -1,7 +1,9 @@
-"""Processes without their start: a server imports all of ckpt once, and forks for each command.
+"""Processes without their start: a server imports all of ckpt once, and forks for each
+command.
 
-A fork is a process of its own: its streams, folder, environment, signals and exit code are those of `python -m ckpt`. Only
-the importing is done, so `process.alone` runs each command in a Python of its own once.
+A fork is a process of its own: its streams, folder, environment, signals and exit code
+are those of `python -m ckpt`. Only the importing is done, so `process.alone` runs each
+command in a Python of its own once.
 """
 
 from __future__ import annotations
@@ -95,7 +97,11 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 # Locks that threads of a library hold would stay locked in the forks.
-                env={**environment, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env={
+                    **environment,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "OMP_NUM_THREADS": "1",
+                },
             )
 
     def close(self) -> None:
@@ -108,12 +114,23 @@ class Server:
         return self._early == _early(environment)
 
     def start(
-        self, arguments: Sequence[str], cwd: str, environment: Mapping[str, str], streams: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        cwd: str,
+        environment: Mapping[str, str],
+        streams: Sequence[int],
     ) -> None:
-        """Begin `ckpt ARGUMENTS` with three descriptors as its streams, which are closed here."""
+        """Begin `ckpt ARGUMENTS` with three descriptors as its streams, which are
+        closed here.
+        """
         mask = os.umask(0)
         os.umask(mask)
-        job = {"arguments": arguments, "cwd": cwd, "umask": mask, "environment": dict(environment)}
+        job = {
+            "arguments": arguments,
+            "cwd": cwd,
+            "umask": mask,
+            "environment": dict(environment),
+        }
         job["constants"] = paths.changed()
         data = json.dumps(job).encode()
         socket.send_fds(self._line, [len(data).to_bytes(8, "big")], list(streams))
@@ -136,7 +153,9 @@ class Server:
         timeout: float,
         input: bytes | None = None,
     ) -> tuple[int, bytes, bytes]:
-        """(exit code, stdout, stderr) of `ckpt ARGUMENTS` between pipes. `input` must fit into one; None is /dev/null."""
+        """(exit code, stdout, stderr) of `ckpt ARGUMENTS` between pipes. `input` must
+        fit into one; None is /dev/null.
+        """
         if input is None:
             stdin = os.open(os.devnull, os.O_RDONLY)
         else:
@@ -146,7 +165,11 @@ class Server:
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         self.start(arguments, cwd, environment, (stdin, out_end, err_end))
         seen: dict[int, bytes] = {out: b"", err: b""}
-        with open(out, "rb", buffering=0), open(err, "rb", buffering=0), selectors.DefaultSelector() as pipes:
+        with (
+            open(out, "rb", buffering=0),
+            open(err, "rb", buffering=0),
+            selectors.DefaultSelector() as pipes,
+        ):
             for fd in seen:
                 pipes.register(fd, selectors.EVENT_READ)
             while pipes.get_map():
@@ -161,4 +184,6 @@ class Server:
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_EARLY)}
+    return {
+        name: value for name, value in environment.items() if name.startswith(_EARLY)
+    }

@@ -1,7 +1,9 @@
-"""Folders around distributed checkpoints as frameworks write them, each the smallest with the same files and keys.
+"""Folders around distributed checkpoints as frameworks write them, each the smallest
+with the same files and keys.
 
-Recorded from megatron-core 0.16.1, Lightning 2.6.6, accelerate 1.15, torchtitan 0.3 and torchtune 0.6.1;
-`tests/frameworks/write_megatron_core.py` compares ckpt with what Megatron itself writes.
+Recorded from megatron-core 0.16.1, Lightning 2.6.6, accelerate 1.15, torchtitan 0.3 and
+torchtune 0.6.1; `tests/frameworks/write_megatron_core.py` compares ckpt with what
+Megatron itself writes.
 """
 
 from __future__ import annotations
@@ -60,8 +62,14 @@ def named_optimizer(net: torch.nn.Module, steps: int = 1) -> dict[str, Any]:
     """The state of an Adam by names, as `get_optimizer_state_dict` gives it."""
     state = stepped(net, steps).state_dict()
     names = [name for name, _ in net.named_parameters()]
-    groups = [{**group, "params": [names[i] for i in group["params"]]} for group in state["param_groups"]]
-    return {"state": {names[i]: row for i, row in state["state"].items()}, "param_groups": groups}
+    groups = [
+        {**group, "params": [names[i] for i in group["params"]]}
+        for group in state["param_groups"]
+    ]
+    return {
+        "state": {names[i]: row for i, row in state["state"].items()},
+        "param_groups": groups,
+    }
 
 
 def megatron_keys() -> Tensors:
@@ -75,8 +83,12 @@ def megatron_keys() -> Tensors:
     }
 
 
-def megatron(root: Path, iteration: int = 10, chained: bool = False, common: bool = True) -> Path:
-    """torch_dist: `.metadata` without paths, keys of the optimizer beside those of the model, objects of ranks."""
+def megatron(
+    root: Path, iteration: int = 10, chained: bool = False, common: bool = True
+) -> Path:
+    """torch_dist: `.metadata` without paths, keys of the optimizer beside those of the
+    model, objects of ranks.
+    """
     folder = root / f"iter_{iteration:07d}"
     model = megatron_keys()
     state: dict[str, Any] = dict(model)
@@ -87,7 +99,9 @@ def megatron(root: Path, iteration: int = 10, chained: bool = False, common: boo
                 state[f"{prefix}optimizer.state.{kind}.{name}"] = tensor.square()
     for rank in range(2):
         state[f"decoder.layers.mlp.linear_fc1._extra_state/shard_{rank}_2"] = [None]
-        state[f"rng_state/shard_0.{rank}_1.2"] = [{"random_rng_state": 1, "torch": torch.zeros(3)}]
+        state[f"rng_state/shard_0.{rank}_1.2"] = [
+            {"random_rng_state": 1, "torch": torch.zeros(3)}
+        ]
     save(folder, state, flatten=False)
     if common:
         torch.save(
@@ -95,7 +109,9 @@ def megatron(root: Path, iteration: int = 10, chained: bool = False, common: boo
                 "args": Namespace(**ARGS, iteration=iteration),
                 "checkpoint_version": 3.0,
                 "iteration": iteration,
-                "optimizer": {"optimizer": {"param_groups": [{"lr": 1e-3, "params": []}]}},
+                "optimizer": {
+                    "optimizer": {"param_groups": [{"lr": 1e-3, "params": []}]}
+                },
             },
             folder / "common.pt",
         )
@@ -106,17 +122,28 @@ def megatron(root: Path, iteration: int = 10, chained: bool = False, common: boo
     return folder
 
 
-def classic(root: Path, tensor: int = 2, pipeline: int = 1, iteration: int = 10) -> Path:
-    """`iter_0000010/mp_rank_TT[_PPP]/model_optim_rng.pt`, of each rank with its own part."""
+def classic(
+    root: Path, tensor: int = 2, pipeline: int = 1, iteration: int = 10
+) -> Path:
+    """`iter_0000010/mp_rank_TT[_PPP]/model_optim_rng.pt`, of each rank with its own
+    part.
+    """
     folder = root / f"iter_{iteration:07d}"
-    sizes = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
+    sizes = {
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+    }
     for t in range(tensor):
         for p in range(pipeline):
             name = f"mp_rank_{t:02d}" + (f"_{p:03d}" if pipeline > 1 else "")
             (folder / name).mkdir(parents=True)
             layers = {
-                "language_model.encoder.layers.0.mlp.weight": torch.full((8 // tensor, 4), t + 10.0 * p),
-                "language_model.encoder.layers.0.mlp.bias": torch.full((8 // tensor,), float(t)),
+                "language_model.encoder.layers.0.mlp.weight": torch.full(
+                    (8 // tensor, 4), t + 10.0 * p
+                ),
+                "language_model.encoder.layers.0.mlp.bias": torch.full(
+                    (8 // tensor,), float(t)
+                ),
             }
             state = {
                 "args": Namespace(**ARGS | sizes | {"world_size": tensor * pipeline}),
@@ -131,7 +158,9 @@ def classic(root: Path, tensor: int = 2, pipeline: int = 1, iteration: int = 10)
 
 
 def lightning(folder: Path) -> tuple[Path, Tensors]:
-    """FSDPStrategy of Lightning: the model and the optimizers in the DCP, all else in `meta.pt`."""
+    """FSDPStrategy of Lightning: the model and the optimizers in the DCP, all else in
+    `meta.pt`.
+    """
     net = model()
     state = {"model": weights(net), "optimizer_0": named_optimizer(net)}
     save(folder, state)
@@ -151,7 +180,9 @@ def lightning(folder: Path) -> tuple[Path, Tensors]:
 
 
 def accelerate(folder: Path, models: int = 1) -> tuple[Path, list[Tensors]]:
-    """`Accelerator.save_state` of FSDP: a DCP for each model and each optimizer, small files beside them."""
+    """`Accelerator.save_state` of FSDP: a DCP for each model and each optimizer, small
+    files beside them.
+    """
     every = []
     for number in range(models):
         net = model(number)
@@ -169,24 +200,42 @@ def accelerate(folder: Path, models: int = 1) -> tuple[Path, list[Tensors]]:
 def torchtitan(folder: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
     """`checkpoint/step-N`: the names of the model at the root."""
     for step in steps:
-        save(folder / f"step-{step}", {**weights(model(step)), "train_state": {"step": step}})
+        save(
+            folder / f"step-{step}",
+            {**weights(model(step)), "train_state": {"step": step}},
+        )
     return folder
 
 
 def in_two_files(
-    folder: Path, step: int, root: int | None = -1, lag: Callable[[str], int] = lambda name: 0
+    folder: Path,
+    step: int,
+    root: int | None = -1,
+    lag: Callable[[str], int] = lambda name: 0,
 ) -> Path:
-    """A save in two files, with the counters of twelve layers in both. `lag` says how far a parameter is behind."""
+    """A save in two files, with the counters of twelve layers in both. `lag` says how
+    far a parameter is behind.
+    """
     net = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(12)])
     state: dict[str, Any] = {"state": {}, "param_groups": [{"lr": 0.1, "params": []}]}
     for name, tensor in net.named_parameters():
         state["param_groups"][0]["params"].append(name)
-        moments = {"exp_avg": torch.ones_like(tensor) * step, "exp_avg_sq": torch.ones_like(tensor)}
-        state["state"][name] = {"step": torch.tensor(float(step - lag(name))), **moments}
+        moments = {
+            "exp_avg": torch.ones_like(tensor) * step,
+            "exp_avg_sq": torch.ones_like(tensor),
+        }
+        state["state"][name] = {
+            "step": torch.tensor(float(step - lag(name))),
+            **moments,
+        }
     whole: dict[str, Any] = {"model": dict(net.state_dict()), "optim": state}
     if root is not None:
         whole["step"] = step if root < 0 else root
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save(whole, storage_writer=dcp.FileSystemWriter(folder, thread_count=2), no_dist=True)
+        dcp.save(
+            whole,
+            storage_writer=dcp.FileSystemWriter(folder, thread_count=2),
+            no_dist=True,
+        )
     return folder

@@ -1,4 +1,6 @@
-"""Random pickles over all listed names: calls, states, items and pops, some around values that would write a file."""
+"""Random pickles over all listed names: calls, states, items and pops, some around
+values that would write a file.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ BELL = op.glob("torch.nn.functional", "softsign")
 
 
 def write() -> bytes:
-    """What makes RUNG when it is called without arguments, or with one that is an encoding."""
+    """What makes RUNG when it is called without arguments, or with one that is an
+    encoding.
+    """
     method = call(glob("builtins", "getattr"), glob("pathlib", "Path"), "write_text")
     path = call(glob("pathlib", "Path"), RUNG)
     state = value((method, (path, "x"), {}, None))
@@ -48,13 +52,18 @@ def parameter(data: bytes) -> bytes:
 
 
 def _on_class() -> bytes:
-    """A state that is set on a class: from then on each of its objects is built by it."""
+    """A state that is set on a class: from then on each of its objects is built
+    by it.
+    """
     cls = call(glob("builtins", "type"), made("argparse", "Namespace", {}))
     changed = cls + value((None, {"__setstate__": write()})) + build() + op.pop()
     return changed + made("argparse", "Namespace", "utf-8")
 
 
-HOOKS = {f"_{name}_hooks": {} for name in ("forward", "forward_pre", "backward", "backward_pre")}
+HOOKS = {
+    f"_{name}_hooks": {}
+    for name in ("forward", "forward_pre", "backward", "backward_pre")
+}
 
 TRAMPOLINES: dict[str, bytes] = {
     "a missing key": call(
@@ -62,10 +71,16 @@ TRAMPOLINES: dict[str, bytes] = {
         call(glob("collections", "ChainMap"), default(write()), {"k": 1}),
     ),
     "the groups of an optimizer": made(
-        "torch.optim.adam", "Adam", {"param_groups": [default(write())], "defaults": {}, "state": {}}
+        "torch.optim.adam",
+        "Adam",
+        {"param_groups": [default(write())], "defaults": {}, "state": {}},
     ),
-    "the data of a parameter": parameter(made("argparse", "Namespace", {"detach": write()})),
-    "the keys of a dict": call(glob("builtins", "dict"), made("argparse", "Namespace", {"keys": write()})),
+    "the data of a parameter": parameter(
+        made("argparse", "Namespace", {"detach": write()})
+    ),
+    "the keys of a dict": call(
+        glob("builtins", "dict"), made("argparse", "Namespace", {"keys": write()})
+    ),
     "a module that appends": made(
         "torch.nn.modules.module",
         "Module",
@@ -147,18 +162,50 @@ _ALL_ATTRIBUTES = sorted(
         "__array__",
     }
 )
-_WITH_ATTRIBUTES = sorted(known.MODULES | known.OPTIMIZERS | known.CLASSES | set(ATTRIBUTES))
+_WITH_ATTRIBUTES = sorted(
+    known.MODULES | known.OPTIMIZERS | known.CLASSES | set(ATTRIBUTES)
+)
 _TENSORS = (
     "torch.Tensor",
     "torch.nn.parameter.Parameter",
     "torch.nn.parameter.Buffer",
     "torch.distributed.tensor.DTensor",
 )
-_ARGUMENTS = (op.storage_id("0", "FloatStorage", 6, "cpu"), 0, (2, 3), (3, 1), False, op.ordered_dict())
+_ARGUMENTS = (
+    op.storage_id("0", "FloatStorage", 6, "cpu"),
+    0,
+    (2, 3),
+    (3, 1),
+    False,
+    op.ordered_dict(),
+)
 _CODES = ("f4", "f8", "O8", "O", "V8", "V4", "U1", "S8", "M8", "i8", "u1", "b1")
-_TEXTS = ("", "a", "utf-8", "latin1", "write_text", "f4", "O", "O8", "cpu", "rung", "MT19937", "1", "append")
+_TEXTS = (
+    "",
+    "a",
+    "utf-8",
+    "latin1",
+    "write_text",
+    "f4",
+    "O",
+    "O8",
+    "cpu",
+    "rung",
+    "MT19937",
+    "1",
+    "append",
+)
 _NUMBERS = (0, 1, -1, 2, 3, 63, 2**31, 2**40, 2**62, 10**30, -(2**63))
-_BY_CALL = ("builtins", "collections", "functools", "copyreg", "torch._utils", "numpy", "torch", "datetime")
+_BY_CALL = (
+    "builtins",
+    "collections",
+    "functools",
+    "copyreg",
+    "torch._utils",
+    "numpy",
+    "torch",
+    "datetime",
+)
 
 
 class Maker:
@@ -175,7 +222,9 @@ class Maker:
     def program(self) -> bytes:
         """A program that leaves one value on the stack."""
         self._slots = 0
-        return b"".join(self._aside() for _ in range(self._random.randrange(3))) + self._any(4)
+        return b"".join(
+            self._aside() for _ in range(self._random.randrange(3))
+        ) + self._any(4)
 
     def _aside(self) -> bytes:
         """A value that is popped, and may be used again."""
@@ -230,11 +279,15 @@ class Maker:
         return value({key: self._any(depth) for key in keys})
 
     def _with_attributes(self, depth: int) -> bytes:
-        """An object of a known class: attributes that it has, and some that it may have."""
+        """An object of a known class: attributes that it has, and some that it may
+        have.
+        """
         choose = self._random
         cls = choose.choice(_WITH_ATTRIBUTES)
         listed = list(ATTRIBUTES.get(cls, ()))
-        state: dict[str, bytes] = {name: self._leaf() for name in choose.sample(listed, min(len(listed), 3))}
+        state: dict[str, bytes] = {
+            name: self._leaf() for name in choose.sample(listed, min(len(listed), 3))
+        }
         if cls in known.MODULES:
             state |= {
                 "_parameters": op.empty_dict(),
@@ -248,7 +301,11 @@ class Maker:
             }
         elif cls in known.OPTIMIZERS:
             groups = value([{"params": [op.tensor()], "lr": 1.0}])
-            state |= {"param_groups": groups, "defaults": op.empty_dict(), "state": op.empty_dict()}
+            state |= {
+                "param_groups": groups,
+                "defaults": op.empty_dict(),
+                "state": op.empty_dict(),
+            }
         for _ in range(choose.randrange(3)):
             state[choose.choice(_ALL_ATTRIBUTES)] = self._any(depth)
         module, _, name = cls.rpartition(".")
@@ -263,25 +320,48 @@ class Maker:
             return call(function, op.tensor(), True, op.ordered_dict(), state)
         module, _, name = choose.choice(_TENSORS).rpartition(".")
         rebuild, args = op.glob("torch._utils", "_rebuild_tensor_v2"), _ARGUMENTS
-        return call(glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, glob(module, name), args, state)
+        return call(
+            glob("torch._tensor", "_rebuild_from_type_v2"),
+            rebuild,
+            glob(module, name),
+            args,
+            state,
+        )
 
     def _array(self, depth: int) -> bytes:
         """An array of numpy, whose dtype says more or less than its code."""
         choose = self._random
         dtype = call(glob("numpy", "dtype"), choose.choice(_CODES), False, True)
-        parts: list[Any] = [3, "<", None, None, None, -1, -1, choose.choice((0, 0, 63, 8))]
+        parts: list[Any] = [
+            3,
+            "<",
+            None,
+            None,
+            None,
+            -1,
+            -1,
+            choose.choice((0, 0, 63, 8)),
+        ]
         if choose.random() < 0.4:
             inner = call(glob("numpy", "dtype"), choose.choice(_CODES), False, True)
             fields = {"a": (inner, choose.choice((0, 0, 4, 64)))}
             table = choose.choice(
-                (value(fields), call(glob("collections", "OrderedDict"), [("a", (inner, 0))]))
+                (
+                    value(fields),
+                    call(glob("collections", "OrderedDict"), [("a", (inner, 0))]),
+                )
             )
             parts[3:7] = [("a",), table, choose.choice((4, 8)), 1]
         dtype += op.put(99) + value(tuple(parts)) + build()
-        data = choose.choice((op.binary(b"A" * 8), op.binary(b"A" * 4), value([1]), op.binary(b"")))
+        data = choose.choice(
+            (op.binary(b"A" * 8), op.binary(b"A" * 4), value([1]), op.binary(b""))
+        )
         state = value((1, choose.choice(((1,), (1, 1), (2,))), dtype, False, data))
         array = call(
-            glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), op.binary(b"b")
+            glob("numpy.core.multiarray", "_reconstruct"),
+            glob("numpy", "ndarray"),
+            (0,),
+            op.binary(b"b"),
         )
         array += state + build()
         if choose.random() < 0.3:
@@ -296,9 +376,17 @@ class Maker:
             (op.empty_list(), op.empty_dict(), call(glob("collections", "OrderedDict")))
         )
         slot = op.put(98)
-        user = self._name() + op.get(98) + op.tuple1() + choose.choice((op.reduce(), newobj()))
+        user = (
+            self._name()
+            + op.get(98)
+            + op.tuple1()
+            + choose.choice((op.reduce(), newobj()))
+        )
         more = choose.choice(
-            (self._any(depth) + op.append(), value("items") + self._any(depth) + op.setitem())
+            (
+                self._any(depth) + op.append(),
+                value("items") + self._any(depth) + op.setitem(),
+            )
         )
         return container + slot + op.pop() + user + op.get(98) + more + op.pop()
 
@@ -306,7 +394,12 @@ class Maker:
         choose = self._random
         pick = choose.random()
         if pick < 0.45:
-            kinds = (self._with_attributes, self._with_attributes, self._tensor_with_state, self._array)
+            kinds = (
+                self._with_attributes,
+                self._with_attributes,
+                self._tensor_with_state,
+                self._array,
+            )
             return choose.choice((*kinds, self._filled_late))(depth)
         args = [self._any(depth) for _ in range(choose.choice((0, 0, 1, 1, 2, 3)))]
         made = self._name()
@@ -321,11 +414,15 @@ class Maker:
             elif pick == 2:
                 made += self._any(depth) + op.append()
             else:
-                made += value(choose.choice(_ATTRIBUTES)) + self._any(depth) + op.setitem()
+                made += (
+                    value(choose.choice(_ATTRIBUTES)) + self._any(depth) + op.setitem()
+                )
         return made
 
     def changed(self, honest: bytes) -> bytes:
-        """An honest pickle without its STOP, with some opcodes changed, left out or added."""
+        """An honest pickle without its STOP, with some opcodes changed, left out or
+        added.
+        """
         starts = [at for _, _, at in pickletools.genops(honest) if at is not None]
         pieces = [honest[a:b] for a, b in itertools.pairwise(starts)][1:]
         choose = self._random
@@ -341,7 +438,9 @@ class Maker:
             elif pick == 3:
                 pieces.insert(at, self._any(3) + op.pop())
             else:
-                names = [index for index, piece in enumerate(pieces) if piece[:1] == b"c"]
+                names = [
+                    index for index, piece in enumerate(pieces) if piece[:1] == b"c"
+                ]
                 if names:
                     pieces[choose.choice(names)] = self._name()
         return b"".join(pieces)

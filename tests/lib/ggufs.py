@@ -25,7 +25,9 @@ F32, F16, Q4_0, Q8_0, Q4_K = 0, 1, 2, 8, 12
 
 
 class Tensor(NamedTuple):
-    """A tensor: its name, its sizes as GGUF has them (the fastest first), the number of its type, its bytes."""
+    """A tensor: its name, its sizes as GGUF has them (the fastest first), the number of
+    its type, its bytes.
+    """
 
     name: str
     sizes: Sequence[int]
@@ -40,7 +42,9 @@ def text(value: str | bytes, order: str = "<") -> bytes:
 
 
 def value(kind: str, content: object, order: str = "<") -> bytes:
-    """A value of the metadata with its type. An array is (kind of its items, the items)."""
+    """A value of the metadata with its type. An array is (kind of its items, the
+    items).
+    """
     number, letter = KINDS[kind]
     head = struct.pack(f"{order}I", number)
     if kind == "str":
@@ -66,29 +70,46 @@ def gguf(
     counts: tuple[int, int] | None = None,
     tail: bytes = b"",
 ) -> bytes:
-    """A GGUF file. `counts` are the numbers of tensors and pairs where the header lies about them."""
+    """A GGUF file. `counts` are the numbers of tensors and pairs where the header lies
+    about them.
+    """
     rows = [row if isinstance(row, bytes) else pair(*row, order) for row in pairs]
     infos, body = b"", b""
     for tensor in tensors:
         body += bytes(-len(body) % alignment)
         offset = len(body) if tensor.offset is None else tensor.offset
-        sizes = struct.pack(f"{order}I{len(tensor.sizes)}Q", len(tensor.sizes), *tensor.sizes)
-        infos += text(tensor.name, order) + sizes + struct.pack(f"{order}IQ", tensor.kind, offset)
+        sizes = struct.pack(
+            f"{order}I{len(tensor.sizes)}Q", len(tensor.sizes), *tensor.sizes
+        )
+        infos += (
+            text(tensor.name, order)
+            + sizes
+            + struct.pack(f"{order}IQ", tensor.kind, offset)
+        )
         body += tensor.data
     number, keys = counts or (len(tensors), len(rows))
-    head = b"GGUF" + struct.pack(f"{order}IQQ", version, number, keys) + b"".join(rows) + infos
+    head = (
+        b"GGUF"
+        + struct.pack(f"{order}IQQ", version, number, keys)
+        + b"".join(rows)
+        + infos
+    )
     head += bytes(-len(head) % alignment) if tensors else b""
     return head + body + (bytes(-len(body) % alignment) if tensors else b"") + tail
 
 
 def q4_0(*scales: float) -> bytes:
-    """Blocks of Q4_0 with these scales, in which element n of a block has the code n modulo 16."""
+    """Blocks of Q4_0 with these scales, in which element n of a block has the code n
+    modulo 16.
+    """
     codes = bytes((n % 16) | ((n + 16) % 16) << 4 for n in range(16))
     return b"".join(struct.pack("<e", scale) + codes for scale in scales)
 
 
 def small() -> bytes:
-    """A small file that is whole: metadata of several kinds, a plain tensor and one in blocks."""
+    """A small file that is whole: metadata of several kinds, a plain tensor and one in
+    blocks.
+    """
     return gguf(
         [
             ("general.architecture", "str", "llama"),

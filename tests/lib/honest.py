@@ -53,7 +53,9 @@ HONEST: dict[str, Any] = {
     "a memory format": MEM_FORMAT_ENCODING.TORCH_CHANNELS_LAST,
     "a counter": itertools.count(3),
     "a zone": datetime.datetime(2024, 1, 2, tzinfo=zoneinfo.ZoneInfo("UTC")),
-    "a fixed zone": datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=-3))),
+    "a fixed zone": datetime.datetime(
+        2024, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=-3))
+    ),
     "the generator of torch": torch.Generator(),
     "a generator of numpy": np.random.default_rng(3),
     "an old generator": np.random.RandomState(3),

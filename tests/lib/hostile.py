@@ -1,12 +1,16 @@
-"""Files that were made to hurt a reader, and files that only look like it: one table, `CASES`.
+"""Files that were made to hurt a reader, and files that only look like it: one table,
+`CASES`.
 
-Each row says what the file is, where the idea comes from, and what `ckpt inspect` owes its user:
+Each row says what the file is, where the idea comes from, and what `ckpt inspect` owes
+its user:
 
-- `ok`: exit 0, nothing about danger; `note`: exit 0, something is reported; `any`: exit 0 or 2, both are fine;
+- `ok`: exit 0, nothing about danger; `note`: exit 0, something is reported; `any`: exit
+  0 or 2, both are fine;
 - `error`: exit 2 with one line on stderr that holds `says` (lower case).
 
-No payload does more than `touch` the file CANARY; a test asserts that it never appears. Files over 1 MB are made when
-they are asked for. Everything is deterministic, and nothing but `good_files` needs torch.
+No payload does more than `touch` the file CANARY; a test asserts that it never appears.
+Files over 1 MB are made when they are asked for. Everything is deterministic, and
+nothing but `good_files` needs torch.
 """
 
 from __future__ import annotations
@@ -50,7 +54,10 @@ from opcodes import (
 
 Expect = Literal["ok", "note", "error", "any"]
 
-CANARY = Path(os.environ.get("CKPT_CANARY") or Path(tempfile.gettempdir(), f"ckpt-canary-{os.getuid()}"))
+CANARY = Path(
+    os.environ.get("CKPT_CANARY")
+    or Path(tempfile.gettempdir(), f"ckpt-canary-{os.getuid()}")
+)
 """What every payload would create. It must never exist."""
 COMMAND = f"touch '{CANARY}'"
 PYTHON = f"open({str(CANARY)!r}, 'w').close()"
@@ -103,7 +110,9 @@ def _sparse(name: str, size: int, head: bytes = b"") -> Callable[[Path], Path]:
     return build
 
 
-def _holding(*program: Any, protocol: int = 2, storages: dict[str, bytes] | None = None) -> bytes:
+def _holding(
+    *program: Any, protocol: int = 2, storages: dict[str, bytes] | None = None
+) -> bytes:
     """A torch zip whose data.pkl is this program; without storages."""
     return torch_zip(pickled(*program, protocol=protocol), storages or {})
 
@@ -117,7 +126,8 @@ GOOD = torch_zip(W)
 EVIL = torch_zip(pickled({"w": tensor(), "x": MALICIOUS}))
 
 
-# ---------------------------------------------------------------------------------------------- fine, but unusual
+# --------------------------------------------------------------------------------------
+# fine, but unusual
 
 
 def _fine() -> Iterator[Case]:
@@ -127,10 +137,15 @@ def _fine() -> Iterator[Case]:
     yield Case("ok/legacy.pt", op.legacy(tensor_pickle(legacy=True)), "ok")
     yield Case("ok/plain.safetensors", op.safetensors_file(header, op.SIX), "ok")
     yield Case(
-        "ok/bigint.pt", _holding({"n": 10**6000}), "ok", why="str() of it raises ValueError (gh-95778)"
+        "ok/bigint.pt",
+        _holding({"n": 10**6000}),
+        "ok",
+        why="str() of it raises ValueError (gh-95778)",
     )
     yield Case("ok/negative_bigint.pt", _holding({"n": -(10**6000)}), "ok")
-    yield Case("ok/floats.pt", _holding([float("nan"), float("inf"), -0.0, 5e-324]), "ok")
+    yield Case(
+        "ok/floats.pt", _holding([float("nan"), float("inf"), -0.0, 5e-324]), "ok"
+    )
     yield Case(
         "ok/storage_longer.pt",
         torch_zip(W, {"0": op.SIX + bytes(8)}),
@@ -143,7 +158,12 @@ def _fine() -> Iterator[Case]:
         "ok",
         why="mmap=True of torch returns the deflated bytes as numbers",
     )
-    yield Case("ok/plain_zip_tool.pt", _rezipped(GOOD), "ok", why="re-packed by zipfile: no torch layout")
+    yield Case(
+        "ok/plain_zip_tool.pt",
+        _rezipped(GOOD),
+        "ok",
+        why="re-packed by zipfile: no torch layout",
+    )
     yield Case("ok/comment.pt", torch_zip(W, comment=b"made by hand"), "ok")
     yield Case("ok/root_differs.pt", torch_zip(W, root="some other name"), "ok")
     yield Case(
@@ -160,10 +180,19 @@ def _fine() -> Iterator[Case]:
         why="zip64 where none is needed",
     )
     yield Case("ok/no_end64.pt", torch_zip(W, end64=False), "ok")
-    yield Case("ok/directory_entry.pt", torch_zip(W, more=[Record("archive/data/")]), "ok")
-    yield Case("ok/extra_record.pt", torch_zip(W, more=[Record("archive/notes.txt", b"hello")]), "ok")
     yield Case(
-        "ok/unused_storage.pt", torch_zip(W, {"0": op.SIX, "1": bytes(8)}), "any", why="torch ignores data/1"
+        "ok/directory_entry.pt", torch_zip(W, more=[Record("archive/data/")]), "ok"
+    )
+    yield Case(
+        "ok/extra_record.pt",
+        torch_zip(W, more=[Record("archive/notes.txt", b"hello")]),
+        "ok",
+    )
+    yield Case(
+        "ok/unused_storage.pt",
+        torch_zip(W, {"0": op.SIX, "1": bytes(8)}),
+        "any",
+        why="torch ignores data/1",
     )
     yield Case(
         "ok/inplace_rewrite.pt",
@@ -175,8 +204,14 @@ def _fine() -> Iterator[Case]:
         "ok",
         why="a new data.pkl behind the old one: dead bytes are legal",
     )
-    yield Case("ok/zero_elements.pt", torch_zip(tensor_pickle((0, 3), (3, 1), numel=0), {"0": b""}), "ok")
-    yield Case("ok/scalar.pt", torch_zip(tensor_pickle((), (), numel=1), {"0": bytes(4)}), "ok")
+    yield Case(
+        "ok/zero_elements.pt",
+        torch_zip(tensor_pickle((0, 3), (3, 1), numel=0), {"0": b""}),
+        "ok",
+    )
+    yield Case(
+        "ok/scalar.pt", torch_zip(tensor_pickle((), (), numel=1), {"0": bytes(4)}), "ok"
+    )
     yield Case(
         "ok/expanded.pt",
         torch_zip(tensor_pickle((1000, 3), (0, 1))),
@@ -184,16 +219,32 @@ def _fine() -> Iterator[Case]:
         why="stride 0: 12 kB from 12 bytes",
     )
     yield Case(
-        "ok/overlapping_rows.pt", torch_zip(tensor_pickle((4, 3), (1, 1))), "ok", why="as_strided: legal"
+        "ok/overlapping_rows.pt",
+        torch_zip(tensor_pickle((4, 3), (1, 1))),
+        "ok",
+        why="as_strided: legal",
     )
     yield Case(
-        "ok/empty_any_stride.pt", torch_zip(tensor_pickle((0, 3), (2**40, 2**40))), "ok", why="no element"
+        "ok/empty_any_stride.pt",
+        torch_zip(tensor_pickle((0, 3), (2**40, 2**40))),
+        "ok",
+        why="no element",
     )
-    yield Case("ok/protocol0.pt", torch_zip(b"(dVa\nI01\nsVb\nL12L\nsVc\nF1.5\nsVd\nNs.", {}), "ok")
     yield Case(
-        "ok/protocol4.pt", torch_zip(b"\x80\x04\x95\x09" + bytes(7) + b"}\x94\x8c\x01a\x94K\x01s.", {}), "ok"
+        "ok/protocol0.pt",
+        torch_zip(b"(dVa\nI01\nsVb\nL12L\nsVc\nF1.5\nsVd\nNs.", {}),
+        "ok",
     )
-    yield Case("ok/frame_odd.pt", torch_zip(b"\x80\x04\x95\x01" + bytes(7) + b"}\x8c\x01aK\x01s.", {}), "any")
+    yield Case(
+        "ok/protocol4.pt",
+        torch_zip(b"\x80\x04\x95\x09" + bytes(7) + b"}\x94\x8c\x01a\x94K\x01s.", {}),
+        "ok",
+    )
+    yield Case(
+        "ok/frame_odd.pt",
+        torch_zip(b"\x80\x04\x95\x01" + bytes(7) + b"}\x8c\x01aK\x01s.", {}),
+        "any",
+    )
     yield Case(
         "ok/proto_midstream.pt",
         _holding({"a": op.proto() + op.integer(1)}),
@@ -217,20 +268,41 @@ def _fine() -> Iterator[Case]:
     yield Case("ok/bare_tensor.pt", torch_zip(pickled(tensor())), "ok")
     yield Case("ok/none.pt", _holding(None), "ok")
     yield Case("ok/empty_dict.pt", _holding({}), "ok")
-    yield Case("ok/memo_reused.pt", _holding(b"]q\x00K\x01q\x00a"), "ok", why="a slot may be put twice")
     yield Case(
-        "ok/py2_dict.pt", _holding(call(glob("collections", "OrderedDict"), [[op.py2(b"w"), 1]])), "ok"
+        "ok/memo_reused.pt",
+        _holding(b"]q\x00K\x01q\x00a"),
+        "ok",
+        why="a slot may be put twice",
     )
-    yield Case("ok/unicode_names.pt", torch_zip(pickled({"слой.вес": tensor(), "層": 1}), root="模型"), "ok")
+    yield Case(
+        "ok/py2_dict.pt",
+        _holding(call(glob("collections", "OrderedDict"), [[op.py2(b"w"), 1]])),
+        "ok",
+    )
+    yield Case(
+        "ok/unicode_names.pt",
+        torch_zip(pickled({"слой.вес": tensor(), "層": 1}), root="模型"),
+        "ok",
+    )
     yield Case("ok/safetensors_no_tensors.safetensors", op.safetensors_file({}), "ok")
-    yield Case("ok/extra_field.safetensors", op.safetensors_file({"w": op.entry(note=1)}, op.SIX), "ok")
+    yield Case(
+        "ok/extra_field.safetensors",
+        op.safetensors_file({"w": op.entry(note=1)}, op.SIX),
+        "ok",
+    )
     yield Case(
         "ok/scalar.safetensors",
         op.safetensors_file({"w": op.entry(shape=[], offsets=[0, 4])}, bytes(4)),
         "ok",
     )
-    yield Case("ok/empty.safetensors", op.safetensors_file({"w": op.entry(shape=[0], offsets=[0, 0])}), "ok")
-    yield Case("ok/unpadded.safetensors", op.safetensors_file(json.dumps(header), op.SIX), "ok")
+    yield Case(
+        "ok/empty.safetensors",
+        op.safetensors_file({"w": op.entry(shape=[0], offsets=[0, 0])}),
+        "ok",
+    )
+    yield Case(
+        "ok/unpadded.safetensors", op.safetensors_file(json.dumps(header), op.SIX), "ok"
+    )
     yield Case(
         "ok/metadata.safetensors",
         op.safetensors_file({"__metadata__": {"format": "pt"}, **header}, op.SIX),
@@ -238,27 +310,50 @@ def _fine() -> Iterator[Case]:
     )
 
 
-OPTIONAL = (".format_version", ".storage_alignment", "byteorder", ".data/serialization_id")
+OPTIONAL = (
+    ".format_version",
+    ".storage_alignment",
+    "byteorder",
+    ".data/serialization_id",
+)
 
 
 def _rezipped(data: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
     """What a zip tool makes of a checkpoint."""
     out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w", method) as target:
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as source,
+        zipfile.ZipFile(out, "w", method) as target,
+    ):
         for name in source.namelist():
             target.writestr(zipfile.ZipInfo(name), source.read(name), method)
     return out.getvalue()
 
 
-# ---------------------------------------------------------------------------------------------- the file itself
+# --------------------------------------------------------------------------------------
+# the file itself
 
 
 def _file_system() -> Iterator[Case]:
-    """What lies at the path is no file, not one to read, or not the file that was meant."""
-    page = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not Found</body></html>\n"
-    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 438012345\n".encode()
+    """What lies at the path is no file, not one to read, or not the file that was
+    meant.
+    """
+    page = (
+        b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not "
+        b"Found</body></html>\n"
+    )
+    pointer = (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize "
+        "438012345\n"
+    ).encode()
     yield Case("fs/empty.pt", b"", "error", "empty")
-    yield Case("fs/zeros.pt", bytes(100000), "error", "zero", "an unfinished write or a lost extent")
+    yield Case(
+        "fs/zeros.pt",
+        bytes(100000),
+        "error",
+        "zero",
+        "an unfinished write or a lost extent",
+    )
     yield Case("fs/one_zero.pt", b"\0", "error", "zero")
     yield Case("fs/one_byte.pt", b"P", "error")
     yield Case(
@@ -268,7 +363,13 @@ def _file_system() -> Iterator[Case]:
         "",
         "zeros without end: do not read them all",
     )
-    yield Case("fs/zeros_then_text.pt", bytes(100000) + b"x", "error", "", "zeros first, but not only")
+    yield Case(
+        "fs/zeros_then_text.pt",
+        bytes(100000) + b"x",
+        "error",
+        "",
+        "zeros first, but not only",
+    )
     yield Case(
         "fs/magic_then_zeros.pt",
         GOOD[:4] + bytes(100000),
@@ -278,7 +379,11 @@ def _file_system() -> Iterator[Case]:
     )
     yield Case("fs/html.pt", page, "error", "html")
     yield Case(
-        "fs/html_upper.pt", b"\xef\xbb\xbf\n  <HTML>" + page.upper(), "error", "html", "BOM and blanks first"
+        "fs/html_upper.pt",
+        b"\xef\xbb\xbf\n  <HTML>" + page.upper(),
+        "error",
+        "html",
+        "BOM and blanks first",
     )
     yield Case(
         "fs/xml.pt",
@@ -299,19 +404,45 @@ def _file_system() -> Iterator[Case]:
         "",
         "a script by the name of weights",
     )
-    yield Case("fs/random.pt", bytes((i * i * 167 + i * 13 + 89) % 256 for i in range(4096)), "error")
-    yield Case("fs/fifo.pt", _fifo, "error", "regular", "open() without O_NONBLOCK never returns")
+    yield Case(
+        "fs/random.pt",
+        bytes((i * i * 167 + i * 13 + 89) % 256 for i in range(4096)),
+        "error",
+    )
+    yield Case(
+        "fs/fifo.pt",
+        _fifo,
+        "error",
+        "regular",
+        "open() without O_NONBLOCK never returns",
+    )
     yield Case("fs/socket.pt", _socket, "error")
-    yield Case("fs/directory", _directory, "error", "", "an empty folder: no checkpoint in it")
+    yield Case(
+        "fs/directory", _directory, "error", "", "an empty folder: no checkpoint in it"
+    )
     yield Case("fs/missing.pt", lambda folder: folder / "missing.pt", "error")
     yield Case("fs/under_a_file.pt", _under_a_file, "error", "", "ENOTDIR")
-    yield Case("fs/long_name.pt", lambda folder: folder / ("a" * 5000), "error", "", "ENAMETOOLONG")
+    yield Case(
+        "fs/long_name.pt",
+        lambda folder: folder / ("a" * 5000),
+        "error",
+        "",
+        "ENAMETOOLONG",
+    )
     yield Case("fs/nothing", lambda folder: folder / "a" / ".." / "b" / "c.pt", "error")
     yield Case("fs/link_loop.pt", _link_loop, "error", "", "ELOOP")
     yield Case("fs/link_dangling.pt", _link("dangling.pt", "nowhere.pt"), "error")
     yield Case("fs/link_to_fifo.pt", _link_to_fifo, "error", "regular")
-    yield Case("fs/device_zero.pt", lambda folder: Path("/dev/zero"), "error", "regular", "reads without end")
-    yield Case("fs/device_null.pt", lambda folder: Path("/dev/null"), "error", "regular")
+    yield Case(
+        "fs/device_zero.pt",
+        lambda folder: Path("/dev/zero"),
+        "error",
+        "regular",
+        "reads without end",
+    )
+    yield Case(
+        "fs/device_null.pt", lambda folder: Path("/dev/null"), "error", "regular"
+    )
     yield Case(
         "fs/proc_self_mem.pt",
         lambda folder: Path("/proc/self/mem"),
@@ -320,7 +451,9 @@ def _file_system() -> Iterator[Case]:
         "a regular file of size 0 that is none",
     )
     yield Case("fs/no_permission.pt", _no_permission, "error", "permission")
-    yield Case("fs/link_to_good.pt", _link_to_good, "ok", why="links are how caches work")
+    yield Case(
+        "fs/link_to_good.pt", _link_to_good, "ok", why="links are how caches work"
+    )
 
 
 def _fifo(folder: Path) -> Path:
@@ -385,12 +518,19 @@ def _no_permission(folder: Path) -> Path:
     return path
 
 
-# ---------------------------------------------------------------------------------------------- other formats
+# --------------------------------------------------------------------------------------
+# other formats
 
 
 def _ggufs() -> Iterator[Case]:
-    """Headers of GGUF that lie: counts, lengths, offsets, types, names, and what only looks like one."""
-    row, tensor, arch = ggufs.gguf, ggufs.Tensor, ("general.architecture", "str", "llama")
+    """Headers of GGUF that lie: counts, lengths, offsets, types, names, and what only
+    looks like one.
+    """
+    row, tensor, arch = (
+        ggufs.gguf,
+        ggufs.Tensor,
+        ("general.architecture", "str", "llama"),
+    )
     good = tensor("w", (2,), ggufs.F32, bytes(8))
     other = tensor("v", (2,), ggufs.F32, bytes(8))
     yield Case("gguf/empty.gguf", row(), "any")
@@ -404,53 +544,165 @@ def _ggufs() -> Iterator[Case]:
         yield Case(f"gguf/tensors_{count}.gguf", row(counts=(count, 0)), "error", text)
         yield Case(f"gguf/pairs_{count}.gguf", row(counts=(0, count)), "error", text)
     long = struct.pack("<Q", 2**63)
-    yield Case("gguf/key_past_end.gguf", row([long + b"x" * 32]), "error", "claims 9,223,372,036,854,775,808")
+    yield Case(
+        "gguf/key_past_end.gguf",
+        row([long + b"x" * 32]),
+        "error",
+        "claims 9,223,372,036,854,775,808",
+    )
     head = ggufs.text("k") + struct.pack("<I", 8)
-    yield Case("gguf/text_past_end.gguf", row([head + long + bytes(9)]), "error", "k claims")
+    yield Case(
+        "gguf/text_past_end.gguf", row([head + long + bytes(9)]), "error", "k claims"
+    )
     cut = row([head + struct.pack("<Q", 60) + bytes(20)])
     yield Case("gguf/text_cut.gguf", cut, "error", "cut off")
     array = ggufs.text("k") + struct.pack("<I", 9)
-    yield Case("gguf/array_2e63.gguf", row([array + struct.pack("<IQ", 4, 2**63)]), "error", "k claims")
-    yield Case("gguf/texts_2e63.gguf", row([array + struct.pack("<IQ", 8, 2**60)]), "error", "texts")
-    inside = array + struct.pack("<IQ", 8, 2) + ggufs.text("a") + struct.pack("<Q", 2**62)
+    yield Case(
+        "gguf/array_2e63.gguf",
+        row([array + struct.pack("<IQ", 4, 2**63)]),
+        "error",
+        "k claims",
+    )
+    yield Case(
+        "gguf/texts_2e63.gguf",
+        row([array + struct.pack("<IQ", 8, 2**60)]),
+        "error",
+        "texts",
+    )
+    inside = (
+        array + struct.pack("<IQ", 8, 2) + ggufs.text("a") + struct.pack("<Q", 2**62)
+    )
     yield Case("gguf/text_in_array.gguf", row([inside + bytes(40)]), "error")
     nested = array + struct.pack("<IQ", 9, 1) + struct.pack("<IQ", 4, 0)
-    yield Case("gguf/nested_array.gguf", row([nested + bytes(20)]), "error", "array of arrays")
-    yield Case("gguf/value_type.gguf", row([ggufs.text("k") + struct.pack("<I", 99)]), "error", "type 99")
+    yield Case(
+        "gguf/nested_array.gguf", row([nested + bytes(20)]), "error", "array of arrays"
+    )
+    yield Case(
+        "gguf/value_type.gguf",
+        row([ggufs.text("k") + struct.pack("<I", 99)]),
+        "error",
+        "type 99",
+    )
     items = array + struct.pack("<IQ", 77, 1) + bytes(9)
     yield Case("gguf/item_type.gguf", row([items]), "error", "type 77")
     yield Case("gguf/key_twice.gguf", row([arch, arch]), "error", "twice")
-    yield Case("gguf/key_bytes.gguf", row([ggufs.text(b"\xff\xfe") + ggufs.value("u8", 1)]), "error", "utf-8")
+    yield Case(
+        "gguf/key_bytes.gguf",
+        row([ggufs.text(b"\xff\xfe") + ggufs.value("u8", 1)]),
+        "error",
+        "utf-8",
+    )
     for alignment in (0, 3, 2**31 + 1):
         said = row([("general.alignment", "u32", alignment)], [good])
         yield Case(f"gguf/alignment_{alignment}.gguf", said, "error", "power of two")
     said = row([("general.alignment", "str", "32")], [good])
     yield Case("gguf/alignment_text.gguf", said, "error", "power of two")
-    yield Case("gguf/alignment_2e31.gguf", row([("general.alignment", "u32", 2**31)], [good]), "error")
+    yield Case(
+        "gguf/alignment_2e31.gguf",
+        row([("general.alignment", "u32", 2**31)], [good]),
+        "error",
+    )
     yield Case("gguf/name_twice.gguf", row([], [good, good]), "error", "two tensors")
-    yield Case("gguf/name_escape.gguf", row([], [good._replace(name="\x1b[31mred\x07")]), "ok")
-    yield Case("gguf/name_long.gguf", row([], [good._replace(name="n" * 70_000)]), "error", "70,000 bytes")
-    yield Case("gguf/dims_2e31.gguf", row([], [good._replace(sizes=(1,) * 70)]), "error", "70 dimensions")
-    yield Case("gguf/dims_64.gguf", row([], [good._replace(sizes=(2, *(1,) * 63))]), "ok")
-    yield Case("gguf/size_huge.gguf", row([], [good._replace(sizes=(2**40, 2**40))]), "error", "too large")
-    yield Case("gguf/size_zero.gguf", row([], [good._replace(sizes=(0, 2**62), data=b"")]), "any")
-    yield Case("gguf/type_unknown.gguf", row([], [good._replace(kind=4_000)]), "error", "unknown type 4,000")
-    yield Case("gguf/type_gone.gguf", row([], [good._replace(kind=31)]), "error", "q4_0_4_4")
-    yield Case("gguf/type_computing.gguf", row([], [good._replace(kind=9)]), "error", "q8_1")
-    yield Case("gguf/odd_rows.gguf", row([], [good._replace(kind=ggufs.Q4_0)]), "error", "blocks of 32")
-    yield Case("gguf/offset_odd.gguf", row([], [good._replace(offset=7)]), "error", "not a multiple")
-    yield Case("gguf/offset_end.gguf", row([], [good._replace(offset=2**20)]), "error", "cut off")
-    yield Case("gguf/offset_2e63.gguf", row([], [good._replace(offset=2**63)]), "error", "cut off")
-    yield Case("gguf/overlap.gguf", row([], [good, other._replace(offset=0)]), "error", "overlap")
-    yield Case("gguf/gap.gguf", row([], [good, other._replace(offset=64)], tail=bytes(64)), "note")
+    yield Case(
+        "gguf/name_escape.gguf", row([], [good._replace(name="\x1b[31mred\x07")]), "ok"
+    )
+    yield Case(
+        "gguf/name_long.gguf",
+        row([], [good._replace(name="n" * 70_000)]),
+        "error",
+        "70,000 bytes",
+    )
+    yield Case(
+        "gguf/dims_2e31.gguf",
+        row([], [good._replace(sizes=(1,) * 70)]),
+        "error",
+        "70 dimensions",
+    )
+    yield Case(
+        "gguf/dims_64.gguf", row([], [good._replace(sizes=(2, *(1,) * 63))]), "ok"
+    )
+    yield Case(
+        "gguf/size_huge.gguf",
+        row([], [good._replace(sizes=(2**40, 2**40))]),
+        "error",
+        "too large",
+    )
+    yield Case(
+        "gguf/size_zero.gguf",
+        row([], [good._replace(sizes=(0, 2**62), data=b"")]),
+        "any",
+    )
+    yield Case(
+        "gguf/type_unknown.gguf",
+        row([], [good._replace(kind=4_000)]),
+        "error",
+        "unknown type 4,000",
+    )
+    yield Case(
+        "gguf/type_gone.gguf", row([], [good._replace(kind=31)]), "error", "q4_0_4_4"
+    )
+    yield Case(
+        "gguf/type_computing.gguf", row([], [good._replace(kind=9)]), "error", "q8_1"
+    )
+    yield Case(
+        "gguf/odd_rows.gguf",
+        row([], [good._replace(kind=ggufs.Q4_0)]),
+        "error",
+        "blocks of 32",
+    )
+    yield Case(
+        "gguf/offset_odd.gguf",
+        row([], [good._replace(offset=7)]),
+        "error",
+        "not a multiple",
+    )
+    yield Case(
+        "gguf/offset_end.gguf",
+        row([], [good._replace(offset=2**20)]),
+        "error",
+        "cut off",
+    )
+    yield Case(
+        "gguf/offset_2e63.gguf",
+        row([], [good._replace(offset=2**63)]),
+        "error",
+        "cut off",
+    )
+    yield Case(
+        "gguf/overlap.gguf",
+        row([], [good, other._replace(offset=0)]),
+        "error",
+        "overlap",
+    )
+    yield Case(
+        "gguf/gap.gguf",
+        row([], [good, other._replace(offset=64)], tail=bytes(64)),
+        "note",
+    )
     yield Case("gguf/tail.gguf", row([], [good], tail=b"more" * 99), "note")
-    yield Case("gguf/cut_data.gguf", row([], [good._replace(sizes=(200,))]), "error", "cut off")
+    yield Case(
+        "gguf/cut_data.gguf", row([], [good._replace(sizes=(200,))]), "error", "cut off"
+    )
     part = [("split.no", "u16", 0), ("split.count", "u16", 2)]
     yield Case("gguf/lone_part.gguf", row(part, [good]), "error", "name does not say")
-    yield Case("gguf/x-00001-of-00002.gguf", row(part, [good]), "error", "1 of 2 files missing")
-    yield Case("gguf/counts-00001-of-09999.gguf", row([part[0], ("split.count", "u16", 65_535)]), "error")
-    template = "{% for x in cycler.__init__.__globals__.os.popen('touch " + str(CANARY) + "') %}{% endfor %}"
-    yield Case("gguf/template.gguf", row([arch, ("tokenizer.chat_template", "str", template)], [good]), "ok")
+    yield Case(
+        "gguf/x-00001-of-00002.gguf", row(part, [good]), "error", "1 of 2 files missing"
+    )
+    yield Case(
+        "gguf/counts-00001-of-09999.gguf",
+        row([part[0], ("split.count", "u16", 65_535)]),
+        "error",
+    )
+    template = (
+        "{% for x in cycler.__init__.__globals__.os.popen('touch "
+        + str(CANARY)
+        + "') %}{% endfor %}"
+    )
+    yield Case(
+        "gguf/template.gguf",
+        row([arch, ("tokenizer.chat_template", "str", template)], [good]),
+        "ok",
+    )
     yield Case("gguf/and_zip.gguf", row([], [good], tail=GOOD), "note")
 
 
@@ -465,7 +717,9 @@ def _foreign() -> Iterator[Case]:
     yield Case("fs/gzip_of_pt.pt", gzip.compress(GOOD, mtime=0), "error", "gzip")
     yield Case("foreign/xz.pt", lzma.compress(GOOD), "error", "xz")
     yield Case("foreign/bz2.pt", bz2.compress(GOOD), "error", "bzip2")
-    yield Case("foreign/zstd.pt", b"\x28\xb5\x2f\xfd\x20\x05\x29\0\0hello", "error", "zstd")
+    yield Case(
+        "foreign/zstd.pt", b"\x28\xb5\x2f\xfd\x20\x05\x29\0\0hello", "error", "zstd"
+    )
     yield Case(
         "foreign/7z.pt",
         b"7z\xbc\xaf\x27\x1c\0\4" + bytes(100),
@@ -486,7 +740,9 @@ def _foreign() -> Iterator[Case]:
         "onnx",
     )
     yield Case("foreign/npy.npy", array, "error", "npy")
-    yield Case("foreign/npz.npz", _rezipped(op.zip_file({"w.npy": array})), "error", "npz")
+    yield Case(
+        "foreign/npz.npz", _rezipped(op.zip_file({"w.npy": array})), "error", "npz"
+    )
     yield Case("foreign/png.pt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(40), "error")
     yield Case("foreign/jpeg.pt", b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes(40), "error")
     yield Case("foreign/pdf.pt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "error")
@@ -495,7 +751,12 @@ def _foreign() -> Iterator[Case]:
     yield Case("foreign/sqlite.pt", b"SQLite format 3\0" + bytes(84), "error")
     yield Case("foreign/parquet.pt", b"PAR1" + bytes(40) + b"PAR1", "error")
     yield Case("foreign/flatbuffer.ptl", b"\x18\0\0\0PTMF" + bytes(40), "error")
-    yield Case("foreign/preview_torchscript.pt", b"PYTORCH1" + bytes(56), "error", "torchscript")
+    yield Case(
+        "foreign/preview_torchscript.pt",
+        b"PYTORCH1" + bytes(56),
+        "error",
+        "torchscript",
+    )
     yield Case(
         "foreign/docx.pt",
         op.zip_file({"[Content_Types].xml": b"<x/>", "word/document.xml": b"<x/>"}),
@@ -503,10 +764,16 @@ def _foreign() -> Iterator[Case]:
     )
     yield Case(
         "foreign/keras.keras",
-        op.zip_file({"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": b""}),
+        op.zip_file(
+            {"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": b""}
+        ),
         "error",
     )
-    yield Case("foreign/wheel.whl", op.zip_file({"a/__init__.py": b"", "a-1.dist-info/RECORD": b""}), "error")
+    yield Case(
+        "foreign/wheel.whl",
+        op.zip_file({"a/__init__.py": b"", "a-1.dist-info/RECORD": b""}),
+        "error",
+    )
     yield Case(
         "foreign/zip_of_pt.pt",
         op.zip_file({"weights/model.pt": GOOD}),
@@ -515,7 +782,13 @@ def _foreign() -> Iterator[Case]:
         "the download, still packed",
     )
     yield Case("foreign/empty_zip.pt", op.zip_file({}, end64=False), "error")
-    yield Case("foreign/plain_pickle.pkl", pickled({"lr": 0.1}), "any", "", "pickle.dump, not torch.save")
+    yield Case(
+        "foreign/plain_pickle.pkl",
+        pickled({"lr": 0.1}),
+        "any",
+        "",
+        "pickle.dump, not torch.save",
+    )
     yield Case(
         "foreign/plain_pickle_evil.pkl",
         pickled({"lr": MALICIOUS}),
@@ -524,26 +797,51 @@ def _foreign() -> Iterator[Case]:
         "the payload runs on pickle.load",
     )
     yield Case(
-        "foreign/joblib.pkl", pickled(glob("numpy", "ndarray")) + op.SIX, "any", "", "bytes between opcodes"
+        "foreign/joblib.pkl",
+        pickled(glob("numpy", "ndarray")) + op.SIX,
+        "any",
+        "",
+        "bytes between opcodes",
     )
     yield from _torch_relatives()
 
 
 def _torch_relatives() -> Iterator[Case]:
-    """Zips of torch that are no `torch.save`: read, or refused by name; code in them is never run."""
-    script = {"m/data.pkl": W, "m/constants.pkl": pickled(()), "m/data/0": op.SIX, "m/version": b"3\n"}
-    evil = {**script, "m/constants.pkl": pickled(MALICIOUS), "m/code/__torch__.py": PYTHON.encode()}
+    """Zips of torch that are no `torch.save`: read, or refused by name; code in them is
+    never run.
+    """
+    script = {
+        "m/data.pkl": W,
+        "m/constants.pkl": pickled(()),
+        "m/data/0": op.SIX,
+        "m/version": b"3\n",
+    }
+    evil = {
+        **script,
+        "m/constants.pkl": pickled(MALICIOUS),
+        "m/code/__torch__.py": PYTHON.encode(),
+    }
     package = {
         "p/w.pkl": pickled({}, protocol=3),
         "p/.data/extern_modules": b"",
         "p/.data/python_version": b"3.11.7",
     }
     yield Case("foreign/torchscript.pt", op.zip_file(script), "any")
-    yield Case("foreign/torchscript_evil.pt", op.zip_file(evil), "any", "", "a payload in constants.pkl")
+    yield Case(
+        "foreign/torchscript_evil.pt",
+        op.zip_file(evil),
+        "any",
+        "",
+        "a payload in constants.pkl",
+    )
     yield Case(
         "foreign/torchscript10.pt",
         op.zip_file(
-            {"m/model.json": b'{"mainModule": {}, "tensors": []}', "m/tensors/0": op.SIX, "m/code/m.py": b""}
+            {
+                "m/model.json": b'{"mainModule": {}, "tensors": []}',
+                "m/tensors/0": op.SIX,
+                "m/code/m.py": b"",
+            }
         ),
         "ok",
     )
@@ -554,7 +852,9 @@ def _torch_relatives() -> Iterator[Case]:
     )
     yield Case(
         "foreign/torch_package_evil.pt",
-        op.zip_file({**package, "p/m/x": pickled(MALICIOUS), "p/m.py": PYTHON.encode()}),
+        op.zip_file(
+            {**package, "p/m/x": pickled(MALICIOUS), "p/m.py": PYTHON.encode()}
+        ),
         "note",
         "",
         "a payload under a name that does not end in .pkl",
@@ -562,7 +862,12 @@ def _torch_relatives() -> Iterator[Case]:
     yield Case(
         "foreign/torch_package_shadow.pt",
         op.zip_file(
-            {**package, "p/w.pkl": W, "p/.data/0.storage": op.SIX, "p/collections.py": PYTHON.encode()}
+            {
+                **package,
+                "p/w.pkl": W,
+                "p/.data/0.storage": op.SIX,
+                "p/collections.py": PYTHON.encode(),
+            }
         ),
         "note",
         "",
@@ -578,7 +883,13 @@ def _torch_relatives() -> Iterator[Case]:
     yield from _exports()
     yield Case(
         "foreign/torch14.pt",
-        op.zip_file({"archive/version": b"1\n", "archive/data.pkl": W, "archive/tensors/0": op.SIX}),
+        op.zip_file(
+            {
+                "archive/version": b"1\n",
+                "archive/data.pkl": W,
+                "archive/tensors/0": op.SIX,
+            }
+        ),
         "any",
         "",
         "torch 1.4: storages under tensors/; no newer torch reads it",
@@ -586,7 +897,9 @@ def _torch_relatives() -> Iterator[Case]:
 
 
 def _exports() -> Iterator[Case]:
-    """PT2 archives: lists of tensors that lie, pickles in them, native code beside them."""
+    """PT2 archives: lists of tensors that lie, pickles in them, native code beside
+    them.
+    """
     meta = {
         "dtype": 7,
         "sizes": [{"as_int": 2}, {"as_int": 3}],
@@ -598,15 +911,24 @@ def _exports() -> Iterator[Case]:
     }
 
     def built(extra: dict[str, bytes] | None = None, **changes: Any) -> bytes:
-        """One tensor of six floats; `changes` are those of its row or of its geometry."""
+        """One tensor of six floats; `changes` are those of its row or of its
+        geometry.
+        """
         row = {"path_name": "weight_0", "is_param": True, "use_pickle": False}
         row |= {key: value for key, value in changes.items() if key in row}
-        row["tensor_meta"] = {**meta, **{key: value for key, value in changes.items() if key in meta}}
-        graph = {"graph_module": {"graph": {"nodes": []}, "signature": {"input_specs": []}}}
+        row["tensor_meta"] = {
+            **meta,
+            **{key: value for key, value in changes.items() if key in meta},
+        }
+        graph = {
+            "graph_module": {"graph": {"nodes": []}, "signature": {"input_specs": []}}
+        }
         records = {
             "archive_format": b"pt2",
             "models/model.json": json.dumps(graph).encode(),
-            "data/weights/model_weights_config.json": json.dumps({"config": {"w": row}}).encode(),
+            "data/weights/model_weights_config.json": json.dumps(
+                {"config": {"w": row}}
+            ).encode(),
             "data/constants/model_constants_config.json": b'{"config": {}}',
             "data/weights/weight_0": op.SIX,
             **(extra or {}),
@@ -615,25 +937,67 @@ def _exports() -> Iterator[Case]:
 
     huge = [{"as_int": 2**62}, {"as_int": 2**62}]
     yield Case("foreign/pt2.pt2", built(), "ok")
-    yield Case("foreign/pt2_empty.pt2", op.zip_file({"p/archive_format": b"pt2"}), "any")
-    yield Case("foreign/pt2_up.pt2", built(path_name="../../models/model.json"), "error", "plain name")
-    yield Case("foreign/pt2_beyond.pt2", built(storage_offset={"as_int": 1}), "error", "its record has 24")
+    yield Case(
+        "foreign/pt2_empty.pt2", op.zip_file({"p/archive_format": b"pt2"}), "any"
+    )
+    yield Case(
+        "foreign/pt2_up.pt2",
+        built(path_name="../../models/model.json"),
+        "error",
+        "plain name",
+    )
+    yield Case(
+        "foreign/pt2_beyond.pt2",
+        built(storage_offset={"as_int": 1}),
+        "error",
+        "its record has 24",
+    )
     yield Case("foreign/pt2_huge.pt2", built(sizes=huge), "error", "do not fit")
     yield Case(
-        "foreign/pt2_negative.pt2", built(sizes=[{"as_int": -2}, {"as_int": 3}]), "error", "whole number"
+        "foreign/pt2_negative.pt2",
+        built(sizes=[{"as_int": -2}, {"as_int": 3}]),
+        "error",
+        "whole number",
     )
-    yield Case("foreign/pt2_symbol.pt2", built(sizes=[{"as_expr": "s0"}]), "error", "whole number")
-    yield Case("foreign/pt2_dims.pt2", built(sizes=[{"as_int": 1}] * 10_000), "error", "do not fit")
-    native = {"data/aotinductor/model/a.so": b"\x7fELF"}
-    yield Case("foreign/pt2_native.pt2", built(native), "note", "", "torch maps and runs it")
-    sample = torch_zip(pickled(MALICIOUS))
-    yield Case("foreign/pt2_evil.pt2", built({"data/sample_inputs/model.pt": sample}), "note")
-    weights = {"data/weights/model.pt": torch_zip(pickled({"w": MALICIOUS}))}
-    yield Case("foreign/pt2_evil_weights.pt2", built(weights), "note", "", "the layout of torch 2.8")
     yield Case(
-        "foreign/pt2_deep.pt2", built({"models/model.json": b"[" * 200_000}), "error", "nested too deep"
+        "foreign/pt2_symbol.pt2",
+        built(sizes=[{"as_expr": "s0"}]),
+        "error",
+        "whole number",
     )
-    claim = b'{"config":{' + b",".join(b'"%d":{"path_name":"a"}' % n for n in range(100_000)) + b"}}"
+    yield Case(
+        "foreign/pt2_dims.pt2",
+        built(sizes=[{"as_int": 1}] * 10_000),
+        "error",
+        "do not fit",
+    )
+    native = {"data/aotinductor/model/a.so": b"\x7fELF"}
+    yield Case(
+        "foreign/pt2_native.pt2", built(native), "note", "", "torch maps and runs it"
+    )
+    sample = torch_zip(pickled(MALICIOUS))
+    yield Case(
+        "foreign/pt2_evil.pt2", built({"data/sample_inputs/model.pt": sample}), "note"
+    )
+    weights = {"data/weights/model.pt": torch_zip(pickled({"w": MALICIOUS}))}
+    yield Case(
+        "foreign/pt2_evil_weights.pt2",
+        built(weights),
+        "note",
+        "",
+        "the layout of torch 2.8",
+    )
+    yield Case(
+        "foreign/pt2_deep.pt2",
+        built({"models/model.json": b"[" * 200_000}),
+        "error",
+        "nested too deep",
+    )
+    claim = (
+        b'{"config":{'
+        + b",".join(b'"%d":{"path_name":"a"}' % n for n in range(100_000))
+        + b"}}"
+    )
     listed = {"data/weights/model_weights_config.json": claim}
     yield Case("foreign/pt2_many.pt2", built(listed), "error")
 
@@ -650,7 +1014,8 @@ def _tar(members: dict[str, bytes], *special: tarfile.TarInfo) -> bytes:
     return out.getvalue()
 
 
-# ---------------------------------------------------------------------------------------------- zip structure
+# --------------------------------------------------------------------------------------
+# zip structure
 
 
 def _zip_cut() -> Iterator[Case]:
@@ -673,9 +1038,19 @@ def _zip_cut() -> Iterator[Case]:
             f"the first {length} bytes of {len(GOOD)}",
         )
     yield Case(
-        "zip/middle_missing.pt", GOOD[:600] + GOOD[664:], "error", "", "64 bytes of the middle are lost"
+        "zip/middle_missing.pt",
+        GOOD[:600] + GOOD[664:],
+        "error",
+        "",
+        "64 bytes of the middle are lost",
     )
-    yield Case("zip/first_block_zero.pt", bytes(512) + GOOD[512:], "error", "", "the first sector is lost")
+    yield Case(
+        "zip/first_block_zero.pt",
+        bytes(512) + GOOD[512:],
+        "error",
+        "",
+        "the first sector is lost",
+    )
 
 
 def _zip_names() -> Iterator[Case]:
@@ -695,7 +1070,10 @@ def _zip_names() -> Iterator[Case]:
         "duplicate",
     )
     yield Case(
-        "zip/dup_version.pt", torch_zip(W, more=[Record("archive/version", b"9\n")]), "error", "duplicate"
+        "zip/dup_version.pt",
+        torch_zip(W, more=[Record("archive/version", b"9\n")]),
+        "error",
+        "duplicate",
     )
     yield Case(
         "zip/dup_case.pt",
@@ -705,7 +1083,9 @@ def _zip_names() -> Iterator[Case]:
         "miniz ignores case",
     )
     yield Case(
-        "zip/dup_case_storage.pt", torch_zip(tensor_pickle(key="a"), {"a": op.SIX, "A": bytes(24)}), "error"
+        "zip/dup_case_storage.pt",
+        torch_zip(tensor_pickle(key="a"), {"a": op.SIX, "A": bytes(24)}),
+        "error",
     )
     yield Case(
         "zip/case_only.pt",
@@ -716,13 +1096,21 @@ def _zip_names() -> Iterator[Case]:
     )
     yield Case(
         "zip/two_roots.pt",
-        op.zip_file({"a/data.pkl": W, "b/data.pkl": W, "a/data/0": op.SIX, "a/version": b"3\n"}),
+        op.zip_file(
+            {"a/data.pkl": W, "b/data.pkl": W, "a/data/0": op.SIX, "a/version": b"3\n"}
+        ),
         "error",
         "data.pkl",
     )
     yield Case(
         "zip/three_roots.pt",
-        op.zip_file([(f"{r}/{n}", d) for r in "abc" for n, d in (("data.pkl", W), ("data/0", op.SIX))]),
+        op.zip_file(
+            [
+                (f"{r}/{n}", d)
+                for r in "abc"
+                for n, d in (("data.pkl", W), ("data/0", op.SIX))
+            ]
+        ),
         "error",
     )
     yield Case(
@@ -732,17 +1120,37 @@ def _zip_names() -> Iterator[Case]:
         "",
         "torch >= 1.13 refuses",
     )
-    yield Case("zip/readme_at_top.pt", torch_zip(W, more=[Record("README.md", b"x")]), "any")
-    yield Case("zip/no_root.pt", op.zip_file({"data.pkl": W, "data/0": op.SIX, "version": b"3\n"}), "error")
+    yield Case(
+        "zip/readme_at_top.pt", torch_zip(W, more=[Record("README.md", b"x")]), "any"
+    )
+    yield Case(
+        "zip/no_root.pt",
+        op.zip_file({"data.pkl": W, "data/0": op.SIX, "version": b"3\n"}),
+        "error",
+    )
     yield Case("zip/empty_root.pt", torch_zip(W, root=""), "any", "", "/data.pkl")
     yield Case("zip/nested_root.pt", torch_zip(W, root="a/b"), "error")
     yield Case("zip/dot_root.pt", torch_zip(W, root=".."), "any", "", "never extract")
-    yield Case("zip/no_pickle.pt", torch_zip(W, swap={"data.pkl": None}), "error", "data.pkl")
     yield Case(
-        "zip/pickle_is_folder.pt", torch_zip(W, swap={"data.pkl": {"name": "archive/data.pkl/"}}), "error"
+        "zip/no_pickle.pt", torch_zip(W, swap={"data.pkl": None}), "error", "data.pkl"
     )
-    yield Case("zip/backslash.pt", torch_zip(W, swap={"data.pkl": {"name": "archive\\data.pkl"}}), "error")
-    yield Case("zip/no_storage.pt", torch_zip(W, {}), "error", "0", "the tensor's record is not there")
+    yield Case(
+        "zip/pickle_is_folder.pt",
+        torch_zip(W, swap={"data.pkl": {"name": "archive/data.pkl/"}}),
+        "error",
+    )
+    yield Case(
+        "zip/backslash.pt",
+        torch_zip(W, swap={"data.pkl": {"name": "archive\\data.pkl"}}),
+        "error",
+    )
+    yield Case(
+        "zip/no_storage.pt",
+        torch_zip(W, {}),
+        "error",
+        "0",
+        "the tensor's record is not there",
+    )
     yield Case(
         "zip/no_empty_storage.pt",
         torch_zip(tensor_pickle((0,), (1,), numel=0), {}),
@@ -751,7 +1159,9 @@ def _zip_names() -> Iterator[Case]:
         "torch wants the empty record",
     )
     yield Case(
-        "zip/storage_is_folder.pt", torch_zip(W, swap={"data/0": {"name": "archive/data/0/"}}), "error"
+        "zip/storage_is_folder.pt",
+        torch_zip(W, swap={"data/0": {"name": "archive/data/0/"}}),
+        "error",
     )
     yield Case(
         "zip/nul_name.pt",
@@ -768,11 +1178,27 @@ def _zip_names() -> Iterator[Case]:
         "two names by one parser, one by another",
     )
     yield Case("zip/empty_name.pt", torch_zip(W, more=[Record("")]), "any")
-    yield Case("zip/name_not_utf8.pt", torch_zip(W, more=[Record(b"archive/\xff\xfe")]), "error")
-    yield Case("zip/name_cp437.pt", torch_zip(W, more=[Record(b"archive/\x81", b"x", flags=8)]), "any")
-    yield Case("zip/name_65535.pt", torch_zip(W, more=[Record("archive/" + "n" * 65527)]), "any")
     yield Case(
-        "zip/name_escapes.pt", torch_zip(W, root="a\x1b[31m\nb\u202e"), "any", "", "the root is printed"
+        "zip/name_not_utf8.pt",
+        torch_zip(W, more=[Record(b"archive/\xff\xfe")]),
+        "error",
+    )
+    yield Case(
+        "zip/name_cp437.pt",
+        torch_zip(W, more=[Record(b"archive/\x81", b"x", flags=8)]),
+        "any",
+    )
+    yield Case(
+        "zip/name_65535.pt",
+        torch_zip(W, more=[Record("archive/" + "n" * 65527)]),
+        "any",
+    )
+    yield Case(
+        "zip/name_escapes.pt",
+        torch_zip(W, root="a\x1b[31m\nb\u202e"),
+        "any",
+        "",
+        "the root is printed",
     )
     yield Case(
         "zip/traversal_record.pt",
@@ -781,26 +1207,44 @@ def _zip_names() -> Iterator[Case]:
         "",
         "zip slip (CVE-2018-1002200 class)",
     )
-    yield Case("zip/absolute_record.pt", torch_zip(W, more=[Record("/tmp/x", b"x")]), "any")
-    yield Case("zip/drive_record.pt", torch_zip(W, more=[Record("archive/C:\\x", b"x")]), "any")
+    yield Case(
+        "zip/absolute_record.pt", torch_zip(W, more=[Record("/tmp/x", b"x")]), "any"
+    )
+    yield Case(
+        "zip/drive_record.pt", torch_zip(W, more=[Record("archive/C:\\x", b"x")]), "any"
+    )
     yield Case(
         "zip/symlink_record.pt",
-        torch_zip(W, more=[Record("archive/link", b"/etc/passwd", attributes=0o120777 << 16)]),
+        torch_zip(
+            W, more=[Record("archive/link", b"/etc/passwd", attributes=0o120777 << 16)]
+        ),
         "any",
     )
-    yield Case("zip/storage_symlink.pt", torch_zip(W, swap={"data/0": {"attributes": 0o120777 << 16}}), "any")
+    yield Case(
+        "zip/storage_symlink.pt",
+        torch_zip(W, swap={"data/0": {"attributes": 0o120777 << 16}}),
+        "any",
+    )
 
 
 def _zip_headers() -> Iterator[Case]:
-    """Local header against directory, directory against end record: every disagreement is refused."""
+    """Local header against directory, directory against end record: every disagreement
+    is refused.
+    """
 
     def lied(which: str = "data/0", **fields: Any) -> bytes:
         return torch_zip(W, swap={which: fields})
 
     plain = {"streamed": False}
-    yield Case("zip/local_size_differs.pt", lied(**plain, local_csize=20, local_usize=20), "error")
+    yield Case(
+        "zip/local_size_differs.pt",
+        lied(**plain, local_csize=20, local_usize=20),
+        "error",
+    )
     yield Case("zip/local_usize_differs.pt", lied(**plain, local_usize=2**31), "error")
-    yield Case("zip/local_name_differs.pt", lied(local_name="archive/data/1"), "error", "name")
+    yield Case(
+        "zip/local_name_differs.pt", lied(local_name="archive/data/1"), "error", "name"
+    )
     yield Case(
         "zip/local_name_pickle.pt",
         lied("data.pkl", local_name="archive/DATA.PKL"),
@@ -816,7 +1260,13 @@ def _zip_headers() -> Iterator[Case]:
         "shifts the data for who trusts the directory",
     )
     yield Case("zip/local_method_differs.pt", lied(local_method=8), "error")
-    yield Case("zip/local_flags_differ.pt", lied(local_flags=0), "any", "", "no bit 3, yet no sizes")
+    yield Case(
+        "zip/local_flags_differ.pt",
+        lied(local_flags=0),
+        "any",
+        "",
+        "no bit 3, yet no sizes",
+    )
     yield Case(
         "zip/local_encrypted.pt",
         lied(local_flags=0x0809),
@@ -834,11 +1284,23 @@ def _zip_headers() -> Iterator[Case]:
         "extra length runs out of the file",
     )
     yield Case(
-        "zip/local_name_past_end.pt", _patched(GOOD, ".data/serialization_id", 26, b"\xff\xff"), "error"
+        "zip/local_name_past_end.pt",
+        _patched(GOOD, ".data/serialization_id", 26, b"\xff\xff"),
+        "error",
     )
-    yield Case("zip/descriptor_lies.pt", lied(descriptor=b"PK\7\x08" + struct.pack("<3L", 1, 2, 3)), "any")
+    yield Case(
+        "zip/descriptor_lies.pt",
+        lied(descriptor=b"PK\7\x08" + struct.pack("<3L", 1, 2, 3)),
+        "any",
+    )
     yield Case("zip/no_descriptor.pt", lied(descriptor=b""), "any")
-    yield Case("zip/stored_sizes_differ.pt", lied(usize=48), "error", "", "stored, yet 24 bytes become 48")
+    yield Case(
+        "zip/stored_sizes_differ.pt",
+        lied(usize=48),
+        "error",
+        "",
+        "stored, yet 24 bytes become 48",
+    )
     yield Case(
         "zip/crc_storage.pt",
         lied(crc=0x12345678),
@@ -861,16 +1323,29 @@ def _zip_headers() -> Iterator[Case]:
         "torch checks none (CVE-2025-10156)",
     )
     yield Case("zip/crc_byteorder.pt", lied("byteorder", crc=0x12345678), "any")
-    yield Case("zip/encrypted.pt", lied(flags=0x0809, local_flags=0x0809), "error", "encrypt")
-    yield Case("zip/strong_encryption.pt", lied(flags=0x0848, local_flags=0x0848), "error", "encrypt")
+    yield Case(
+        "zip/encrypted.pt", lied(flags=0x0809, local_flags=0x0809), "error", "encrypt"
+    )
+    yield Case(
+        "zip/strong_encryption.pt",
+        lied(flags=0x0848, local_flags=0x0848),
+        "error",
+        "encrypt",
+    )
     yield Case("zip/masked_headers.pt", lied(flags=0x2808, local_flags=0x2808), "error")
     yield Case("zip/patched_data.pt", lied(flags=0x0828, local_flags=0x0828), "error")
     yield Case("zip/method_bz2.pt", lied(method=12), "error", "method")
-    yield Case("zip/method_zstd_pickle.pt", lied("data.pkl", method=93), "error", "method")
+    yield Case(
+        "zip/method_zstd_pickle.pt", lied("data.pkl", method=93), "error", "method"
+    )
     yield Case("zip/method_99.pt", lied(method=99), "error", "method")
     yield Case("zip/other_disk.pt", lied(disk=1), "error")
     yield Case(
-        "zip/size_past_eof.pt", lied(csize=2**30, usize=2**30), "error", "", "1 GiB claimed, 24 bytes there"
+        "zip/size_past_eof.pt",
+        lied(csize=2**30, usize=2**30),
+        "error",
+        "",
+        "1 GiB claimed, 24 bytes there",
     )
     yield Case(
         "zip/size_ffffffff.pt",
@@ -881,7 +1356,9 @@ def _zip_headers() -> Iterator[Case]:
     )
     yield Case("zip/offset_past_eof.pt", lied(offset=2**31), "error")
     yield Case("zip/offset_ffffffff.pt", lied(offset=0xFFFFFFFF), "error")
-    yield Case("zip/offset_in_directory.pt", lied(offset=GOOD.index(b"PK\1\2")), "error")
+    yield Case(
+        "zip/offset_in_directory.pt", lied(offset=GOOD.index(b"PK\1\2")), "error"
+    )
     yield Case("zip/offset_by_one.pt", lied(offset=1), "error")
     yield Case(
         "zip/csize_huge_zip64.pt",
@@ -890,8 +1367,16 @@ def _zip_headers() -> Iterator[Case]:
         "",
         "2**62 + offset overflows",
     )
-    yield Case("zip/csize_max_zip64.pt", lied(csize=2**64 - 1, usize=2**64 - 1, zip64=True), "error")
-    yield Case("zip/csize_zip64_negative.pt", lied(csize=2**63, usize=2**63, zip64=True), "error")
+    yield Case(
+        "zip/csize_max_zip64.pt",
+        lied(csize=2**64 - 1, usize=2**64 - 1, zip64=True),
+        "error",
+    )
+    yield Case(
+        "zip/csize_zip64_negative.pt",
+        lied(csize=2**63, usize=2**63, zip64=True),
+        "error",
+    )
     yield Case(
         "zip/zip64_short_extra.pt",
         lied(csize=0xFFFFFFFF, usize=0xFFFFFFFF, extra=b"\1\0\4\0abcd"),
@@ -900,7 +1385,11 @@ def _zip_headers() -> Iterator[Case]:
     )
     yield Case(
         "zip/zip64_half.pt",
-        lied(csize=0xFFFFFFFF, usize=0xFFFFFFFF, extra=b"\1\0\x08\0" + struct.pack("<Q", 24)),
+        lied(
+            csize=0xFFFFFFFF,
+            usize=0xFFFFFFFF,
+            extra=b"\1\0\x08\0" + struct.pack("<Q", 24),
+        ),
         "error",
         "zip64",
     )
@@ -918,7 +1407,13 @@ def _zip_headers() -> Iterator[Case]:
         "",
         "a field for sizes that are not 0xFFFFFFFF",
     )
-    yield Case("zip/extra_past_end.pt", lied(extra=b"\1\0\xff\xff"), "any", "", "field longer than the extra")
+    yield Case(
+        "zip/extra_past_end.pt",
+        lied(extra=b"\1\0\xff\xff"),
+        "any",
+        "",
+        "field longer than the extra",
+    )
     yield Case("zip/extra_one_byte.pt", lied(extra=b"\1"), "any")
     yield Case(
         "zip/unicode_path_extra.pt",
@@ -950,10 +1445,14 @@ def _unicode_path(name: str, shown: str) -> bytes:
 
 
 def _zip_overlap() -> Iterator[Case]:
-    """Records that share bytes: bombs (CVE-2019-13232, CVE-2024-0450) and parser differentials."""
+    """Records that share bytes: bombs (CVE-2019-13232, CVE-2024-0450) and parser
+    differentials.
+    """
     two = pickled({"a": tensor(), "b": tensor(key="1")})
     inner = (
-        struct.pack("<4s5H3L2H", b"PK\3\4", 0, 0x800, 0, 0, 0, zlib.crc32(op.SIX), 24, 24, 14, 0)
+        struct.pack(
+            "<4s5H3L2H", b"PK\3\4", 0, 0x800, 0, 0, 0, zlib.crc32(op.SIX), 24, 24, 14, 0
+        )
         + b"archive/data/1"
         + op.SIX
     )
@@ -961,7 +1460,15 @@ def _zip_overlap() -> Iterator[Case]:
     yield Case(
         "zip/overlap_same.pt",
         torch_zip(
-            two, more=[Record("archive/data/1", op.SIX, at="archive/data/0", local_name="archive/data/0")]
+            two,
+            more=[
+                Record(
+                    "archive/data/1",
+                    op.SIX,
+                    at="archive/data/0",
+                    local_name="archive/data/0",
+                )
+            ],
         ),
         "error",
         "",
@@ -994,7 +1501,9 @@ def _zip_overlap() -> Iterator[Case]:
     )
     yield Case(
         "zip/overlap_directory.pt",
-        torch_zip(W, swap={".data/serialization_id": {"csize": 200, "usize": 200, "crc": 0}}),
+        torch_zip(
+            W, swap={".data/serialization_id": {"csize": 200, "usize": 200, "crc": 0}}
+        ),
         "error",
         "overlap",
         "the last record runs into the directory",
@@ -1004,7 +1513,11 @@ def _zip_overlap() -> Iterator[Case]:
         _later(
             "overlap_many.pt",
             lambda: torch_zip(
-                W, more=[Record(f"archive/x{i}", op.SIX, at="archive/data/0") for i in range(20000)]
+                W,
+                more=[
+                    Record(f"archive/x{i}", op.SIX, at="archive/data/0")
+                    for i in range(20000)
+                ],
             ),
         ),
         "error",
@@ -1023,12 +1536,20 @@ def _zip_end() -> Iterator[Case]:
         return torch_zip(W, **fields)
 
     yield Case(
-        "zip/eocd_count_less.pt", lied(count=1, count64=1), "error", "", "hides records from one parser"
+        "zip/eocd_count_less.pt",
+        lied(count=1, count64=1),
+        "error",
+        "",
+        "hides records from one parser",
     )
     yield Case("zip/eocd_count_more.pt", lied(count=9, count64=9), "error")
-    yield Case("zip/eocd_count_plain_less.pt", torch_zip(W, end64=False, count=1), "error")
+    yield Case(
+        "zip/eocd_count_plain_less.pt", torch_zip(W, end64=False, count=1), "error"
+    )
     yield Case("zip/eocd_count_zero.pt", torch_zip(W, end64=False, count=0), "error")
-    yield Case("zip/eocd_count_65535.pt", torch_zip(W, end64=False, count=65535), "error")
+    yield Case(
+        "zip/eocd_count_65535.pt", torch_zip(W, end64=False, count=65535), "error"
+    )
     yield Case("zip/eocd_count_disk.pt", lied(count_disk=3), "error")
     yield Case("zip/eocd_disk.pt", lied(disk=1), "error")
     yield Case("zip/eocd_disk64.pt", lied(disk64=1), "error")
@@ -1040,10 +1561,30 @@ def _zip_end() -> Iterator[Case]:
         "",
         "the directory is 8 EiB",
     )
-    yield Case("zip/eocd_offset.pt", lied(cd_offset=start - 64, cd_offset64=start - 64), "error")
-    yield Case("zip/eocd_offset_huge.pt", lied(cd_offset64=2**64 - 1, cd_offset=0xFFFFFFFF), "error")
-    yield Case("zip/eocd64_count.pt", lied(count64=3), "error", "", "the two end records disagree")
-    yield Case("zip/eocd64_offset.pt", lied(cd_offset64=0), "error", "", "the two end records disagree")
+    yield Case(
+        "zip/eocd_offset.pt",
+        lied(cd_offset=start - 64, cd_offset64=start - 64),
+        "error",
+    )
+    yield Case(
+        "zip/eocd_offset_huge.pt",
+        lied(cd_offset64=2**64 - 1, cd_offset=0xFFFFFFFF),
+        "error",
+    )
+    yield Case(
+        "zip/eocd64_count.pt",
+        lied(count64=3),
+        "error",
+        "",
+        "the two end records disagree",
+    )
+    yield Case(
+        "zip/eocd64_offset.pt",
+        lied(cd_offset64=0),
+        "error",
+        "",
+        "the two end records disagree",
+    )
     yield Case("zip/eocd64_size.pt", lied(cd_size64=46), "error")
     yield Case(
         "zip/eocd64_missing.pt",
@@ -1054,7 +1595,11 @@ def _zip_end() -> Iterator[Case]:
     )
     yield Case("zip/eocd64_record_size.pt", lied(end64_size=2**63), "error")
     yield Case(
-        "zip/locator_elsewhere.pt", _with_false_end(), "error", "", "the locator names another end record"
+        "zip/locator_elsewhere.pt",
+        _with_false_end(),
+        "error",
+        "",
+        "the locator names another end record",
     )
     yield Case("zip/locator_past_eof.pt", lied(locator=2**40), "error")
     yield Case("zip/locator_max.pt", lied(locator=2**64 - 1), "error")
@@ -1082,12 +1627,44 @@ def _zip_end() -> Iterator[Case]:
         "",
         "16,383 candidates: stay linear",
     )
-    yield Case("zip/trailing_bytes.pt", GOOD + bytes(16), "note", "", "torch ignores them")
-    yield Case("zip/trailing_most.pt", GOOD + b"x" * 4_000, "any", "", "near torch's first look")
-    yield Case("zip/trailing_end.pt", GOOD + b"PK\5\6" + bytes(18), "error", "", "torch takes this end")
-    yield Case("zip/trailing_start.pt", GOOD + b"PK\5\6" + bytes(17), "note", "", "too short for torch")
-    yield Case("zip/trailing_long.pt", GOOD + b"x" * 70000, "error", "", "the end record is out of reach")
-    yield Case("zip/gap_before_directory.pt", torch_zip(W, gap=bytes(64)), "any", "", "dead bytes, legal")
+    yield Case(
+        "zip/trailing_bytes.pt", GOOD + bytes(16), "note", "", "torch ignores them"
+    )
+    yield Case(
+        "zip/trailing_most.pt",
+        GOOD + b"x" * 4_000,
+        "any",
+        "",
+        "near torch's first look",
+    )
+    yield Case(
+        "zip/trailing_end.pt",
+        GOOD + b"PK\5\6" + bytes(18),
+        "error",
+        "",
+        "torch takes this end",
+    )
+    yield Case(
+        "zip/trailing_start.pt",
+        GOOD + b"PK\5\6" + bytes(17),
+        "note",
+        "",
+        "too short for torch",
+    )
+    yield Case(
+        "zip/trailing_long.pt",
+        GOOD + b"x" * 70000,
+        "error",
+        "",
+        "the end record is out of reach",
+    )
+    yield Case(
+        "zip/gap_before_directory.pt",
+        torch_zip(W, gap=bytes(64)),
+        "any",
+        "",
+        "dead bytes, legal",
+    )
     yield Case(
         "zip/gap_after_directory.pt",
         torch_zip(W, slack=bytes(64)),
@@ -1095,14 +1672,26 @@ def _zip_end() -> Iterator[Case]:
         "",
         "directory and end record must meet",
     )
-    yield Case("zip/directory_signature.pt", GOOD[:start] + b"PK\1\3" + GOOD[start + 4 :], "error")
-    yield Case("zip/directory_name_len.pt", GOOD[: start + 28] + b"\xff\xff" + GOOD[start + 30 :], "error")
-    yield Case("zip/concat.pt", GOOD + EVIL, "error", "", "torch shows file 1, zipfile file 2")
+    yield Case(
+        "zip/directory_signature.pt",
+        GOOD[:start] + b"PK\1\3" + GOOD[start + 4 :],
+        "error",
+    )
+    yield Case(
+        "zip/directory_name_len.pt",
+        GOOD[: start + 28] + b"\xff\xff" + GOOD[start + 30 :],
+        "error",
+    )
+    yield Case(
+        "zip/concat.pt", GOOD + EVIL, "error", "", "torch shows file 1, zipfile file 2"
+    )
     yield Case("zip/concat_same.pt", GOOD + GOOD, "error")
     yield Case(
         "zip/concat_rebased.pt",
         torch_zip(
-            W, swap={"data.pkl": {"listed": False}}, more=[Record("archive/data.pkl", pickled(MALICIOUS))]
+            W,
+            swap={"data.pkl": {"listed": False}},
+            more=[Record("archive/data.pkl", pickled(MALICIOUS))],
         ),
         "note",
         "",
@@ -1123,13 +1712,25 @@ def _zip_end() -> Iterator[Case]:
         "legacy first, a zip for zipfile",
     )
     yield Case(
-        "zip/prepended_script.pt", b"#!/bin/sh\n" + COMMAND.encode() + b"\n" + GOOD, "error", "", "zipapp"
+        "zip/prepended_script.pt",
+        b"#!/bin/sh\n" + COMMAND.encode() + b"\n" + GOOD,
+        "error",
+        "",
+        "zipapp",
     )
-    yield Case("zip/spanned_marker.pt", b"PK\7\x08" + GOOD, "error", "", "the mark of a split archive")
+    yield Case(
+        "zip/spanned_marker.pt",
+        b"PK\7\x08" + GOOD,
+        "error",
+        "",
+        "the mark of a split archive",
+    )
 
 
 def _with_false_end() -> bytes:
-    """Plain end record → the directory; locator → a zip64 end record in front, with another directory."""
+    """Plain end record → the directory; locator → a zip64 end record in front, with
+    another directory.
+    """
     evil = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 0x31E, 0x2D, 0, 0, 0, 0, 0, 0)
     return torch_zip(W, gap=evil, locator=torch_zip(W, gap=evil).index(evil))
 
@@ -1137,17 +1738,28 @@ def _with_false_end() -> bytes:
 def _zip_bombs() -> Iterator[Case]:
     """Small files that become big."""
 
-    def bomb(name: str, record: str, make: Callable[[], bytes], usize: int) -> Callable[[Path], Path]:
+    def bomb(
+        name: str, record: str, make: Callable[[], bytes], usize: int
+    ) -> Callable[[Path], Path]:
         lies = {"body": b"", "method": 8, "usize": usize, "crc": 0, "streamed": False}
-        return _later(name, lambda: torch_zip(W, swap={record: {**lies, "body": make()}}))
+        return _later(
+            name, lambda: torch_zip(W, swap={record: {**lies, "body": make()}})
+        )
 
-    def run(block: bytes, times: int, before: bytes = b"", after: bytes = b"") -> Callable[[], bytes]:
+    def run(
+        block: bytes, times: int, before: bytes = b"", after: bytes = b""
+    ) -> Callable[[], bytes]:
         return lambda: op.deflated_run(block, times, before, after)
 
     mib = 2**20
     yield Case(
         "zip/bomb_pkl_list.pt",
-        bomb("bomb_pkl_list.pt", "data.pkl", run(b"]" * 1_000_000, 30, b"(", b"l."), 30_000_003),
+        bomb(
+            "bomb_pkl_list.pt",
+            "data.pkl",
+            run(b"]" * 1_000_000, 30, b"(", b"l."),
+            30_000_003,
+        ),
         "error",
         "limit",
         "30 kB become 30 million lists",
@@ -1173,7 +1785,9 @@ def _zip_bombs() -> Iterator[Case]:
         "a record that readers take as a whole",
     )
     yield Case(
-        "zip/bomb_version.pt", bomb("bomb_version.pt", "version", run(b"3" * mib, 1024), 1024 * mib), "any"
+        "zip/bomb_version.pt",
+        bomb("bomb_version.pt", "version", run(b"3" * mib, 1024), 1024 * mib),
+        "any",
     )
     yield Case(
         "zip/bomb_id.pt",
@@ -1204,7 +1818,9 @@ def _zip_bombs() -> Iterator[Case]:
     )
     yield Case(
         "zip/deflate_garbage.pt",
-        torch_zip(W, swap={"data.pkl": {"body": b"\xff" * 100, "method": 8, "usize": 100}}),
+        torch_zip(
+            W, swap={"data.pkl": {"body": b"\xff" * 100, "method": 8, "usize": 100}}
+        ),
         "error",
     )
     yield Case(
@@ -1214,7 +1830,9 @@ def _zip_bombs() -> Iterator[Case]:
     )
     yield Case(
         "zip/deflate_long.pt",
-        torch_zip(W, swap={"data.pkl": {"deflate": True, "usize": len(W) - 1, "crc": 0}}),
+        torch_zip(
+            W, swap={"data.pkl": {"deflate": True, "usize": len(W) - 1, "crc": 0}}
+        ),
         "error",
     )
     yield Case(
@@ -1224,7 +1842,9 @@ def _zip_bombs() -> Iterator[Case]:
     )
     yield Case(
         "zip/deflate_tail.pt",
-        torch_zip(W, swap={"data.pkl": {"body": op.deflated(W) + b"tail", "method": 8}}),
+        torch_zip(
+            W, swap={"data.pkl": {"body": op.deflated(W) + b"tail", "method": 8}}
+        ),
         "any",
         "",
         "bytes behind the deflate stream",
@@ -1238,7 +1858,10 @@ def _zip_bombs() -> Iterator[Case]:
     )
     yield Case(
         "zip/entries_50k.pt",
-        _later("entries_50k.pt", lambda: torch_zip(W, more=[Record(f"archive/x{i}") for i in range(50000)])),
+        _later(
+            "entries_50k.pt",
+            lambda: torch_zip(W, more=[Record(f"archive/x{i}") for i in range(50000)]),
+        ),
         "ok",
         "",
         "linear time, no warning per record",
@@ -1247,7 +1870,9 @@ def _zip_bombs() -> Iterator[Case]:
         "zip/entries_traversal_20k.pt",
         _later(
             "entries_traversal_20k.pt",
-            lambda: torch_zip(W, more=[Record(f"archive/../{i}") for i in range(20000)]),
+            lambda: torch_zip(
+                W, more=[Record(f"archive/../{i}") for i in range(20000)]
+            ),
         ),
         "any",
         "",
@@ -1258,7 +1883,11 @@ def _zip_bombs() -> Iterator[Case]:
         _later(
             "directory_80mib.pt",
             lambda: torch_zip(
-                W, more=[Record(f"archive/{i:05}", extra=b"ZZ\xf8\xff" + bytes(65528)) for i in range(1300)]
+                W,
+                more=[
+                    Record(f"archive/{i:05}", extra=b"ZZ\xf8\xff" + bytes(65528))
+                    for i in range(1300)
+                ],
             ),
         ),
         "error",
@@ -1282,7 +1911,11 @@ def _zip_meta() -> Iterator[Case]:
     )
     yield Case("zip/alignment_huge.pt", said(".storage_alignment", b"9" * 5000), "ok")
     yield Case(
-        "zip/alignment_zero.pt", said(".storage_alignment", b"0"), "ok", "", "a division by zero in waiting"
+        "zip/alignment_zero.pt",
+        said(".storage_alignment", b"0"),
+        "ok",
+        "",
+        "a division by zero in waiting",
     )
     yield Case(
         "zip/format_version_lies.pt",
@@ -1291,10 +1924,20 @@ def _zip_meta() -> Iterator[Case]:
         "",
         "re-packed with .format_version: computed offsets are wrong",
     )
-    yield Case("zip/byteorder_middle.pt", said("byteorder", b"middle"), "error", "byteorder")
-    yield Case("zip/byteorder_newline.pt", said("byteorder", b"little\n"), "any", "", "torch: ValueError")
+    yield Case(
+        "zip/byteorder_middle.pt", said("byteorder", b"middle"), "error", "byteorder"
+    )
+    yield Case(
+        "zip/byteorder_newline.pt",
+        said("byteorder", b"little\n"),
+        "any",
+        "",
+        "torch: ValueError",
+    )
     yield Case("zip/byteorder_empty.pt", said("byteorder", b""), "any")
-    yield Case("zip/version_11.pt", said("version", b"11\n"), "any", "", "torch takes 1 to 10")
+    yield Case(
+        "zip/version_11.pt", said("version", b"11\n"), "any", "", "torch takes 1 to 10"
+    )
     yield Case("zip/version_text.pt", said("version", b"\xff\x1b[31m\n"), "any")
     yield Case("zip/version_digits.pt", said("version", b"9" * 5000), "any")
     yield Case(
@@ -1307,23 +1950,40 @@ def _zip_meta() -> Iterator[Case]:
     yield Case("zip/id_bytes.pt", said(".data/serialization_id", b"\xff" * 40), "ok")
 
 
-# ---------------------------------------------------------------------------------------------- pickle machine
+# --------------------------------------------------------------------------------------
+# pickle machine
 
 
 def _payloads() -> Iterator[Case]:
     """Every way in which a pickle calls something. All are shown, none is run."""
     arguments = value((COMMAND,))
-    memo = text("posix") + op.memoize() + op.pop() + text("system") + op.memoize() + op.pop()
+    memo = (
+        text("posix")
+        + op.memoize()
+        + op.pop()
+        + text("system")
+        + op.memoize()
+        + op.pop()
+    )
     ways: dict[str, tuple[bytes, str]] = {
         "REDUCE": (MALICIOUS, "the classic"),
         "OBJ": (op.mark() + SYSTEM + text(COMMAND) + op.obj(), ""),
         "INST": (op.mark() + text(COMMAND) + op.inst("posix", "system"), ""),
-        "NEWOBJ": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + op.newobj() + op.tuple_() + op.newobj(), "tuple(map(system, …)) without one REDUCE"),
+        "NEWOBJ": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + op.newobj() + op.tuple_() + op.newobj(), (
+            "tuple(map(system, …)) without one "
+            "REDUCE"
+        )),
         "NEWOBJ_EX": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + value({}) + op.newobj_ex() + op.tuple_() + value({}) + op.newobj_ex(), ""),
         "STACK_GLOBAL": (op.stack_global("posix", "system") + arguments + op.reduce(), ""),
-        "MEMO_GLOBAL": (memo + b"h\x00h\x01\x93" + arguments + op.reduce(), "names through the memo: only a machine that simulates it sees them"),
+        "MEMO_GLOBAL": (memo + b"h\x00h\x01\x93" + arguments + op.reduce(), (
+            "names through the memo: only a machine "
+            "that simulates it sees them"
+        )),
         "SPLIT_GLOBAL": (text8_global("posix", "system") + arguments + op.reduce(), "names as BINUNICODE8"),
-        "DOTTED": (op.stack_global("os", "path.os.system") + arguments + op.reduce(), "protocol 4 walks attributes: fickling and picklescan bypasses"),
+        "DOTTED": (op.stack_global("os", "path.os.system") + arguments + op.reduce(), (
+            "protocol 4 walks attributes: fickling "
+            "and picklescan bypasses"
+        )),
         "GETATTR": (call(call(glob("builtins", "getattr"), glob("os", "path"), "os"), "x"), "a module reached by getattr"),
         "EVAL": (call(glob("builtins", "eval"), PYTHON), ""),
         "EXEC": (call(glob("builtins", "exec"), PYTHON), ""),
@@ -1335,7 +1995,10 @@ def _payloads() -> Iterator[Case]:
         "PDB": (call(glob("pdb", "run"), PYTHON), ""),
         "CPROFILE": (call(glob("cProfile", "run"), PYTHON), ""),
         "CODE": (call(call(glob("code", "InteractiveInterpreter")), PYTHON), ""),
-        "TORCH_LOAD": (call(glob("torch", "load"), "other.pt"), "torch itself opens more: a file by name"),
+        "TORCH_LOAD": (call(glob("torch", "load"), "other.pt"), (
+            "torch itself opens more: a file by "
+            "name"
+        )),
         "TORCH_UNSAFE": (call(glob("torch.utils._config_module", "load_config"), b"N"), "torch gadget"),
         "TORCH_COMPILE_GADGET": (call(glob("torch.jit.unsupported_tensor_ops", "execWrapper"), PYTHON, {}, {}), "torch gadget in picklescan advisories"),
         "NUMPY_LOAD": (call(glob("numpy", "load"), "other.npy", b"N", True), ""),
@@ -1352,11 +2015,17 @@ def _payloads() -> Iterator[Case]:
         "EXTENSION": (call(glob("copyreg", "add_extension"), "posix", "system", 5), "fills the cache that EXT1 reads"),
         "DICT_KEY": (value({"a": op.mapping([(MALICIOUS, 1)])}), "as a key"),
         "SET_ITEM": (op.empty_set() + op.mark() + MALICIOUS + op.additems(), "in a set"),
-        "POPPED": (MALICIOUS + op.pop() + value({"w": 1}), "called, then thrown away: not in the result"),
+        "POPPED": (MALICIOUS + op.pop() + value({"w": 1}), (
+            "called, then thrown away: not in the "
+            "result"
+        )),
         "POP_MARK": (op.mark() + MALICIOUS + op.pop_mark() + value({"w": 1}), ""),
         "MEMO_ONLY": (MALICIOUS + put(7) + op.pop() + value({"w": 1}), "in the memo only"),
         "OVERWRITTEN": (value({"w": MALICIOUS, "v": 1}) + text("w") + value(1) + op.setitem(), "hidden by a second value of the key"),
-        "UNUSED": (SYSTEM + op.pop() + value({"w": 1}), "imported, not called: the import itself runs code"),
+        "UNUSED": (SYSTEM + op.pop() + value({"w": 1}), (
+            "imported, not called: the import "
+            "itself runs code"
+        )),
         "THIS": (glob("this", "s"), "an import that prints"),
         "MAIN": (call(glob("__main__", "Evil"), COMMAND), "a class of the training script"),
         "LOOKALIKE": (call(glob("torсh._utils", "_rebuild_tensor_v2"), COMMAND), "a Cyrillic с in torch"),
@@ -1365,16 +2034,37 @@ def _payloads() -> Iterator[Case]:
         "RESIZE": (call(glob("torch._utils", "_flatten_dense_tensors"), COMMAND), "torch._utils is not benign as a whole"),
     }  # fmt: skip
     for name, (program, why) in ways.items():
-        protocol = 4 if {b"\x93", b"\x92", b"\x8f"} & {program[i : i + 1] for i in range(len(program))} else 2
-        yield Case(f"pickle/mal_{name}.pt", _holding(program, protocol=protocol), "note", "", why)
+        protocol = (
+            4
+            if {b"\x93", b"\x92", b"\x8f"}
+            & {program[i : i + 1] for i in range(len(program))}
+            else 2
+        )
+        yield Case(
+            f"pickle/mal_{name}.pt",
+            _holding(program, protocol=protocol),
+            "note",
+            "",
+            why,
+        )
     yield Case(
-        "pickle/mal_EVAL_protocol0.pt", torch_zip(f"c__builtin__\neval\n(V{PYTHON}\ntR.".encode(), {}), "note"
+        "pickle/mal_EVAL_protocol0.pt",
+        torch_zip(f"c__builtin__\neval\n(V{PYTHON}\ntR.".encode(), {}),
+        "note",
     )
     yield Case("pickle/mal_beside_tensor.pt", EVIL, "note")
     yield Case(
-        "pickle/mal_second_pickle.pt", torch_zip(W + pickled(MALICIOUS)), "note", why="bytes after STOP"
+        "pickle/mal_second_pickle.pt",
+        torch_zip(W + pickled(MALICIOUS)),
+        "note",
+        why="bytes after STOP",
     )
-    yield Case("pickle/mal_after_stop_raw.pt", torch_zip(W + b"\xff" * 16), "note", why="bytes after STOP")
+    yield Case(
+        "pickle/mal_after_stop_raw.pt",
+        torch_zip(W + b"\xff" * 16),
+        "note",
+        why="bytes after STOP",
+    )
     yield Case(
         "pickle/mal_then_broken.pt",
         _holding(MALICIOUS + b"\xff\xff"),
@@ -1383,7 +2073,11 @@ def _payloads() -> Iterator[Case]:
         "it runs before the machine stops (nullifAI)",
     )
     yield Case(
-        "pickle/mal_then_cut.pt", torch_zip(pickled(MALICIOUS)[:-1], {}), "error", "posix.system", "no STOP"
+        "pickle/mal_then_cut.pt",
+        torch_zip(pickled(MALICIOUS)[:-1], {}),
+        "error",
+        "posix.system",
+        "no STOP",
     )
     yield Case("pickle/mal_no_proto.pt", torch_zip(MALICIOUS + b".", {}), "note")
     yield Case(
@@ -1393,18 +2087,28 @@ def _payloads() -> Iterator[Case]:
         why="a checkpoint in a bytes value",
     )
     yield Case(
-        "pickle/mal_nested_io.pt", _holding(call(glob("_io", "BytesIO"), op.binary(EVIL)), protocol=3), "any"
+        "pickle/mal_nested_io.pt",
+        _holding(call(glob("_io", "BytesIO"), op.binary(EVIL)), protocol=3),
+        "any",
     )
     yield Case(
         "pickle/mal_load_from_bytes.pt",
         _holding(
-            call(glob("torch.storage", "_load_from_bytes"), op.binary(op.legacy(pickled(MALICIOUS), ()))),
+            call(
+                glob("torch.storage", "_load_from_bytes"),
+                op.binary(op.legacy(pickled(MALICIOUS), ())),
+            ),
             protocol=3,
         ),
         "note",
         why="a legacy checkpoint inside the pickle, loaded with weights_only=False",
     )
-    yield Case("pickle/mal_nested_30.pt", _nested(30), "any", why="30 checkpoints in each other")
+    yield Case(
+        "pickle/mal_nested_30.pt",
+        _nested(30),
+        "any",
+        why="30 checkpoints in each other",
+    )
     yield Case(
         "pickle/mal_numpy_object.pt",
         _holding(_object_array()),
@@ -1420,18 +2124,32 @@ def _payloads() -> Iterator[Case]:
     )
     yield Case(
         "pickle/mal_in_hooks.pt",
-        torch_zip(pickled({"w": rebuilt(storage_id(), (2, 3), (3, 1), 0, False, MALICIOUS)})),
+        torch_zip(
+            pickled({"w": rebuilt(storage_id(), (2, 3), (3, 1), 0, False, MALICIOUS)})
+        ),
         "note",
         "",
         "in backward_hooks",
     )
     yield Case(
         "pickle/mal_in_requires_grad.pt",
-        torch_zip(pickled({"w": rebuilt(storage_id(), (2, 3), (3, 1), 0, MALICIOUS, op.ordered_dict())})),
+        torch_zip(
+            pickled(
+                {
+                    "w": rebuilt(
+                        storage_id(), (2, 3), (3, 1), 0, MALICIOUS, op.ordered_dict()
+                    )
+                }
+            )
+        ),
         "any",
     )
     yield Case("pickle/mal_in_key.pt", torch_zip(tensor_pickle(key=MALICIOUS)), "error")
-    yield Case("pickle/mal_as_location.pt", torch_zip(tensor_pickle(location=MALICIOUS)), "error")
+    yield Case(
+        "pickle/mal_as_location.pt",
+        torch_zip(tensor_pickle(location=MALICIOUS)),
+        "error",
+    )
     yield Case(
         "pickle/mal_as_class.pt",
         torch_zip(tensor_pickle(cls=SYSTEM)),
@@ -1485,10 +2203,15 @@ def _payloads() -> Iterator[Case]:
         "",
         "shadows a method of the dict by an attribute",
     )
-    yield Case("pickle/mal_persid_object.pt", _holding(MALICIOUS + op.binpersid()), "error")
+    yield Case(
+        "pickle/mal_persid_object.pt", _holding(MALICIOUS + op.binpersid()), "error"
+    )
     yield Case(
         "pickle/mal_module_pid.pt",
-        _holding(value(("module", glob("__main__", "Net"), "/home/me/net.py", PYTHON)) + op.binpersid()),
+        _holding(
+            value(("module", glob("__main__", "Net"), "/home/me/net.py", PYTHON))
+            + op.binpersid()
+        ),
         "any",
         "",
         "source code of a class: text, never compiled",
@@ -1502,14 +2225,21 @@ def text8_global(module: str, name: str) -> bytes:
 
 def _object_array() -> bytes:
     dtype = call(glob("numpy", "dtype"), "O8", False, True)
-    array = call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), op.py2(b"b"))
+    array = call(
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        op.py2(b"b"),
+    )
     return array + value((1, (1,), dtype, False, [MALICIOUS])) + op.build()
 
 
 def _nested(depth: int) -> bytes:
     data = EVIL
     for _ in range(depth):
-        data = _holding({"inner": call(glob("_io", "BytesIO"), op.binary(data))}, protocol=3)
+        data = _holding(
+            {"inner": call(glob("_io", "BytesIO"), op.binary(data))}, protocol=3
+        )
     return data
 
 
@@ -1517,8 +2247,16 @@ def _opcodes() -> Iterator[Case]:
     """Programs that no pickler writes."""
     yield Case("pickle/empty.pt", torch_zip(b"", {}), "error")
     yield Case("pickle/only_stop.pt", torch_zip(b".", {}), "error", "", "empty stack")
-    yield Case("pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "unexpected end")
-    yield Case("pickle/two_values.pt", _holding(1, 2), "any", "", "one value is left under the result")
+    yield Case(
+        "pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "unexpected end"
+    )
+    yield Case(
+        "pickle/two_values.pt",
+        _holding(1, 2),
+        "any",
+        "",
+        "one value is left under the result",
+    )
     yield Case("pickle/open_mark.pt", _holding(b"(", 1), "error", "mark")
     yield Case("pickle/stop_on_mark.pt", _holding(b"("), "error")
     yield Case("pickle/unknown_opcode.pt", _holding(b"\xff"), "error", "opcode")
@@ -1570,13 +2308,24 @@ def _opcodes() -> Iterator[Case]:
         "PUT with a slot of 20 digits",
     )
     yield Case("pickle/memo_negative.pt", torch_zip(b"Np-1\n.", {}), "any")
-    yield Case("pickle/memo_digits.pt", torch_zip(b"Np" + b"9" * 10000 + b"\n.", {}), "error")
+    yield Case(
+        "pickle/memo_digits.pt", torch_zip(b"Np" + b"9" * 10000 + b"\n.", {}), "error"
+    )
     yield Case("pickle/memo_missing.pt", torch_zip(b"h\x05.", {}), "error", "memo")
-    yield Case("pickle/memo_missing_long.pt", torch_zip(b"j\xff\xff\xff\xff.", {}), "error", "memo")
+    yield Case(
+        "pickle/memo_missing_long.pt",
+        torch_zip(b"j\xff\xff\xff\xff.", {}),
+        "error",
+        "memo",
+    )
     yield Case("pickle/memo_missing_text.pt", torch_zip(b"gabc\n.", {}), "error")
     yield Case("pickle/put_on_nothing.pt", torch_zip(b"q\0N.", {}), "error")
     yield Case(
-        "pickle/memoize_mark.pt", torch_zip(b"\x80\x04(\x94l.", {}), "error", "", "no value above the mark"
+        "pickle/memoize_mark.pt",
+        torch_zip(b"\x80\x04(\x94l.", {}),
+        "error",
+        "",
+        "no value above the mark",
     )
     for name, opcode in {
         "REDUCE": b"R", "BUILD": b"b", "NEWOBJ": b"\x81", "NEWOBJ_EX": b"\x92", "OBJ": b"(o", "APPEND": b"a", "APPENDS": b"e",
@@ -1591,7 +2340,15 @@ def _opcodes() -> Iterator[Case]:
             "",
             "takes what is not there",
         )
-        legal = name in {"TUPLE", "LIST", "DICT", "FROZENSET", "POP", "POP_MARK", "INST"}
+        legal = name in {
+            "TUPLE",
+            "LIST",
+            "DICT",
+            "FROZENSET",
+            "POP",
+            "POP_MARK",
+            "INST",
+        }
         yield Case(
             f"pickle/under_mark_{name}.pt",
             torch_zip(b"\x80\x04NN(" + opcode + b".", {}),
@@ -1611,18 +2368,31 @@ def _opcodes() -> Iterator[Case]:
         "reduce_int": value(5) + value(()) + op.reduce(),
         "reduce_text": value("posix.system") + value((COMMAND,)) + op.reduce(),
         "reduce_list": SYSTEM + value([COMMAND]) + op.reduce(),
-        "reduce_args_call": SYSTEM + call(glob("builtins", "tuple"), [COMMAND]) + op.reduce(),
+        "reduce_args_call": SYSTEM
+        + call(glob("builtins", "tuple"), [COMMAND])
+        + op.reduce(),
         "newobj_text": value("subprocess.Popen") + value(()) + op.newobj(),
         "newobj_list": glob("subprocess", "Popen") + value([]) + op.newobj(),
-        "newobj_ex_kwargs": glob("subprocess", "Popen") + value(()) + value(5) + op.newobj_ex(),
-        "newobj_ex_keys": glob("subprocess", "Popen") + value(()) + op.mapping([(5, 5)]) + op.newobj_ex(),
+        "newobj_ex_kwargs": glob("subprocess", "Popen")
+        + value(())
+        + value(5)
+        + op.newobj_ex(),
+        "newobj_ex_keys": glob("subprocess", "Popen")
+        + value(())
+        + op.mapping([(5, 5)])
+        + op.newobj_ex(),
         "obj_text": op.mark() + value("a") + op.obj(),
         "build_int": value(5) + value({}) + op.build(),
-        "build_global": glob("torch", "Tensor") + value({"__init__": SYSTEM}) + op.build(),
+        "build_global": glob("torch", "Tensor")
+        + value({"__init__": SYSTEM})
+        + op.build(),
         "build_dict": value({}) + value({"a": 1}) + op.build(),
         "setitem_tuple": value(()) + value(1) + value(2) + op.setitem(),
         "setitem_list": value([1]) + value(0) + value(2) + op.setitem(),
-        "setitem_global": glob("os", "environ") + value("PATH") + value("/tmp") + op.setitem(),
+        "setitem_global": glob("os", "environ")
+        + value("PATH")
+        + value("/tmp")
+        + op.setitem(),
         "setitems_odd": value({}) + op.mark() + value(1) + op.setitems(),
         "dict_odd": op.mark() + value(1) + op.dict_(),
         "append_tuple": value(()) + value(1) + op.append(),
@@ -1632,7 +2402,9 @@ def _opcodes() -> Iterator[Case]:
         "appends_text": value("a") + op.mark() + value(1) + op.appends(),
         "additems_list": value([]) + op.mark() + value(1) + op.additems(),
         "stack_global_int": value(5) + value("a") + b"\x93",
-        "stack_global_bytes": op.short_binary(b"posix") + op.short_binary(b"system") + b"\x93",
+        "stack_global_bytes": op.short_binary(b"posix")
+        + op.short_binary(b"system")
+        + b"\x93",
         "persid_text": op.line("P", "('storage',)"),
     }.items():
         verdict: Expect = "any" if name in lenient else "error"
@@ -1669,7 +2441,9 @@ def _claims() -> Iterator[Case]:
         "off_by_one": op.text(b"abc", 5),
     }.items():
         data = (
-            (op.proto(5) + program + op.stop()) if name != "off_by_one" else op.proto() + program + op.stop()
+            (op.proto(5) + program + op.stop())
+            if name != "off_by_one"
+            else op.proto() + program + op.stop()
         )
         yield Case(
             f"pickle/claim_{name}.pt",
@@ -1684,7 +2458,9 @@ def _claims() -> Iterator[Case]:
         "",
         "a frame longer than the file",
     )
-    yield Case("pickle/claim_frame_cut.pt", torch_zip(op.proto(4) + b"\x95\x01", {}), "error")
+    yield Case(
+        "pickle/claim_frame_cut.pt", torch_zip(op.proto(4) + b"\x95\x01", {}), "error"
+    )
     for name, line in {
         "int_text": b"Iabc\n",
         "int_empty": b"I\n",
@@ -1721,21 +2497,50 @@ def _claims() -> Iterator[Case]:
             torch_zip(op.proto() + line + b".", {}),
             "any" if name in lenient else "error",
         )
-    yield Case("pickle/line_float_nan.pt", torch_zip(op.proto() + b"Fnan\n.", {}), "any")
-    yield Case("pickle/line_float_huge.pt", torch_zip(op.proto() + b"F1e999\n.", {}), "any")
+    yield Case(
+        "pickle/line_float_nan.pt", torch_zip(op.proto() + b"Fnan\n.", {}), "any"
+    )
+    yield Case(
+        "pickle/line_float_huge.pt", torch_zip(op.proto() + b"F1e999\n.", {}), "any"
+    )
 
 
 def _exhaustion() -> Iterator[Case]:
     """Small programs that cost much: depth, doubling, collisions, budgets."""
     deep = 200_000
-    yield Case("pickle/deep_list.pt", torch_zip(b"]" * 300_000 + b"a" * 299_999 + b".", {}), "error", "deep")
-    yield Case("pickle/deep_list_marks.pt", torch_zip(b"(" * deep + b"l" * deep + b".", {}), "error", "deep")
     yield Case(
-        "pickle/deep_dict.pt", torch_zip(b"}K\0" * deep + b"N" + b"s" * deep + b".", {}), "error", "deep"
+        "pickle/deep_list.pt",
+        torch_zip(b"]" * 300_000 + b"a" * 299_999 + b".", {}),
+        "error",
+        "deep",
     )
-    yield Case("pickle/deep_tuple_65.pt", torch_zip(b")" + b"\x85" * 65 + b".", {}), "error", "deep")
-    yield Case("pickle/deep_tuple_60.pt", torch_zip(b")" + b"\x85" * 60 + b".", {}), "ok")
-    yield Case("pickle/deep_tuple_1000.pt", torch_zip(b")" + b"\x85" * 1000 + b".", {}), "error", "deep")
+    yield Case(
+        "pickle/deep_list_marks.pt",
+        torch_zip(b"(" * deep + b"l" * deep + b".", {}),
+        "error",
+        "deep",
+    )
+    yield Case(
+        "pickle/deep_dict.pt",
+        torch_zip(b"}K\0" * deep + b"N" + b"s" * deep + b".", {}),
+        "error",
+        "deep",
+    )
+    yield Case(
+        "pickle/deep_tuple_65.pt",
+        torch_zip(b")" + b"\x85" * 65 + b".", {}),
+        "error",
+        "deep",
+    )
+    yield Case(
+        "pickle/deep_tuple_60.pt", torch_zip(b")" + b"\x85" * 60 + b".", {}), "ok"
+    )
+    yield Case(
+        "pickle/deep_tuple_1000.pt",
+        torch_zip(b")" + b"\x85" * 1000 + b".", {}),
+        "error",
+        "deep",
+    )
     yield Case(
         "pickle/deep_tuple_900k.pt",
         torch_zip(b")" + b"\x85" * 900_000 + b".", {}),
@@ -1767,15 +2572,30 @@ def _exhaustion() -> Iterator[Case]:
     yield Case(
         "pickle/deep_bytes.pt",
         torch_zip(
-            b"\x80\x02" + glob("builtins", "bytes") * deep + op.binary(b"x") + b"\x85R" * deep + b".", {}
+            b"\x80\x02"
+            + glob("builtins", "bytes") * deep
+            + op.binary(b"x")
+            + b"\x85R" * deep
+            + b".",
+            {},
         ),
         "any",
         "",
-        "bytes(bytes(…)): what the bytes are is asked of each call, and of the call inside of it",
+        (
+            "bytes(bytes(…)): what the bytes are is asked of each call, and of the "
+            "call inside of it"
+        ),
     )
     yield Case(
         "pickle/deep_set.pt",
-        torch_zip(b"\x80\x02" + glob("builtins", "set") * deep + b"]" + b"\x85R" * deep + b".", {}),
+        torch_zip(
+            b"\x80\x02"
+            + glob("builtins", "set") * deep
+            + b"]"
+            + b"\x85R" * deep
+            + b".",
+            {},
+        ),
         "any",
         "",
         "set(set(…))",
@@ -1820,13 +2640,36 @@ def _exhaustion() -> Iterator[Case]:
         "",
         "a tensor 150 dicts below the root",
     )
-    yield Case("pickle/deep_names_400.pt", torch_zip(pickled({"w": _chain(400)})), "error", "deep")
-    doubling = b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(48))
-    yield Case("pickle/laughs_key.pt", _holding(b"})" + doubling + b"Ns"), "any", "", "2**48 values to hash")
     yield Case(
-        "pickle/laughs_tuple.pt", _holding(b")" + doubling), "any", "", "2**48 values to walk or to print"
+        "pickle/deep_names_400.pt",
+        torch_zip(pickled({"w": _chain(400)})),
+        "error",
+        "deep",
     )
-    yield Case("pickle/laughs_list.pt", _holding(_laughs(text("ha"))), "any", "", "billion laughs")
+    doubling = b"".join(
+        b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(48)
+    )
+    yield Case(
+        "pickle/laughs_key.pt",
+        _holding(b"})" + doubling + b"Ns"),
+        "any",
+        "",
+        "2**48 values to hash",
+    )
+    yield Case(
+        "pickle/laughs_tuple.pt",
+        _holding(b")" + doubling),
+        "any",
+        "",
+        "2**48 values to walk or to print",
+    )
+    yield Case(
+        "pickle/laughs_list.pt",
+        _holding(_laughs(text("ha"))),
+        "any",
+        "",
+        "billion laughs",
+    )
     yield Case(
         "pickle/laughs_tensors.pt",
         torch_zip(pickled(_laughs(tensor(), wide=False))),
@@ -1843,7 +2686,10 @@ def _exhaustion() -> Iterator[Case]:
     )
     yield Case(
         "pickle/laughs_str.pt",
-        _later("laughs_str.pt", lambda: _holding(b"](", text("a" * 10**6), put(0), b"h\0" * 50_000, b"e")),
+        _later(
+            "laughs_str.pt",
+            lambda: _holding(b"](", text("a" * 10**6), put(0), b"h\0" * 50_000, b"e"),
+        ),
         "ok",
         "",
         "50 GB when printed",
@@ -1853,7 +2699,13 @@ def _exhaustion() -> Iterator[Case]:
         _later(
             "laughs_name.pt",
             lambda: torch_zip(
-                pickled({"a" * 10**6: {"b" * 10**6: [tensor(), b"q\x01", *[b"h\x01"] * 2000]}})
+                pickled(
+                    {
+                        "a" * 10**6: {
+                            "b" * 10**6: [tensor(), b"q\x01", *[b"h\x01"] * 2000]
+                        }
+                    }
+                )
             ),
         ),
         "any",
@@ -1880,14 +2732,18 @@ def _exhaustion() -> Iterator[Case]:
     )
     yield Case(
         "pickle/hash_collide_floats.pt",
-        _holding(op.mapping((2.0 ** (61 * (i % 16)) * (1 + i), None) for i in range(20_000))),
+        _holding(
+            op.mapping((2.0 ** (61 * (i % 16)) * (1 + i), None) for i in range(20_000))
+        ),
         "any",
     )
     yield Case(
         "pickle/globals_200k.pt",
         _later(
             "globals_200k.pt",
-            lambda: _holding(b"".join(glob("m", f"n{i}") + b"0" for i in range(200_000)) + b"N"),
+            lambda: _holding(
+                b"".join(glob("m", f"n{i}") + b"0" for i in range(200_000)) + b"N"
+            ),
         ),
         "error",
         "limit",
@@ -1899,12 +2755,20 @@ def _exhaustion() -> Iterator[Case]:
         "",
         "9,000 imports: not 9,000 lines",
     )
-    yield Case("pickle/marks_5m.pt", _later("marks_5m.pt", lambda: torch_zip(b"(" * 5_000_000, {})), "error")
+    yield Case(
+        "pickle/marks_5m.pt",
+        _later("marks_5m.pt", lambda: torch_zip(b"(" * 5_000_000, {})),
+        "error",
+    )
     yield Case(
         "pickle/values_6m.pt",
         _later(
             "values_6m.pt",
-            lambda: torch_zip(b"(" + b"]" * 6_000_000 + b"l.", {}, swap={"data.pkl": {"deflate": True}}),
+            lambda: torch_zip(
+                b"(" + b"]" * 6_000_000 + b"l.",
+                {},
+                swap={"data.pkl": {"deflate": True}},
+            ),
         ),
         "error",
         "limit",
@@ -1933,7 +2797,11 @@ def _exhaustion() -> Iterator[Case]:
         "pickle/dup_6m.pt",
         _later(
             "dup_6m.pt",
-            lambda: torch_zip(b"(]" + b"2" * 6_000_000 + b"l.", {}, swap={"data.pkl": {"deflate": True}}),
+            lambda: torch_zip(
+                b"(]" + b"2" * 6_000_000 + b"l.",
+                {},
+                swap={"data.pkl": {"deflate": True}},
+            ),
         ),
         "any",
         "",
@@ -1941,7 +2809,10 @@ def _exhaustion() -> Iterator[Case]:
     )
     yield Case(
         "pickle/memo_copies.pt",
-        _holding(b"](" + b"]" * 1000 + b"".join(b"\x94" for _ in range(10)) + b"e", protocol=4),
+        _holding(
+            b"](" + b"]" * 1000 + b"".join(b"\x94" for _ in range(10)) + b"e",
+            protocol=4,
+        ),
         "ok",
     )
     yield Case(
@@ -1961,7 +2832,9 @@ def _exhaustion() -> Iterator[Case]:
 
 
 def _budgets() -> Iterator[Case]:
-    """Programs that take most for their bytes: memory for every file without tensors is below one bound."""
+    """Programs that take most for their bytes: memory for every file without tensors is
+    below one bound.
+    """
     mib = 2**20
     emoji = text("a" * mib + "\U0001f600")
     nested = op.legacy(pickled(b"(" + b"}" * 100_000 + b"l"), storages=())
@@ -1988,7 +2861,9 @@ def _budgets() -> Iterator[Case]:
             _later(
                 f"budget_{name}.pt",
                 lambda program=program, is_deflated=is_deflated: torch_zip(
-                    b"\x80\2" + (program if isinstance(program, bytes) else program()) + b".",
+                    b"\x80\2"
+                    + (program if isinstance(program, bytes) else program())
+                    + b".",
                     {"0": op.SIX},
                     swap={"data.pkl": {"deflate": True}} if is_deflated else None,
                 ),
@@ -1998,7 +2873,10 @@ def _budgets() -> Iterator[Case]:
         )
     for name, lines in (
         ("code_text", b"class A(Module):\n  __parameters__ = []\n" * 2_000_000),
-        ("code_names", b"class A(Module):\n  __parameters__ = [" + b'"a", ' * 2_000_000 + b"]\n"),
+        (
+            "code_names",
+            b"class A(Module):\n  __parameters__ = [" + b'"a", ' * 2_000_000 + b"]\n",
+        ),
     ):
         yield Case(
             f"pickle/budget_{name}.pt",
@@ -2019,9 +2897,16 @@ def _budgets() -> Iterator[Case]:
     headers = {
         "lists": lambda: b'{"a":[' + b"[]," * 4_000_000 + b"[]]}",
         "metadata": lambda: (
-            b'{"__metadata__":{' + b",".join(b'"%d":""' % i for i in range(1_500_000)) + b"}}"
+            b'{"__metadata__":{'
+            + b",".join(b'"%d":""' % i for i in range(1_500_000))
+            + b"}}"
         ),
-        "emoji": lambda: b'{"__metadata__":{"a":"' + b"a" * 60_000_000 + "\U0001f600".encode() + b'"}}',
+        "emoji": lambda: (
+            b'{"__metadata__":{"a":"'
+            + b"a" * 60_000_000
+            + "\U0001f600".encode()
+            + b'"}}'
+        ),
     }
     for name, make in headers.items():
         yield Case(
@@ -2035,8 +2920,16 @@ def _budgets() -> Iterator[Case]:
         )
     indexes = {
         "lists": lambda: b'{"weight_map":[' + b"[]," * 4_000_000 + b"[]]}",
-        "names": lambda: b'{"weight_map":{' + b",".join(b'"%x":"a"' % i for i in range(1_500_000)) + b"}}",
-        "files": lambda: b'{"weight_map":{' + b",".join(b'"%x":"%x"' % (i, i) for i in range(20_000)) + b"}}",
+        "names": lambda: (
+            b'{"weight_map":{'
+            + b",".join(b'"%x":"a"' % i for i in range(1_500_000))
+            + b"}}"
+        ),
+        "files": lambda: (
+            b'{"weight_map":{'
+            + b",".join(b'"%x":"%x"' % (i, i) for i in range(20_000))
+            + b"}}"
+        ),
     }
     for name, make in indexes.items():
         yield Case(
@@ -2049,12 +2942,21 @@ def _budgets() -> Iterator[Case]:
 
 def _wrapped(times: int) -> bytes:
     function = glob("torch._utils", "_rebuild_parameter")
-    return (function + op.mark()) * times + tensor() + (b"\x89N" + op.tuple_() + op.reduce()) * times
+    return (
+        (function + op.mark()) * times
+        + tensor()
+        + (b"\x89N" + op.tuple_() + op.reduce()) * times
+    )
 
 
 def _typed(times: int) -> bytes:
-    """_rebuild_from_type_v2(_rebuild_from_type_v2, type, (_rebuild_from_type_v2, type, (…)))"""
-    function, kind = glob("torch._tensor", "_rebuild_from_type_v2"), glob("torch", "Tensor")
+    """_rebuild_from_type_v2(_rebuild_from_type_v2, type, (_rebuild_from_type_v2, type,
+    (…)))
+    """
+    function, kind = (
+        glob("torch._tensor", "_rebuild_from_type_v2"),
+        glob("torch", "Tensor"),
+    )
     arguments = value(
         (
             glob("torch._utils", "_rebuild_tensor_v2"),
@@ -2073,7 +2975,9 @@ def _chain(depth: int) -> bytes:
 
 
 def _laughs(leaf: bytes, wide: bool = True) -> bytes:
-    """Forty dicts, each twice in the next; `leaf` is at the bottom. `wide` adds its text beside them."""
+    """Forty dicts, each twice in the next; `leaf` is at the bottom. `wide` adds its
+    text beside them.
+    """
     program = op.empty_dict() + text("leaf") + leaf + op.setitem()
     for slot in range(100, 140):
         program += (
@@ -2102,7 +3006,13 @@ def _values() -> Iterator[Case]:
         ("1", "text"),
         (op.py2(b"a"), "py2"),
     ]
-    yield Case("pickle/keys_mixed.pt", _holding(op.mapping(mixed)), "any", "", "never sorted(); all are kept")
+    yield Case(
+        "pickle/keys_mixed.pt",
+        _holding(op.mapping(mixed)),
+        "any",
+        "",
+        "never sorted(); all are kept",
+    )
     yield Case(
         "pickle/keys_unhashable.pt",
         _holding(op.mapping([([], 1), (op.empty_dict(), 2)])),
@@ -2127,7 +3037,14 @@ def _values() -> Iterator[Case]:
     yield Case(
         "pickle/keys_same_encoded.pt",
         torch_zip(
-            pickled(op.mapping([(call(glob("_codecs", "encode"), "w", "latin1"), n) for n in (1, tensor())]))
+            pickled(
+                op.mapping(
+                    [
+                        (call(glob("_codecs", "encode"), "w", "latin1"), n)
+                        for n in (1, tensor())
+                    ]
+                )
+            )
         ),
         "note",
         "",
@@ -2140,9 +3057,17 @@ def _values() -> Iterator[Case]:
         "",
         "1 and True are one key to Python",
     )
-    yield Case("pickle/keys_nan.pt", _holding(op.mapping([(float("nan"), i) for i in range(10)])), "note")
     yield Case(
-        "pickle/key_holds_dict.pt", _holding(b"}q\0h\0\x85K\1s"), "any", "", "a dict that is in its own key"
+        "pickle/keys_nan.pt",
+        _holding(op.mapping([(float("nan"), i) for i in range(10)])),
+        "note",
+    )
+    yield Case(
+        "pickle/key_holds_dict.pt",
+        _holding(b"}q\0h\0\x85K\1s"),
+        "any",
+        "",
+        "a dict that is in its own key",
     )
     yield Case(
         "pickle/global_surrogate.pt",
@@ -2161,11 +3086,15 @@ def _values() -> Iterator[Case]:
     yield Case("pickle/global_spaces.pt", _holding(glob("posix ", " system")), "note")
     yield Case("pickle/global_nul.pt", _holding(glob("posix\0", "system\0")), "note")
     yield Case(
-        "pickle/global_markup.pt", _holding(op.stack_global("[red]a[/red]", "[/b]"), protocol=4), "note"
+        "pickle/global_markup.pt",
+        _holding(op.stack_global("[red]a[/red]", "[/b]"), protocol=4),
+        "note",
     )
     yield Case(
         "pickle/global_dunder.pt",
-        _holding(call(op.stack_global("builtins", "object.__subclasses__"), 1), protocol=4),
+        _holding(
+            call(op.stack_global("builtins", "object.__subclasses__"), 1), protocol=4
+        ),
         "note",
     )
     yield Case(
@@ -2175,8 +3104,14 @@ def _values() -> Iterator[Case]:
         "",
         "text of Python 2 that is no UTF-8",
     )
-    yield Case("pickle/py2_bytes_key.pt", torch_zip(pickled({op.py2(b"w\xff"): tensor()})), "any")
-    yield Case("pickle/surrogate_value.pt", _holding({"a": text(b"\xed\xa0\x80")}), "ok")
+    yield Case(
+        "pickle/py2_bytes_key.pt",
+        torch_zip(pickled({op.py2(b"w\xff"): tensor()})),
+        "any",
+    )
+    yield Case(
+        "pickle/surrogate_value.pt", _holding({"a": text(b"\xed\xa0\x80")}), "ok"
+    )
     yield Case("pickle/long_string.pt", _holding({"a": "x" * 900_000}), "ok")
     yield Case("pickle/nul_string.pt", _holding({"a": "x\0y"}), "ok")
     yield Case(
@@ -2184,14 +3119,19 @@ def _values() -> Iterator[Case]:
         _holding(op.empty_set() + op.mark() + value([1]) + op.additems(), protocol=4),
         "any",
     )
-    yield Case("pickle/true_as_int.pt", torch_zip(b"\x80\x02(I01\nI00\nI1\nt.", {}), "ok")
+    yield Case(
+        "pickle/true_as_int.pt", torch_zip(b"\x80\x02(I01\nI00\nI1\nt.", {}), "ok"
+    )
 
 
-# ---------------------------------------------------------------------------------------------- tensor geometry
+# --------------------------------------------------------------------------------------
+# tensor geometry
 
 
 def _geometry() -> Iterator[Case]:
-    """A tensor must lie in its storage, in exact integers, whatever function rebuilds it (pytorch #184652 class)."""
+    """A tensor must lie in its storage, in exact integers, whatever function rebuilds
+    it (pytorch #184652 class).
+    """
     huge = 10**5000
     shapes: dict[str, tuple[dict[str, Any], Expect, str, str]] = {
         "stride_beyond": ({"stride": (100, 1)}, "error", "", "6 elements, the last at 102"),
@@ -2230,7 +3170,10 @@ def _geometry() -> Iterator[Case]:
         "offset_none": ({"offset": None}, "error", "offset", ""),
         "dims_65": ({"size": (1,) * 65, "stride": (1,) * 65}, "any", "", "numpy stops at 64"),
         "dims_100k": ({"size": (1,) * 100_000, "stride": (1,) * 100_000}, "error", "dimension", ""),
-        "expand_4tb": ({"size": (2**40,), "stride": (0,), "numel": 6}, "any", "", "4 TB from 4 bytes: legal, never materialise"),
+        "expand_4tb": ({"size": (2**40,), "stride": (0,), "numel": 6}, "any", "", (
+            "4 TB from 4 bytes: legal, never "
+            "materialise"
+        )),
         "storage_unknown": ({"cls": "FooStorage"}, "error", "foostorage", ""),
         "storage_text": ({"cls": text("FloatStorage")}, "error", "", ""),
         "storage_none": ({"cls": b"N"}, "error", "", ""),
@@ -2273,7 +3216,9 @@ def _geometry() -> Iterator[Case]:
         "rebuild_wrong_module": ({"rebuild": glob("evil", "_rebuild_tensor_v2")}, "note", "", "the name is known, the module is not"),
     }  # fmt: skip
     for name, (fields, expect, says, why) in shapes.items():
-        yield Case(f"tensor/{name}.pt", torch_zip(tensor_pickle(**fields)), expect, says, why)
+        yield Case(
+            f"tensor/{name}.pt", torch_zip(tensor_pickle(**fields)), expect, says, why
+        )
 
 
 def _storages() -> Iterator[Case]:
@@ -2289,10 +3234,20 @@ def _storages() -> Iterator[Case]:
     more = (False, op.ordered_dict())
     yield Case("tensor/shared.pt", two(), "ok")
     yield Case(
-        "tensor/key_two_classes.pt", two(cls="IntStorage"), "error", "", "torch gives both the first dtype"
+        "tensor/key_two_classes.pt",
+        two(cls="IntStorage"),
+        "error",
+        "",
+        "torch gives both the first dtype",
     )
     yield Case("tensor/key_two_sizes.pt", two(numel=3, size=(3,), stride=(1,)), "error")
-    yield Case("tensor/key_two_locations.pt", two(location="cuda:0"), "any", "", "the first wins in torch")
+    yield Case(
+        "tensor/key_two_locations.pt",
+        two(location="cuda:0"),
+        "any",
+        "",
+        "the first wins in torch",
+    )
     yield Case(
         "tensor/key_class_width.pt",
         two(cls="DoubleStorage", numel=3, size=(3,), stride=(1,)),
@@ -2302,7 +3257,9 @@ def _storages() -> Iterator[Case]:
     )
     yield Case("tensor/pid_text.pt", pid_of(text("storage")), "error")
     yield Case("tensor/pid_int.pt", pid_of(op.integer(5)), "error")
-    yield Case("tensor/pid_list.pt", pid_of(value(["storage", floats, "0", "cpu", 6])), "error")
+    yield Case(
+        "tensor/pid_list.pt", pid_of(value(["storage", floats, "0", "cpu", 6])), "error"
+    )
     yield Case("tensor/pid_empty.pt", pid(), "error")
     yield Case("tensor/pid_short.pt", pid("storage", floats, "0", "cpu"), "error")
     yield Case(
@@ -2313,7 +3270,9 @@ def _storages() -> Iterator[Case]:
         "the legacy form in a zip: torch raises",
     )
     yield Case("tensor/pid_word.pt", pid("evil", floats, "0", "cpu", 6), "error")
-    yield Case("tensor/pid_word_escapes.pt", pid("\x1b[31m\n", floats, "0", "cpu", 6), "error")
+    yield Case(
+        "tensor/pid_word_escapes.pt", pid("\x1b[31m\n", floats, "0", "cpu", 6), "error"
+    )
     yield Case(
         "tensor/pid_reduce_package.pt",
         pid("reduce_package", SYSTEM, (COMMAND,)),
@@ -2335,9 +3294,19 @@ def _storages() -> Iterator[Case]:
         "",
         "a tensor over a tensor",
     )
-    yield Case("tensor/storage_is_text.pt", torch_zip(pickled({"w": rebuilt(text("0"))})), "error")
-    yield Case("tensor/storage_is_none.pt", torch_zip(pickled({"w": rebuilt(b"N")})), "error")
-    yield Case("tensor/storage_is_call.pt", torch_zip(pickled({"w": rebuilt(MALICIOUS)})), "error")
+    yield Case(
+        "tensor/storage_is_text.pt",
+        torch_zip(pickled({"w": rebuilt(text("0"))})),
+        "error",
+    )
+    yield Case(
+        "tensor/storage_is_none.pt", torch_zip(pickled({"w": rebuilt(b"N")})), "error"
+    )
+    yield Case(
+        "tensor/storage_is_call.pt",
+        torch_zip(pickled({"w": rebuilt(MALICIOUS)})),
+        "error",
+    )
     yield Case(
         "tensor/arguments_none.pt",
         torch_zip(pickled({"w": call(glob("torch._utils", "_rebuild_tensor_v2"))})),
@@ -2345,22 +3314,34 @@ def _storages() -> Iterator[Case]:
     )
     yield Case(
         "tensor/arguments_few.pt",
-        torch_zip(pickled({"w": call(glob("torch._utils", "_rebuild_tensor_v2"), storage_id(), 0)})),
+        torch_zip(
+            pickled(
+                {"w": call(glob("torch._utils", "_rebuild_tensor_v2"), storage_id(), 0)}
+            )
+        ),
         "error",
     )
     yield Case(
         "tensor/arguments_many.pt",
-        torch_zip(pickled({"w": rebuilt(storage_id(), (6,), (1,), 0, *more, None, 1, 2, 3)})),
+        torch_zip(
+            pickled({"w": rebuilt(storage_id(), (6,), (1,), 0, *more, None, 1, 2, 3)})
+        ),
         "any",
     )
     yield Case(
         "tensor/metadata_evil.pt",
-        torch_zip(pickled({"w": rebuilt(storage_id(), (6,), (1,), 0, *more, {"conj": MALICIOUS})})),
+        torch_zip(
+            pickled(
+                {"w": rebuilt(storage_id(), (6,), (1,), 0, *more, {"conj": MALICIOUS})}
+            )
+        ),
         "any",
     )
     yield Case(
         "tensor/conj_on_float.pt",
-        torch_zip(pickled({"w": rebuilt(storage_id(), (6,), (1,), 0, *more, {"conj": True})})),
+        torch_zip(
+            pickled({"w": rebuilt(storage_id(), (6,), (1,), 0, *more, {"conj": True})})
+        ),
         "any",
         "",
         "a conjugate of real numbers",
@@ -2377,11 +3358,16 @@ def _storages() -> Iterator[Case]:
         torch_zip(pickled({"w": tensor() + value({}) + op.build()})),
         "error",
         "changed by a state",
-        "weights_only calls set_() with the keys of the state: it shows a tensor without elements",
+        (
+            "weights_only calls set_() with the keys of the state: it shows a tensor "
+            "without elements"
+        ),
     )
     yield Case(
         "tensor/another_view.pt",
-        torch_zip(pickled({"w": tensor() + value((storage_id(), 1, (1,), (1,))) + op.build()})),
+        torch_zip(
+            pickled({"w": tensor() + value((storage_id(), 1, (1,), (1,))) + op.build()})
+        ),
         "error",
         "changed by a state",
         "the state is the view that torch shows",
@@ -2393,11 +3379,19 @@ def _storages() -> Iterator[Case]:
         "",
         "t[0] = 1 while loading",
     )
-    yield Case("tensor/v3_dtype_text.pt", torch_zip(pickled({"w": _v3(text("float32"))})), "error")
     yield Case(
-        "tensor/v3_dtype_unknown.pt", torch_zip(pickled({"w": _v3(glob("torch", "float999"))})), "error"
+        "tensor/v3_dtype_text.pt",
+        torch_zip(pickled({"w": _v3(text("float32"))})),
+        "error",
     )
-    yield Case("tensor/v3_dtype_evil.pt", torch_zip(pickled({"w": _v3(SYSTEM)})), "error")
+    yield Case(
+        "tensor/v3_dtype_unknown.pt",
+        torch_zip(pickled({"w": _v3(glob("torch", "float999"))})),
+        "error",
+    )
+    yield Case(
+        "tensor/v3_dtype_evil.pt", torch_zip(pickled({"w": _v3(SYSTEM)})), "error"
+    )
     yield Case(
         "tensor/v3_dtype_wide.pt",
         torch_zip(pickled({"w": _v3(glob("torch", "float64"))})),
@@ -2427,7 +3421,9 @@ def _storages() -> Iterator[Case]:
     yield Case(
         "tensor/v3_numel_odd.pt",
         torch_zip(
-            tensor_pickle((5,), (1,), cls="UntypedStorage", numel=23, rebuild="_rebuild_tensor_v3"),
+            tensor_pickle(
+                (5,), (1,), cls="UntypedStorage", numel=23, rebuild="_rebuild_tensor_v3"
+            ),
             {"0": op.SIX[:23]},
         ),
         "any",
@@ -2446,13 +3442,27 @@ def _storages() -> Iterator[Case]:
         torch_zip(pickled({"w": _quantized((glob("torch", "per_evil"), 1.0, 0))})),
         "any",
     )
-    yield Case("tensor/qparams_none.pt", torch_zip(pickled({"w": _quantized(None)})), "any")
+    yield Case(
+        "tensor/qparams_none.pt", torch_zip(pickled({"w": _quantized(None)})), "any"
+    )
     yield Case(
         "tensor/qparams_axis.pt",
-        torch_zip(pickled({"w": _quantized((glob("torch", "per_channel_affine"), tensor(), tensor(), 99))})),
+        torch_zip(
+            pickled(
+                {
+                    "w": _quantized(
+                        (glob("torch", "per_channel_affine"), tensor(), tensor(), 99)
+                    )
+                }
+            )
+        ),
         "any",
     )
-    yield Case("tensor/sparse.pt", torch_zip(pickled({"w": _sparse_coo((10, 10))}), _SPARSE), "ok")
+    yield Case(
+        "tensor/sparse.pt",
+        torch_zip(pickled({"w": _sparse_coo((10, 10))}), _SPARSE),
+        "ok",
+    )
     yield Case(
         "tensor/sparse_indices_outside.pt",
         torch_zip(pickled({"w": _sparse_coo((1, 1))}), _SPARSE),
@@ -2461,7 +3471,9 @@ def _storages() -> Iterator[Case]:
         "indices are values: inspect reads none",
     )
     yield Case(
-        "tensor/sparse_size_negative.pt", torch_zip(pickled({"w": _sparse_coo((-10, 10))}), _SPARSE), "error"
+        "tensor/sparse_size_negative.pt",
+        torch_zip(pickled({"w": _sparse_coo((-10, 10))}), _SPARSE),
+        "error",
     )
     yield Case(
         "tensor/sparse_size_huge.pt",
@@ -2482,7 +3494,9 @@ def _storages() -> Iterator[Case]:
         "",
         "the parts are checked like any tensor",
     )
-    yield Case("tensor/meta.pt", torch_zip(pickled({"w": _meta((2, 3), (3, 1))}), {}), "any")
+    yield Case(
+        "tensor/meta.pt", torch_zip(pickled({"w": _meta((2, 3), (3, 1))}), {}), "any"
+    )
     yield Case(
         "tensor/meta_huge.pt",
         torch_zip(pickled({"w": _meta((2**62, 3), (3, 1))}), {}),
@@ -2490,10 +3504,23 @@ def _storages() -> Iterator[Case]:
         "",
         "no bytes, but 2**63 elements",
     )
-    yield Case("tensor/meta_negative.pt", torch_zip(pickled({"w": _meta((-2, 3), (3, 1))}), {}), "error")
+    yield Case(
+        "tensor/meta_negative.pt",
+        torch_zip(pickled({"w": _meta((-2, 3), (3, 1))}), {}),
+        "error",
+    )
     yield Case(
         "tensor/parameter_of_int.pt",
-        _holding({"w": call(glob("torch._utils", "_rebuild_parameter"), 5, True, op.ordered_dict())}),
+        _holding(
+            {
+                "w": call(
+                    glob("torch._utils", "_rebuild_parameter"),
+                    5,
+                    True,
+                    op.ordered_dict(),
+                )
+            }
+        ),
         "any",
     )
     yield Case(
@@ -2501,11 +3528,21 @@ def _storages() -> Iterator[Case]:
         _holding({"w": call(glob("torch._utils", "_rebuild_parameter"))}),
         "any",
     )
-    yield Case("tensor/device_evil.pt", _holding(call(glob("torch", "device"), MALICIOUS)), "note")
     yield Case(
-        "tensor/device_escapes.pt", _holding({"d": call(glob("torch", "device"), "cu\x1bda\n", -5)}), "any"
+        "tensor/device_evil.pt",
+        _holding(call(glob("torch", "device"), MALICIOUS)),
+        "note",
     )
-    yield Case("tensor/size_object_evil.pt", _holding(call(glob("torch", "Size"), [MALICIOUS])), "note")
+    yield Case(
+        "tensor/device_escapes.pt",
+        _holding({"d": call(glob("torch", "device"), "cu\x1bda\n", -5)}),
+        "any",
+    )
+    yield Case(
+        "tensor/size_object_evil.pt",
+        _holding(call(glob("torch", "Size"), [MALICIOUS])),
+        "note",
+    )
     yield Case(
         "tensor/many_over_one.pt",
         torch_zip(pickled({f"w{i}": tensor() for i in range(3000)})),
@@ -2516,14 +3553,20 @@ def _storages() -> Iterator[Case]:
     old = glob("torch", "FloatTensor") + b")\x81"
     yield Case(
         "tensor/old_form.pt",
-        torch_zip(pickled({"w": old + value((storage_id(), 0, (2, 3), (3, 1))) + op.build()})),
+        torch_zip(
+            pickled({"w": old + value((storage_id(), 0, (2, 3), (3, 1))) + op.build()})
+        ),
         "any",
         "",
         "torch 0.1: NEWOBJ and BUILD",
     )
     yield Case(
         "tensor/old_form_beyond.pt",
-        torch_zip(pickled({"w": old + value((storage_id(), 0, (2, 3), (300, 1))) + op.build()})),
+        torch_zip(
+            pickled(
+                {"w": old + value((storage_id(), 0, (2, 3), (300, 1))) + op.build()}
+            )
+        ),
         "error",
     )
 
@@ -2535,7 +3578,16 @@ def pid_of(program: bytes) -> bytes:
 
 def _v3(dtype: bytes) -> bytes:
     storage = storage_id("0", "UntypedStorage", 24, module="torch.storage")
-    return rebuilt(storage, (2, 3), (3, 1), 0, False, op.ordered_dict(), dtype, rebuild="_rebuild_tensor_v3")
+    return rebuilt(
+        storage,
+        (2, 3),
+        (3, 1),
+        0,
+        False,
+        op.ordered_dict(),
+        dtype,
+        rebuild="_rebuild_tensor_v3",
+    )
 
 
 def _quantized(parameters: Any) -> bytes:
@@ -2555,7 +3607,9 @@ _SPARSE = {"0": struct.pack("<6q", 0, 1, 2, 3, 4, 5), "1": struct.pack("<3f", 1,
 
 
 def _sparse_coo(
-    size: tuple[int, ...], layout: str = "torch.sparse_coo", stride: tuple[int, ...] = (1,)
+    size: tuple[int, ...],
+    layout: str = "torch.sparse_coo",
+    stride: tuple[int, ...] = (1,),
 ) -> bytes:
     indices = tensor(cls="LongStorage")
     values = tensor((3,), stride, key="1", numel=3)
@@ -2569,11 +3623,16 @@ def _sparse_coo(
 
 def _meta(size: tuple[int, ...], stride: tuple[int, ...]) -> bytes:
     return call(
-        glob("torch._utils", "_rebuild_meta_tensor_no_storage"), glob("torch", "float32"), size, stride, False
+        glob("torch._utils", "_rebuild_meta_tensor_no_storage"),
+        glob("torch", "float32"),
+        size,
+        stride,
+        False,
     )
 
 
-# ---------------------------------------------------------------------------------------------- legacy, tar
+# --------------------------------------------------------------------------------------
+# legacy, tar
 
 
 def _legacy() -> Iterator[Case]:
@@ -2581,7 +3640,11 @@ def _legacy() -> Iterator[Case]:
     w = tensor_pickle(legacy=True)
     good = op.legacy(w)
     system = pickled(
-        {"protocol_version": 1001, "little_endian": False, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+        {
+            "protocol_version": 1001,
+            "little_endian": False,
+            "type_sizes": {"short": 2, "int": 4, "long": 4},
+        }
     )
     starts = {
         "magic": 8,
@@ -2596,7 +3659,12 @@ def _legacy() -> Iterator[Case]:
         "last_byte": len(good) - 1,
     }
     for name, length in starts.items():
-        yield Case(f"legacy/trunc_{name}.pt", good[:length], "error", "cut off" if length > 15 else "")
+        yield Case(
+            f"legacy/trunc_{name}.pt",
+            good[:length],
+            "error",
+            "cut off" if length > 15 else "",
+        )
     yield Case(
         "legacy/keys_missing.pt",
         op.legacy(w, ()),
@@ -2636,7 +3704,9 @@ def _legacy() -> Iterator[Case]:
         "",
         "2**64 bytes: refuse by the bytes left",
     )
-    yield Case("legacy/stream_numel_negative.pt", op.legacy(w, [("0", -6, op.SIX)]), "error")
+    yield Case(
+        "legacy/stream_numel_negative.pt", op.legacy(w, [("0", -6, op.SIX)]), "error"
+    )
     yield Case(
         "legacy/stream_numel_less.pt",
         op.legacy(w, [("0", 5, op.SIX[:20])]),
@@ -2653,20 +3723,34 @@ def _legacy() -> Iterator[Case]:
     )
     yield Case(
         "legacy/numel_1gib.pt",
-        op.legacy(tensor_pickle((2**28,), (1,), numel=2**28, legacy=True), [("0", 2**28, op.SIX)]),
+        op.legacy(
+            tensor_pickle((2**28,), (1,), numel=2**28, legacy=True),
+            [("0", 2**28, op.SIX)],
+        ),
         "error",
         "",
         "1 GiB claimed twice, 24 bytes there",
     )
     yield Case(
         "legacy/magic_evil.pt",
-        op.legacy(w, magic=pickled(call(glob("builtins", "eval"), f"{PYTHON} or 0x1950a86a20f9469cfc6c"))),
+        op.legacy(
+            w,
+            magic=pickled(
+                call(glob("builtins", "eval"), f"{PYTHON} or 0x1950a86a20f9469cfc6c")
+            ),
+        ),
         "error",
         "magic number",
         "the number is right, and made by eval",
     )
-    yield Case("legacy/magic_wrong.pt", op.legacy(w, magic=pickled(0x1950A86A20F9469CFC6D)), "error")
-    yield Case("legacy/version_evil.pt", op.legacy(w, version=pickled(MALICIOUS)), "error")
+    yield Case(
+        "legacy/magic_wrong.pt",
+        op.legacy(w, magic=pickled(0x1950A86A20F9469CFC6D)),
+        "error",
+    )
+    yield Case(
+        "legacy/version_evil.pt", op.legacy(w, version=pickled(MALICIOUS)), "error"
+    )
     yield Case("legacy/version_1002.pt", op.legacy(w, version=pickled(1002)), "error")
     yield Case(
         "legacy/system_evil.pt",
@@ -2684,15 +3768,50 @@ def _legacy() -> Iterator[Case]:
         "the loader ignores it; data is little-endian always",
     )
     yield Case(
-        "legacy/object_evil.pt", op.legacy(pickled({"w": tensor(legacy=True), "x": MALICIOUS})), "note"
+        "legacy/object_evil.pt",
+        op.legacy(pickled({"w": tensor(legacy=True), "x": MALICIOUS})),
+        "note",
     )
-    yield Case("legacy/object_missing.pt", op.MAGIC + op.VERSION + op.SYSTEM, "error", "cut off")
-    yield Case("legacy/trailing.pt", op.legacy(w, tail=b"\0" * 16), "note", "", "torch ignores it")
+    yield Case(
+        "legacy/object_missing.pt",
+        op.MAGIC + op.VERSION + op.SYSTEM,
+        "error",
+        "cut off",
+    )
+    yield Case(
+        "legacy/trailing.pt",
+        op.legacy(w, tail=b"\0" * 16),
+        "note",
+        "",
+        "torch ignores it",
+    )
     yield Case("legacy/trailing_evil.pt", op.legacy(w, tail=pickled(MALICIOUS)), "note")
-    yield Case("legacy/two_checkpoints.pt", good + good, "note", "", "torch.load twice reads both")
-    yield Case("legacy/trailing_zip.pt", good + EVIL, "any", "", "legacy for torch, a zip for zip tools")
-    yield Case("legacy/pid_five.pt", op.legacy(tensor_pickle()), "any", "", "the zip form in a legacy file")
-    yield Case("legacy/stride_beyond.pt", op.legacy(tensor_pickle(stride=(100, 1), legacy=True)), "error")
+    yield Case(
+        "legacy/two_checkpoints.pt",
+        good + good,
+        "note",
+        "",
+        "torch.load twice reads both",
+    )
+    yield Case(
+        "legacy/trailing_zip.pt",
+        good + EVIL,
+        "any",
+        "",
+        "legacy for torch, a zip for zip tools",
+    )
+    yield Case(
+        "legacy/pid_five.pt",
+        op.legacy(tensor_pickle()),
+        "any",
+        "",
+        "the zip form in a legacy file",
+    )
+    yield Case(
+        "legacy/stride_beyond.pt",
+        op.legacy(tensor_pickle(stride=(100, 1), legacy=True)),
+        "error",
+    )
     yield Case(
         "legacy/storage_unknown.pt",
         op.legacy(tensor_pickle(cls="FooStorage", legacy=True)),
@@ -2713,13 +3832,21 @@ def _legacy() -> Iterator[Case]:
         "is not a text",
         "the list of storages is empty, and the key is not one that it could hold",
     )
-    yield Case("legacy/view.pt", op.legacy(_view("v", 0, 6)), "ok", "", "as savers before 0.4 wrote")
+    yield Case(
+        "legacy/view.pt",
+        op.legacy(_view("v", 0, 6)),
+        "ok",
+        "",
+        "as savers before 0.4 wrote",
+    )
     yield Case("legacy/view_beyond.pt", op.legacy(_view("v", 4, 6)), "error")
     yield Case("legacy/view_negative.pt", op.legacy(_view("v", -1, 6)), "error")
     yield Case("legacy/view_text.pt", op.legacy(_view("v", "0", 6)), "error")
     yield Case(
         "legacy/view_short.pt",
-        op.legacy(pickled({"w": rebuilt(storage_id("0", "FloatStorage", 6, "cpu", ("v", 0)))})),
+        op.legacy(
+            pickled({"w": rebuilt(storage_id("0", "FloatStorage", 6, "cpu", ("v", 0)))})
+        ),
         "error",
     )
     yield Case(
@@ -2727,7 +3854,9 @@ def _legacy() -> Iterator[Case]:
         op.legacy(
             pickled(
                 {
-                    "m": value(("module", glob("__main__", "Net"), "/home/me/net.py", PYTHON))
+                    "m": value(
+                        ("module", glob("__main__", "Net"), "/home/me/net.py", PYTHON)
+                    )
                     + op.binpersid()
                     + b")\x81"
                 }
@@ -2737,21 +3866,29 @@ def _legacy() -> Iterator[Case]:
         "",
         "class source: shown at most, never compiled",
     )
-    yield Case("legacy/protocol_1.pt", _protocol_1(), "any", "", "L119547037146038801333356L")
+    yield Case(
+        "legacy/protocol_1.pt", _protocol_1(), "any", "", "L119547037146038801333356L"
+    )
     yield Case("legacy/no_tensors.pt", op.legacy(pickled({"epoch": 5}), ()), "ok")
 
 
 def _view(key: Any, offset: Any, size: Any) -> bytes:
-    return pickled({"w": rebuilt(storage_id("0", "FloatStorage", 6, "cpu", (key, offset, size)))})
+    return pickled(
+        {"w": rebuilt(storage_id("0", "FloatStorage", 6, "cpu", (key, offset, size)))}
+    )
 
 
 def _protocol_1() -> bytes:
     magic = b"L119547037146038801333356L\n."
-    return op.legacy(tensor_pickle(legacy=True), magic=magic, version=b"M\xe9\x03.", system=b"}.")
+    return op.legacy(
+        tensor_pickle(legacy=True), magic=magic, version=b"M\xe9\x03.", system=b"}."
+    )
 
 
 def _tars() -> Iterator[Case]:
-    """The format of torch 0.1; CVE-2025-32434 ran code through it under weights_only=True."""
+    """The format of torch 0.1; CVE-2025-32434 ran code through it under
+    weights_only=True.
+    """
 
     def built(
         main: bytes, numel: int = 6, size: tuple[int, int] = (2, 3), **members: bytes
@@ -2767,7 +3904,12 @@ def _tars() -> Iterator[Case]:
             + pickled((1, "0", glob("torch", "FloatTensor")))
             + struct.pack("<2i5q", 2, 0, *size, 3, 1, 0)
         )
-        return {"storages": storages + pickled([]), "tensors": tensors, "pickle": main, **members}
+        return {
+            "storages": storages + pickled([]),
+            "tensors": tensors,
+            "pickle": main,
+            **members,
+        }
 
     w = pickled({"w": value(1) + op.binpersid()})
     link = tarfile.TarInfo("storages")
@@ -2778,17 +3920,42 @@ def _tars() -> Iterator[Case]:
     device.type = tarfile.CHRTYPE
     up = tarfile.TarInfo("../../../tmp/x")
     rest = {"tensors": built(w)["tensors"], "pickle": w}
-    yield Case("tar/good.pt", _tar(built(w)), "any", why="torch 2.13 reads it with weights_only=False")
-    yield Case("tar/evil.pt", _tar(built(pickled({"w": MALICIOUS}))), "any", "", "CVE-2025-32434 class")
-    yield Case("tar/evil_storages.pt", _tar({**built(w), "storages": pickled(MALICIOUS)}), "any")
-    yield Case("tar/symlink.pt", _tar(rest, link), "error", "", "storages → /etc/passwd")
+    yield Case(
+        "tar/good.pt",
+        _tar(built(w)),
+        "any",
+        why="torch 2.13 reads it with weights_only=False",
+    )
+    yield Case(
+        "tar/evil.pt",
+        _tar(built(pickled({"w": MALICIOUS}))),
+        "any",
+        "",
+        "CVE-2025-32434 class",
+    )
+    yield Case(
+        "tar/evil_storages.pt",
+        _tar({**built(w), "storages": pickled(MALICIOUS)}),
+        "any",
+    )
+    yield Case(
+        "tar/symlink.pt", _tar(rest, link), "error", "", "storages → /etc/passwd"
+    )
     yield Case("tar/hardlink.pt", _tar(rest, hard), "error")
     yield Case("tar/device.pt", _tar(rest, device), "error")
-    yield Case("tar/traversal.pt", _tar(built(w), up), "any", "", "never extract (CVE-2007-4559)")
+    yield Case(
+        "tar/traversal.pt",
+        _tar(built(w), up),
+        "any",
+        "",
+        "never extract (CVE-2007-4559)",
+    )
     yield Case("tar/numel_huge.pt", _tar(built(w, numel=2**62)), "error")
     yield Case("tar/size_beyond.pt", _tar(built(w, size=(200, 3))), "error")
     yield Case("tar/size_negative.pt", _tar(built(w, size=(-2, 3))), "error")
-    yield Case("tar/missing_pickle.pt", _tar({"storages": b"", "tensors": b""}), "error")
+    yield Case(
+        "tar/missing_pickle.pt", _tar({"storages": b"", "tensors": b""}), "error"
+    )
     yield Case("tar/trunc.pt", _tar(built(w))[:700], "error")
     yield Case(
         "tar/ndim_huge.pt",
@@ -2802,7 +3969,9 @@ def _tars() -> Iterator[Case]:
         ),
         "error",
     )
-    yield Case("tar/size_field.pt", _tar_size(_tar(built(w))), "error", "", "a member of 8 GiB")
+    yield Case(
+        "tar/size_field.pt", _tar_size(_tar(built(w))), "error", "", "a member of 8 GiB"
+    )
 
 
 def _tar_size(data: bytes) -> bytes:
@@ -2814,11 +3983,14 @@ def _tar_size(data: bytes) -> bytes:
     return bytes(head) + data[512:]
 
 
-# ---------------------------------------------------------------------------------------------- containers
+# --------------------------------------------------------------------------------------
+# containers
 
 
 def _containers() -> Iterator[Case]:
-    """Archives of libraries and plain pickles: their members are read in place, never unpacked or unpickled."""
+    """Archives of libraries and plain pickles: their members are read in place, never
+    unpacked or unpickled.
+    """
     weights = {"./model_weights.ckpt": GOOD, "./model_config.yaml": b"a: 1\n"}
     link = tarfile.TarInfo("tokenizer")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc"
@@ -2827,61 +3999,120 @@ def _containers() -> Iterator[Case]:
     nemo = _tar(weights)
     body = nemo[: 512 + -(-len(GOOD) // 512) * 512 + 1024]  # without its end
     yield Case("nemo/good.nemo", nemo, "ok")
-    yield Case("nemo/evil.nemo", _tar({"model_weights.ckpt": torch_zip(pickled({"w": MALICIOUS}))}), "note")
+    yield Case(
+        "nemo/evil.nemo",
+        _tar({"model_weights.ckpt": torch_zip(pickled({"w": MALICIOUS}))}),
+        "note",
+    )
     yield Case("nemo/symlink.nemo", body + _tar({}, link), "error", "link")
-    yield Case("nemo/folder_link.nemo", body + _tar({}, inside), "error", "link", "sub/X replaces X")
+    yield Case(
+        "nemo/folder_link.nemo",
+        body + _tar({}, inside),
+        "error",
+        "link",
+        "sub/X replaces X",
+    )
     yield Case("nemo/twice.nemo", body + nemo, "error", "twice")
-    yield Case("nemo/traversal.nemo", body + _tar({"../x": b""}), "error", "leads elsewhere")
-    yield Case("nemo/size_field.nemo", body + _tar_size(_tar({"x": b""})), "error", "cut off")
+    yield Case(
+        "nemo/traversal.nemo", body + _tar({"../x": b""}), "error", "leads elsewhere"
+    )
+    yield Case(
+        "nemo/size_field.nemo", body + _tar_size(_tar({"x": b""})), "error", "cut off"
+    )
     yield Case("nemo/trunc.nemo", nemo[:2100], "error", "cut off")
     yield Case("nemo/joined.nemo", nemo + nemo, "error", "follow the end")
     rest = {"data": b"{}", "_stable_baselines3_version": b"2.9.2"}
     yield Case("sb3/good.zip", op.zip_file({**rest, "policy.pth": GOOD}), "ok")
     yield Case(
         "sb3/pickled_data.zip",
-        op.zip_file({"data": b'{"a": {":type:": "x", ":serialized:": "Y3Bvc2l4"}}', "policy.pth": GOOD}),
+        op.zip_file(
+            {
+                "data": b'{"a": {":type:": "x", ":serialized:": "Y3Bvc2l4"}}',
+                "policy.pth": GOOD,
+            }
+        ),
         "note",
         "",
         "what JSON holds of pickles is judged, and none of it is read",
     )
     yield Case(
-        "sb3/evil.zip", op.zip_file({**rest, "policy.pth": torch_zip(pickled({"w": MALICIOUS}))}), "note"
+        "sb3/evil.zip",
+        op.zip_file({**rest, "policy.pth": torch_zip(pickled({"w": MALICIOUS}))}),
+        "note",
     )
     yield Case(
-        "sb3/deep_data.zip", op.zip_file({"data": b'{"a":' * 200_000, "policy.pth": GOOD}), "error", "deep"
+        "sb3/deep_data.zip",
+        op.zip_file({"data": b'{"a":' * 200_000, "policy.pth": GOOD}),
+        "error",
+        "deep",
     )
-    yield Case("sb3/twice.zip", op.zip_file({**rest, "policy.pth": GOOD, "data.pth": GOOD}), "error", "twice")
     yield Case(
-        "sb3/folder.zip", op.zip_file({**rest, "policy.pth": GOOD, "a/b.pth": GOOD}), "error", "plain name"
+        "sb3/twice.zip",
+        op.zip_file({**rest, "policy.pth": GOOD, "data.pth": GOOD}),
+        "error",
+        "twice",
     )
-    yield Case("sb3/itself.zip", op.zip_file({**rest, "policy.pth": op.zip_file(rest)}), "error")
+    yield Case(
+        "sb3/folder.zip",
+        op.zip_file({**rest, "policy.pth": GOOD, "a/b.pth": GOOD}),
+        "error",
+        "plain name",
+    )
+    yield Case(
+        "sb3/itself.zip",
+        op.zip_file({**rest, "policy.pth": op.zip_file(rest)}),
+        "error",
+    )
     array = (
-        b"\x80\x02}X\x01\0\0\0wcnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85C\x01btR"
-        b"(K\x01K\x06\x85cnumpy\ndtype\n(X\x02\0\0\0f4K\0K\x01tR(K\x03X\x01\0\0\0<NNNJ\xff\xff\xff\xff"
+        b"\x80\x02}X\x01\0\0\0wcnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n"
+        b"K\0\x85C\x01btR"
+        b"(K\x01K\x06\x85cnumpy\ndtype\n"
+        b"(X\x02\0\0\0f4K\0K\x01tR(K\x03X\x01\0\0\0<NNNJ\xff\xff\xff\xff"
         b"J\xff\xff\xff\xffK\0tb\x89C\x18" + op.SIX + b"tbs."
     )
     assert len(op.SIX) == 24
-    evil = array.removesuffix(b"s.") + b"sX\x01\0\0\0xcposix\nsystem\n(X" + _counted(COMMAND) + b"tRs."
+    evil = (
+        array.removesuffix(b"s.")
+        + b"sX\x01\0\0\0xcposix\nsystem\n(X"
+        + _counted(COMMAND)
+        + b"tRs."
+    )
     yield Case("plain/array.pkl", array, "ok")
     yield Case("plain/evil_beside_an_array.pkl", evil, "note")
-    yield Case("plain/short_array.pkl", array.replace(b"K\x06\x85", b"K\x07\x85"), "error", "28 bytes")
     yield Case(
-        "plain/claim.pkl", array.replace(b"C\x18", b"\x8e" + struct.pack("<Q", 2**60)), "error", "cut off"
+        "plain/short_array.pkl",
+        array.replace(b"K\x06\x85", b"K\x07\x85"),
+        "error",
+        "28 bytes",
+    )
+    yield Case(
+        "plain/claim.pkl",
+        array.replace(b"C\x18", b"\x8e" + struct.pack("<Q", 2**60)),
+        "error",
+        "cut off",
     )
     yield Case("plain/persistent.pkl", b"\x80\x02}K\x01K\x00Qs.", "error", "persistent")
     wrapper = (
-        b"\x80\x02}X\x01\0\0\0wcjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81}(X\x05\0\0\0shape%b"
-        b"X\x05\0\0\0orderX\x01\0\0\0CX\x05\0\0\0dtypecnumpy\ndtype\n(X\x02\0\0\0f4K\0K\x01tRub"
-        + op.SIX
-        + b"s."
+        b"\x80\x02}X\x01\0\0\0wcjoblib.numpy_pickle\nNumpyArrayWrapper\n"
+        b")\x81}(X\x05\0\0\0shape%b"
+        b"X\x05\0\0\0orderX\x01\0\0\0CX\x05\0\0\0dtypecnumpy\ndtype\n"
+        b"(X\x02\0\0\0f4K\0K\x01tRub" + op.SIX + b"s."
     )
     yield Case("plain/good.joblib", wrapper.replace(b"%b", b"K\x06\x85"), "ok")
-    yield Case("plain/shape.joblib", wrapper.replace(b"%b", b"K\x07\x85"), "error", "cut off")
     yield Case(
-        "plain/huge_shape.joblib", wrapper.replace(b"%b", b"J\xff\xff\xff\x7f\x85"), "error", "cut off"
+        "plain/shape.joblib", wrapper.replace(b"%b", b"K\x07\x85"), "error", "cut off"
     )
     yield Case(
-        "plain/negative_shape.joblib", wrapper.replace(b"%b", b"J\xff\xff\xff\xff\x85"), "error", "shape"
+        "plain/huge_shape.joblib",
+        wrapper.replace(b"%b", b"J\xff\xff\xff\x7f\x85"),
+        "error",
+        "cut off",
+    )
+    yield Case(
+        "plain/negative_shape.joblib",
+        wrapper.replace(b"%b", b"J\xff\xff\xff\xff\x85"),
+        "error",
+        "shape",
     )
 
 
@@ -2889,7 +4120,8 @@ def _counted(words: str) -> bytes:
     return struct.pack("<I", len(words)) + words.encode()
 
 
-# ---------------------------------------------------------------------------------------------- safetensors
+# --------------------------------------------------------------------------------------
+# safetensors
 
 
 def _safetensors() -> Iterator[Case]:
@@ -2903,7 +4135,11 @@ def _safetensors() -> Iterator[Case]:
 
     plain = json.dumps({"w": op.entry()})
     length: dict[str, tuple[bytes, str, str]] = {
-        "n_2e64m8": (op.safetensors_file(plain, op.SIX, length=2**64 - 8), "", "8 + n is 0"),
+        "n_2e64m8": (
+            op.safetensors_file(plain, op.SIX, length=2**64 - 8),
+            "",
+            "8 + n is 0",
+        ),
         "n_2e63": (op.safetensors_file(plain, op.SIX, length=2**63), "", ""),
         "n_past_end": (op.safetensors_file(plain, op.SIX, length=10**6), "cut off", ""),
         "n_over_limit": (
@@ -2924,7 +4160,11 @@ def _safetensors() -> Iterator[Case]:
         "trunc_data": (lone(plain, op.SIX[:20]), "cut off", ""),
         "no_data": (lone(plain, b""), "cut off", ""),
         "trailing": (lone(plain, op.SIX + b"\0"), "", "polyglots"),
-        "trailing_zip": (lone(plain, op.SIX + EVIL), "", "safetensors for one tool, a zip for another"),
+        "trailing_zip": (
+            lone(plain, op.SIX + EVIL),
+            "",
+            "safetensors for one tool, a zip for another",
+        ),
     }
     for name, (data, says, why) in length.items():
         yield Case(f"safetensors/{name}.safetensors", data, "error", says, why)
@@ -2943,16 +4183,28 @@ def _safetensors() -> Iterator[Case]:
         "single_quotes": ("{'w': 1}", ""),
         "comment": ("{/* */}", ""),
         "trailing_comma": ('{"w":' + json.dumps(op.entry()) + ",}", ""),
-        "control_in_name": ('{"w\n":' + json.dumps(op.entry()) + "}", "a raw newline in a JSON string"),
+        "control_in_name": (
+            '{"w\n":' + json.dumps(op.entry()) + "}",
+            "a raw newline in a JSON string",
+        ),
         "deep_json": ('{"a":' * 100_000, "RecursionError"),
         "deep_list": ('{"w":' + "[" * 100_000 + "]" * 100_000 + "}", ""),
-        "deep_metadata": ('{"__metadata__":' + '{"a":' * 50_000 + "1" + "}" * 50_001, ""),
+        "deep_metadata": (
+            '{"__metadata__":' + '{"a":' * 50_000 + "1" + "}" * 50_001,
+            "",
+        ),
         "nan_literal": (
             '{"w":{"dtype":"F32","shape":[NaN],"data_offsets":[0,24]}}',
             "Python's json takes NaN",
         ),
-        "infinity": ('{"w":{"dtype":"F32","shape":[Infinity],"data_offsets":[0,24]}}', ""),
-        "nan_in_metadata": ('{"__metadata__":{"a":NaN},"w":' + json.dumps(op.entry()) + "}", ""),
+        "infinity": (
+            '{"w":{"dtype":"F32","shape":[Infinity],"data_offsets":[0,24]}}',
+            "",
+        ),
+        "nan_in_metadata": (
+            '{"__metadata__":{"a":NaN},"w":' + json.dumps(op.entry()) + "}",
+            "",
+        ),
         "digits_5000": (
             '{"w":{"dtype":"F32","shape":[' + "9" * 5000 + '],"data_offsets":[0,24]}}',
             "int() raises ValueError",
@@ -2961,31 +4213,65 @@ def _safetensors() -> Iterator[Case]:
             '{"w":{"dtype":"F32","shape":[6],"data_offsets":[0,' + "9" * 5000 + "]}}",
             "",
         ),
-        "exponent": ('{"w":{"dtype":"F32","shape":[6e0],"data_offsets":[0,24]}}', "a float"),
-        "exponent_huge": ('{"w":{"dtype":"F32","shape":[1e999],"data_offsets":[0,24]}}', "inf"),
-        "minus_zero": ('{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[-0.0,24]}}', ""),
+        "exponent": (
+            '{"w":{"dtype":"F32","shape":[6e0],"data_offsets":[0,24]}}',
+            "a float",
+        ),
+        "exponent_huge": (
+            '{"w":{"dtype":"F32","shape":[1e999],"data_offsets":[0,24]}}',
+            "inf",
+        ),
+        "minus_zero": (
+            '{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[-0.0,24]}}',
+            "",
+        ),
         "dup_name": (
-            '{"w":' + json.dumps(op.entry()) + ',"w":' + json.dumps(op.entry(shape=[6])) + "}",
+            '{"w":'
+            + json.dumps(op.entry())
+            + ',"w":'
+            + json.dumps(op.entry(shape=[6]))
+            + "}",
             "0.8.0 takes the last",
         ),
         "dup_name_escaped": (
-            '{"w":' + json.dumps(op.entry()) + ',"\\u0077":' + json.dumps(op.entry(shape=[6])) + "}",
+            '{"w":'
+            + json.dumps(op.entry())
+            + ',"\\u0077":'
+            + json.dumps(op.entry(shape=[6]))
+            + "}",
             "the same name, written differently",
         ),
-        "dup_offsets": ('{"w":{"dtype":"F32","shape":[6],"data_offsets":[0,4],"data_offsets":[0,24]}}', ""),
+        "dup_offsets": (
+            '{"w":{"dtype":"F32","shape":[6],"data_offsets":[0,4],"data_offsets":[0,24]}}',
+            "",
+        ),
         "dup_metadata": (
-            '{"__metadata__":{"a":"1"},"__metadata__":{},"w":' + json.dumps(op.entry()) + "}",
+            '{"__metadata__":{"a":"1"},"__metadata__":{},"w":'
+            + json.dumps(op.entry())
+            + "}",
             "",
         ),
         "name_surrogate": (
             '{"\\ud800":' + json.dumps(op.entry()) + "}",
             "Python's json takes it, print() fails",
         ),
-        "metadata_surrogate": ('{"__metadata__":{"a":"\\udc9b"},"w":' + json.dumps(op.entry()) + "}", ""),
-        "more_surrogate": ('{"w":' + json.dumps(op.entry(more="\udc9b")) + "}", "a field that nobody reads"),
-        "metadata_int": ('{"__metadata__":{"a":1},"w":' + json.dumps(op.entry()) + "}", ""),
+        "metadata_surrogate": (
+            '{"__metadata__":{"a":"\\udc9b"},"w":' + json.dumps(op.entry()) + "}",
+            "",
+        ),
+        "more_surrogate": (
+            '{"w":' + json.dumps(op.entry(more="\udc9b")) + "}",
+            "a field that nobody reads",
+        ),
+        "metadata_int": (
+            '{"__metadata__":{"a":1},"w":' + json.dumps(op.entry()) + "}",
+            "",
+        ),
         "metadata_list": ('{"__metadata__":[],"w":' + json.dumps(op.entry()) + "}", ""),
-        "metadata_nested": ('{"__metadata__":{"a":{"b":"c"}},"w":' + json.dumps(op.entry()) + "}", ""),
+        "metadata_nested": (
+            '{"__metadata__":{"a":{"b":"c"}},"w":' + json.dumps(op.entry()) + "}",
+            "",
+        ),
         "entry_list": ('{"w":["F32",[2,3],[0,24]]}', ""),
         "entry_null": ('{"w":null}', ""),
         "entry_empty": ('{"w":{}}', ""),
@@ -3008,7 +4294,10 @@ def _safetensors() -> Iterator[Case]:
         "shape_text": ({"shape": "23"}, ""),
         "shape_null": ({"shape": None}, ""),
         "shape_nested": ({"shape": [[2], 3]}, ""),
-        "shape_overflow": ({"shape": [2**32, 2**32], "offsets": [0, 0]}, "the product is 0 in u64"),
+        "shape_overflow": (
+            {"shape": [2**32, 2**32], "offsets": [0, 0]},
+            "the product is 0 in u64",
+        ),
         "shape_overflow_bytes": ({"shape": [2**62], "offsets": [0, 0]}, "2**64 bytes"),
         "shape_2e64": ({"shape": [2**64, 0], "offsets": [0, 0]}, ""),
         "dims_100k": ({"shape": [1] * 100_000, "offsets": [0, 4]}, ""),
@@ -3022,7 +4311,10 @@ def _safetensors() -> Iterator[Case]:
         "offs_huge": ({"offsets": [0, 2**63]}, ""),
         "offs_2e64": ({"offsets": [2**64, 2**64 + 24]}, "wraps to 0, 24"),
         "offs_start": ({"shape": [5], "offsets": [4, 24]}, "a hole at the start"),
-        "f4_odd": ({"dtype": "F4", "shape": [47], "offsets": [0, 24]}, "23 and a half bytes"),
+        "f4_odd": (
+            {"dtype": "F4", "shape": [47], "offsets": [0, 24]},
+            "23 and a half bytes",
+        ),
     }
     for name, (entry, why) in fields.items():
         yield Case(f"safetensors/{name}.safetensors", one(**entry), "error", "", why)
@@ -3030,15 +4322,28 @@ def _safetensors() -> Iterator[Case]:
     def pair(first: tuple[int, int], second: tuple[int, int], data: bytes) -> bytes:
         shapes = [[(end - start) // 4] for start, end in (first, second)]
         return op.safetensors_file(
-            {n: op.entry(shape=s, offsets=o) for n, s, o in zip("ab", shapes, (first, second), strict=True)},
+            {
+                n: op.entry(shape=s, offsets=o)
+                for n, s, o in zip("ab", shapes, (first, second), strict=True)
+            },
             data,
         )
 
-    yield Case("safetensors/offs_overlap.safetensors", pair((0, 24), (0, 24), op.SIX), "error", "overlap")
     yield Case(
-        "safetensors/offs_overlap_part.safetensors", pair((0, 16), (8, 24), op.SIX), "error", "overlap"
+        "safetensors/offs_overlap.safetensors",
+        pair((0, 24), (0, 24), op.SIX),
+        "error",
+        "overlap",
     )
-    yield Case("safetensors/offs_hole.safetensors", pair((0, 8), (12, 24), op.SIX), "error")
+    yield Case(
+        "safetensors/offs_overlap_part.safetensors",
+        pair((0, 16), (8, 24), op.SIX),
+        "error",
+        "overlap",
+    )
+    yield Case(
+        "safetensors/offs_hole.safetensors", pair((0, 8), (12, 24), op.SIX), "error"
+    )
     yield Case(
         "safetensors/offs_swapped.safetensors",
         pair((12, 24), (0, 12), op.SIX),
@@ -3046,35 +4351,52 @@ def _safetensors() -> Iterator[Case]:
         "",
         "the order of names is free",
     )
-    yield Case("safetensors/name_empty.safetensors", op.safetensors_file({"": op.entry()}, op.SIX), "any")
     yield Case(
-        "safetensors/name_escapes.safetensors", op.safetensors_file({HOSTILE_NAME: op.entry()}, op.SIX), "ok"
+        "safetensors/name_empty.safetensors",
+        op.safetensors_file({"": op.entry()}, op.SIX),
+        "any",
     )
     yield Case(
-        "safetensors/metadata_escapes.safetensors",
-        op.safetensors_file({"__metadata__": {HOSTILE_NAME: HOSTILE_NAME}, "w": op.entry()}, op.SIX),
+        "safetensors/name_escapes.safetensors",
+        op.safetensors_file({HOSTILE_NAME: op.entry()}, op.SIX),
         "ok",
     )
     yield Case(
-        "safetensors/name_long.safetensors", op.safetensors_file({"w" * 500_000: op.entry()}, op.SIX), "any"
+        "safetensors/metadata_escapes.safetensors",
+        op.safetensors_file(
+            {"__metadata__": {HOSTILE_NAME: HOSTILE_NAME}, "w": op.entry()}, op.SIX
+        ),
+        "ok",
+    )
+    yield Case(
+        "safetensors/name_long.safetensors",
+        op.safetensors_file({"w" * 500_000: op.entry()}, op.SIX),
+        "any",
     )
     yield Case(
         "safetensors/entries_7k.safetensors",
-        op.safetensors_file({f"w{i}": op.entry(shape=[0], offsets=[0, 0]) for i in range(7000)}),
+        op.safetensors_file(
+            {f"w{i}": op.entry(shape=[0], offsets=[0, 0]) for i in range(7000)}
+        ),
         "ok",
         "",
         "7,000 empty tensors at one place",
     )
     yield Case(
         "safetensors/header_200mb.safetensors",
-        _sparse("header_200mb.safetensors", 200_000_016, struct.pack("<Q", 200_000_000) + b'{"w":'),
+        _sparse(
+            "header_200mb.safetensors",
+            200_000_016,
+            struct.pack("<Q", 200_000_000) + b'{"w":',
+        ),
         "error",
         "limit",
         "a header of 200 MB that is there",
     )
 
 
-# ---------------------------------------------------------------------------------------------- sharded
+# --------------------------------------------------------------------------------------
+# sharded
 
 
 def _indexes() -> Iterator[Case]:
@@ -3082,7 +4404,9 @@ def _indexes() -> Iterator[Case]:
     good = op.safetensors_file({"w": op.entry()}, op.SIX)
 
     def sharded(
-        index: Any, files: dict[str, bytes] | None = None, name: str = "model.safetensors.index.json"
+        index: Any,
+        files: dict[str, bytes] | None = None,
+        name: str = "model.safetensors.index.json",
     ) -> Callable[[Path], Path]:
         def build(folder: Path) -> Path:
             (folder / "secret.safetensors").write_bytes(good)
@@ -3109,16 +4433,26 @@ def _indexes() -> Iterator[Case]:
                 shard.mkdir()
             else:
                 shard.symlink_to(
-                    {"blob": "../secret.safetensors", "device": "/dev/zero", "loop": "link.safetensors"}[kind]
+                    {
+                        "blob": "../secret.safetensors",
+                        "device": "/dev/zero",
+                        "loop": "link.safetensors",
+                    }[kind]
                 )
             return path
 
         return build
 
     bins = "pytorch_model.bin.index.json"
-    yield Case("index/good/model.safetensors.index.json", sharded(shards("a.safetensors")), "ok")
     yield Case(
-        "index/good_bin/pytorch_model.bin.index.json", sharded(shards("a.bin"), {"a.bin": GOOD}, bins), "ok"
+        "index/good/model.safetensors.index.json",
+        sharded(shards("a.safetensors")),
+        "ok",
+    )
+    yield Case(
+        "index/good_bin/pytorch_model.bin.index.json",
+        sharded(shards("a.bin"), {"a.bin": GOOD}, bins),
+        "ok",
     )
     yield Case(
         "index/evil_bin/pytorch_model.bin.index.json",
@@ -3160,7 +4494,9 @@ def _indexes() -> Iterator[Case]:
         )
     yield Case("index/fifo/model.safetensors.index.json", linked("fifo"), "error")
     yield Case("index/folder/model.safetensors.index.json", linked("folder"), "error")
-    yield Case("index/link_device/model.safetensors.index.json", linked("device"), "error")
+    yield Case(
+        "index/link_device/model.safetensors.index.json", linked("device"), "error"
+    )
     yield Case("index/link_loop/model.safetensors.index.json", linked("loop"), "error")
     yield Case(
         "index/link_blob/model.safetensors.index.json",
@@ -3177,30 +4513,61 @@ def _indexes() -> Iterator[Case]:
         "map_list": (b'{"weight_map": []}', "error"),
         "map_text": (b'{"weight_map": "a.safetensors"}', "error"),
         "map_empty": (b'{"weight_map": {}}', "any"),
-        "metadata_text": (b'{"metadata": "x", "weight_map": {"w": "a.safetensors"}}', "any"),
-        "total_wrong": (b'{"metadata": {"total_size": 5}, "weight_map": {"w": "a.safetensors"}}', "any"),
-        "total_nan": (b'{"metadata": {"total_size": NaN}, "weight_map": {"w": "a.safetensors"}}', "any"),
+        "metadata_text": (
+            b'{"metadata": "x", "weight_map": {"w": "a.safetensors"}}',
+            "any",
+        ),
+        "total_wrong": (
+            b'{"metadata": {"total_size": 5}, "weight_map": {"w": "a.safetensors"}}',
+            "any",
+        ),
+        "total_nan": (
+            b'{"metadata": {"total_size": NaN}, "weight_map": {"w": "a.safetensors"}}',
+            "any",
+        ),
         "total_digits": (
-            b'{"metadata": {"total_size": ' + b"9" * 5000 + b'}, "weight_map": {"w": "a.safetensors"}}',
+            b'{"metadata": {"total_size": '
+            + b"9" * 5000
+            + b'}, "weight_map": {"w": "a.safetensors"}}',
             "any",
         ),
         "bom": (b'\xef\xbb\xbf{"weight_map": {"w": "a.safetensors"}}', "any"),
         "not_utf8": (b'{"weight_map": {"w\xff": "a.safetensors"}}', "error"),
         "deep": (b'{"weight_map":' + b'{"a":' * 100_000, "error"),
         "deep_lists": (
-            b'{"metadata":' + b"[" * 100_000 + b"]" * 100_000 + b',"weight_map":{"w":"a.safetensors"}}',
+            b'{"metadata":'
+            + b"[" * 100_000
+            + b"]" * 100_000
+            + b',"weight_map":{"w":"a.safetensors"}}',
             "error",
         ),
-        "dup_key": (b'{"weight_map": {"w": "b.safetensors", "w": "a.safetensors"}}', "error"),
-        "dup_map": (b'{"weight_map": {"w": "../x"}, "weight_map": {"w": "a.safetensors"}}', "error"),
-        "not_in_shard": (b'{"weight_map": {"w": "a.safetensors", "v": "a.safetensors"}}', "error"),
-        "not_in_index": (b'{"weight_map": {}, "metadata": {"a": "a.safetensors"}}', "any"),
+        "dup_key": (
+            b'{"weight_map": {"w": "b.safetensors", "w": "a.safetensors"}}',
+            "error",
+        ),
+        "dup_map": (
+            b'{"weight_map": {"w": "../x"}, "weight_map": {"w": "a.safetensors"}}',
+            "error",
+        ),
+        "not_in_shard": (
+            b'{"weight_map": {"w": "a.safetensors", "v": "a.safetensors"}}',
+            "error",
+        ),
+        "not_in_index": (
+            b'{"weight_map": {}, "metadata": {"a": "a.safetensors"}}',
+            "any",
+        ),
         "name_escapes": (
-            b'{"weight_map": {"w": "a.safetensors", "\\u001b[31m\\n": "a.safetensors"}}',
+            (
+                b'{"weight_map": {"w": "a.safetensors", "\\u001b[31m\\n": '
+                b'"a.safetensors"}}'
+            ),
             "error",
         ),
         "many_missing": (
-            json.dumps({"weight_map": {f"w{i}": f"s{i}.safetensors" for i in range(20_000)}}).encode(),
+            json.dumps(
+                {"weight_map": {f"w{i}": f"s{i}.safetensors" for i in range(20_000)}}
+            ).encode(),
             "error",
         ),
     }
@@ -3225,23 +4592,31 @@ def _indexes() -> Iterator[Case]:
     )
     yield Case(
         "index/lfs_shard/model.safetensors.index.json",
-        sharded(shards("a.safetensors"), {"a.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}),
+        sharded(
+            shards("a.safetensors"),
+            {"a.safetensors": b"version https://git-lfs.github.com/spec/v1\n"},
+        ),
         "error",
         "lfs",
     )
     yield Case(
         "index/huge/model.safetensors.index.json",
-        _later("model.safetensors.index.json", lambda: b'{"weight_map": {' + b" " * (65 * 2**20) + b"}}"),
+        _later(
+            "model.safetensors.index.json",
+            lambda: b'{"weight_map": {' + b" " * (65 * 2**20) + b"}}",
+        ),
         "error",
         "limit",
         "65 MiB of blanks",
     )
 
 
-# ---------------------------------------------------------------------------------------------- names, output
+# --------------------------------------------------------------------------------------
+# names, output
 
 HOSTILE_NAME = (
-    "a\x00\x07\x08\t\n\r\x1b[31m\x1b]8;;http://x\x07link\x1b]8;;\x07\x7f\x85\x9b31m\u00ad\u200b\u200e\u200f\u2028\u2029"
+    "a\x00\x07\x08\t\n"
+    "\r\x1b[31m\x1b]8;;http://x\x07link\x1b]8;;\x07\x7f\x85\x9b31m\u00ad\u200b\u200e\u200f\u2028\u2029"
     "\u202a\u202e\u2066\u2069\u061c\ufeff\U000e0041[/red][bold]x[/bold]|`<script>`,\"';=1+1\\\\z"
 )
 """Everything that output must escape, in one text."""
@@ -3291,7 +4666,10 @@ def _names() -> Iterator[Case]:
         "slash": "/etc/passwd",
     }.items():
         yield Case(
-            f"name/{name}.pt", torch_zip(pickled({key: tensor()})), "ok", why="print it escaped, on one line"
+            f"name/{name}.pt",
+            torch_zip(pickled({key: tensor()})),
+            "ok",
+            why="print it escaped, on one line",
         )
     yield Case(
         "name/surrogate.pt",
@@ -3299,10 +4677,19 @@ def _names() -> Iterator[Case]:
         "ok",
         why="the C locale writes it as the raw byte 0x9b",
     )
-    yield Case("name/not_utf8.pt", torch_zip(pickled({text(b"w\xff"): tensor()})), "any")
-    yield Case("name/bytes.pt", torch_zip(pickled({op.short_binary(b"w\x1b"): tensor()}, protocol=3)), "any")
     yield Case(
-        "name/integer.pt", torch_zip(pickled({10**5000: tensor()})), "any", why="a key of 5,001 digits"
+        "name/not_utf8.pt", torch_zip(pickled({text(b"w\xff"): tensor()})), "any"
+    )
+    yield Case(
+        "name/bytes.pt",
+        torch_zip(pickled({op.short_binary(b"w\x1b"): tensor()}, protocol=3)),
+        "any",
+    )
+    yield Case(
+        "name/integer.pt",
+        torch_zip(pickled({10**5000: tensor()})),
+        "any",
+        why="a key of 5,001 digits",
     )
     yield Case("name/none.pt", torch_zip(pickled({None: tensor()})), "any")
     yield Case("name/tuple.pt", torch_zip(pickled({("a", "b\x1b"): tensor()})), "any")
@@ -3318,7 +4705,9 @@ def _names() -> Iterator[Case]:
         "any",
         why="two paths, one dotted name",
     )
-    yield Case("name/ambiguous_int.pt", torch_zip(pickled({0: tensor(), "0": tensor()})), "any")
+    yield Case(
+        "name/ambiguous_int.pt", torch_zip(pickled({0: tensor(), "0": tensor()})), "any"
+    )
     yield Case(
         "name/ambiguous_mark.pt",
         torch_zip(pickled({"a": {"b": tensor()}, "a.b": tensor(), "a.b#2": tensor()})),
@@ -3332,10 +4721,16 @@ def _names() -> Iterator[Case]:
         "ok",
         why="equal after normalisation only",
     )
-    yield Case("name/value_escapes.pt", _holding({"note": HOSTILE_NAME, HOSTILE_NAME: [HOSTILE_NAME]}), "ok")
+    yield Case(
+        "name/value_escapes.pt",
+        _holding({"note": HOSTILE_NAME, HOSTILE_NAME: [HOSTILE_NAME]}),
+        "ok",
+    )
     yield Case(
         "name/class_escapes.pt",
-        _holding(call(op.stack_global(HOSTILE_NAME, HOSTILE_NAME), HOSTILE_NAME), protocol=4),
+        _holding(
+            call(op.stack_global(HOSTILE_NAME, HOSTILE_NAME), HOSTILE_NAME), protocol=4
+        ),
         "note",
     )
     yield Case(
@@ -3351,12 +4746,25 @@ def _names() -> Iterator[Case]:
         "error",
     )
     yield Case("name/file_good.pt", _named(GOOD), "ok", why="the file's own name")
-    yield Case("name/file_bad.pt", _named(b"nothing"), "error", "", "the file's own name, in the message")
     yield Case(
-        "name/file_not_utf8.pt", _named(GOOD, b"a\xff\x9b31m.pt"), "ok", why="a file name that is no UTF-8"
+        "name/file_bad.pt",
+        _named(b"nothing"),
+        "error",
+        "",
+        "the file's own name, in the message",
     )
-    yield Case("name/file_not_utf8_bad.pt", _named(b"nothing", b"a\xff\x9b31m.pt"), "error")
-    yield Case("name/file_markup.pt", _named(b"nothing", b"[bold]a[link=x].pt"), "error")
+    yield Case(
+        "name/file_not_utf8.pt",
+        _named(GOOD, b"a\xff\x9b31m.pt"),
+        "ok",
+        why="a file name that is no UTF-8",
+    )
+    yield Case(
+        "name/file_not_utf8_bad.pt", _named(b"nothing", b"a\xff\x9b31m.pt"), "error"
+    )
+    yield Case(
+        "name/file_markup.pt", _named(b"nothing", b"[bold]a[link=x].pt"), "error"
+    )
 
 
 def _named(
@@ -3373,7 +4781,8 @@ def _named(
     return build
 
 
-# ---------------------------------------------------------------------------------------------- the table
+# --------------------------------------------------------------------------------------
+# the table
 
 
 def _all() -> tuple[Case, ...]:
@@ -3420,15 +4829,20 @@ BOMBS = (
     "index/huge/",
     "fs/sparse_1tib",
 )
-"""Cases that are made to eat memory or time: each runs in a process of its own, under limits."""
+"""Cases that are made to eat memory or time: each runs in a process of its own, under
+limits.
+"""
 
 
-# ---------------------------------------------------------------------------------------------- good files
+# --------------------------------------------------------------------------------------
+# good files
 
 
 @cache
 def good_files() -> dict[str, bytes]:
-    """Small good files, to be mutated byte by byte. Written by torch; the same bytes in every run."""
+    """Small good files, to be mutated byte by byte. Written by torch; the same bytes in
+    every run.
+    """
     import torch
 
     def saved(thing: Any, **options: Any) -> bytes:
@@ -3455,12 +4869,18 @@ def good_files() -> dict[str, bytes]:
         "a": op.entry("I64", [2], [24, 40]),
     }
     legacy = saved(shared, _use_new_zipfile_serialization=False)
-    for number, key in enumerate(dict.fromkeys(re.findall(rb"X[\x08-\x20]\0\0\0(\d{8,32})", legacy))):
-        legacy = legacy.replace(key, b"%0*d" % (len(key), number))  # addresses differ from run to run
+    for number, key in enumerate(
+        dict.fromkeys(re.findall(rb"X[\x08-\x20]\0\0\0(\d{8,32})", legacy))
+    ):
+        legacy = legacy.replace(
+            key, b"%0*d" % (len(key), number)
+        )  # addresses differ from run to run
     return {
         "shared.pt": saved(shared),
         "legacy.pt": legacy,
-        "plain.safetensors": op.safetensors_file(header, op.SIX + struct.pack("<2q", 7, 8)),
+        "plain.safetensors": op.safetensors_file(
+            header, op.SIX + struct.pack("<2q", 7, 8)
+        ),
         "deflated.pt": _rezipped(saved(shared), zipfile.ZIP_DEFLATED),
         "module.pt": saved(torch.nn.Sequential(torch.nn.Linear(2, 1))),
         "training.pt": saved(training),

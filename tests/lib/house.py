@@ -1,4 +1,5 @@
-"""The house as it stands: its floors, who imports whom, file by file. `python tests/lib/house.py` prints the map.
+"""The house as it stands: its floors, who imports whom, file by file. `python
+tests/lib/house.py` prints the map.
 
 It writes the map into CONTRIBUTING.md too, where a test compares it.
 """
@@ -11,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "ckpt"
 
-# From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
+# From the ground up: modules and folders that may import each other, without a circle,
+# and whatever lies below.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("model.rows",),
     ("model.columns",),
@@ -24,7 +26,14 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model.nodes",),
     ("model.account",),
     ("model.checkpoint",),
-    ("bytes.disk", "bytes.target", "bytes.inplace", "bytes.executor", "bytes.syscalls", "bytes.fence"),
+    (
+        "bytes.disk",
+        "bytes.target",
+        "bytes.inplace",
+        "bytes.executor",
+        "bytes.syscalls",
+        "bytes.fence",
+    ),
     ("elements",),
     ("tree",),
     ("pickle",),
@@ -50,8 +59,14 @@ TOP = frozenset(
 )
 """What `ls ckpt` shows, besides `__init__`, `__main__` and `py.typed`."""
 LAYERS = ("work", "api", "text", "command")
-"""The parts of a room, from the ground up: the work, its function of Python, its text, its command."""
-_LAYERS_OF_THE_SURFACE = {"surface.api": "api", "surface.text": "text", "surface.cli": "command"}
+"""The parts of a room, from the ground up: the work, its function of Python, its text,
+its command.
+"""
+_LAYERS_OF_THE_SURFACE = {
+    "surface.api": "api",
+    "surface.text": "text",
+    "surface.cli": "command",
+}
 _OTHER_NAMES = {
     "bars": "text",
     "baseline_file": "api",
@@ -63,7 +78,11 @@ _OTHER_NAMES = {
     "tables": "text",
 }
 """Modules of rooms that are a layer by another name."""
-MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or not path.name.startswith("__"))
+MODULES = sorted(
+    path
+    for path in ROOT.rglob("*.py")
+    if path.parent != ROOT or not path.name.startswith("__")
+)
 
 
 def name_of(path: Path) -> str:
@@ -82,7 +101,9 @@ def parsed(path: Path) -> ast.Module:
 
 
 def floor_of(name: str) -> int:
-    """The number of the floor of a module: that of the longest entry that it lies in. Packages of several are on the lowest."""
+    """The number of the floor of a module: that of the longest entry that it lies in.
+    Packages of several are on the lowest.
+    """
     found = [
         (len(entry), number)
         for number, row in enumerate(FLOORS)
@@ -91,11 +112,18 @@ def floor_of(name: str) -> int:
     ]
     if found:
         return max(found)[1]
-    return min(number for number, row in enumerate(FLOORS) for entry in row if entry.startswith(f"{name}."))
+    return min(
+        number
+        for number, row in enumerate(FLOORS)
+        for entry in row
+        if entry.startswith(f"{name}.")
+    )
 
 
 def layer_of(name: str) -> int:
-    """The number of the layer that a module is, in the room of its command or in `surface`."""
+    """The number of the layer that a module is, in the room of its command or in
+    `surface`.
+    """
     for folder, layer in _LAYERS_OF_THE_SURFACE.items():
         if name == folder or name.startswith(f"{folder}."):
             return LAYERS.index(layer)
@@ -107,23 +135,40 @@ def layer_of(name: str) -> int:
 
 @cache
 def imports_of(name: str) -> frozenset[str]:
-    """The modules that one imports, in functions and by a table of names too, but for what only a type checker reads."""
+    """The modules that one imports, in functions and by a table of names too, but for
+    what only a type checker reads.
+    """
     found: set[str] = set()
     todo: list[ast.AST] = [parsed(NAMES[name])]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             todo += node.orelse
             continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ckpt":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] == "ckpt"
+        ):
             module = ".".join((node.module or "").split(".")[1:])
             for alias in node.names:
                 inner = f"{module}.{alias.name}" if module else alias.name
                 found.add(inner if inner in NAMES else module)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_Table":
-            modules = [name.value for name in node.args if isinstance(name, ast.Constant)]
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "_Table"
+        ):
+            modules = [
+                name.value for name in node.args if isinstance(name, ast.Constant)
+            ]
             found |= {
-                module.removeprefix("ckpt.") for module in modules if not module.startswith("ckpt.ext.")
+                module.removeprefix("ckpt.")
+                for module in modules
+                if not module.startswith("ckpt.ext.")
             }
         todo += ast.iter_child_nodes(node)
     return frozenset(found & NAMES.keys())
@@ -137,8 +182,14 @@ def readers_of(name: str) -> frozenset[str]:
         for node in ast.walk(parsed(NAMES[name]))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Format"
     ]
-    readers = [word.value for call in calls for word in call.keywords if word.arg == "reader"]
-    return frozenset(text.value.removeprefix("ckpt.") for text in readers if isinstance(text, ast.Constant))
+    readers = [
+        word.value for call in calls for word in call.keywords if word.arg == "reader"
+    ]
+    return frozenset(
+        text.value.removeprefix("ckpt.")
+        for text in readers
+        if isinstance(text, ast.Constant)
+    )
 
 
 def circles() -> list[list[str]]:
@@ -172,14 +223,18 @@ def reached_from(name: str, *, skip: frozenset[str] = frozenset()) -> set[str]:
 
 
 def text_map() -> str:
-    """The rooms from the top floor down, with the first line of each docstring, then the modules of each folder by name."""
+    """The rooms from the top floor down, with the first line of each docstring, then
+    the modules of each folder by name.
+    """
     lines = []
     for row in reversed(FLOORS):
         for entry in row:
             path = NAMES.get(entry)
             if path is None:
                 continue
-            purpose = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+            purpose = (
+                ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            ).split("\n")[0]
             where = f"{entry.replace('.', '/')}{'/' if path.name == '__init__.py' else '.py'}"
             lines.append(f"{where:<19} {purpose}")
     return "\n".join([*lines, "", *folders()])
@@ -193,14 +248,21 @@ def folders() -> list[str]:
         if folder != "." and path.name != "__init__.py":
             inside.setdefault(f"{folder}/", []).append(path.stem)
     width = max(map(len, inside))
-    return [f"{folder:<{width}} {' '.join(sorted(inside[folder]))}" for folder in sorted(inside)]
+    return [
+        f"{folder:<{width}} {' '.join(sorted(inside[folder]))}"
+        for folder in sorted(inside)
+    ]
 
 
 def refresh(page: Path) -> None:
-    """Write the map into the page, between the fences that follow the words `stands first`."""
+    """Write the map into the page, between the fences that follow the words `stands
+    first`.
+    """
     text = page.read_text(encoding="utf-8")
     begin = text.index("```text\n", text.index("stands first")) + len("```text\n")
-    page.write_text(text[:begin] + text_map() + text[text.index("\n```", begin) :], encoding="utf-8")
+    page.write_text(
+        text[:begin] + text_map() + text[text.index("\n```", begin) :], encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

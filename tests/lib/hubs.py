@@ -1,7 +1,9 @@
-"""An imitation of the Hugging Face hub: lists in pages, and files that a second server hands out for a signed query.
+"""An imitation of the Hugging Face hub: lists in pages, and files that a second server
+hands out for a signed query.
 
-As on the hub: a large file is a redirect to the CDN, whose ETag is another than the one that the hub gives of the file; a small
-one comes from the hub itself. The CDN refuses a signed request that has a token too, as S3 does.
+As on the hub: a large file is a redirect to the CDN, whose ETag is another than the one
+that the hub gives of the file; a small one comes from the hub itself. The CDN refuses a
+signed request that has a token too, as S3 does.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Asked(NamedTuple):
-    """One request: its path with query, its Range, its Authorization, and the status of the answer."""
+    """One request: its path with query, its Range, its Authorization, and the status of
+    the answer.
+    """
 
     path: str
     range: str
@@ -42,7 +46,9 @@ class Reply(NamedTuple):
 
 
 class Hub:
-    """One model, `hf://org/model`. `asked` are the requests to the hub, `cdn` those to its second server."""
+    """One model, `hf://org/model`. `asked` are the requests to the hub, `cdn` those to
+    its second server.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -64,7 +70,9 @@ class Hub:
         self.lasts: int | None = None
         """How many requests each signed query answers. Later ones get 403."""
         self.small = 0
-        """Files of at most so many bytes are no LFS files: the hub gives them itself."""
+        """Files of at most so many bytes are no LFS files: the hub gives them
+        itself.
+        """
 
     def put(self, path: Path, name: str = "") -> None:
         """Put a file, or all files of a folder, into the model."""
@@ -87,8 +95,15 @@ class Hub:
         route = unquote(parts.path)
         login = headers.get("authorization", "")
         if self.token is not None and login != f"Bearer {self.token}":
-            said = f"Access to model {MODEL} is restricted. You must have access to it and be authenticated."
-            return Reply(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": said}, said.encode())
+            said = (
+                f"Access to model {MODEL} is restricted. You must have access to it "
+                "and be authenticated."
+            )
+            return Reply(
+                401,
+                {"X-Error-Code": "GatedRepo", "X-Error-Message": said},
+                said.encode(),
+            )
         tree = re.fullmatch(rf"/api/models/{MODEL}/tree/[^/]+(?:/(.*))?", route)
         if tree:
             return self._tree(tree[1] or "", parts.path, parse_qs(parts.query))
@@ -102,9 +117,15 @@ class Hub:
             return _part(data, headers, {**about, "ETag": f'"{_blob(data)}"'})
         sha = hashlib.sha256(data).hexdigest()
         query = f"Expires=1800000000&Signature={next(self._signatures)}&Key-Pair-Id=K"
-        about |= {"X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{sha}"', "Vary": "Origin"}
+        about |= {
+            "X-Linked-Size": str(len(data)),
+            "X-Linked-ETag": f'"{sha}"',
+            "Vary": "Origin",
+        }
         place = f"{self.cdn_url}/repos/{sha}?{query}"
-        return Reply(302, {**about, "Location": place}, f"Found. Redirecting to {place}".encode())
+        return Reply(
+            302, {**about, "Location": place}, f"Found. Redirecting to {place}".encode()
+        )
 
     def _tree(self, folder: str, path: str, query: dict[str, list[str]]) -> Reply:
         prefix = f"{folder}/" if folder else ""
@@ -115,9 +136,19 @@ class Hub:
             inner = name[len(prefix) :].split("/")
             if len(inner) > 1 and "recursive" not in query:
                 below = prefix + inner[0]
-                rows[below] = {"type": "directory", "oid": _blob(below.encode()), "size": 0, "path": below}
+                rows[below] = {
+                    "type": "directory",
+                    "oid": _blob(below.encode()),
+                    "size": 0,
+                    "path": below,
+                }
                 continue
-            rows[name] = {"type": "file", "oid": _blob(data), "size": len(data), "path": name}
+            rows[name] = {
+                "type": "file",
+                "oid": _blob(data),
+                "size": len(data),
+                "path": name,
+            }
             if len(data) > self.small:
                 sha = hashlib.sha256(data).hexdigest()
                 rows[name]["lfs"] = {"oid": sha, "size": len(data), "pointerSize": 134}
@@ -146,7 +177,14 @@ class Hub:
         if not signature or (self.lasts is not None and used > self.lasts):
             return Reply(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
         sha = parts.path.rpartition("/")[2]
-        data = next((data for data in self.files.values() if hashlib.sha256(data).hexdigest() == sha), None)
+        data = next(
+            (
+                data
+                for data in self.files.values()
+                if hashlib.sha256(data).hexdigest() == sha
+            ),
+            None,
+        )
         if data is None:
             return Reply(404)
         etag = f'"{hashlib.md5(data).hexdigest()}-64"'
@@ -168,12 +206,17 @@ def _part(data: bytes, headers: dict[str, str], about: dict[str, str]) -> Reply:
     last = min(int(span[2]), len(data) - 1) if span[1] and span[2] else len(data) - 1
     if first > last:
         return Reply(416, {**about, "Content-Range": f"bytes */{len(data)}"})
-    return Reply(206, {**about, "Content-Range": f"bytes {first}-{last}/{len(data)}"}, data[first : last + 1])
+    return Reply(
+        206,
+        {**about, "Content-Range": f"bytes {first}-{last}/{len(data)}"},
+        data[first : last + 1],
+    )
 
 
 @contextmanager
 def hub(files: Path) -> Iterator[Hub]:
-    """Run the hub and its second server on free ports of this machine, until the end of the block.
+    """Run the hub and its second server on free ports of this machine, until the end of
+    the block.
 
     It has the files of a folder.
     """
@@ -181,14 +224,20 @@ def hub(files: Path) -> Iterator[Hub]:
     for path in files.iterdir():
         made.put(path)
     with ExitStack() as opened:
-        made.cdn_url = opened.enter_context(_server(made, made.hand_out, lambda row: made.cdn.append(row)))
-        made.url = opened.enter_context(_server(made, made.answer, lambda row: made.asked.append(row)))
+        made.cdn_url = opened.enter_context(
+            _server(made, made.hand_out, lambda row: made.cdn.append(row))
+        )
+        made.url = opened.enter_context(
+            _server(made, made.answer, lambda row: made.asked.append(row))
+        )
         yield made
 
 
 @contextmanager
 def _server(
-    made: Hub, answer: Callable[[str, dict[str, str]], Reply], keep: Callable[[Asked], None]
+    made: Hub,
+    answer: Callable[[str, dict[str, str]], Reply],
+    keep: Callable[[Asked], None],
 ) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -198,11 +247,18 @@ def _server(
             headers = {name.lower(): value for name, value in self.headers.items()}
             reply = answer(self.path, headers)
             made.connections.add(self.client_address[1])
-            row = (headers.get("range", ""), headers.get("authorization", ""), reply.status)
+            row = (
+                headers.get("range", ""),
+                headers.get("authorization", ""),
+                reply.status,
+            )
             keep(Asked(self.path, *row))
             try:
                 self.send_response(reply.status)
-                for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
+                for name, value in {
+                    **reply.headers,
+                    "Content-Length": str(len(reply.body)),
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":
@@ -231,7 +287,9 @@ def started(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
             pass  # a client that went away
 
     server = Server(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -19,7 +19,8 @@ from ckpt.surface.cli import app, output
 def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
     out, err = io.BytesIO(), io.BytesIO()
     texts = [
-        io.TextIOWrapper(stream, "utf-8", errors="backslashreplace", newline="\n") for stream in (out, err)
+        io.TextIOWrapper(stream, "utf-8", errors="backslashreplace", newline="\n")
+        for stream in (out, err)
     ]
     with contextlib.redirect_stdout(texts[0]), contextlib.redirect_stderr(texts[1]):
         yield out, err
@@ -41,7 +42,9 @@ def folder_of(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
-    """As in the command: what the tests left may not end where the recursion of a file is deepest."""
+    """As in the command: what the tests left may not end where the recursion of a file
+    is deepest.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -52,7 +55,9 @@ def _no_garbage() -> Iterator[None]:
 
 
 def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> Done:
-    """What `ckpt ARGUMENTS` does, as far as one process can tell: without signals, and without ending it."""
+    """What `ckpt ARGUMENTS` does, as far as one process can tell: without signals, and
+    without ending it.
+    """
     command = str(arguments[0]) if arguments else ""
     names = (command,) if command in app.COMMANDS else app.COMMANDS
     program = app.program(names)
@@ -63,5 +68,7 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
         _no_garbage(),
         _streams() as (out, err),
     ):
-        code = program([*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt")
+        code = program(
+            [*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt"
+        )
     return Done(int(code or 0), out.getvalue(), err.getvalue())

@@ -1,4 +1,6 @@
-"""A process in which torch loads pickles that ckpt calls harmless: it says what they did that no harmless one does."""
+"""A process in which torch loads pickles that ckpt calls harmless: it says what they
+did that no harmless one does.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ _WRITING = (
     "urllib.",
     "signal.",
 )
-_READING = ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.getxattr", "os.listxattr")
+_READING = (
+    "os.listdir",
+    "os.scandir",
+    "os.walk",
+    "os.fwalk",
+    "os.getxattr",
+    "os.listxattr",
+)
 
 
 class Forbidden(BaseException):
@@ -43,8 +52,11 @@ def load_stream(stream: bytes) -> None:
     torch.load(io.BytesIO(stream), map_location="cpu", weights_only=False)
 
 
-def deeds(streams: Sequence[T], load: Callable[[T], object] = load_stream) -> list[str | None]:
-    """What each stream did when `torch.load(weights_only=False)` read it; None for nothing, also where it failed.
+def deeds(
+    streams: Sequence[T], load: Callable[[T], object] = load_stream
+) -> list[str | None]:
+    """What each stream did when `torch.load(weights_only=False)` read it; None for
+    nothing, also where it failed.
 
     Another `load` may take other things, such as paths.
     """
@@ -85,7 +97,9 @@ def _child(streams: Sequence[T], writer: int, load: Callable[[T], object]) -> No
         happened.append("called a function of the file's choice")
         raise Forbidden
 
-    torch.nn.functional.softsign = ring  # a function that a harmless file may hold, and nothing may call
+    torch.nn.functional.softsign = (
+        ring  # a function that a harmless file may hold, and nothing may call
+    )
     sys.addaudithook(watch)
     signal.signal(signal.SIGALRM, late)
     resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
@@ -103,7 +117,9 @@ def _child(streams: Sequence[T], writer: int, load: Callable[[T], object]) -> No
             happened.append(f"ended with {type(error).__name__}")
         is_watched = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        os.write(writer, (json.dumps(happened[0] if happened else None) + "\n").encode())
+        os.write(
+            writer, (json.dumps(happened[0] if happened else None) + "\n").encode()
+        )
     os._exit(0)
 
 
@@ -131,6 +147,10 @@ def _deed(event: str, args: tuple[Any, ...]) -> str | None:
 
 _LISTED = {name.partition(".")[0] for name in KNOWN} | {"tzdata"}
 """Packages of listed names, which need not be there."""
-for _module in sorted({name.rpartition(".")[0] for name in KNOWN if name.startswith("torch.")}):
+for _module in sorted(
+    {name.rpartition(".")[0] for name in KNOWN if name.startswith("torch.")}
+):
     with contextlib.suppress(ImportError), contextlib.redirect_stderr(io.StringIO()):
-        importlib.import_module(_module)  # what importing torch itself does is no deed of a pickle
+        importlib.import_module(
+            _module
+        )  # what importing torch itself does is no deed of a pickle

@@ -1,6 +1,8 @@
-"""JSON Schema (2020-12), as far as docs/schema/ uses it: a validator of a page, so that the tests need no package.
+"""JSON Schema (2020-12), as far as docs/schema/ uses it: a validator of a page, so that
+the tests need no package.
 
-It is strict about schemas too: a keyword that it does not know, or a reference that leads nowhere, is an error.
+It is strict about schemas too: a keyword that it does not know, or a reference that
+leads nowhere, is an error.
 """
 
 from __future__ import annotations
@@ -50,12 +52,16 @@ Problems = list[tuple[str, str]]
 @cache
 def schema(name: str) -> dict[str, Any]:
     """A schema of docs/schema/, by the name of its file."""
-    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(
+        (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    )
     return found
 
 
 def parts(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema inside of a schema, itself first. Raises ValueError for a keyword that is not known here."""
+    """Every schema inside of a schema, itself first. Raises ValueError for a keyword
+    that is not known here.
+    """
     if isinstance(node, bool):
         return
     unknown = node.keys() - _TALK - _ONE - _LISTED - _NAMED - _PLAIN
@@ -75,7 +81,8 @@ def parts(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
 def problems(name: str, document: Any, *, closed: bool = False) -> Problems:
     """What is wrong with a document by its schema: empty when it is valid.
 
-    With `closed`, a field that the schema does not describe is wrong too: to users schemas are open.
+    With `closed`, a field that the schema does not describe is wrong too: to users
+    schemas are open.
     """
     return _Check(schema(name), closed).child(schema(name), document, "$")
 
@@ -88,7 +95,9 @@ def described(name: str, document: Any) -> set[str]:
 
 
 class _Check:
-    """One document against one schema; `seen` collects the places of properties that the document has."""
+    """One document against one schema; `seen` collects the places of properties that
+    the document has.
+    """
 
     def __init__(self, root: dict[str, Any], closed: bool) -> None:
         self.root = root
@@ -99,14 +108,24 @@ class _Check:
         """The problems of a value, with its fields that no schema describes."""
         found, known = self._check(node, value, where, at)
         if self.closed and isinstance(value, dict) and known is not None:
-            found += [(f"{where}.{key}", "no such field") for key in value.keys() - known]
+            found += [
+                (f"{where}.{key}", "no such field") for key in value.keys() - known
+            ]
         return found
 
-    def _check(self, node: Any, value: Any, where: str, at: str) -> tuple[Problems, set[str] | None]:
-        """(problems, the fields that the schema describes); None: it says nothing about fields."""
+    def _check(
+        self, node: Any, value: Any, where: str, at: str
+    ) -> tuple[Problems, set[str] | None]:
+        """(problems, the fields that the schema describes); None: it says nothing about
+        fields.
+        """
         if isinstance(node, bool):
             return ([] if node else [(where, "not allowed")]), None
-        found = [(where, f"{key} {node[key]!r}"[:200]) for key in node if not _holds(key, node[key], value)]
+        found = [
+            (where, f"{key} {node[key]!r}"[:200])
+            for key in node
+            if not _holds(key, node[key], value)
+        ]
         known: set[str] | None = None
 
         def apply(part: Any, part_at: str) -> None:
@@ -122,14 +141,23 @@ class _Check:
         for number, part in enumerate(node.get("allOf", ())):
             apply(part, f"{at}/allOf/{number}")
         if "anyOf" in node:
-            kinds = [(part, f"{at}/anyOf/{number}") for number, part in enumerate(node["anyOf"])]
-            fits = [kind for kind in kinds if not self._check(kind[0], value, where, kind[1])[0]]
+            kinds = [
+                (part, f"{at}/anyOf/{number}")
+                for number, part in enumerate(node["anyOf"])
+            ]
+            fits = [
+                kind
+                for kind in kinds
+                if not self._check(kind[0], value, where, kind[1])[0]
+            ]
             for part, part_at in fits:
                 apply(part, part_at)
             if not fits:
                 found.append((where, "none of anyOf"))
         if "if" in node:
-            holds = not _Check(self.root, closed=False)._check(node["if"], value, where, at)[0]
+            holds = not _Check(self.root, closed=False)._check(
+                node["if"], value, where, at
+            )[0]
             branch = "then" if holds else "else"
             if branch in node:
                 apply(node[branch], f"{at}/{branch}")
@@ -138,22 +166,36 @@ class _Check:
                 known = (known or set()) | self._fields(node, value, where, at, found)
         if isinstance(value, list) and "items" in node:
             for number, item in enumerate(value):
-                found += self.child(node["items"], item, f"{where}[{number}]", f"{at}/items")
+                found += self.child(
+                    node["items"], item, f"{where}[{number}]", f"{at}/items"
+                )
         return found, known
 
     def _fields(
-        self, node: dict[str, Any], value: dict[str, Any], where: str, at: str, found: Problems
+        self,
+        node: dict[str, Any],
+        value: dict[str, Any],
+        where: str,
+        at: str,
+        found: Problems,
     ) -> set[str]:
         """Check the fields of an object; the names of those that are described."""
         properties = node.get("properties", {})
         for name in properties.keys() & value.keys():
             self.seen.add(f"{at}/properties/{name}")
-            found += self.child(properties[name], value[name], f"{where}.{name}", f"{at}/properties/{name}")
+            found += self.child(
+                properties[name],
+                value[name],
+                f"{where}.{name}",
+                f"{at}/properties/{name}",
+            )
         if "additionalProperties" not in node:
             return set(properties)
         for name in value.keys() - properties.keys():
             further = f"{at}/additionalProperties"
-            found += self.child(node["additionalProperties"], value[name], f"{where}.{name}", further)
+            found += self.child(
+                node["additionalProperties"], value[name], f"{where}.{name}", further
+            )
         return set(value)
 
 
@@ -169,21 +211,31 @@ def _holds(key: str, wanted: Any, value: Any) -> bool:
     if isinstance(value, str):
         return key != "pattern" or re.search(wanted, value) is not None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return not ((key == "minimum" and value < wanted) or (key == "maximum" and value > wanted))
+        return not (
+            (key == "minimum" and value < wanted)
+            or (key == "maximum" and value > wanted)
+        )
     if isinstance(value, list):
         return not (
-            (key == "minItems" and len(value) < wanted) or (key == "maxItems" and len(value) > wanted)
+            (key == "minItems" and len(value) < wanted)
+            or (key == "maxItems" and len(value) > wanted)
         )
     if isinstance(value, dict):
         if key == "required":
             return value.keys() >= set(wanted)
         if key == "dependentRequired":
-            return all(value.keys() >= set(needed) for name, needed in wanted.items() if name in value)
+            return all(
+                value.keys() >= set(needed)
+                for name, needed in wanted.items()
+                if name in value
+            )
     return True
 
 
 def _is(kind: str, value: Any) -> bool:
-    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    return isinstance(value, _TYPES[kind]) and (
+        kind == "boolean" or not isinstance(value, bool)
+    )
 
 
 def _same(one: Any, two: Any) -> bool:

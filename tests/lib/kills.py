@@ -1,5 +1,6 @@
-"""Runs of ckpt that are killed: at a chosen event, or after a part of their time. One process has everything loaded and
-forks, so that a run takes milliseconds and a kill meets the writing, not the start of Python.
+"""Runs of ckpt that are killed: at a chosen event, or after a part of their time. One
+process has everything loaded and forks, so that a run takes milliseconds and a kill
+meets the writing, not the start of Python.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ for line in sys.stdin:
 
 
 class Ran(NamedTuple):
-    """How a run ended: its exit code, or minus the signal; its seconds; what it said on stderr."""
+    """How a run ended: its exit code, or minus the signal; its seconds; what it said on
+    stderr.
+    """
 
     code: int
     seconds: float
@@ -120,7 +123,10 @@ class Killer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.close()
@@ -136,10 +142,12 @@ class Killer:
         links: bool = True,
         through: bool | None = None,
     ) -> Ran:
-        """One run, which gets SIGKILL at its event `nth`, or `after` so many seconds; without either it ends by itself.
+        """One run, which gets SIGKILL at its event `nth`, or `after` so many seconds;
+        without either it ends by itself.
 
-        An event is a call that changes something. `links=False` is a file system without hard links,
-        `through` says whether it forces single writes to the disk; None leaves that to the one that is there.
+        An event is a call that changes something. `links=False` is a file system
+        without hard links, `through` says whether it forces single writes to the disk;
+        None leaves that to the one that is there.
         """
         assert self._server.stdin is not None and self._server.stdout is not None
         err = cwd.parent / f"{cwd.name}.stderr"
@@ -165,7 +173,9 @@ class Killer:
         through: bool | None = None,
         step: int = 1,
     ) -> Iterator[Ran]:
-        """Runs that are killed at their first event, at the one `step` later and so on; the last comes to its end."""
+        """Runs that are killed at their first event, at the one `step` later and so on;
+        the last comes to its end.
+        """
         for nth in range(1, 400, step):
             ran = self.run(*arguments, cwd=cwd, nth=nth, links=links, through=through)
             yield ran

@@ -47,20 +47,29 @@ def deflated(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
 
 
 def legacy(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
-    return rewriting.saved(tensors, folder / "a.pt", _use_new_zipfile_serialization=False)
+    return rewriting.saved(
+        tensors, folder / "a.pt", _use_new_zipfile_serialization=False
+    )
 
 
 def safetensors(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
     save_file(
-        {name: tensor.contiguous().clone() for name, tensor in tensors.items()}, folder / "a.safetensors"
+        {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
+        folder / "a.safetensors",
     )
     return folder / "a.safetensors"
 
 
 def shards(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
-    files = {name: f"model-{number % 2 + 1:05}-of-00002.bin" for number, name in enumerate(tensors)}
+    files = {
+        name: f"model-{number % 2 + 1:05}-of-00002.bin"
+        for number, name in enumerate(tensors)
+    }
     for file in set(files.values()):
-        torch.save({name: tensors[name] for name in tensors if files[name] == file}, folder / file)
+        torch.save(
+            {name: tensors[name] for name in tensors if files[name] == file},
+            folder / file,
+        )
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
     return index
@@ -68,7 +77,8 @@ def shards(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
 
 def distributed(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
     dcp.save(
-        {name: tensor.contiguous().clone() for name, tensor in tensors.items()}, checkpoint_id=folder / "d"
+        {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
+        checkpoint_id=folder / "d",
     )
     return folder / "d"
 

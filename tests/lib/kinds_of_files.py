@@ -1,4 +1,6 @@
-"""One checkpoint of each kind that is read by ranges, each larger than what a first request brings."""
+"""One checkpoint of each kind that is read by ranges, each larger than what a first
+request brings.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import json
 import warnings
 from pathlib import Path
 
-SINGLE = ("zip.pth", "legacy.pth", "a.safetensors", "sharded/model.safetensors.index.json")
+SINGLE = (
+    "zip.pth",
+    "legacy.pth",
+    "a.safetensors",
+    "sharded/model.safetensors.index.json",
+)
 FOLDERS = ("run.dcp", "sharded")
 
 
@@ -29,8 +36,14 @@ def write(folder: Path) -> Path:
         save_file(part, folder / "sharded" / name)
         index |= dict.fromkeys(part, name)
     document = {"metadata": {"total_size": 600_000}, "weight_map": index}
-    (folder / "sharded" / "model.safetensors.index.json").write_text(json.dumps(document))
+    (folder / "sharded" / "model.safetensors.index.json").write_text(
+        json.dumps(document)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no group of processes
-        dcp.save({**many, "step": torch.tensor(7)}, checkpoint_id=folder / "run.dcp", no_dist=True)
+        dcp.save(
+            {**many, "step": torch.tensor(7)},
+            checkpoint_id=folder / "run.dcp",
+            no_dist=True,
+        )
     return folder

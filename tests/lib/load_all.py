@@ -1,6 +1,8 @@
-"""Loads files with the torch that runs this, one path a line on standard input, and says nothing: `CKPT_TORCHES`.
+"""Loads files with the torch that runs this, one path a line on standard input, and
+says nothing: `CKPT_TORCHES`.
 
-Works with every torch from 1.0 on. Code in a file runs, so a test looks afterwards for what it would have done.
+Works with every torch from 1.0 on. Code in a file runs, so a test looks afterwards for
+what it would have done.
 """
 
 import pickle

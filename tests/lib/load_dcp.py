@@ -1,4 +1,6 @@
-"""`python load_dcp.py DIR FULL`: two ranks over gloo load a distributed checkpoint into tensors cut by rows and by columns."""
+"""`python load_dcp.py DIR FULL`: two ranks over gloo load a distributed checkpoint into
+tensors cut by rows and by columns.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ def rank(number: int, store: str, folder: str, full: str) -> None:
     torch.set_num_threads(1)
     found = dist.FileStore(store, 2)
     dist.init_process_group(
-        "cpu:gloo", store=found, rank=number, world_size=2, timeout=timedelta(seconds=TIMEOUT)
+        "cpu:gloo",
+        store=found,
+        rank=number,
+        world_size=2,
+        timeout=timedelta(seconds=TIMEOUT),
     )
     mesh = init_device_mesh("cpu", (2,))
     wanted: dict[str, Any] = torch.load(full)
     for dim in (0, 1):
         state = {
-            name: distribute_tensor(torch.zeros_like(tensor), mesh, [Shard(min(dim, tensor.dim() - 1))])
+            name: distribute_tensor(
+                torch.zeros_like(tensor), mesh, [Shard(min(dim, tensor.dim() - 1))]
+            )
             for name, tensor in wanted["model"].items()
         }
         thing = {"model": state, "epoch": None}

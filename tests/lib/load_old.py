@@ -1,4 +1,5 @@
-"""Loads a file with an old torch and prints what it found, one line a tensor: run by tests/formats/test_old_torch.py.
+"""Loads a file with an old torch and prints what it found, one line a tensor: run by
+tests/formats/test_old_torch.py.
 
     /usr/bin/python3 load_old.py FILE
 
@@ -24,7 +25,9 @@ def leaves(thing, path=()):
 
 storages = {}
 for path, tensor in leaves(torch.load(sys.argv[1])):
-    storage = storages.setdefault(tensor.storage().data_ptr() if tensor.numel() else None, len(storages))
+    storage = storages.setdefault(
+        tensor.storage().data_ptr() if tensor.numel() else None, len(storages)
+    )
     flat = tensor.detach().contiguous().reshape(-1)
     data = (
         flat.numpy().tobytes()
@@ -32,4 +35,11 @@ for path, tensor in leaves(torch.load(sys.argv[1])):
         else flat.view(torch.int16).numpy().tobytes()
     )
     digest = hashlib.sha256(data).hexdigest()[:16]
-    print(".".join(path), tensor.dtype, tuple(tensor.shape), tensor.stride(), storage, digest)
+    print(
+        ".".join(path),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        storage,
+        digest,
+    )

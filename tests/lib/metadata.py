@@ -1,4 +1,6 @@
-"""`.metadata` of distributed checkpoints that nobody has saved: entries of every kind."""
+"""`.metadata` of distributed checkpoints that nobody has saved: entries of
+every kind.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from torch.distributed.checkpoint.metadata import (
 
 
 def made(seed: int, count: int = 40) -> Metadata:
-    """Entries of every kind: dimensions, chunks, types, names, shared and fresh objects, large numbers."""
+    """Entries of every kind: dimensions, chunks, types, names, shared and fresh
+    objects, large numbers.
+    """
     rng = random.Random(seed)
     tensors: dict[str, Any] = {}
     items: dict[MetadataIndex, Any] = {}
@@ -27,11 +31,15 @@ def made(seed: int, count: int = 40) -> Metadata:
         name = rng.choice(["w", "é", "x" * 300, "layers.", "K\x85\x94"]) + str(number)
         if rng.random() < 0.1:
             tensors[name] = BytesStorageMetadata()
-            items[MetadataIndex(name)] = _StorageInfo(rng.choice(files), rng.randrange(2**20), 1261)
+            items[MetadataIndex(name)] = _StorageInfo(
+                rng.choice(files), rng.randrange(2**20), 1261
+            )
             continue
         dims = rng.choice((0, 1, 1, 2, 2, 2, 3, 4, 5))
         rows = rng.choice((1, 1, 1, 2, 4, 9))
-        inner = tuple(rng.choice((1, 3, 200, 70_000 if dims < 4 else 2)) for _ in range(dims - 1))
+        inner = tuple(
+            rng.choice((1, 3, 200, 70_000 if dims < 4 else 2)) for _ in range(dims - 1)
+        )
         shape = torch.Size((rows * 10, *inner)) if dims else torch.Size(())
         chunks = [
             ChunkStorageMetadata(
@@ -43,17 +51,29 @@ def made(seed: int, count: int = 40) -> Metadata:
         if rng.random() < 0.05:
             chunks = []
         kind = TensorProperties(
-            dtype=rng.choice([torch.float32, torch.float32, torch.bfloat16, torch.int64, torch.bool]),
+            dtype=rng.choice(
+                [torch.float32, torch.float32, torch.bfloat16, torch.int64, torch.bool]
+            ),
             requires_grad=rng.random() < 0.3,
         )
         tensors[name] = TensorStorageMetadata(kind, shape, chunks)
         for place, chunk in enumerate(chunks):
-            offsets = chunk.offsets if rng.random() < 0.5 else torch.Size(tuple(chunk.offsets))
+            offsets = (
+                chunk.offsets
+                if rng.random() < 0.5
+                else torch.Size(tuple(chunk.offsets))
+            )
             if offsets == chunk.sizes:
                 offsets = chunk.sizes  # one object in two places
-            index = MetadataIndex(rng.choice([name, "".join(name)]), offsets, rng.choice([place, None]))
+            index = MetadataIndex(
+                rng.choice([name, "".join(name)]), offsets, rng.choice([place, None])
+            )
             at = rng.choice((0, 200, 40_000, 2**31 + 5, 2**45))
-            file = rng.choice(files) if rng.random() < 0.7 else "".join(["__", str(place % 4), "_0.distcp"])
+            file = (
+                rng.choice(files)
+                if rng.random() < 0.7
+                else "".join(["__", str(place % 4), "_0.distcp"])
+            )
             info = _StorageInfo(file, at, rng.randrange(2**33))
             if rng.random() < 0.05:
                 info.transform_descriptors = ["stream.zstd/1"]

@@ -1,4 +1,6 @@
-"""nginx as real web servers are set up: passwords, compression, redirects, slow answers, kept connections, TLS."""
+"""nginx as real web servers are set up: passwords, compression, redirects, slow
+answers, kept connections, TLS.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ http {{
 
 
 class Asked(NamedTuple):
-    """One answered request: its port and connection, its status, the bytes of the body, and what was asked."""
+    """One answered request: its port and connection, its status, the bytes of the body,
+    and what was asked.
+    """
 
     port: int
     connection: int
@@ -73,7 +77,9 @@ class Asked(NamedTuple):
 
 
 class Nginx:
-    """A running nginx. `url` leads to the files, `other` to another port of it, `secure` is TLS or empty."""
+    """A running nginx. `url` leads to the files, `other` to another port of it,
+    `secure` is TLS or empty.
+    """
 
     def __init__(self, folder: Path, ports: list[int], secure: bool) -> None:
         self.folder = folder
@@ -87,7 +93,9 @@ class Nginx:
         return str(self.folder / "cert.pem")
 
     def put(self, path: Path, name: str = "") -> None:
-        """Serve a file, or all files of a folder; no copy is made where a link can be."""
+        """Serve a file, or all files of a folder; no copy is made where a link
+        can be.
+        """
         if path.is_dir():
             for inner in path.rglob("*"):
                 if inner.is_file():
@@ -101,10 +109,14 @@ class Nginx:
             shutil.copyfile(path, target)
 
     def pack(self, path: Path) -> None:
-        """Put the gzip of a file: `/packed/` sends it whole, `/coded/` sends ranges of it, both with Content-Encoding."""
+        """Put the gzip of a file: `/packed/` sends it whole, `/coded/` sends ranges of
+        it, both with Content-Encoding.
+        """
         import gzip
 
-        (self.folder / "packed" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+        (self.folder / "packed" / f"{path.name}.gz").write_bytes(
+            gzip.compress(path.read_bytes(), 1)
+        )
 
     def clear(self) -> None:
         """Forget the requests so far."""
@@ -114,28 +126,36 @@ class Nginx:
     def asked(self) -> list[Asked]:
         """The answered requests since the last `clear`.
 
-        One worker answers all, so a request that is answered now comes after all of their lines in the log.
+        One worker answers all, so a request that is answered now comes after all of
+        their lines in the log.
         """
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         opener.open(f"{self.url}/-/mark").close()
         rows = [
-            line.split("\t") for line in (self.folder / "requests").read_text(encoding="utf-8").splitlines()
+            line.split("\t")
+            for line in (self.folder / "requests")
+            .read_text(encoding="utf-8")
+            .splitlines()
         ]
         return [Asked(*map(int, row[:4]), *row[4:]) for row in rows[self._skipped :]]  # type: ignore[arg-type]
 
 
 def program() -> str | None:
     """The path of nginx, None where it is not there."""
-    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    return shutil.which("nginx") or shutil.which(
+        "nginx", path="/usr/sbin:/usr/local/sbin"
+    )
 
 
 @contextmanager
 def running(folder: Path, files: Path, packed: Iterable[str] = ()) -> Iterator[Nginx]:
-    """Run nginx on free ports of this machine until the end of the block. Skips the test where it is not there.
+    """Run nginx on free ports of this machine until the end of the block. Skips the
+    test where it is not there.
 
     It has the files of a folder, some of them also compressed.
 
-    The ports are open before it starts: it inherits the sockets, and nothing has to wait for it.
+    The ports are open before it starts: it inherits the sockets, and nothing has to
+    wait for it.
     """
     nginx = program()
     if nginx is None:
@@ -147,11 +167,19 @@ def running(folder: Path, files: Path, packed: Iterable[str] = ()) -> Iterator[N
     if openssl:
         _certify(openssl, folder)
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        sockets = [
+            opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(3)
+        ]
         ports = [each.getsockname()[1] for each in sockets]
         places = _PLACES.replace("{{", "{").replace("}}", "}")
-        places = places.replace("{plain}", str(ports[0])).replace("{other}", str(ports[1]))
-        secure = f"server {{ listen 127.0.0.1:{ports[2]} ssl; ssl_certificate cert.pem; ssl_certificate_key key.pem; {places} }}"
+        places = places.replace("{plain}", str(ports[0])).replace(
+            "{other}", str(ports[1])
+        )
+        secure = (
+            f"server {{ listen 127.0.0.1:{ports[2]} ssl; ssl_certificate cert.pem; "
+            f"ssl_certificate_key key.pem; {places} }}"
+        )
         user = pwd.getpwuid(os.geteuid())
         config = _CONFIG.format(
             user=user.pw_name,
@@ -165,7 +193,15 @@ def running(folder: Path, files: Path, packed: Iterable[str] = ()) -> Iterator[N
         used = sockets if openssl else sockets[:2]
         errors = opened.enter_context(open(folder / "errors", "wb"))
         process = subprocess.Popen(
-            [nginx, "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.conf")],
+            [
+                nginx,
+                "-p",
+                str(folder),
+                "-e",
+                "stderr",
+                "-c",
+                str(folder / "nginx.conf"),
+            ],
             env={"NGINX": "".join(f"{each.fileno()};" for each in used)},
             pass_fds=[each.fileno() for each in used],
             stderr=errors,
@@ -210,4 +246,9 @@ def _certify(openssl: str, folder: Path) -> None:
         check=True,
         capture_output=True,
     )
-    assert ssl.create_default_context(cafile=str(folder / "cert.pem")).cert_store_stats()["x509"] == 1
+    assert (
+        ssl.create_default_context(cafile=str(folder / "cert.pem")).cert_store_stats()[
+            "x509"
+        ]
+        == 1
+    )

@@ -1,4 +1,6 @@
-"""The script of a page in node: what it works out needs no browser. Its elements keep their texts and nothing else."""
+"""The script of a page in node: what it works out needs no browser. Its elements keep
+their texts and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ require("readline").createInterface({ input: process.stdin }).on("line", (line) 
   console.log(JSON.stringify(answer));
 });
 """
-"""The first line is the script, each further line a function and lists of arguments. It ends with its input."""
+"""The first line is the script, each further line a function and lists of arguments. It
+ends with its input.
+"""
 
 
 def program() -> str | None:
@@ -59,10 +63,20 @@ def _server() -> subprocess.Popen[str]:
     node = program()
     assert node is not None, "no node"
     # The last part begins to draw.
-    own = "".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS if name != "main.js")
-    script = f'(() => {{ "use strict";\n{_DOCUMENT}\n{own}\nreturn (text) => eval(text); }})()'
+    own = "".join(
+        (ASSETS / name).read_text(encoding="utf-8")
+        for name in SCRIPTS
+        if name != "main.js"
+    )
+    script = (
+        f'(() => {{ "use strict";\n{_DOCUMENT}\n{own}\nreturn (text) => eval(text); '
+        f"}})()"
+    )
     server = subprocess.Popen(
-        [node, "-e", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        [node, "-e", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
     )
     assert server.stdin is not None
     server.stdin.write(json.dumps(script) + "\n")
@@ -78,7 +92,8 @@ def close() -> None:
 
 
 def calls(function: str, arguments: Iterable[list[Any]]) -> list[Any]:
-    """The results of a function of the script, or of an expression that is one, for each list of arguments.
+    """The results of a function of the script, or of an expression that is one, for
+    each list of arguments.
 
     What JSON has no word for comes back as null.
     """

@@ -1,11 +1,13 @@
-"""Pickles by opcode, and the containers around them by struct, so that every field can be lied about.
+"""Pickles by opcode, and the containers around them by struct, so that every field can
+be lied about.
 
 Each opcode is a function that returns its bytes; a program is their sum:
 
     pickled(glob("posix", "system"), text("true"), tuple1(), reduce())
 
-`value` turns plain Python values into opcodes; `bytes` inside them are taken as opcodes, as they are. Nothing here
-uses `pickle`, `zipfile` or torch: those refuse to write most of what the tests need.
+`value` turns plain Python values into opcodes; `bytes` inside them are taken as
+opcodes, as they are. Nothing here uses `pickle`, `zipfile` or torch: those refuse to
+write most of what the tests need.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-# ---------------------------------------------------------------------------------------------- opcodes
+# --------------------------------------------------------------------------------------
+# opcodes
 
 
 def proto(version: int = 2) -> bytes:
@@ -82,12 +85,16 @@ def floating(number: float) -> bytes:
 
 def text(string: str | bytes, length: int | None = None) -> bytes:
     """BINUNICODE; `bytes` may be no UTF-8, `length` may be a lie."""
-    blob = string if isinstance(string, bytes) else string.encode("utf-8", "surrogatepass")
+    blob = (
+        string if isinstance(string, bytes) else string.encode("utf-8", "surrogatepass")
+    )
     return b"X" + struct.pack("<L", len(blob) if length is None else length) + blob
 
 
 def short_text(string: str | bytes) -> bytes:
-    blob = string if isinstance(string, bytes) else string.encode("utf-8", "surrogatepass")
+    blob = (
+        string if isinstance(string, bytes) else string.encode("utf-8", "surrogatepass")
+    )
     return b"\x8c" + bytes([len(blob)]) + blob
 
 
@@ -123,13 +130,21 @@ def bytearray8(blob: bytes, length: int | None = None) -> bytes:
 
 
 def line(opcode: str, argument: str | bytes) -> bytes:
-    """An opcode of protocol 0 with its line: `line("I", "5")`, `line("F", "1e3")`, `line("P", "id")`."""
-    blob = argument if isinstance(argument, bytes) else argument.encode("utf-8", "surrogatepass")
+    """An opcode of protocol 0 with its line: `line("I", "5")`, `line("F", "1e3")`,
+    `line("P", "id")`.
+    """
+    blob = (
+        argument
+        if isinstance(argument, bytes)
+        else argument.encode("utf-8", "surrogatepass")
+    )
     return opcode.encode() + blob + b"\n"
 
 
 def glob(module: str | bytes, name: str | bytes) -> bytes:
-    return line("c", module) + (name if isinstance(name, bytes) else name.encode()) + b"\n"
+    return (
+        line("c", module) + (name if isinstance(name, bytes) else name.encode()) + b"\n"
+    )
 
 
 def stack_global(module: str | bytes, name: str | bytes) -> bytes:
@@ -260,7 +275,8 @@ def readonly_buffer() -> bytes:
     return b"\x98"
 
 
-# ---------------------------------------------------------------------------------------------- phrases
+# --------------------------------------------------------------------------------------
+# phrases
 
 
 def value(thing: Any) -> bytes:
@@ -278,7 +294,9 @@ def value(thing: Any) -> bytes:
     if isinstance(thing, str):
         return text(thing)
     if isinstance(thing, tuple):
-        return mark() + b"".join(map(value, thing)) + tuple_() if thing else empty_tuple()
+        return (
+            mark() + b"".join(map(value, thing)) + tuple_() if thing else empty_tuple()
+        )
     if isinstance(thing, list):
         return empty_list() + mark() + b"".join(map(value, thing)) + appends()
     if isinstance(thing, dict):
@@ -288,7 +306,12 @@ def value(thing: Any) -> bytes:
 
 def mapping(pairs: Iterable[tuple[Any, Any]]) -> bytes:
     """A dict from pairs; keys may repeat, and may be what no dict takes."""
-    return empty_dict() + mark() + b"".join(value(k) + value(v) for k, v in pairs) + setitems()
+    return (
+        empty_dict()
+        + mark()
+        + b"".join(value(k) + value(v) for k, v in pairs)
+        + setitems()
+    )
 
 
 def call(function: bytes, *arguments: Any) -> bytes:
@@ -297,7 +320,11 @@ def call(function: bytes, *arguments: Any) -> bytes:
 
 def pickled(*program: Any, protocol: int | None = 2) -> bytes:
     """One pickle: PROTO, the program, STOP."""
-    return (b"" if protocol is None else proto(protocol)) + b"".join(map(value, program)) + stop()
+    return (
+        (b"" if protocol is None else proto(protocol))
+        + b"".join(map(value, program))
+        + stop()
+    )
 
 
 def ordered_dict() -> bytes:
@@ -313,7 +340,9 @@ def storage_id(
     module: str = "torch",
     word: Any = "storage",
 ) -> bytes:
-    """The persistent id of a storage: 5 items in zips, a sixth (`None` or a view) in legacy files."""
+    """The persistent id of a storage: 5 items in zips, a sixth (`None` or a view) in
+    legacy files.
+    """
     kind = glob(module, cls) if isinstance(cls, str) else cls
     return value((word, kind, key, location, numel, *more)) + binpersid()
 
@@ -326,15 +355,26 @@ def rebuilt(
     *more: Any,
     rebuild: str | bytes = "_rebuild_tensor_v2",
 ) -> bytes:
-    """A rebuild call over a storage; `more` are the arguments that follow (default: those the function has)."""
+    """A rebuild call over a storage; `more` are the arguments that follow (default:
+    those the function has).
+    """
     function = glob("torch._utils", rebuild) if isinstance(rebuild, str) else rebuild
     tails: dict[str | bytes, tuple[Any, ...]] = {
         "_rebuild_tensor": (),
         "_rebuild_tensor_v3": (False, ordered_dict(), glob("torch", "float32")),
-        "_rebuild_qtensor": ((glob("torch", "per_tensor_affine"), 0.5, 3), False, ordered_dict()),
+        "_rebuild_qtensor": (
+            (glob("torch", "per_tensor_affine"), 0.5, 3),
+            False,
+            ordered_dict(),
+        ),
     }
     return call(
-        function, storage, offset, size, stride, *(more or tails.get(rebuild, (False, ordered_dict())))
+        function,
+        storage,
+        offset,
+        size,
+        stride,
+        *(more or tails.get(rebuild, (False, ordered_dict()))),
     )
 
 
@@ -350,23 +390,32 @@ def tensor(
     rebuild: str | bytes = "_rebuild_tensor_v2",
     legacy: bool = False,
 ) -> bytes:
-    """The opcodes of one tensor; `legacy` adds the sixth item that persistent ids have there."""
+    """The opcodes of one tensor; `legacy` adds the sixth item that persistent ids have
+    there.
+    """
     module = "torch.storage" if cls == "UntypedStorage" else "torch"
-    storage = storage_id(key, cls, numel, location, *((None,) if legacy else ()), module=module)
+    storage = storage_id(
+        key, cls, numel, location, *((None,) if legacy else ()), module=module
+    )
     return rebuilt(storage, size, stride, offset, rebuild=rebuild)
 
 
-def tensor_pickle(size: Any = (2, 3), stride: Any = (3, 1), offset: Any = 0, **options: Any) -> bytes:
+def tensor_pickle(
+    size: Any = (2, 3), stride: Any = (3, 1), offset: Any = 0, **options: Any
+) -> bytes:
     """The pickle of `{"w": tensor}`; options are those of `tensor`."""
     return pickled({"w": tensor(size, stride, offset, **options)})
 
 
-# ---------------------------------------------------------------------------------------------- zip
+# --------------------------------------------------------------------------------------
+# zip
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a zip. Only name and data are needed; every other field overrides what would be true."""
+    """One record of a zip. Only name and data are needed; every other field overrides
+    what would be true.
+    """
 
     name: str | bytes
     data: bytes = b""
@@ -374,11 +423,15 @@ class Record:
     body: bytes | None = None
     """The bytes in the file, where they are not what `data` gives."""
     streamed: bool = True
-    """As torch writes: no sizes in the local header, a data descriptor behind the data."""
+    """As torch writes: no sizes in the local header, a data descriptor behind
+    the data.
+    """
     listed: bool = True
     """False: the record lies in the file, but the directory does not name it."""
     at: str | None = None
-    """Directory entry only: it points to the local header of the record of this name."""
+    """Directory entry only: it points to the local header of the record of this
+    name.
+    """
     flags: int | None = None
     method: int | None = None
     crc: int | None = None
@@ -418,9 +471,10 @@ def zip_file(
 ) -> bytes:
     """A zip as torch lays it out: bit for bit, while nothing is lied about.
 
-    `gap` lies between records and directory, `slack` between directory and end records. `lies` override fields of
-    the end records: count, count_disk, cd_size, cd_offset, disk, cd_disk, comment_len, and of the zip64 ones count64,
-    count_disk64, cd_size64, cd_offset64, disk64, cd_disk64, locator, locator_disk, disks, end64_size.
+    `gap` lies between records and directory, `slack` between directory and end records.
+    `lies` override fields of the end records: count, count_disk, cd_size, cd_offset,
+    disk, cd_disk, comment_len, and of the zip64 ones count64, count_disk64, cd_size64,
+    cd_offset64, disk64, cd_disk64, locator, locator_disk, disks, end64_size.
     """
     pairs = records.items() if isinstance(records, Mapping) else records
     out = bytearray()
@@ -514,7 +568,9 @@ def _local(record: Record, offset: int, align: int) -> bytes:
     )
     descriptor = record.descriptor
     if descriptor is None:
-        descriptor = struct.pack("<4s3L", b"PK\7\x08", crc, csize, usize) if streamed else b""
+        descriptor = (
+            struct.pack("<4s3L", b"PK\7\x08", crc, csize, usize) if streamed else b""
+        )
     return header + name + extra + body + descriptor
 
 
@@ -557,15 +613,21 @@ def deflated(data: bytes) -> bytes:
     return engine.compress(data) + engine.flush()
 
 
-def deflated_run(block: bytes, times: int, before: bytes = b"", after: bytes = b"") -> bytes:
-    """The deflate stream of `before + block * times + after`, made in time of one block."""
+def deflated_run(
+    block: bytes, times: int, before: bytes = b"", after: bytes = b""
+) -> bytes:
+    """The deflate stream of `before + block * times + after`, made in time of one
+    block.
+    """
     engine = zlib.compressobj(9, zlib.DEFLATED, -15)
     head = engine.compress(before) + engine.flush(zlib.Z_FULL_FLUSH)
     once = engine.compress(block) + engine.flush(zlib.Z_FULL_FLUSH)
     return head + once * times + engine.compress(after) + engine.flush()
 
 
-def torch_records(pickle: bytes, storages: Mapping[str, bytes], root: str = "archive") -> list[Record]:
+def torch_records(
+    pickle: bytes, storages: Mapping[str, bytes], root: str = "archive"
+) -> list[Record]:
     """The records of `torch.save` (2.13) in its order."""
     named = {
         "data.pkl": pickle,
@@ -590,8 +652,9 @@ def torch_zip(
 ) -> bytes:
     """The file of `torch.save`. By default one storage "0" of six floats.
 
-    `swap` changes records, by their name below the root: new data, fields of Record, or None to leave it out. `more`
-    are records put behind the others. Options are those of `zip_file`.
+    `swap` changes records, by their name below the root: new data, fields of Record, or
+    None to leave it out. `more` are records put behind the others. Options are those of
+    `zip_file`.
     """
     records = torch_records(pickle, {"0": SIX} if storages is None else storages, root)
     changes = {f"{root}/{name}": change for name, change in (swap or {}).items()}
@@ -602,7 +665,12 @@ def torch_zip(
     for record in records:
         change = changes.get(str(record.name), {})
         if change is not None:
-            kept.append(replace(record, **({"data": change} if isinstance(change, bytes) else change)))
+            kept.append(
+                replace(
+                    record,
+                    **({"data": change} if isinstance(change, bytes) else change),
+                )
+            )
     return zip_file([*kept, *more], **options)
 
 
@@ -610,12 +678,17 @@ SIX = struct.pack("<6f", *range(6))
 """The bytes of `torch.arange(6.)`."""
 
 
-# ---------------------------------------------------------------------------------------------- legacy
+# --------------------------------------------------------------------------------------
+# legacy
 
 MAGIC = pickled(0x1950A86A20F9469CFC6C)
 VERSION = pickled(1001)
 SYSTEM = pickled(
-    {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+    {
+        "protocol_version": 1001,
+        "little_endian": True,
+        "type_sizes": {"short": 2, "int": 4, "long": 4},
+    }
 )
 
 
@@ -629,19 +702,29 @@ def legacy(
     keys: bytes | None = None,
     tail: bytes = b"",
 ) -> bytes:
-    """A file of torch < 1.6: five pickles, then for each key its numel (u64, may be a lie) and its bytes."""
+    """A file of torch < 1.6: five pickles, then for each key its numel (u64, may be a
+    lie) and its bytes.
+    """
     listed = pickled([key for key, _, _ in storages]) if keys is None else keys
-    stream = b"".join(struct.pack("<Q", numel & (2**64 - 1)) + data for _, numel, data in storages)
+    stream = b"".join(
+        struct.pack("<Q", numel & (2**64 - 1)) + data for _, numel, data in storages
+    )
     return magic + version + system + obj_pickle + listed + stream + tail
 
 
-# ---------------------------------------------------------------------------------------------- safetensors
+# --------------------------------------------------------------------------------------
+# safetensors
 
 
 def safetensors_file(
-    header: Mapping[str, Any] | bytes | str, data: bytes = b"", *, length: int | None = None
+    header: Mapping[str, Any] | bytes | str,
+    data: bytes = b"",
+    *,
+    length: int | None = None,
 ) -> bytes:
-    """Length, header, data. A mapping is written as JSON and padded with blanks to 8; bytes stay as they are."""
+    """Length, header, data. A mapping is written as JSON and padded with blanks to 8;
+    bytes stay as they are.
+    """
     if isinstance(header, str):
         header = header.encode("utf-8", "surrogatepass")
     if not isinstance(header, bytes):
@@ -650,6 +733,8 @@ def safetensors_file(
     return struct.pack("<Q", len(header) if length is None else length) + header + data
 
 
-def entry(dtype: Any = "F32", shape: Any = (2, 3), offsets: Any = (0, 24), **more: Any) -> dict[str, Any]:
+def entry(
+    dtype: Any = "F32", shape: Any = (2, 3), offsets: Any = (0, 24), **more: Any
+) -> dict[str, Any]:
     """One tensor of a safetensors header."""
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets, **more}

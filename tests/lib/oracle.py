@@ -1,4 +1,6 @@
-"""What torch sees in a checkpoint, in our words: the paths of its tensors, and each tensor held against our view."""
+"""What torch sees in a checkpoint, in our words: the paths of its tensors, and each
+tensor held against our view.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,20 @@ Leaf = tuple[tuple[Any, ...], torch.Tensor]
 
 
 def step(key: Any) -> Any:
-    """A key of a dict as paths have it: text and whole numbers as they are, others by their text."""
+    """A key of a dict as paths have it: text and whole numbers as they are, others by
+    their text.
+    """
     if type(key) in (str, int) and (type(key) is str or -(2**63) <= key < 2**63):
         return key
     return f"({', '.join(map(repr, key))})" if isinstance(key, tuple) else repr(key)
 
 
-def leaves(thing: Any, path: tuple[Any, ...] = (), above: tuple[int, ...] = ()) -> Iterator[Leaf]:
-    """Every place at which a loaded object holds a tensor, in the order of the object; cycles are cut."""
+def leaves(
+    thing: Any, path: tuple[Any, ...] = (), above: tuple[int, ...] = ()
+) -> Iterator[Leaf]:
+    """Every place at which a loaded object holds a tensor, in the order of the object;
+    cycles are cut.
+    """
     if isinstance(thing, torch.Tensor):
         yield path, thing
     elif isinstance(thing, (dict, list, tuple)) and id(thing) not in above:
@@ -62,7 +70,9 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def stored(storage: Storage, byteorder: str = "little") -> bytes:
-    """The bytes of a storage, read from where our view says that it lies, in the order of this machine."""
+    """The bytes of a storage, read from where our view says that it lies, in the order
+    of this machine.
+    """
     place = storage.place
     assert place is not None
     data = place.source.read(place.offset, place.size)
@@ -70,16 +80,22 @@ def stored(storage: Storage, byteorder: str = "little") -> bytes:
         data = inflate_exactly(data, place.inflated, "storage")
     data = data[: storage.nbytes]
     if byteorder == "big" and storage.dtype is not None:
-        width = max(1, storage.dtype.bits // 8) // (2 if storage.dtype.kind == "complex" else 1)
+        width = max(1, storage.dtype.bits // 8) // (
+            2 if storage.dtype.kind == "complex" else 1
+        )
         data = np.frombuffer(data, np.uint8).reshape(-1, width)[:, ::-1].tobytes()
     return data
 
 
 def elements(ref: TensorRef, data: bytes) -> bytes:
-    """The elements of a tensor in row order, picked from the bytes of its storage by our strides alone."""
+    """The elements of a tensor in row order, picked from the bytes of its storage by
+    our strides alone.
+    """
     width = ref.dtype.bits // 8
     picked = np.lib.stride_tricks.as_strided(
-        np.frombuffer(data, np.uint8)[ref.offset * width :] if ref.numel else np.empty(0, np.uint8),
+        np.frombuffer(data, np.uint8)[ref.offset * width :]
+        if ref.numel
+        else np.empty(0, np.uint8),
         (*ref.shape, width),
         (*(step * width for step in ref.stride), 1),
     )
@@ -87,7 +103,8 @@ def elements(ref: TensorRef, data: bytes) -> bytes:
 
 
 class Comparison:
-    """Holds the tensors of one checkpoint against those that torch loaded from it, pair by pair.
+    """Holds the tensors of one checkpoint against those that torch loaded from it, pair
+    by pair.
 
     `records_grad` is False for files of a torch that did not write requires_grad yet.
     """
@@ -101,7 +118,9 @@ class Comparison:
     def tensors(self, loaded: Any) -> int:
         """Every tensor at its path, in order. Returns how many there are."""
         expected = list(leaves(loaded))
-        assert [entry.path for entry in self.checkpoint.tensors] == [path for path, _ in expected]
+        assert [entry.path for entry in self.checkpoint.tensors] == [
+            path for path, _ in expected
+        ]
         names = [".".join(map(str, path)) for path, _ in expected]
         ours = [entry.name for entry in self.checkpoint.tensors]
         assert len(set(ours)) == len(names)
@@ -117,7 +136,9 @@ class Comparison:
     def pair(self, ours: TensorRef | Composite, theirs: torch.Tensor) -> None:
         assert f"torch.{ours.dtype.name}" == str(theirs.dtype)
         assert ours.is_parameter == isinstance(theirs, nn.Parameter)
-        assert ours.is_buffer == (isinstance(theirs, nn.Buffer) and not isinstance(theirs, nn.Parameter))
+        assert ours.is_buffer == (
+            isinstance(theirs, nn.Buffer) and not isinstance(theirs, nn.Parameter)
+        )
         if isinstance(ours, Composite):
             self._composite(ours, theirs)
             return
@@ -126,7 +147,9 @@ class Comparison:
         assert ours.offset == theirs.storage_offset()
         assert ours.numel == theirs.numel()
         assert ours.nbytes == theirs.numel() * theirs.element_size()
-        assert ours.requires_grad == (theirs.requires_grad if self._records_grad else None)
+        assert ours.requires_grad == (
+            theirs.requires_grad if self._records_grad else None
+        )
         assert (ours.conj, ours.neg) == (theirs.is_conj(), theirs.is_neg())
         if theirs.device.type == "meta":
             assert ours.device == "meta"
@@ -137,8 +160,17 @@ class Comparison:
         plain = torch._neg_view(plain) if plain.is_neg() else plain
         plain = plain.conj() if plain.is_conj() else plain
         assert not (plain.is_neg() or plain.is_conj())
-        if theirs.dtype not in (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2):
-            flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+        if theirs.dtype not in (
+            torch.qint8,
+            torch.quint8,
+            torch.qint32,
+            torch.quint4x2,
+        ):
+            flat = (
+                plain.clone(memory_format=torch.contiguous_format)
+                .reshape(-1)
+                .view(torch.uint8)
+            )
             data = stored(ours.storage, self.checkpoint.byteorder)
             assert elements(ours, data) == flat.numpy().tobytes()
 
@@ -147,7 +179,10 @@ class Comparison:
         assert ours.nbytes == storage.nbytes()
         assert stored(ours, self.checkpoint.byteorder) == raw(theirs)
         if ours.nbytes:  # torch makes empty storages anew for each tensor
-            assert self._torch_of.setdefault(id(ours), storage.data_ptr()) == storage.data_ptr()
+            assert (
+                self._torch_of.setdefault(id(ours), storage.data_ptr())
+                == storage.data_ptr()
+            )
             assert self._ours_of.setdefault(storage.data_ptr(), id(ours)) == id(ours)
 
     def _composite(self, ours: Composite, theirs: torch.Tensor) -> None:
@@ -155,7 +190,11 @@ class Comparison:
         assert len(parts) == len(ours.parts)
         if theirs.is_quantized:
             assert ours.layout == "quantized"
-            scheme = str(theirs.qscheme()).removeprefix("torch.").removesuffix("_float_qparams")
+            scheme = (
+                str(theirs.qscheme())
+                .removeprefix("torch.")
+                .removesuffix("_float_qparams")
+            )
             assert (
                 ours.detail is not None and ours.detail.partition(",")[0] == scheme
             )  # torch writes both schemes of channels under one name
@@ -164,9 +203,14 @@ class Comparison:
             assert (codes.shape, codes.stride) == (tuple(theirs.shape), theirs.stride())
             assert codes.offset == theirs.storage_offset()
             self._storage(codes.storage, theirs)
-            if theirs.qscheme() in (torch.per_channel_affine, torch.per_channel_affine_float_qparams):
+            if theirs.qscheme() in (
+                torch.per_channel_affine,
+                torch.per_channel_affine_float_qparams,
+            ):
                 self._values(parts.pop("scales"), theirs.q_per_channel_scales())
-                self._values(parts.pop("zero_points"), theirs.q_per_channel_zero_points())
+                self._values(
+                    parts.pop("zero_points"), theirs.q_per_channel_zero_points()
+                )
             assert not parts
             return
         if theirs.is_nested:
@@ -180,9 +224,15 @@ class Comparison:
         if theirs.layout == torch.sparse_coo:
             expected = {"indices": theirs._indices(), "values": theirs._values()}
         elif theirs.layout in (torch.sparse_csr, torch.sparse_bsr):
-            expected = {"compressed_indices": theirs.crow_indices(), "plain_indices": theirs.col_indices()}
+            expected = {
+                "compressed_indices": theirs.crow_indices(),
+                "plain_indices": theirs.col_indices(),
+            }
         else:
-            expected = {"compressed_indices": theirs.ccol_indices(), "plain_indices": theirs.row_indices()}
+            expected = {
+                "compressed_indices": theirs.ccol_indices(),
+                "plain_indices": theirs.row_indices(),
+            }
         if theirs.layout != torch.sparse_coo:
             expected["values"] = theirs.values()
         assert parts.keys() == expected.keys()

@@ -1,8 +1,10 @@
-"""Constants that choose how something is done, and nothing else: the answer is the same on both sides of each.
+"""Constants that choose how something is done, and nothing else: the answer is the same
+on both sides of each.
 
-Small tests never reach the side of large files. So the suite walks both: `walking("fast")` sets each constant to the value with
-which the path for large files is always taken, `walking("slow")` to the one with which it never is. `CKPT_TEST_PATHS=fast` does
-so for a whole run.
+Small tests never reach the side of large files. So the suite walks both:
+`walking("fast")` sets each constant to the value with which the path for large files is
+always taken, `walking("slow")` to the one with which it never is.
+`CKPT_TEST_PATHS=fast` does so for a whole run.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ NEVER = 1 << 40
 
 
 class Sides(NamedTuple):
-    """The values of a constant with which the path for large files is always taken, and never."""
+    """The values of a constant with which the path for large files is always taken, and
+    never.
+    """
 
     fast: int
     slow: int
@@ -105,7 +109,9 @@ def values(side: Side) -> dict[str, int]:
 
 @contextmanager
 def walking(side: Side) -> Iterator[None]:
-    """Take one side for a while, in this process and in the commands that it starts as forks."""
+    """Take one side for a while, in this process and in the commands that it starts as
+    forks.
+    """
     before = now()
     take(values(side))
     try:
@@ -115,7 +121,9 @@ def walking(side: Side) -> Iterator[None]:
 
 
 def asked() -> Side | None:
-    """The side that a whole run of the suite takes; None for the values that are shipped."""
+    """The side that a whole run of the suite takes; None for the values that are
+    shipped.
+    """
     side = os.environ.get("CKPT_TEST_PATHS", "")
     if side not in ("", "fast", "slow"):
         raise ValueError(f"CKPT_TEST_PATHS={side} is neither fast nor slow")
@@ -155,13 +163,17 @@ SMALL = {
     "ckpt.formats.common.recovered._STEP": 64,
     "ckpt.formats.common.holes._STEP": 64,
 }
-"""Module and constant -> bytes of a block so small that a few elements are many; of `spans.ELEMENTS` elements.
+"""Module and constant -> bytes of a block so small that a few elements are many; of
+`spans.ELEMENTS` elements.
 
-With the sizes that are shipped alone a loop over blocks passes its tests with a wrong offset, or without its body.
+With the sizes that are shipped alone a loop over blocks passes its tests with a wrong
+offset, or without its body.
 """
 
 LARGE = (5 << 20) + 24
-"""Bytes that are more than one block of the sizes that are shipped, the last of them not full."""
+"""Bytes that are more than one block of the sizes that are shipped, the last of them
+not full.
+"""
 
 
 def set_sizes(sizes: dict[str, int]) -> None:
@@ -184,5 +196,7 @@ IS_THOROUGH = bool(os.environ.get("CKPT_TEST_THOROUGH"))
 
 
 def many(daily: int, thorough: int) -> int:
-    """The number of examples that a test tries: few every day, many in `make test-thorough`."""
+    """The number of examples that a test tries: few every day, many in `make
+    test-thorough`.
+    """
     return thorough if IS_THOROUGH else daily

@@ -1,4 +1,6 @@
-"""Real processes for the tests: the command as a user runs it, and what it wrote, byte for byte."""
+"""Real processes for the tests: the command as a user runs it, and what it wrote, byte
+for byte.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """The fixture `ckpt`: the command among the samples."""
 
 TIMEOUT = 600
-"""Seconds that a child may take: a busy machine is no failure, only one that never ends is."""
+"""Seconds that a child may take: a busy machine is no failure, only one that never ends
+is.
+"""
 
 _SETTINGS = (
     "NO_COLOR",
@@ -59,7 +63,9 @@ class Done(NamedTuple):
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment of a child: UTF-8, without colour, with this checkout's package."""
+    """The environment of a child: UTF-8, without colour, with this checkout's
+    package.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), **changes}
 
@@ -88,7 +94,9 @@ _servers: list[Server] = []
 
 
 def server(env: Mapping[str, str]) -> Server | None:
-    """What forks for commands in this environment, started at the first call; None if Python must start for it."""
+    """What forks for commands in this environment, started at the first call; None if
+    Python must start for it.
+    """
     if not _servers:
         _servers.append(Server(environment()))
     return _servers[0] if _servers[0].serves(env) else None
@@ -101,21 +109,39 @@ def close_server() -> None:
 
 
 def ckpt(
-    *arguments: str | os.PathLike[str], cwd: Path | None = None, input: bytes | None = None, **changes: str
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    input: bytes | None = None,
+    **changes: str,
 ) -> Done:
-    """What `ckpt ARGUMENTS` does, with some variables of the environment changed, and a little on stdin."""
+    """What `ckpt ARGUMENTS` does, with some variables of the environment changed, and a
+    little on stdin.
+    """
     env = environment(**changes)
     forks = server(env)
     if forks is None:
         return alone(*arguments, cwd=cwd, input=input, **changes)
-    return Done(*forks.run([*map(os.fspath, arguments)], os.fspath(cwd or os.getcwd()), env, TIMEOUT, input))
+    return Done(
+        *forks.run(
+            [*map(os.fspath, arguments)],
+            os.fspath(cwd or os.getcwd()),
+            env,
+            TIMEOUT,
+            input,
+        )
+    )
 
 
 def alone(
-    *arguments: str | os.PathLike[str], cwd: Path | None = None, input: bytes | None = None, **changes: str
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    input: bytes | None = None,
+    **changes: str,
 ) -> Done:
     """The same in a Python of its own, which takes ten times as long as a fork."""
-    return python("-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd, input=input)
+    return python(
+        "-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd, input=input
+    )
 
 
 def running(session: int) -> list[str]:
@@ -166,11 +192,15 @@ os.setuid(65534)
 sys.argv[1:] = arguments
 app.main()
 """
-"""`ckpt` of a user who owns nothing. It imports and uses all parts first: the checkout may be closed to others."""
+"""`ckpt` of a user who owns nothing. It imports and uses all parts first: the checkout
+may be closed to others.
+"""
 
 
 def as_nobody(*arguments: str, cwd: Path) -> Done:
-    """What `ckpt ARGUMENTS` does for a user without rights: where the tests run as root, its child gives them up."""
+    """What `ckpt ARGUMENTS` does for a user without rights: where the tests run as
+    root, its child gives them up.
+    """
     if os.geteuid():
         return ckpt(*arguments, cwd=cwd)
     return python("-c", _NOBODY, SAMPLES / "train_cuda.pth", *arguments, cwd=cwd)
@@ -184,7 +214,8 @@ def terminal(
     cwd: Path = SAMPLES,
     **changes: str,
 ) -> str:
-    """What a person sees of `ckpt ARGUMENTS` in a folder, that of the samples, on a terminal of so many columns and rows.
+    """What a person sees of `ckpt ARGUMENTS` in a folder, that of the samples, on a
+    terminal of so many columns and rows.
 
     The command must end with the exit code `code`.
     """
@@ -210,24 +241,36 @@ def terminal(
 
 
 def raw_controls(data: bytes, allowed: str = "\n") -> list[str]:
-    """The control characters of an output that a terminal could act on: C0, DEL and C1, but those allowed."""
-    text = data.decode("utf-8", "surrogateescape")  # a lone byte 0x9b is a C1 control to some terminals
+    """The control characters of an output that a terminal could act on: C0, DEL and C1,
+    but those allowed.
+    """
+    text = data.decode(
+        "utf-8", "surrogateescape"
+    )  # a lone byte 0x9b is a C1 control to some terminals
     found = {
         char
         for char in text
-        if ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F or 0xDC80 <= ord(char) <= 0xDCFF
+        if ord(char) < 0x20
+        or 0x7F <= ord(char) <= 0x9F
+        or 0xDC80 <= ord(char) <= 0xDCFF
     }
     return sorted(map(ascii, found - set(allowed)))
 
 
 def check_error(done: Done, says: str = "", code: int = 2) -> str:
-    """Assert the contract of an error: its code, nothing on stdout, one line on stderr. Returns the line."""
+    """Assert the contract of an error: its code, nothing on stdout, one line on stderr.
+    Returns the line.
+    """
     assert done.code == code, done
     assert done.out == b"", "an error writes nothing to stdout"
     assert done.err.endswith(b"\n") and done.err.count(b"\n") == 1, done.err[-2000:]
     assert raw_controls(done.err) == []
     line = done.err.decode("utf-8").removesuffix("\n")
     assert len(line.splitlines()) == 1, "a line separator of Unicode"
-    assert line.startswith("ckpt: ") and "Traceback" not in line and "this is a bug" not in line, line
+    assert (
+        line.startswith("ckpt: ")
+        and "Traceback" not in line
+        and "this is a bug" not in line
+    ), line
     assert says in line.lower(), line
     return line

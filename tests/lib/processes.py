@@ -1,4 +1,6 @@
-"""An executor of the tests: every task goes to another process, as it would to another machine."""
+"""An executor of the tests: every task goes to another process, as it would to another
+machine.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,19 @@ R = TypeVar("R")
 
 
 def pool(count: int) -> ProcessPoolExecutor:
-    """So many processes that are started, not forked. They end with this one, also when it is killed."""
-    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=end_with_parent)
+    """So many processes that are started, not forked. They end with this one, also when
+    it is killed.
+    """
+    return ProcessPoolExecutor(
+        count, multiprocessing.get_context("spawn"), initializer=end_with_parent
+    )
 
 
 def end_with_parent() -> None:
     """End this process when the one that started it is gone, whatever it is doing then.
 
-    The processes of a pool keep the queue between them open for each other, so none of them sees its end.
+    The processes of a pool keep the queue between them open for each other, so none of
+    them sees its end.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -47,7 +54,9 @@ class Processes:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
         sent = [pickle.dumps((paths.sizes(), task)) for task in tasks]
         results = []
         for task, result in zip(tasks, self._pool.map(done, sent), strict=True):
@@ -58,7 +67,9 @@ class Processes:
 
 
 def done(pickled: bytes) -> object:
-    """The result of a task, in whatever process this is, with the sizes of blocks of the sender."""
+    """The result of a task, in whatever process this is, with the sizes of blocks of
+    the sender.
+    """
     sizes, task = pickle.loads(pickled)
     paths.set_sizes(sizes)
     return task()
@@ -98,7 +109,9 @@ def pid_then_nothing(folder: str, number: int) -> None:
 
 
 def pid_then_wait(folder: str) -> int:
-    """Leave a file with the name of this process, and wait until there is another file beside it. This process."""
+    """Leave a file with the name of this process, and wait until there is another file
+    beside it. This process.
+    """
     open(os.path.join(folder, str(os.getpid())), "w").close()
     while len(os.listdir(folder)) < 2:
         time.sleep(0.01)
@@ -106,7 +119,9 @@ def pid_then_wait(folder: str) -> int:
 
 
 def multiply_until(folder: str, name: str) -> int:
-    """Leave a file with the name of this process, and multiply large matrices until there is another file. This process."""
+    """Leave a file with the name of this process, and multiply large matrices until
+    there is another file. This process.
+    """
     import numpy as np
 
     open(os.path.join(folder, str(os.getpid())), "w").close()

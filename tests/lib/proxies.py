@@ -1,4 +1,6 @@
-"""A proxy between clients and servers, which counts and delays: for clients that are told of it, or in front of one server."""
+"""A proxy between clients and servers, which counts and delays: for clients that are
+told of it, or in front of one server.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,28 @@ from urllib.parse import urlsplit
 
 from hubs import started
 
-_PASSED_ON = ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "content-length")
+_PASSED_ON = (
+    "connection",
+    "proxy-connection",
+    "keep-alive",
+    "transfer-encoding",
+    "content-length",
+)
 
 
 class Asked(NamedTuple):
-    """One request: as in `GET http://host/path` or `CONNECT host:443`, and its Range."""
+    """One request: as in `GET http://host/path` or `CONNECT host:443`, and its
+    Range.
+    """
 
     what: str
     range: str
 
 
 class Proxy:
-    """What stands between: `asked` are the requests since the last `clear`, a tunnel is one."""
+    """What stands between: `asked` are the requests since the last `clear`, a tunnel is
+    one.
+    """
 
     def __init__(self, behind: str = "") -> None:
         self.behind = behind
@@ -63,8 +75,14 @@ class Proxy:
         server = self.behind or parts.netloc
         path = parts._replace(scheme="", netloc="").geturl()
         body = call.rfile.read(int(call.headers.get("Content-Length") or 0))
-        headers = {name: value for name, value in call.headers.items() if name.lower() not in _PASSED_ON}
-        with self._counted(f"{call.command} {call.path}", call.headers.get("Range", "")):
+        headers = {
+            name: value
+            for name, value in call.headers.items()
+            if name.lower() not in _PASSED_ON
+        }
+        with self._counted(
+            f"{call.command} {call.path}", call.headers.get("Range", "")
+        ):
             line = http.client.HTTPConnection(server)
             try:
                 line.request(call.command, path, body or None, headers)
@@ -81,7 +99,11 @@ class Proxy:
         for name, value in answer.getheaders():
             if name.lower() not in _PASSED_ON:
                 call.send_header(name, value)
-        size = answer.getheader("Content-Length", "0") if call.command == "HEAD" else str(len(data))
+        size = (
+            answer.getheader("Content-Length", "0")
+            if call.command == "HEAD"
+            else str(len(data))
+        )
         call.send_header("Content-Length", size)
         call.end_headers()
         call.wfile.write(data)
@@ -115,7 +137,9 @@ class Proxy:
 
 @contextmanager
 def proxy(behind: str = "") -> Iterator[Proxy]:
-    """Run a proxy on a free port until the end of the block; with `behind`, a URL, one in front of that server."""
+    """Run a proxy on a free port until the end of the block; with `behind`, a URL, one
+    in front of that server.
+    """
     made = Proxy(urlsplit(behind).netloc)
 
     class Handler(BaseHTTPRequestHandler):

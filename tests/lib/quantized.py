@@ -60,7 +60,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def contents(value: Any) -> Any:
-    """A value of a state dict: what packed parameters hold instead of them, tensors as numbers with all that they are."""
+    """A value of a state dict: what packed parameters hold instead of them, tensors as
+    numbers with all that they are.
+    """
     if isinstance(value, torch.ScriptObject):
         return contents(value.__getstate__()[0])
     if isinstance(value, (list, tuple)):
@@ -69,5 +71,10 @@ def contents(value: Any) -> Any:
         what = str(value.dtype), tuple(value.shape)
         if not value.is_quantized:
             return *what, value.tolist()
-        return *what, str(value.qscheme()), value.int_repr().tolist(), value.dequantize().tolist()
+        return (
+            *what,
+            str(value.qscheme()),
+            value.int_repr().tolist(),
+            value.dequantize().tolist(),
+        )
     return value

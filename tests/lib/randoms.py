@@ -1,4 +1,6 @@
-"""Random checkpoints of real shapes: dozens of tensors, names of any length, up to three keys deep, views, ties, copies."""
+"""Random checkpoints of real shapes: dozens of tensors, names of any length, up to
+three keys deep, views, ties, copies.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import Any
 
 import torch
 
-KEYS = ("model", "state_dict", "state", "net", "generator", "params_ema", "weights", "a.b", "größe")
+KEYS = (
+    "model",
+    "state_dict",
+    "state",
+    "net",
+    "generator",
+    "params_ema",
+    "weights",
+    "a.b",
+    "größe",
+)
 LEAVES = (
     "weight",
     "bias",
@@ -35,7 +47,9 @@ SHAPES = ((2, 3), (4,), (), (0,), (1, 2, 1, 3), (5, 1), (3, 3))
 
 
 class Random:
-    """Makes the parts of one checkpoint. The same number gives the same checkpoint. `dtypes` are rare ones."""
+    """Makes the parts of one checkpoint. The same number gives the same checkpoint.
+    `dtypes` are rare ones.
+    """
 
     def __init__(self, number: int, dtypes: tuple[torch.dtype, ...] = ODD) -> None:
         self.pick = random.Random(number)
@@ -48,7 +62,9 @@ class Random:
     def checkpoint(self) -> Any:
         """A checkpoint: sections below up to three keys, with values beside them."""
         pick = self.pick
-        sections: list[Any] = [self.section() for _ in range(pick.choice((1, 1, 1, 2, 3)))]
+        sections: list[Any] = [
+            self.section() for _ in range(pick.choice((1, 1, 1, 2, 3)))
+        ]
         if pick.random() < 0.3:
             sections.append(sections[0])  # the same dict once more
         if pick.random() < 0.2:
@@ -64,7 +80,11 @@ class Random:
                 section = self.wrapped(section)
             whole[key if key not in whole else f"{key}{number}"] = section
         if pick.random() < 0.6:
-            whole |= {"epoch": number, "args": {"lr": 0.1, "name": "x" * pick.choice((1, 400))}, "note": None}
+            whole |= {
+                "epoch": number,
+                "args": {"lr": 0.1, "name": "x" * pick.choice((1, 400))},
+                "note": None,
+            }
         if pick.random() < 0.1:
             return [whole]
         return whole
@@ -95,17 +115,28 @@ class Random:
         return made
 
     def names(self) -> Callable[[int], str]:
-        prefix = self.pick.choice(("", "", "module.", "_orig_mod.", "x" * 110 + ".", "重み."))
+        prefix = self.pick.choice(
+            ("", "", "module.", "_orig_mod.", "x" * 110 + ".", "重み.")
+        )
         leaves = self.pick.sample(LEAVES, self.pick.choice((1, 2, 4)))
-        return lambda number: f"{prefix}layers.{number // len(leaves)}.{leaves[number % len(leaves)]}"
+        return lambda number: (
+            f"{prefix}layers.{number // len(leaves)}.{leaves[number % len(leaves)]}"
+        )
 
     def optimizer(self) -> dict[str, Any]:
         count = self.pick.choice((2, 20, 70))
         state = {
-            n: {"step": torch.tensor(1.0), "exp_avg": self.usual(), "exp_avg_sq": self.usual()}
+            n: {
+                "step": torch.tensor(1.0),
+                "exp_avg": self.usual(),
+                "exp_avg_sq": self.usual(),
+            }
             for n in range(count)
         }
-        return {"state": state, "param_groups": [{"lr": 1e-3, "params": list(range(count))}]}
+        return {
+            "state": state,
+            "param_groups": [{"lr": 1e-3, "params": list(range(count))}],
+        }
 
     def tensor(self) -> torch.Tensor:
         """Nearly always a usual one, or anything that a state dict may hold."""
@@ -115,7 +146,8 @@ class Random:
 
     def usual(self) -> torch.Tensor:
         return self._filled(
-            self.pick.choice(SHAPES), torch.float32 if self.pick.random() < 0.7 else self.pick.choice(DTYPES)
+            self.pick.choice(SHAPES),
+            torch.float32 if self.pick.random() < 0.7 else self.pick.choice(DTYPES),
         )
 
     def odd(self) -> torch.Tensor:
@@ -139,7 +171,9 @@ class Random:
                 )
             )
         if kind == 5:
-            return torch.nn.Parameter(self._filled((2, 2), torch.float32), requires_grad=pick.random() < 0.5)
+            return torch.nn.Parameter(
+                self._filled((2, 2), torch.float32), requires_grad=pick.random() < 0.5
+            )
         if kind == 6:
             return self._filled((3,), torch.float32).requires_grad_()
         if kind == 7:
@@ -154,21 +188,39 @@ class Random:
         count = 1
         for size in shape:
             count *= size
-        if dtype is torch.bool or (not dtype.is_floating_point and not dtype.is_complex):
-            return torch.randint(0, 2, (count,), generator=self._bits).to(dtype).view(shape)
+        if dtype is torch.bool or (
+            not dtype.is_floating_point and not dtype.is_complex
+        ):
+            return (
+                torch.randint(0, 2, (count,), generator=self._bits)
+                .to(dtype)
+                .view(shape)
+            )
         return torch.randn(count, generator=self._bits).to(dtype).view(shape)
 
 
 def changed(thing: Any, pick: random.Random) -> Any:
-    """A copy of a checkpoint in which some tensors have other values, another shape, or are missing."""
+    """A copy of a checkpoint in which some tensors have other values, another shape, or
+    are missing.
+    """
     if isinstance(thing, torch.Tensor):
-        if thing.layout is not torch.strided or pick.random() < 0.8 or not thing.is_floating_point():
+        if (
+            thing.layout is not torch.strided
+            or pick.random() < 0.8
+            or not thing.is_floating_point()
+        ):
             return thing
         return (
-            (thing.detach().float() + 0.25).to(thing.dtype) if pick.random() < 0.8 else thing.detach().clone()
+            (thing.detach().float() + 0.25).to(thing.dtype)
+            if pick.random() < 0.8
+            else thing.detach().clone()
         )
     if isinstance(thing, dict):
-        made = {key: changed(part, pick) for key, part in thing.items() if pick.random() < 0.99}
+        made = {
+            key: changed(part, pick)
+            for key, part in thing.items()
+            if pick.random() < 0.99
+        }
         if isinstance(thing, OrderedDict):
             made = OrderedDict(made)
             made.__dict__.update(thing.__dict__)

@@ -1,6 +1,8 @@
-"""Checkpoints that nobody here made: fetched once from the package index, by hash, into a cache outside the repository.
+"""Checkpoints that nobody here made: fetched once from the package index, by hash, into
+a cache outside the repository.
 
-Without an index the tests that need them are skipped. `CKPT_TEST_CACHE` names another cache.
+Without an index the tests that need them are skipped. `CKPT_TEST_CACHE` names another
+cache.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from pathlib import Path
 import pytest
 from process import TIMEOUT
 
-CACHE = Path(os.environ.get("CKPT_TEST_CACHE") or Path.home() / ".cache" / "torch-ckpt-tests")
+CACHE = Path(
+    os.environ.get("CKPT_TEST_CACHE") or Path.home() / ".cache" / "torch-ckpt-tests"
+)
 WHEELS = {
     "facenet": (
         "facenet-pytorch==2.6.0",
@@ -36,21 +40,34 @@ WHEELS = {
     ),
 }
 FILES = {
-    **{f"facenet/{name}.pt": f"facenet_pytorch/data/{name}.pt" for name in ("onet", "pnet", "rnet")},
+    **{
+        f"facenet/{name}.pt": f"facenet_pytorch/data/{name}.pt"
+        for name in ("onet", "pnet", "rnet")
+    },
     **{
         f"lpips/{version}/{name}.pth": f"lpips/weights/{version}/{name}.pth"
         for version in ("v0.0", "v0.1")
         for name in ("alex", "squeeze", "vgg")
     },
-    **{f"pesto/{name}.ckpt": f"pesto/weights/{name}.ckpt" for name in ("mir-1k", "mir-1k_g7")},
+    **{
+        f"pesto/{name}.ckpt": f"pesto/weights/{name}.ckpt"
+        for name in ("mir-1k", "mir-1k_g7")
+    },
 }
 """Name in the tests -> member of the wheel that the name begins with."""
 
 
 def path(file: str) -> Path:
-    """A real file, ready to read. Skips the test when it is not in the cache and no index can be reached."""
+    """A real file, ready to read. Skips the test when it is not in the cache and no
+    index can be reached.
+    """
     wheel = file.partition("/")[0]
-    found = CACHE / wheel / WHEELS[wheel][2][:12] / Path(FILES[file]).relative_to(Path(FILES[file]).parts[0])
+    found = (
+        CACHE
+        / wheel
+        / WHEELS[wheel][2][:12]
+        / Path(FILES[file]).relative_to(Path(FILES[file]).parts[0])
+    )
     if not found.exists():
         reason = _unpack(wheel)
         if reason:
@@ -60,7 +77,9 @@ def path(file: str) -> Path:
 
 @cache
 def _unpack(wheel: str) -> str:
-    """Put the members of a wheel into the cache. Returns why that is impossible, or nothing."""
+    """Put the members of a wheel into the cache. Returns why that is impossible, or
+    nothing.
+    """
     reason = _fetch(wheel)
     if reason:
         return reason
@@ -68,7 +87,9 @@ def _unpack(wheel: str) -> str:
         for file, member in FILES.items():
             if file.startswith(f"{wheel}/"):
                 inner = Path(member).relative_to(Path(member).parts[0])
-                _write(CACHE / wheel / WHEELS[wheel][2][:12] / inner, archive.read(member))
+                _write(
+                    CACHE / wheel / WHEELS[wheel][2][:12] / inner, archive.read(member)
+                )
     return ""
 
 
@@ -88,13 +109,27 @@ def _fetch(wheel: str) -> str:
             "--timeout=10",
             "--no-input",
         ]
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, "-r", str(pins)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            *options,
+            "--dest",
+            folder,
+            "-r",
+            str(pins),
+        ]
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+            ended = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT
+            )
         except subprocess.TimeoutExpired:
             return f"{requirement} cannot be fetched: pip took too long"
         if "DO NOT MATCH THE HASHES" in ended.stderr:
-            raise AssertionError(f"the index gives another {name} than the one that the tests know")
+            raise AssertionError(
+                f"the index gives another {name} than the one that the tests know"
+            )
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["pip failed"])[-1]
             return f"{requirement} cannot be fetched: {last}"

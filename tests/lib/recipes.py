@@ -1,4 +1,6 @@
-"""Random models, and how training scripts hand their parameters to an optimizer: groups, frozen ones, several steps."""
+"""Random models, and how training scripts hand their parameters to an optimizer:
+groups, frozen ones, several steps.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 class Block(nn.Module):
-    """Like a block of a transformer: several matrices of one shape, norms, a buffer among them."""
+    """Like a block of a transformer: several matrices of one shape, norms, a buffer
+    among them.
+    """
 
     def __init__(self, width: int, rng: random.Random) -> None:
         super().__init__()
@@ -28,7 +32,9 @@ class Block(nn.Module):
             lambda: nn.Linear(width, 2 * width),
             lambda: nn.BatchNorm1d(width),
         ]
-        for name in rng.sample(["query", "key", "value", "proj", "norm", "fc"], rng.randint(1, 4)):
+        for name in rng.sample(
+            ["query", "key", "value", "proj", "norm", "fc"], rng.randint(1, 4)
+        ):
             self.add_module(name, rng.choice(makers)())
 
 
@@ -61,23 +67,37 @@ def _two(
 def _by_layer(named: Named) -> list[dict[str, Any]]:
     groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
     for name, parameter in named:
-        groups.setdefault((".".join(name.split(".")[:2]), parameter.ndim > 1), []).append(parameter)
-    return [{"params": held, "weight_decay": 0.1 * key[1]} for key, held in groups.items()]
+        groups.setdefault(
+            (".".join(name.split(".")[:2]), parameter.ndim > 1), []
+        ).append(parameter)
+    return [
+        {"params": held, "weight_decay": 0.1 * key[1]} for key, held in groups.items()
+    ]
 
 
 RECIPES: dict[str, Callable[[Named], list[dict[str, Any]]]] = {
     "one": lambda named: [{"params": [p for _, p in named]}],
     "by ndim": lambda named: _two(named, lambda _, p: p.ndim > 1),
     "by ndim, no decay first": lambda named: _two(named, lambda _, p: p.ndim > 1)[::-1],
-    "by ndim, both without decay": lambda named: _two(named, lambda _, p: p.ndim > 1, 0.0),
-    "by name": lambda named: _two(named, lambda name, _: not name.endswith(("bias", "norm.weight"))),
-    "timm": lambda named: _two(named, lambda name, p: p.ndim > 1 and name != "pos_embed"),
+    "by ndim, both without decay": lambda named: _two(
+        named, lambda _, p: p.ndim > 1, 0.0
+    ),
+    "by name": lambda named: _two(
+        named, lambda name, _: not name.endswith(("bias", "norm.weight"))
+    ),
+    "timm": lambda named: _two(
+        named, lambda name, p: p.ndim > 1 and name != "pos_embed"
+    ),
     "minGPT": lambda named: _two(sorted(named), lambda _, p: p.ndim > 1),
     "head and rest": lambda named: _two(named, lambda name, _: name.startswith("head")),
-    "one each": lambda named: [{"params": [p], "weight_decay": 0.1 * (p.ndim > 1)} for _, p in named],
+    "one each": lambda named: [
+        {"params": [p], "weight_decay": 0.1 * (p.ndim > 1)} for _, p in named
+    ],
     "one each, backwards": lambda named: [{"params": [p]} for _, p in named[::-1]],
     "by layer": _by_layer,
-    "lists by module": lambda named: _two(named, lambda name, _: name.split(".")[-2:-1] != ["norm"]),
+    "lists by module": lambda named: _two(
+        named, lambda name, _: name.split(".")[-2:-1] != ["norm"]
+    ),
 }
 
 OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]]], torch.optim.Optimizer]] = {
@@ -96,10 +116,17 @@ OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]]], torch.optim.Optimizer]] =
 
 
 class Run:
-    """A short training run: `gradient` are the names that had a gradient at any step, `numbered` those of DDP."""
+    """A short training run: `gradient` are the names that had a gradient at any step,
+    `numbered` those of DDP.
+    """
 
     def __init__(
-        self, seed: int, recipe: str, optimizer: str, frozen: str = "any", used: float = 0.8
+        self,
+        seed: int,
+        recipe: str,
+        optimizer: str,
+        frozen: str = "any",
+        used: float = 0.8,
     ) -> None:
         rng = random.Random(seed)
         self.net = Net(rng)
@@ -107,16 +134,26 @@ class Run:
             if frozen != "none" and rng.random() < 0.25:
                 block.requires_grad_(False)
         handed = rng.random() < 0.5 if frozen == "any" else frozen == "handed"
-        named = [row for row in self.net.named_parameters() if handed or row[1].requires_grad]
-        self.numbered = [name for name, p in self.net.named_parameters() if p.requires_grad]
+        named = [
+            row for row in self.net.named_parameters() if handed or row[1].requires_grad
+        ]
+        self.numbered = [
+            name for name, p in self.net.named_parameters() if p.requires_grad
+        ]
         modules = {name.rpartition(".")[0]: rng.random() < used for name, _ in named}
         self.handed = {name for name, _ in named}
         self.gradient: set[str] = set()
-        self.optimizer = OPTIMIZERS[optimizer](RECIPES[recipe](named)) if named else None
+        self.optimizer = (
+            OPTIMIZERS[optimizer](RECIPES[recipe](named)) if named else None
+        )
         for _ in range(2 if named else 0):
             for name, parameter in named:
                 parameter.grad = None
-                if parameter.requires_grad and modules[name.rpartition(".")[0]] and rng.random() < 0.9:
+                if (
+                    parameter.requires_grad
+                    and modules[name.rpartition(".")[0]]
+                    and rng.random() < 0.9
+                ):
                     parameter.grad = torch.ones_like(parameter)
                     self.gradient.add(name)
             assert self.optimizer is not None
@@ -126,4 +163,8 @@ class Run:
     def checkpoint(self) -> dict[str, Any]:
         """What a training script saves."""
         state = {"model": self.net.state_dict()}
-        return state if self.optimizer is None else {**state, "optimizer": self.optimizer.state_dict()}
+        return (
+            state
+            if self.optimizer is None
+            else {**state, "optimizer": self.optimizer.state_dict()}
+        )

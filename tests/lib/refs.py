@@ -1,4 +1,6 @@
-"""References to tensors over bytes in memory, laid out in every way that a file may have them."""
+"""References to tensors over bytes in memory, laid out in every way that a file may
+have them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ BEFORE = b"what lies before"
 
 def raw(tensor: torch.Tensor) -> bytes:
     """The bytes of the whole storage of a tensor."""
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy().tobytes()
+    return (
+        torch.empty(0, dtype=torch.uint8)
+        .set_(tensor.untyped_storage())
+        .numpy()
+        .tobytes()
+    )
 
 
 def expected(tensor: torch.Tensor) -> bytes:
@@ -36,24 +43,40 @@ def deflated(data: bytes) -> bytes:
     return machine.compress(data) + machine.flush()
 
 
-def range_of(data: bytes, *, is_deflated: bool = False, source: Source | None = None) -> Range:
+def range_of(
+    data: bytes, *, is_deflated: bool = False, source: Source | None = None
+) -> Range:
     """Bytes in the middle of a source."""
     held = deflated(data) if is_deflated else data
     size = len(data) if is_deflated else None
-    return Range(source or Memory(BEFORE + held + b"behind"), len(BEFORE), len(held), size)
+    return Range(
+        source or Memory(BEFORE + held + b"behind"), len(BEFORE), len(held), size
+    )
 
 
 def ref_of(
-    tensor: torch.Tensor, *, big: bool = False, is_deflated: bool = False, source: Source | None = None
+    tensor: torch.Tensor,
+    *,
+    big: bool = False,
+    is_deflated: bool = False,
+    source: Source | None = None,
 ) -> TensorRef:
-    """A tensor as a reference, over little-endian or `big`-endian bytes, deflated or not."""
+    """A tensor as a reference, over little-endian or `big`-endian bytes, deflated or
+    not.
+    """
     dtype = BY_NAME[str(tensor.dtype).removeprefix("torch.")]
     data = raw(tensor)
     if big:
         data = swapped(data, dtype.bits // (16 if dtype.kind == "complex" else 8))
     place = range_of(data, is_deflated=is_deflated, source=source)._replace(big=big)
     storage = Storage("0", "cpu", dtype, len(data), place)
-    made = tensor_ref(storage, dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+    made = tensor_ref(
+        storage,
+        dtype,
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.storage_offset(),
+    )
     return made._replace(conj=tensor.is_conj(), neg=tensor.is_neg())
 
 

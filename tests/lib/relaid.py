@@ -1,4 +1,6 @@
-"""Pairs of checkpoints with the same weights in two layouts, as the documented layouts of frameworks have them; numpy only."""
+"""Pairs of checkpoints with the same weights in two layouts, as the documented layouts
+of frameworks have them; numpy only.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def randoms(rng: Rng) -> Callable[..., Array]:
 
 def saved(state: State, path: Path, dtype: torch.dtype | None = None) -> str:
     """The path of a file with these tensors, by its ending."""
-    tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in state.items()}
+    tensors = {
+        name: torch.from_numpy(np.array(array, order="C"))
+        for name, array in state.items()
+    }
     if dtype is not None:
         tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +41,9 @@ def saved(state: State, path: Path, dtype: torch.dtype | None = None) -> str:
 
 
 def llama(rng: Rng, norms: bool = True) -> State:
-    """A Llama as transformers names and lays it out. Without `norms`, they are ones, as before a training."""
+    """A Llama as transformers names and lays it out. Without `norms`, they are ones, as
+    before a training.
+    """
     made = randoms(rng)
     norm = made if norms else (lambda size: np.ones(size, np.float32))
     state = {
@@ -76,8 +83,12 @@ def meta(state: State) -> State:
     for layer in range(LAYERS):
         at, to = f"model.layers.{layer}", f"layers.{layer}"
         out |= {
-            f"{to}.attention.wq.weight": paired_rows(state[f"{at}.self_attn.q_proj.weight"], HEADS),
-            f"{to}.attention.wk.weight": paired_rows(state[f"{at}.self_attn.k_proj.weight"], GROUPS),
+            f"{to}.attention.wq.weight": paired_rows(
+                state[f"{at}.self_attn.q_proj.weight"], HEADS
+            ),
+            f"{to}.attention.wk.weight": paired_rows(
+                state[f"{at}.self_attn.k_proj.weight"], GROUPS
+            ),
             f"{to}.attention.wv.weight": state[f"{at}.self_attn.v_proj.weight"],
             f"{to}.attention.wo.weight": state[f"{at}.self_attn.o_proj.weight"],
             f"{to}.feed_forward.w1.weight": state[f"{at}.mlp.gate_proj.weight"],
@@ -90,20 +101,27 @@ def meta(state: State) -> State:
 
 
 def grouped(state: State, at: str) -> Array:
-    """Query, key and value of a layer as Megatron interleaves them: per group of heads."""
+    """Query, key and value of a layer as Megatron interleaves them: per group
+    of heads.
+    """
     parts = [
-        state[f"{at}.self_attn.{name}_proj.weight"].reshape(GROUPS, -1, HIDDEN) for name in ("q", "k", "v")
+        state[f"{at}.self_attn.{name}_proj.weight"].reshape(GROUPS, -1, HIDDEN)
+        for name in ("q", "k", "v")
     ]
     return np.concatenate(parts, axis=1)
 
 
 def padded(weight: Array, rows: int) -> Array:
     """A weight with rows of zeros below."""
-    return np.concatenate([weight, np.zeros((rows - len(weight), weight.shape[1]), weight.dtype)])
+    return np.concatenate(
+        [weight, np.zeros((rows - len(weight), weight.shape[1]), weight.dtype)]
+    )
 
 
 def megatron(state: State, tensor: int = 2, pipeline: int = 2) -> dict[str, State]:
-    """The same Llama in the files of ranks of Megatron-core, by the names of their folders."""
+    """The same Llama in the files of ranks of Megatron-core, by the names of their
+    folders.
+    """
     per_stage = LAYERS // pipeline
     ranks: dict[str, State] = {}
     for rank in range(tensor):
@@ -114,29 +132,37 @@ def megatron(state: State, tensor: int = 2, pipeline: int = 2) -> dict[str, Stat
                     padded(state["model.embed_tokens.weight"], 64), tensor
                 )[rank]
             for number in range(per_stage):
-                at, to = f"model.layers.{stage * per_stage + number}", f"decoder.layers.{number}"
+                at, to = (
+                    f"model.layers.{stage * per_stage + number}",
+                    f"decoder.layers.{number}",
+                )
                 mlp = [
-                    np.split(state[f"{at}.mlp.{name}_proj.weight"], tensor)[rank] for name in ("gate", "up")
+                    np.split(state[f"{at}.mlp.{name}_proj.weight"], tensor)[rank]
+                    for name in ("gate", "up")
                 ]
                 own |= {
-                    f"{to}.self_attention.linear_qkv.weight": np.split(grouped(state, at), tensor)[
-                        rank
-                    ].reshape(-1, HIDDEN),
+                    f"{to}.self_attention.linear_qkv.weight": np.split(
+                        grouped(state, at), tensor
+                    )[rank].reshape(-1, HIDDEN),
                     f"{to}.self_attention.linear_proj.weight": np.split(
                         state[f"{at}.self_attn.o_proj.weight"], tensor, 1
                     )[rank],
                     f"{to}.mlp.linear_fc1.weight": np.concatenate(mlp),
-                    f"{to}.mlp.linear_fc2.weight": np.split(state[f"{at}.mlp.down_proj.weight"], tensor, 1)[
-                        rank
-                    ],
+                    f"{to}.mlp.linear_fc2.weight": np.split(
+                        state[f"{at}.mlp.down_proj.weight"], tensor, 1
+                    )[rank],
                     f"{to}.self_attention.linear_qkv.layer_norm_weight": state[
                         f"{at}.input_layernorm.weight"
                     ],
-                    f"{to}.mlp.linear_fc1.layer_norm_weight": state[f"{at}.post_attention_layernorm.weight"],
+                    f"{to}.mlp.linear_fc1.layer_norm_weight": state[
+                        f"{at}.post_attention_layernorm.weight"
+                    ],
                 }
             if stage == pipeline - 1:
                 own["decoder.final_layernorm.weight"] = state["model.norm.weight"]
-                own["output_layer.weight"] = np.split(padded(state["lm_head.weight"], 64), tensor)[rank]
+                own["output_layer.weight"] = np.split(
+                    padded(state["lm_head.weight"], 64), tensor
+                )[rank]
             ranks[f"mp_rank_{rank:02}_{stage:03}"] = own
     return ranks
 
@@ -144,13 +170,18 @@ def megatron(state: State, tensor: int = 2, pipeline: int = 2) -> dict[str, Stat
 def saved_ranks(ranks: dict[str, State], folder: Path) -> str:
     """The path of a folder with the files of ranks."""
     for name, state in ranks.items():
-        tensors = {key: torch.from_numpy(np.array(array, order="C")) for key, array in state.items()}
+        tensors = {
+            key: torch.from_numpy(np.array(array, order="C"))
+            for key, array in state.items()
+        }
         (folder / name).mkdir(parents=True)
-        torch.save({"model": tensors, "iteration": 0}, folder / name / "model_optim_rng.pt")
+        torch.save(
+            {"model": tensors, "iteration": 0}, folder / name / "model_optim_rng.pt"
+        )
     return str(folder)
 
 
-# --- one change of layout each ----------------------------------------------------------------------------------------
+# --- one change of layout each --------------------------------------------------------
 
 
 def _experts(rng: Rng) -> State:
@@ -167,12 +198,17 @@ def _stacked(state: State, turned: bool, interleaved: bool = False) -> State:
     out: State = {}
     for layer in range(2):
         experts = [
-            [state[f"layers.{layer}.experts.{expert}.{name}.weight"] for expert in range(4)]
+            [
+                state[f"layers.{layer}.experts.{expert}.{name}.weight"]
+                for expert in range(4)
+            ]
             for name in ("gate", "up", "down")
         ]
         gates, ups, downs = map(np.stack, experts)
         both = (
-            np.stack([gates, ups], 2).reshape(4, 48, 32) if interleaved else np.concatenate([gates, ups], 1)
+            np.stack([gates, ups], 2).reshape(4, 48, 32)
+            if interleaved
+            else np.concatenate([gates, ups], 1)
         )
         out[f"h.{layer}.moe.gate_up"] = both.swapaxes(1, 2) if turned else both
         out[f"h.{layer}.moe.down"] = downs.swapaxes(1, 2) if turned else downs
@@ -200,7 +236,9 @@ def _fused(state: State, heads: int | None = None, turned: bool = False) -> Stat
                 joined = np.stack(parts, 1).reshape(-1, *parts[0].shape[2:])
             else:
                 joined = np.concatenate(parts)
-            out[f"blocks.{layer}.qkv.{leaf}"] = joined.T if turned and joined.ndim == 2 else joined
+            out[f"blocks.{layer}.qkv.{leaf}"] = (
+                joined.T if turned and joined.ndim == 2 else joined
+            )
     return out
 
 
@@ -210,13 +248,19 @@ def _matrices(rng: Rng, *shape: int) -> State:
 
 
 def _each(state: State, change: Callable[[Array], Array]) -> State:
-    return {name.replace("layers", "blocks"): change(array) for name, array in state.items()}
+    return {
+        name.replace("layers", "blocks"): change(array) for name, array in state.items()
+    }
 
 
 def _scaled(rng: Rng) -> State:
     made = randoms(rng)
     shapes = (("q", (32, 24)), ("k", (32, 24)), ("v", (24, 24)), ("norm", (64,)))
-    return {f"layers.{layer}.{name}.weight": made(*shape) for layer in range(3) for name, shape in shapes}
+    return {
+        f"layers.{layer}.{name}.weight": made(*shape)
+        for layer in range(3)
+        for name, shape in shapes
+    }
 
 
 def _folded_scales(state: State) -> State:
@@ -226,12 +270,18 @@ def _folded_scales(state: State) -> State:
         "v": lambda array: array / np.float32(24**0.5),
         "norm": lambda array: array + np.float32(1),
     }
-    return {name.replace("layers", "h"): changes[name.split(".")[2]](array) for name, array in state.items()}
+    return {
+        name.replace("layers", "h"): changes[name.split(".")[2]](array)
+        for name, array in state.items()
+    }
 
 
 def _with_biases(rng: Rng) -> State:
     state = _experts(rng)
-    biases = {name.replace("weight", "bias"): randoms(rng)(len(array)) for name, array in state.items()}
+    biases = {
+        name.replace("weight", "bias"): randoms(rng)(len(array))
+        for name, array in state.items()
+    }
     return state | biases
 
 
@@ -239,7 +289,12 @@ def _stacked_biases(state: State) -> State:
     out = _stacked(state, turned=True, interleaved=True)
     for layer in range(2):
         gates, ups, downs = (
-            np.stack([state[f"layers.{layer}.experts.{expert}.{name}.bias"] for expert in range(4)])
+            np.stack(
+                [
+                    state[f"layers.{layer}.experts.{expert}.{name}.bias"]
+                    for expert in range(4)
+                ]
+            )
             for name in ("gate", "up", "down")
         )
         out[f"h.{layer}.moe.gate_up_bias"] = np.stack([gates, ups], 2).reshape(4, 48)
@@ -252,7 +307,9 @@ def _by_heads(state: State) -> State:
     out: State = {}
     for name, array in state.items():
         parts = name.replace(".", "/").replace("weight", "kernel")
-        out[parts] = array.T.reshape(32, 4, 8) if array.ndim == 2 else array.reshape(4, 8)
+        out[parts] = (
+            array.T.reshape(32, 4, 8) if array.ndim == 2 else array.reshape(4, 8)
+        )
     return out
 
 
@@ -275,8 +332,14 @@ _SHUFFLE = np.random.default_rng(7).permutation(32)
 
 SCALED: tuple[Make, Change] = (_scaled, _folded_scales)
 LAYOUTS: dict[str, tuple[Make, Change]] = {
-    "renamed": (lambda rng: _matrices(rng, 24, 32), lambda state: _each(state, np.copy)),
-    "transposed": (lambda rng: _matrices(rng, 24, 32), lambda state: _each(state, np.transpose)),
+    "renamed": (
+        lambda rng: _matrices(rng, 24, 32),
+        lambda state: _each(state, np.copy),
+    ),
+    "transposed": (
+        lambda rng: _matrices(rng, 24, 32),
+        lambda state: _each(state, np.transpose),
+    ),
     "reshaped": (
         lambda rng: _matrices(rng, 24, 32),
         lambda state: _each(state, lambda a: a.reshape(4, 6, 32)),
@@ -293,18 +356,32 @@ LAYOUTS: dict[str, tuple[Make, Change]] = {
         lambda rng: _matrices(rng, 6, 5, 4, 4),
         lambda state: _each(state, lambda a: a.reshape(6, -1)),
     ),
-    "bgr": (lambda rng: _matrices(rng, 8, 3, 5, 5), lambda state: _each(state, lambda a: a[:, ::-1])),
-    "rows in reverse": (lambda rng: _matrices(rng, 24, 32), lambda state: _each(state, lambda a: a[::-1])),
-    "rows shuffled": (lambda rng: _matrices(rng, 32, 24), lambda state: _each(state, lambda a: a[_SHUFFLE])),
+    "bgr": (
+        lambda rng: _matrices(rng, 8, 3, 5, 5),
+        lambda state: _each(state, lambda a: a[:, ::-1]),
+    ),
+    "rows in reverse": (
+        lambda rng: _matrices(rng, 24, 32),
+        lambda state: _each(state, lambda a: a[::-1]),
+    ),
+    "rows shuffled": (
+        lambda rng: _matrices(rng, 32, 24),
+        lambda state: _each(state, lambda a: a[_SHUFFLE]),
+    ),
     "columns in pairs": (
         lambda rng: _matrices(rng, 24, 32),
-        lambda state: _each(state, lambda a: a.reshape(24, 2, 16).swapaxes(1, 2).reshape(24, 32)),
+        lambda state: _each(
+            state, lambda a: a.reshape(24, 2, 16).swapaxes(1, 2).reshape(24, 32)
+        ),
     ),
     "rows and columns": (
         lambda rng: _matrices(rng, 32, 32),
         lambda state: _each(state, lambda a: paired_rows(a, 4)[:, _SHUFFLE]),
     ),
-    "padded": (lambda rng: _matrices(rng, 50, 24), lambda state: _each(state, lambda a: padded(a, 64))),
+    "padded": (
+        lambda rng: _matrices(rng, 50, 24),
+        lambda state: _each(state, lambda a: padded(a, 64)),
+    ),
     "padded columns": (
         lambda rng: _matrices(rng, 50, 24),
         lambda state: _each(state, lambda a: padded(a, 64).T),
@@ -321,13 +398,19 @@ LAYOUTS: dict[str, tuple[Make, Change]] = {
         lambda rng: _matrices(rng, 50, 24),
         lambda state: _each(state, lambda a: np.pad(a, ((0, 14), (0, 0)), "edge").T),
     ),
-    "rotary": (lambda rng: _matrices(rng, 32, 24), lambda state: _each(state, lambda a: paired_rows(a, 4))),
+    "rotary": (
+        lambda rng: _matrices(rng, 32, 24),
+        lambda state: _each(state, lambda a: paired_rows(a, 4)),
+    ),
     "qkv": (_attention, _fused),
     "qkv by heads": (_attention, lambda state: _fused(state, heads=4)),
     "qkv as Conv1D": (_attention, lambda state: _fused(state, turned=True)),
     "experts": (_experts, lambda state: _stacked(state, turned=False)),
     "experts turned": (_experts, lambda state: _stacked(state, turned=True)),
-    "experts interleaved": (_experts, lambda state: _stacked(state, turned=False, interleaved=True)),
+    "experts interleaved": (
+        _experts,
+        lambda state: _stacked(state, turned=False, interleaved=True),
+    ),
     "stacked": (
         lambda rng: _matrices(rng, 24, 32),
         lambda state: {"fc.kernel": np.stack([array.T for array in state.values()])},

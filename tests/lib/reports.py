@@ -73,7 +73,9 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 @cache
 def folder() -> Path:
-    """A folder of files that no sample shows: hostile names, dead channels, a series."""
+    """A folder of files that no sample shows: hostile names, dead channels, a
+    series.
+    """
     _folders.append(tempfile.TemporaryDirectory(prefix="ckpt-reports-"))
     path = Path(_folders[0].name)
     evil = {
@@ -84,7 +86,9 @@ def folder() -> Path:
         EVIL[0]: {EVIL[0]: [EVIL[0]]},
     }
     torch.save(evil, path / "evil <img src=x onerror=window.pwned=1>.pth")
-    evil["model"] = {name: torch.ones(2, 3) * (1 + at % 2) for at, name in enumerate(EVIL)}
+    evil["model"] = {
+        name: torch.ones(2, 3) * (1 + at % 2) for at, name in enumerate(EVIL)
+    }
     torch.save(evil, path / "evil2 <b>.pth")
     weight = torch.arange(64.0 * 16 * 9).reshape(64, 16, 3, 3).sin()
     weight[[3, 9, 10, 40]] = 0
@@ -99,7 +103,9 @@ def folder() -> Path:
         "fc.weight": torch.full((4, 4), float("inf")),
     }
     torch.save(state, path / "dead.pth")
-    steps = {f"blocks.{at}.fc.weight": torch.arange(1.0, 13).reshape(3, 4) for at in range(4)}
+    steps = {
+        f"blocks.{at}.fc.weight": torch.arange(1.0, 13).reshape(3, 4) for at in range(4)
+    }
     steps["aux.weight"] = torch.ones(3)
     for epoch in range(12):
         for name, tensor in steps.items():
@@ -130,10 +136,18 @@ def large() -> dict[str, Any]:
         for part in ("gate", "up", "down", "scale")
     ]
     document["tensors"] = [
-        {**tensor, "name": name, "path": [name], "storage": str(at), "shape": [4096, at % 7 + 1]}
+        {
+            **tensor,
+            "name": name,
+            "path": [name],
+            "storage": str(at),
+            "shape": [4096, at % 7 + 1],
+        }
         for at, name in enumerate(names)
     ]
-    document["storages"] = [{**storage, "id": str(at), "tensors": [name]} for at, name in enumerate(names)]
+    document["storages"] = [
+        {**storage, "id": str(at), "tensors": [name]} for at, name in enumerate(names)
+    ]
     document["totals"]["tensors"] = len(names)
     return document
 
@@ -144,17 +158,24 @@ def documents(name: str) -> list[dict[str, Any]]:
     if name == "checkpoint":
         return [inspected()]
     if name == "diff":
-        return [compared(SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth", norms=True)]
+        return [
+            compared(SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth", norms=True)
+        ]
     if name == "stats":
         return [measured(there / "dead.pth")]
     if name == "series":
         files = [there / f"epoch_{epoch}.pth" for epoch in range(12)]
-        changes = [compared(one, two, norms=True) for one, two in itertools.pairwise(files)]
+        changes = [
+            compared(one, two, norms=True) for one, two in itertools.pairwise(files)
+        ]
         return [*map(listed, files), *map(measured, files), *changes]
     if name == "folder":
         return [listed(path) for path in sorted(SAMPLES.glob("*.pth")) if opens(path)]
     if name == "evil":
-        one, two = (there / "evil <img src=x onerror=window.pwned=1>.pth", there / "evil2 <b>.pth")
+        one, two = (
+            there / "evil <img src=x onerror=window.pwned=1>.pth",
+            there / "evil2 <b>.pth",
+        )
         return [inspected(one), measured(one), compared(one, two)]
     assert name == "large"
     return [large()]
@@ -173,7 +194,9 @@ def pages(name: str) -> bytes:
 
 def payload_of(data: bytes) -> dict[str, Any]:
     """The documents of a page, as its script reads them."""
-    found = re.search(r'<script type="([^"]+)" id="data">(.*?)</script>', data.decode(), re.DOTALL)
+    found = re.search(
+        r'<script type="([^"]+)" id="data">(.*?)</script>', data.decode(), re.DOTALL
+    )
     assert found is not None
     if found[1] == "application/json":
         return dict(json.loads(found[2]))

@@ -25,20 +25,32 @@ LIMITS = Limits()
 
 
 def unedited(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint over a copy of its tree: every byte of its pickle is written anew."""
+    """The checkpoint over a copy of its tree: every byte of its pickle is
+    written anew.
+    """
     return edited_checkpoint(checkpoint, Edit().copy(checkpoint.root), LIMITS)
 
 
 def convert(checkpoint: Checkpoint, format: str, **options: Any) -> RewriteReport:
-    """The checkpoint as a format that is written holds it: what `ckpt convert` makes."""
+    """The checkpoint as a format that is written holds it: what `ckpt convert`
+    makes.
+    """
     return converting.convert(
-        Survey(checkpoint), format, save.traits_of(format), Limits(), writer_of(format).unfit, **options
+        Survey(checkpoint),
+        format,
+        save.traits_of(format),
+        Limits(),
+        writer_of(format).unfit,
+        **options,
     )
 
 
 def write(checkpoint: Checkpoint, to: Path, format: str | None = None) -> Path:
     save.save_checkpoint(
-        checkpoint, target.target(str(to), force=True), format or save.own_format(checkpoint), LIMITS
+        checkpoint,
+        target.target(str(to), force=True),
+        format or save.own_format(checkpoint),
+        LIMITS,
     )
     return to
 
@@ -67,7 +79,10 @@ def in_memory(thing: Any, **options: Any) -> bytes:
 
 def compared(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
     """What differs between two objects."""
-    paths = [rewriting.saved(thing, folder / name) for thing, name in ((before, "a.pt"), (after, "b.pt"))]
+    paths = [
+        rewriting.saved(thing, folder / name)
+        for thing, name in ((before, "a.pt"), (after, "b.pt"))
+    ]
     with formats.open(str(paths[0])) as one, formats.open(str(paths[1])) as two:
         return diff(Survey(one), Survey(two), Options(**options))
 

@@ -1,4 +1,6 @@
-"""Folders of runs for the tests: saves of many epochs, as Lightning and the Trainer of transformers write them."""
+"""Folders of runs for the tests: saves of many epochs, as Lightning and the Trainer of
+transformers write them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ def save(path: Path, *, at: int = OLD, **values: Any) -> Path:
     return path
 
 
-def epochs(run: Path, count: int = 5, losses: list[Any] | None = None, name: str = "epoch_{}.pth") -> Path:
+def epochs(
+    run: Path,
+    count: int = 5,
+    losses: list[Any] | None = None,
+    name: str = "epoch_{}.pth",
+) -> Path:
     """A run of some epochs, one file each."""
     for epoch in range(count):
         more = {} if losses is None else {"val_loss": losses[epoch]}
@@ -36,7 +43,11 @@ def trainer(run: Path, steps: list[int], losses: list[float]) -> Path:
     for index, step in enumerate(steps):
         folder = run / f"checkpoint-{step}"
         folder.mkdir(parents=True)
-        save_file({"w": torch.ones(3, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            {"w": torch.ones(3, 4)},
+            folder / "model.safetensors",
+            metadata={"format": "pt"},
+        )
         torch.save({"state": {}, "param_groups": []}, folder / "optimizer.pt")
         history = [
             {"eval_loss": loss, "step": at, "epoch": number + 1.0}
@@ -47,7 +58,9 @@ def trainer(run: Path, steps: list[int], losses: list[float]) -> Path:
             "global_step": step,
             "epoch": index + 1.0,
             "log_history": [*history, {"loss": 9.0, "step": step}],
-            "best_model_checkpoint": f"/old/machine/out/checkpoint-{best}" if best <= step else None,
+            "best_model_checkpoint": f"/old/machine/out/checkpoint-{best}"
+            if best <= step
+            else None,
         }
         (folder / "trainer_state.json").write_text(json.dumps(state))
         written_at(folder, OLD + index)
@@ -76,6 +89,8 @@ def lightning(run: Path, scores: list[float]) -> Path:
             at=OLD + epoch,
             epoch=epoch,
             global_step=100 * epoch + 100,
-            callbacks={"ModelCheckpoint{'monitor': 'val_loss', 'mode': 'min'}": callback},
+            callbacks={
+                "ModelCheckpoint{'monitor': 'val_loss', 'mode': 'min'}": callback
+            },
         )
     return run

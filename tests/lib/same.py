@@ -1,4 +1,6 @@
-"""Whether two loaded objects are the same: types, order, values, and what is shared with what."""
+"""Whether two loaded objects are the same: types, order, values, and what is shared
+with what.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _ATOMS = (
 
 
 def difference(one: Any, two: Any, *, devices: bool = True) -> str | None:
-    """Where two objects differ first, None when they are the same. `devices` says whether those of tensors count."""
+    """Where two objects differ first, None when they are the same. `devices` says
+    whether those of tensors count.
+    """
     return _Comparison(devices).run(one, two, "it")
 
 
@@ -64,8 +68,14 @@ class _Comparison:
                 two.flags.c_contiguous,
             )
             if one.dtype == object:
-                return self.run(list(one.flat), list(two.flat), f"{at}.flat") if same else f"{at}: an array"
-            return None if same and one.tobytes() == two.tobytes() else f"{at}: an array"
+                return (
+                    self.run(list(one.flat), list(two.flat), f"{at}.flat")
+                    if same
+                    else f"{at}: an array"
+                )
+            return (
+                None if same and one.tobytes() == two.tobytes() else f"{at}: an array"
+            )
         if isinstance(one, (set, frozenset)):
             return None if one == two else f"{at}: {one} and {two}"
         if isinstance(one, dict):
@@ -77,9 +87,15 @@ class _Comparison:
             return self._all(one, two, at) or self._attributes(one, two, at)
         if isinstance(one, torch.Generator):
             return self.run(one.get_state(), two.get_state(), f"{at}.state")
-        if hasattr(one, "__dict__") != hasattr(two, "__dict__"):  # which makes one, where it was not made yet
+        if hasattr(one, "__dict__") != hasattr(
+            two, "__dict__"
+        ):  # which makes one, where it was not made yet
             return f"{at}: attributes"
-        if type(one).__reduce_ex__ is object.__reduce_ex__ and hasattr(one, "__dict__") and one.__dict__:
+        if (
+            type(one).__reduce_ex__ is object.__reduce_ex__
+            and hasattr(one, "__dict__")
+            and one.__dict__
+        ):
             return self._attributes(one, two, at)
         mine, other = one.__reduce_ex__(2), two.__reduce_ex__(2)
         if isinstance(mine, str):
@@ -114,30 +130,45 @@ class _Comparison:
 
     def _tensor(self, one: Any, two: Any, at: str) -> str | None:
         if isinstance(one, torch.nn.parameter.UninitializedTensorMixin):
-            return None if one.requires_grad == two.requires_grad else f"{at}: requires_grad"
+            return (
+                None
+                if one.requires_grad == two.requires_grad
+                else f"{at}: requires_grad"
+            )
         for name in ("dtype", "layout", "requires_grad", "is_quantized"):
             if getattr(one, name) != getattr(two, name):
                 return f"{at}.{name}: {getattr(one, name)} and {getattr(two, name)}"
         if self._devices and one.device != two.device:
             return f"{at}.device: {one.device} and {two.device}"
         if one.layout is torch.jagged:  # its shape has a symbol that is new each time
-            return self._all([one.values(), one.offsets()], [two.values(), two.offsets()], at)
+            return self._all(
+                [one.values(), one.offsets()], [two.values(), two.offsets()], at
+            )
         found = self._attributes(one, two, at)
         if found:
             return found
         if hasattr(one, "__tensor_flatten__"):
             names = one.__tensor_flatten__()[0]
-            return self._all([getattr(one, n) for n in names], [getattr(two, n) for n in names], at)
+            return self._all(
+                [getattr(one, n) for n in names], [getattr(two, n) for n in names], at
+            )
         if one.is_nested:
             return self._all(list(one.unbind()), list(two.unbind()), f"{at}.unbind")
         if one.layout is not torch.strided:
-            return None if torch.equal(one.to_dense(), two.to_dense()) else f"{at}: sparse values"
+            return (
+                None
+                if torch.equal(one.to_dense(), two.to_dense())
+                else f"{at}: sparse values"
+            )
         if one.is_quantized:
             one_q, two_q = one.__reduce_ex__(2)[1][4], two.__reduce_ex__(2)[1][4]
             inner = _Comparison(self._devices).run(one_q, two_q, f"{at}.qparams")
             if inner:
                 return inner
-        geometry = [(t.shape, t.stride(), t.storage_offset(), t.is_conj(), t.is_neg()) for t in (one, two)]
+        geometry = [
+            (t.shape, t.stride(), t.storage_offset(), t.is_conj(), t.is_neg())
+            for t in (one, two)
+        ]
         if geometry[0] != geometry[1]:
             return f"{at}: {geometry[0]} and {geometry[1]}"
         if one.device.type == "meta":
@@ -145,12 +176,17 @@ class _Comparison:
         return self._storage(one.untyped_storage(), two.untyped_storage(), at)
 
     def _storage(self, one: Any, two: Any, at: str) -> str | None:
-        left, right = (s.untyped() if isinstance(s, torch.TypedStorage) else s for s in (one, two))
+        left, right = (
+            s.untyped() if isinstance(s, torch.TypedStorage) else s for s in (one, two)
+        )
         known = self._storages.get(left._cdata)
         if known is not None:
             return None if known[0] == right._cdata else f"{at}: another storage"
         self._storages[left._cdata] = right._cdata, (left, right)
         if left.nbytes() != right.nbytes():
             return f"{at}: {left.nbytes()} and {right.nbytes()} bytes"
-        a, b = (torch.empty(0, dtype=torch.uint8).set_(s).numpy().tobytes() for s in (left, right))
+        a, b = (
+            torch.empty(0, dtype=torch.uint8).set_(s).numpy().tobytes()
+            for s in (left, right)
+        )
         return None if a == b else f"{at}: values"

@@ -1,4 +1,6 @@
-"""What people save: an object of every kind that a checkpoint may hold, by a name for it."""
+"""What people save: an object of every kind that a checkpoint may hold, by a name for
+it.
+"""
 
 from __future__ import annotations
 
@@ -103,15 +105,21 @@ def quantized(dtype: torch.dtype) -> torch.Tensor:
 
 
 def channels() -> torch.Tensor:
-    return torch.quantize_per_channel(torch.ones(2, 4), torch.ones(2), torch.zeros(2), 0, torch.qint8)
+    return torch.quantize_per_channel(
+        torch.ones(2, 4), torch.ones(2), torch.zeros(2), 0, torch.qint8
+    )
 
 
 def float_channels() -> torch.Tensor:
-    return torch.quantize_per_channel(torch.ones(2, 4), torch.ones(2), torch.zeros(2), 0, torch.quint4x2)
+    return torch.quantize_per_channel(
+        torch.ones(2, 4), torch.ones(2), torch.zeros(2), 0, torch.quint4x2
+    )
 
 
 def jagged() -> torch.Tensor:
-    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    return torch.nested.nested_tensor(
+        [torch.ones(2), torch.ones(3)], layout=torch.jagged
+    )
 
 
 def dtensor() -> Any:
@@ -119,7 +127,9 @@ def dtensor() -> Any:
 
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        return distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Replicate()])
+        return distribute_tensor(
+            torch.ones(4), init_device_mesh("cpu", (1,)), [Replicate()]
+        )
     finally:
         dist.destroy_process_group()
 
@@ -131,7 +141,9 @@ def piece(rank: int) -> Any:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
     try:
-        return DTensor.from_local(torch.ones(2, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+        return DTensor.from_local(
+            torch.ones(2, 2), init_device_mesh("cpu", (2,)), [Shard(0)]
+        )
     finally:
         dist.destroy_process_group()
 
@@ -298,9 +310,15 @@ OBJECTS: dict[str, Make] = {
     "module of this file": Net,
     "optimizer state": lambda: optimizer().state_dict(),
     "optimizer": optimizer,
-    "scheduler state": lambda: torch.optim.lr_scheduler.StepLR(optimizer(), 3).state_dict(),
-    "cosine state": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer(), 3).state_dict(),
-    "lambda state": lambda: torch.optim.lr_scheduler.LambdaLR(optimizer(), lambda epoch: 1.0).state_dict(),
+    "scheduler state": lambda: torch.optim.lr_scheduler.StepLR(
+        optimizer(), 3
+    ).state_dict(),
+    "cosine state": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer(), 3
+    ).state_dict(),
+    "lambda state": lambda: torch.optim.lr_scheduler.LambdaLR(
+        optimizer(), lambda epoch: 1.0
+    ).state_dict(),
     "scaler state": lambda: torch.amp.GradScaler("cpu").state_dict(),
     "swa": lambda: torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2)).state_dict(),
     "training": lambda: {

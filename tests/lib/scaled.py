@@ -1,4 +1,6 @@
-"""Layers of quantized models as their writers save them: the names, shapes and dtypes of codes and of what is beside them."""
+"""Layers of quantized models as their writers save them: the names, shapes and dtypes
+of codes and of what is beside them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def deepseek(rows: int = 256, columns: int = 384) -> Tensors:
 
 def native() -> Tensors:
     """The same as the inference code of DeepSeek names it."""
-    return {"a.weight": eight_bits(256, 384), "a.scale": torch.rand(2, 3).to(torch.float8_e8m0fnu)}
+    return {
+        "a.weight": eight_bits(256, 384),
+        "a.scale": torch.rand(2, 3).to(torch.float8_e8m0fnu),
+    }
 
 
 def experts() -> Tensors:
@@ -206,7 +211,10 @@ LAYERS: dict[str, tuple[Callable[[], Tensors], str]] = {
     "nvfp4 packed": (nvfp4_packed, "NVFP4 with scales"),
     "mxfp4": (mxfp4, "MXFP4 with scales"),
     "four bits": (four_bits, "bitsandbytes 4-bit with scales"),
-    "eight-bit ints": (eight_bit_ints, "bitsandbytes 8-bit with scales, one for each row"),
+    "eight-bit ints": (
+        eight_bit_ints,
+        "bitsandbytes 8-bit with scales, one for each row",
+    ),
     "gptq": (gptq, "GPTQ with scales"),
     "awq": (awq, "AWQ with scales"),
     "hqq": (hqq, "HQQ with scales"),
@@ -221,18 +229,25 @@ LAYERS: dict[str, tuple[Callable[[], Tensors], str]] = {
 def model(layer: Tensors, layers: int = 2) -> Tensors:
     """Several such layers, with a norm of plain values beside them."""
     whole = {
-        f"layers.{number}.{name}": value.clone() for number in range(layers) for name, value in layer.items()
+        f"layers.{number}.{name}": value.clone()
+        for number in range(layers)
+        for name, value in layer.items()
     }
-    return whole | {f"layers.{number}.norm.weight": torch.ones(16) for number in range(layers)}
+    return whole | {
+        f"layers.{number}.norm.weight": torch.ones(16) for number in range(layers)
+    }
 
 
 def identical(one: Tensors, two: Tensors) -> bool:
-    """Tell whether the tensors of two dicts are the same by their names, in any order."""
+    """Tell whether the tensors of two dicts are the same by their names, in any
+    order.
+    """
     return one.keys() == two.keys() and all(
         value.dtype == two[name].dtype
         and value.shape == two[name].shape
         and torch.equal(
-            value.contiguous().flatten().view(torch.uint8), two[name].contiguous().flatten().view(torch.uint8)
+            value.contiguous().flatten().view(torch.uint8),
+            two[name].contiguous().flatten().view(torch.uint8),
         )
         for name, value in one.items()
     )

@@ -1,4 +1,6 @@
-"""TorchScript programs for the tests, in every form that torch saves, and as a machine with GPUs would tag them."""
+"""TorchScript programs for the tests, in every form that torch saves, and as a machine
+with GPUs would tag them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ INPUT = torch.arange(4.0)[None]
 
 
 class Net(nn.Module):
-    """A parameter, a buffer, a list of tensors, a device and a text, which share one `'cpu'` in the pickle."""
+    """A parameter, a buffer, a list of tensors, a device and a text, which share one
+    `'cpu'` in the pickle.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +38,9 @@ class Net(nn.Module):
 
 
 class Plain(nn.Module):
-    """Without attributes that freezing keeps: all its tensors become constants of the code."""
+    """Without attributes that freezing keeps: all its tensors become constants of the
+    code.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,9 +73,13 @@ def _saved(module: Any, path: Path, *, lite: bool = False) -> Path:
 KINDS: dict[str, Callable[[Path], Path]] = {
     "script": lambda path: _saved(torch.jit.script(Net()), path),
     "trace": lambda path: _saved(torch.jit.trace(Plain(), INPUT), path),
-    "frozen": lambda path: _saved(torch.jit.freeze(torch.jit.script(Plain()).eval()), path),
+    "frozen": lambda path: _saved(
+        torch.jit.freeze(torch.jit.script(Plain()).eval()), path
+    ),
     "lite": lambda path: _saved(torch.jit.script(Net()), path, lite=True),
-    "frozen lite": lambda path: _saved(torch.jit.freeze(torch.jit.script(Plain()).eval()), path, lite=True),
+    "frozen lite": lambda path: _saved(
+        torch.jit.freeze(torch.jit.script(Plain()).eval()), path, lite=True
+    ),
 }
 ONE_DEVICE = [kind for kind in KINDS if "frozen" in kind or kind == "trace"]
 """Programs whose pickles name a device for nothing but storages."""
@@ -90,7 +100,9 @@ def tagged(path: Path, tag: str = "cuda:0", only: tuple[str, ...] = PICKLES) -> 
         for row, data in records:
             is_pickle = row.filename.partition("/")[2] in only
             archive.writestr(
-                row.filename, data.replace(before, after) if is_pickle else data, row.compress_type
+                row.filename,
+                data.replace(before, after) if is_pickle else data,
+                row.compress_type,
             )
     return path
 
@@ -107,11 +119,13 @@ def records(path: Path) -> dict[str, bytes]:
     return found
 
 
-# --- torch 1.0 to 1.2: files that those releases wrote, compressed --------------------------------------------------
+# --- torch 1.0 to 1.2: files that those releases wrote, compressed --------------------
 
 
 def written_by(torch_version: str) -> bytes:
-    """A program as torch 1.0 or 1.2 saved it: `head` and `hf`, below `sub` a strided `w` and `n`; 1.2 has attributes."""
+    """A program as torch 1.0 or 1.2 saved it: `head` and `hf`, below `sub` a strided
+    `w` and `n`; 1.2 has attributes.
+    """
     return zlib.decompress(base64.b85decode("".join(_OLD[torch_version].split())))
 
 

@@ -1,4 +1,6 @@
-"""Checkpoints in the shapes that frameworks write, by a name for each: small, and without the frameworks."""
+"""Checkpoints in the shapes that frameworks write, by a name for each: small, and
+without the frameworks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def net() -> nn.Module:
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and its optimizer after one step, whose state is larger than the model."""
+    """A model and its optimizer after one step, whose state is larger than the
+    model.
+    """
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -57,7 +61,9 @@ def classes(module: str, *made: type) -> Iterator[None]:
     before = dict(sys.modules)
     parts = module.split(".")
     for depth in range(1, len(parts)):
-        sys.modules.setdefault(".".join(parts[:depth]), types.ModuleType(".".join(parts[:depth])))
+        sys.modules.setdefault(
+            ".".join(parts[:depth]), types.ModuleType(".".join(parts[:depth]))
+        )
     sys.modules[module] = fake
     try:
         yield
@@ -67,7 +73,9 @@ def classes(module: str, *made: type) -> Iterator[None]:
 
 
 def mmengine(**more: Any) -> dict[str, Any]:
-    """What MMEngine's CheckpointHook writes: the hub holds numpy arrays and the functions of a class."""
+    """What MMEngine's CheckpointHook writes: the hub holds numpy arrays and the
+    functions of a class.
+    """
     model, optimizer = trained()
     buffer = HistoryBuffer()
     return {
@@ -121,7 +129,9 @@ def _quiet(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _packed(*, whole: bool) -> Any:
-    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+    model = torch.ao.quantization.quantize_dynamic(
+        nn.Sequential(nn.Linear(4, 4)), {nn.Linear}
+    )
     return model if whole else model.state_dict()
 
 
@@ -135,7 +145,9 @@ def _static(*, whole: bool) -> Any:
 
 
 def _meta_tensor() -> Any:
-    """MONAI's MetaTensor: a tensor of a subclass whose attributes hold a dict with members of an enum."""
+    """MONAI's MetaTensor: a tensor of a subclass whose attributes hold a dict with
+    members of an enum.
+    """
     image = torch.ones(2, 2).as_subclass(Tagged)
     image._meta = {Colour.RED: torch.eye(4)}
     image._applied_operations = []
@@ -151,7 +163,9 @@ def _shards(folder: Path, *, pickles: bool) -> None:
         name = f"{stem}-{number:05}-of-00002.{ending}"
         torch.save(part, folder / name) if pickles else save_file(part, folder / name)
         listed |= dict.fromkeys(part, name)
-    (folder / f"{stem}.{ending}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+    (folder / f"{stem}.{ending}.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": listed})
+    )
 
 
 def _scripted(path: Path) -> None:
@@ -177,22 +191,32 @@ SHAPES: dict[str, Callable[[Path], None]] = {
     "fsdp_train_rank0.pth": _saved(
         lambda: {"model": {"0.weight": dtensor(), "n": torch.ones(2)}, "epoch": 1}
     ),
-    "torchao.pth": _saved(lambda: {**state(), "q.weight": TwoTensor(torch.ones(2), torch.zeros(2))}),
-    "torchao_only.pth": _saved(lambda: {"q.weight": TwoTensor(torch.ones(2), torch.zeros(2))}),
+    "torchao.pth": _saved(
+        lambda: {**state(), "q.weight": TwoTensor(torch.ones(2), torch.zeros(2))}
+    ),
+    "torchao_only.pth": _saved(
+        lambda: {"q.weight": TwoTensor(torch.ones(2), torch.zeros(2))}
+    ),
     "meta_tensor.pth": _saved(_meta_tensor),
     "compiled_state.pth": _saved(lambda: wrapped("_orig_mod.")),
     "compiled_whole.pth": _saved(lambda: torch.compile(net())),
     "mmengine.pth": _mmengine,
-    "mmengine_ema.pth": lambda path: _mmengine(path, ema_state_dict={**wrapped(), "steps": torch.tensor(5)}),
+    "mmengine_ema.pth": lambda path: _mmengine(
+        path, ema_state_dict={**wrapped(), "steps": torch.tensor(5)}
+    ),
     "mmengine_wrapped_optimizer.pth": lambda path: _mmengine(
         path, optimizer={"main": trained()[1].state_dict(), "base_param_settings": None}
     ),
     "dynamic_whole.pth": _saved(_quiet(lambda: _packed(whole=True))),
     "dynamic_state.pth": _saved(_quiet(lambda: _packed(whole=False))),
-    "dynamic_inside.pth": _saved(_quiet(lambda: {"model": _packed(whole=True), "epoch": 1})),
+    "dynamic_inside.pth": _saved(
+        _quiet(lambda: {"model": _packed(whole=True), "epoch": 1})
+    ),
     "static_whole.pth": _saved(_quiet(lambda: _static(whole=True))),
     "static_state.pth": _saved(_quiet(lambda: _static(whole=False))),
-    "lazy_state.pth": _saved(lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)).state_dict()),
+    "lazy_state.pth": _saved(
+        lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)).state_dict()
+    ),
     "lazy_only.pth": _saved(lambda: nn.LazyLinear(4).state_dict()),
     "lazy_whole.pth": _saved(lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2))),
     "whole_model.pth": _saved(net),
@@ -218,7 +242,9 @@ SHAPES: dict[str, Callable[[Path], None]] = {
     "legacy.pth": _saved(wrapped, _use_new_zipfile_serialization=False),
     "no_ending": _saved(lambda: {"model": wrapped(), "args": argparse.Namespace(a=1)}),
     "odd.ending": _saved(lambda: {"model": wrapped(), "args": argparse.Namespace(a=1)}),
-    "zip.safetensors": _saved(lambda: {"model": wrapped(), "args": argparse.Namespace(a=1)}),
+    "zip.safetensors": _saved(
+        lambda: {"model": wrapped(), "args": argparse.Namespace(a=1)}
+    ),
     "scripted.pt": _scripted,
     "shards": lambda path: _shards(path, pickles=False),
     "shards_of_pickles": lambda path: _shards(path, pickles=True),
@@ -226,7 +252,9 @@ SHAPES: dict[str, Callable[[Path], None]] = {
     "bloat.pth": _saved(lambda: {"a.weight": torch.ones(10_000)[:2]}),
     "numpy.pth": _saved(lambda: {"model": state(), "best": np.float64(0.5)}),
     "clash.pth": _saved(lambda: {"model": {**state(), **wrapped()}, "epoch": 1}),
-    "scaled.pth": _saved(lambda: {f"module.{name}": value for name, value in model(deepseek()).items()}),
+    "scaled.pth": _saved(
+        lambda: {f"module.{name}": value for name, value in model(deepseek()).items()}
+    ),
     "scaled.safetensors": lambda path: save_file(model(gptq()), path),
     "emptied.pth": _saved(
         lambda: {

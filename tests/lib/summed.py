@@ -1,4 +1,6 @@
-"""The sum of what a checkpoint holds, for other processes, which import nothing else."""
+"""The sum of what a checkpoint holds, for other processes, which import nothing
+else.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Distributed checkpoints as torch writes them: `python train_dcp.py DIR`. Ranks are forks over gloo.
+"""Distributed checkpoints as torch writes them: `python train_dcp.py DIR`. Ranks are
+forks over gloo.
 
-Each becomes a folder of DIR; beside it lies NAME.full.pt with the whole tensors of its state dict, by their names.
+Each becomes a folder of DIR; beside it lies NAME.full.pt with the whole tensors of its
+state dict, by their names.
 """
 
 from __future__ import annotations
@@ -23,11 +25,17 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 
 class Net(nn.Module):
-    """`unused` is in the optimizer and not in the loss, `frozen` is neither. Few sizes divide by four."""
+    """`unused` is in the optimizer and not in the loss, `frozen` is neither. Few sizes
+    divide by four.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,12 +47,16 @@ class Net(nn.Module):
         self.scale = nn.Parameter(torch.ones(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(torch.relu(self.bn(self.up(x)))) * self.scale.sum()
+        out: torch.Tensor = (
+            self.down(torch.relu(self.bn(self.up(x)))) * self.scale.sum()
+        )
         return out
 
 
 def trained(net: nn.Module, steps: int = 1) -> torch.optim.Optimizer:
-    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-3)
+    optimizer = torch.optim.AdamW(
+        [p for p in net.parameters() if p.requires_grad], lr=1e-3
+    )
     torch.manual_seed(1)
     for _ in range(steps):
         net(torch.randn(6, 8)).sum().backward()
@@ -101,7 +113,9 @@ def flat(folder: Path) -> None:
 def hsdp(folder: Path) -> None:
     torch.manual_seed(0)
     net = Net()
-    fully_shard(net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    fully_shard(
+        net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    )
     model, optimizer = get_state_dict(net, trained(net))
     keep(folder, {"model": model, "optim": optimizer})
 
@@ -110,14 +124,18 @@ def tensor_parallel(folder: Path) -> None:
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 6))
-    parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    parallelize_module(
+        net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
     fully_shard(net, mesh=mesh["dp"])
     model, optimizer = get_state_dict(net, trained(net))
     keep(folder, {"model": model, "optim": optimizer})
 
 
 def grids(folder: Path) -> None:
-    """Tensors of every kind of placement and of many dtypes, cut unevenly or into empty parts."""
+    """Tensors of every kind of placement and of many dtypes, cut unevenly or into empty
+    parts.
+    """
     torch.manual_seed(0)
     mesh, line = init_device_mesh("cpu", (2, 2)), init_device_mesh("cpu", (4,))
     state: dict[str, Any] = {
@@ -131,21 +149,40 @@ def grids(folder: Path) -> None:
         "number": torch.tensor(2.5),
         "none": torch.zeros(0, 4),
         "transposed": torch.arange(12.0).reshape(3, 4).t(),
-        "complex": distribute_tensor(torch.randn(6, 2, dtype=torch.complex64), line, [Shard(0)]),
+        "complex": distribute_tensor(
+            torch.randn(6, 2, dtype=torch.complex64), line, [Shard(0)]
+        ),
         "conj": torch.randn(3, dtype=torch.complex64).conj(),
         "a.b": {"c": torch.ones(2)},
         "list": [torch.ones(2), {"x": torch.zeros(1)}, 5],
     }
-    for name in ("float64", "float16", "bfloat16", "int64", "int8", "uint8", "bool", "float8_e4m3fn"):
+    for name in (
+        "float64",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int8",
+        "uint8",
+        "bool",
+        "float8_e4m3fn",
+    ):
         values = (torch.arange(18).reshape(6, 3) % 2).to(getattr(torch, name))
-        state[name] = values if name == "float8_e4m3fn" else distribute_tensor(values, line, [Shard(0)])
+        state[name] = (
+            values
+            if name == "float8_e4m3fn"
+            else distribute_tensor(values, line, [Shard(0)])
+        )
     keep(folder, state)
 
 
 def fsdp1(folder: Path) -> None:
     torch.manual_seed(0)
-    net = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
-    with FullyShardedDataParallel.state_dict_type(net, StateDictType.SHARDED_STATE_DICT):
+    net = FullyShardedDataParallel(
+        Net(), use_orig_params=True, device_id=torch.device("cpu")
+    )
+    with FullyShardedDataParallel.state_dict_type(
+        net, StateDictType.SHARDED_STATE_DICT
+    ):
         state = {"model": net.state_dict()}
     dcp.save(state, checkpoint_id=str(folder))
     with FullyShardedDataParallel.state_dict_type(net, StateDictType.FULL_STATE_DICT):
@@ -206,11 +243,17 @@ WORLDS: dict[int, dict[str, Callable[[Path], None]]] = {
 NAMES = tuple(name for world in WORLDS.values() for name in world)
 
 
-def rank(number: int, world: int, folder: Path, writers: dict[str, Callable[[Path], None]]) -> None:
+def rank(
+    number: int, world: int, folder: Path, writers: dict[str, Callable[[Path], None]]
+) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / f"store{world}"), world)
     dist.init_process_group(
-        "cpu:gloo", store=store, rank=number, world_size=world, timeout=timedelta(seconds=TIMEOUT)
+        "cpu:gloo",
+        store=store,
+        rank=number,
+        world_size=world,
+        timeout=timedelta(seconds=TIMEOUT),
     )
     for name, write in writers.items():
         write(folder / name)
@@ -218,7 +261,9 @@ def rank(number: int, world: int, folder: Path, writers: dict[str, Callable[[Pat
     dist.destroy_process_group()
 
 
-def main(folder: Path, worlds: dict[int, dict[str, Callable[[Path], None]]] | None = None) -> None:
+def main(
+    folder: Path, worlds: dict[int, dict[str, Callable[[Path], None]]] | None = None
+) -> None:
     for world, writers in (worlds or WORLDS).items():
         children = []
         for number in range(world):

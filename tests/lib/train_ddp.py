@@ -1,7 +1,9 @@
-"""Tiny training runs under DistributedDataParallel, two ranks over gloo, that DDP stops: `python train_ddp.py DIR KIND-SEED...`.
+"""Tiny training runs under DistributedDataParallel, two ranks over gloo, that DDP
+stops: `python train_ddp.py DIR KIND-SEED...`.
 
-They do what a user does who looks for the reason: a snapshot before the first step, one after each step.
-DIR/KIND-SEED gets `before.rankN.pth`, `after.rankN.pth` and `error.rankN.txt`.
+They do what a user does who looks for the reason: a snapshot before the first step, one
+after each step. DIR/KIND-SEED gets `before.rankN.pth`, `after.rankN.pth` and
+`error.rankN.txt`.
 """
 
 from __future__ import annotations
@@ -23,21 +25,27 @@ import ckpt
 
 KINDS = ("spare", "buffers", "frozen", "tied", "branch", "unlisted")
 FORUM = ("forum", "forumfrozen", "forumbranch", "forumcompiled")
-"""The model of PyTorch's forum, with a training checkpoint `last.pth` in place of snapshots."""
+"""The model of PyTorch's forum, with a training checkpoint `last.pth` in place of
+snapshots.
+"""
 
 
 class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc = nn.Linear(width, width)
-        self.norm = nn.BatchNorm1d(width) if torch.rand(()) < 0.5 else nn.LayerNorm(width)
+        self.norm = (
+            nn.BatchNorm1d(width) if torch.rand(()) < 0.5 else nn.LayerNorm(width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.norm(self.fc(x)))
 
 
 class Net(nn.Module):
-    """Some blocks are used in forward, others are not; on `branch` only rank 0 uses the last one."""
+    """Some blocks are used in forward, others are not; on `branch` only rank 0 uses the
+    last one.
+    """
 
     def __init__(self, kind: str, seed: int) -> None:
         super().__init__()
@@ -64,7 +72,9 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x) * self.scale
-        for number, (block, is_used) in enumerate(zip(self.blocks, self.used, strict=True)):
+        for number, (block, is_used) in enumerate(
+            zip(self.blocks, self.used, strict=True)
+        ):
             skipped = self.kind == "branch" and number == 3 and dist.get_rank() == 1
             x = block(x) if is_used and not skipped else x
         return self.head(x) + (self.aux(x) if self.kind == "branch" else 0)
@@ -92,7 +102,9 @@ class Forum(nn.Module):
 
 
 def train_forum(folder: Path, kind: str, seed: int) -> None:
-    """One rank: every parameter goes to the optimizer, rank 0 saves after the step, and DDP stops the next one."""
+    """One rank: every parameter goes to the optimizer, rank 0 saves after the step, and
+    DDP stops the next one.
+    """
     net = Forum(kind, seed)
     model: nn.Module = DistributedDataParallel(net)
     if kind == "forumcompiled":
@@ -106,10 +118,13 @@ def train_forum(folder: Path, kind: str, seed: int) -> None:
             optimizer.step()
             if dist.get_rank() == 0:
                 torch.save(
-                    {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "last.pth"
+                    {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                    folder / "last.pth",
                 )
     except RuntimeError as error:
-        (folder / f"error.rank{dist.get_rank()}.txt").write_text(str(error), encoding="utf-8")
+        (folder / f"error.rank{dist.get_rank()}.txt").write_text(
+            str(error), encoding="utf-8"
+        )
         raise
 
 
@@ -117,7 +132,9 @@ def train(folder: Path, kind: str, seed: int) -> None:
     """One rank: two steps, the second of which DDP does not allow."""
     net = Net(kind, seed)
     model = DistributedDataParallel(net)
-    optimizer = torch.optim.AdamW((p for p in net.parameters() if p.requires_grad), lr=1e-2)
+    optimizer = torch.optim.AdamW(
+        (p for p in net.parameters() if p.requires_grad), lr=1e-2
+    )
     ckpt.snapshot(model, folder / "before.pth", ranks="all")
     torch.manual_seed(seed + dist.get_rank())
     try:
@@ -128,7 +145,9 @@ def train(folder: Path, kind: str, seed: int) -> None:
             optimizer.step()
             ckpt.snapshot(model, folder / "after.pth", optimizer, ranks="all")
     except RuntimeError as error:
-        (folder / f"error.rank{dist.get_rank()}.txt").write_text(str(error), encoding="utf-8")
+        (folder / f"error.rank{dist.get_rank()}.txt").write_text(
+            str(error), encoding="utf-8"
+        )
         if not (
             folder / f"after.rank{dist.get_rank()}.pth"
         ).exists():  # stopped in backward: gradients are there
@@ -142,7 +161,11 @@ def rank(number: int, folder: Path, kind: str, seed: int) -> NoReturn:
     try:
         store = dist.FileStore(str(folder / "store"), 2)
         dist.init_process_group(
-            "gloo", store=store, rank=number, world_size=2, timeout=timedelta(seconds=TIMEOUT)
+            "gloo",
+            store=store,
+            rank=number,
+            world_size=2,
+            timeout=timedelta(seconds=TIMEOUT),
         )
         torch.set_num_threads(1)
         (train_forum if kind in FORUM else train)(folder, kind, seed)
@@ -154,13 +177,19 @@ def rank(number: int, folder: Path, kind: str, seed: int) -> NoReturn:
 
 
 def main() -> None:
-    """Forks the ranks of each run, so that all share one import of torch, and waits for them."""
-    import_module("torch._dynamo")  # an optimizer imports it: here for all ranks at once
+    """Forks the ranks of each run, so that all share one import of torch, and waits for
+    them.
+    """
+    import_module(
+        "torch._dynamo"
+    )  # an optimizer imports it: here for all ranks at once
     for run in sys.argv[2:]:
         folder = Path(sys.argv[1]) / run
         folder.mkdir()
         kind, _, seed = run.partition("-")
-        ranks = [os.fork() or rank(number, folder, kind, int(seed)) for number in range(2)]
+        ranks = [
+            os.fork() or rank(number, folder, kind, int(seed)) for number in range(2)
+        ]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
         if codes != [1, 1]:
             sys.exit(f"{run}: the ranks ended with {codes}")

@@ -1,7 +1,9 @@
-"""Training that goes on elsewhere: `python train_resume.py DIR begin|go-on`. Ranks are forks over gloo.
+"""Training that goes on elsewhere: `python train_resume.py DIR begin|go-on`. Ranks are
+forks over gloo.
 
-`begin` trains three steps, saves, and trains two more; NAME.json has the losses of these two. `go-on` loads what ckpt made
-of the saves, in another framework or on another number of ranks, and trains the same two steps.
+`begin` trains three steps, saves, and trains two more; NAME.json has the losses of
+these two. `go-on` loads what ckpt made of the saves, in another framework or on another
+number of ranks, and trains the same two steps.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ STEPS, MORE, BATCH, WORDS = 3, 2, 8, 17
 
 
 class Net(nn.Module):
-    """Layers of one shape, tied weights, and a part that is not used, or positions that are frozen.
+    """Layers of one shape, tied weights, and a part that is not used, or positions that
+    are frozen.
 
     No file says which of the two is left out of an optimizer that holds one of them.
     """
@@ -35,9 +38,13 @@ class Net(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, 12)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 12)) for _ in range(3))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 12)) for _ in range(3)
+        )
         self.unused = nn.Linear(5, 3) if kind == "adam" else None
-        self.places = nn.Embedding(5, 12).requires_grad_(False) if kind == "sgd" else None
+        self.places = (
+            nn.Embedding(5, 12).requires_grad_(False) if kind == "sgd" else None
+        )
         self.head = nn.Linear(12, WORDS, bias=False)
         self.head.weight = self.embed.weight
 
@@ -60,8 +67,14 @@ def groups(net: nn.Module) -> list[dict[str, Any]]:
     """Matrices with weight decay and vectors without, as most recipes have them."""
     trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
     return [
-        {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": 0.1},
-        {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
+        {
+            "params": [parameter for parameter in trained if parameter.dim() > 1],
+            "weight_decay": 0.1,
+        },
+        {
+            "params": [parameter for parameter in trained if parameter.dim() < 2],
+            "weight_decay": 0.0,
+        },
     ]
 
 
@@ -70,13 +83,20 @@ def adam(net: nn.Module) -> torch.optim.Optimizer:
 
 
 def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD((p for p in net.parameters() if p.requires_grad), lr=0.1, momentum=0.9)
+    return torch.optim.SGD(
+        (p for p in net.parameters() if p.requires_grad), lr=0.1, momentum=0.9
+    )
 
 
-OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {"adam": adam, "sgd": sgd}
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "adam": adam,
+    "sgd": sgd,
+}
 
 
-def trained(net: nn.Module, optimizer: torch.optim.Optimizer, first: int, count: int) -> list[float]:
+def trained(
+    net: nn.Module, optimizer: torch.optim.Optimizer, first: int, count: int
+) -> list[float]:
     """The losses of some steps, of the whole batch. Each rank takes its part of it."""
     rank, world = dist.get_rank(), dist.get_world_size()
     losses = []
@@ -85,7 +105,9 @@ def trained(net: nn.Module, optimizer: torch.optim.Optimizer, first: int, count:
         words = torch.randint(0, WORDS, (BATCH, 6), generator=generator)
         mine = words[rank * BATCH // world : (rank + 1) * BATCH // world]
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(net(mine[:, :-1]).flatten(0, 1), mine[:, 1:].flatten())
+        loss = nn.functional.cross_entropy(
+            net(mine[:, :-1]).flatten(0, 1), mine[:, 1:].flatten()
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         whole = loss.detach().clone()
@@ -118,7 +140,10 @@ def begin_replicated(path: Path, kind: str) -> None:
     optimizer = OPTIMIZERS[kind](net)
     trained(net, optimizer, 0, STEPS)
     if dist.get_rank() == 0:
-        torch.save({"model": net.state_dict(), "optim": optimizer.state_dict(), "step": STEPS}, f"{path}.pth")
+        torch.save(
+            {"model": net.state_dict(), "optim": optimizer.state_dict(), "step": STEPS},
+            f"{path}.pth",
+        )
     keep(path, trained(net, optimizer, STEPS, MORE))
 
 
@@ -127,11 +152,15 @@ def begin_sharded(path: Path, kind: str) -> None:
     optimizer = OPTIMIZERS[kind](net)
     trained(net, optimizer, 0, STEPS)
     model, state = get_state_dict(net, optimizer)
-    dcp.save({"model": model, "optim": state, "step": STEPS}, checkpoint_id=f"{path}.dcp")
+    dcp.save(
+        {"model": model, "optim": state, "step": STEPS}, checkpoint_id=f"{path}.dcp"
+    )
     keep(path, trained(net, optimizer, STEPS, MORE))
 
 
-def go_on_from_dcp(path: Path, source: str, kind: str, build: Callable[[str], nn.Module]) -> None:
+def go_on_from_dcp(
+    path: Path, source: str, kind: str, build: Callable[[str], nn.Module]
+) -> None:
     """The strict load of torch, into FSDP2 or DDP."""
     net = build(kind)
     optimizer = OPTIMIZERS[kind](net)
@@ -139,11 +168,15 @@ def go_on_from_dcp(path: Path, source: str, kind: str, build: Callable[[str], nn
     whole: dict[str, Any] = {"model": model, "optim": state, "step": 0}
     dcp.load(whole, checkpoint_id=str(path.parent / source))
     assert whole["step"] == STEPS
-    set_state_dict(net, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optim"])
+    set_state_dict(
+        net, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optim"]
+    )
     keep(path, trained(net, optimizer, STEPS, MORE))
 
 
-def go_on_from_file(path: Path, source: str, kind: str, build: Callable[[str], nn.Module]) -> None:
+def go_on_from_file(
+    path: Path, source: str, kind: str, build: Callable[[str], nn.Module]
+) -> None:
     """A file that holds names: `load_state_dict` takes them in their order."""
     net = build(kind)
     optimizer = OPTIMIZERS[kind](net)
@@ -165,11 +198,36 @@ GO_ON: dict[int, dict[str, Callable[[Path], None]]] = {
         )
         for kind in OPTIMIZERS
         for name, load, source, build in (
-            ("ddp-{kind} to fsdp2 on {world}", go_on_from_dcp, "ddp-{kind}.dcp", sharded),
-            ("ddp-{kind} to ddp on {world}", go_on_from_dcp, "ddp-{kind}.dcp", replicated),
-            ("fsdp2-{kind} to fsdp2 on {world}", go_on_from_dcp, "fsdp2-{kind}.complete.dcp", sharded),
-            ("fsdp2-{kind} to ddp on {world}", go_on_from_file, "fsdp2-{kind}.pth", replicated),
-            ("fsdp2-{kind} to torch on {world}", go_on_from_file, "fsdp2-{kind}.pth", built),
+            (
+                "ddp-{kind} to fsdp2 on {world}",
+                go_on_from_dcp,
+                "ddp-{kind}.dcp",
+                sharded,
+            ),
+            (
+                "ddp-{kind} to ddp on {world}",
+                go_on_from_dcp,
+                "ddp-{kind}.dcp",
+                replicated,
+            ),
+            (
+                "fsdp2-{kind} to fsdp2 on {world}",
+                go_on_from_dcp,
+                "fsdp2-{kind}.complete.dcp",
+                sharded,
+            ),
+            (
+                "fsdp2-{kind} to ddp on {world}",
+                go_on_from_file,
+                "fsdp2-{kind}.pth",
+                replicated,
+            ),
+            (
+                "fsdp2-{kind} to torch on {world}",
+                go_on_from_file,
+                "fsdp2-{kind}.pth",
+                built,
+            ),
         )
         if world == 1 or build is not built
     }

@@ -1,4 +1,6 @@
-"""All that jobs can see of a checkpoint, in plain values: what two ways of reading give can be compared."""
+"""All that jobs can see of a checkpoint, in plain values: what two ways of reading give
+can be compared.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,32 @@ from ckpt.model.tensors import Composite, TensorRef
 
 
 def dump(checkpoint: Checkpoint | str) -> object:
-    """Everything that jobs can see of a checkpoint, with storages and repeated nodes by number."""
+    """Everything that jobs can see of a checkpoint, with storages and repeated nodes by
+    number.
+    """
     if isinstance(checkpoint, str):
         return checkpoint
     seen: dict[int, int] = {}
 
     def tensor(ref: TensorRef | Composite) -> object:
         if isinstance(ref, Composite):
-            return ("composite", ref.layout, ref.shape, [(label, tensor(part)) for label, part in ref.parts])
+            return (
+                "composite",
+                ref.layout,
+                ref.shape,
+                [(label, tensor(part)) for label, part in ref.parts],
+            )
         place = ref.storage.place
         return (*ref[1:], ref.storage[:4], place and place[1:], ref.storage.crc)  # type: ignore[index]
 
     def node(value: Node, depth: int = 0) -> object:
-        ref = value if type(value) is TensorRef else value.meaning if type(value) is Opaque else None
+        ref = (
+            value
+            if type(value) is TensorRef
+            else value.meaning
+            if type(value) is Opaque
+            else None
+        )
         if isinstance(ref, (TensorRef, Composite)):
             return ("tensor", seen.setdefault(id(value), len(seen)), tensor(ref))
         if depth > 40 or (type(value) in (list, Dict, Opaque) and id(value) in seen):
@@ -47,7 +62,9 @@ def dump(checkpoint: Checkpoint | str) -> object:
 
     return {
         "root": node(checkpoint.root),
-        "tensors": [(row[:2], row[3:], tensor(row.tensor)) for row in checkpoint.tensors],
+        "tensors": [
+            (row[:2], row[3:], tensor(row.tensor)) for row in checkpoint.tensors
+        ],
         "storages": [storage[:4] for storage in checkpoint.storages],
         "values": [row[:3] + row[4:] for row in checkpoint.values],
         "containers": [row[:-1] for row in checkpoint.containers],

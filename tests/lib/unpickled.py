@@ -1,6 +1,8 @@
-"""The texts that a report shows, here or in another process: `python unpickled.py FILE FOLDER` prints it for each pickle in a file.
+"""The texts that a report shows, here or in another process: `python unpickled.py FILE
+FOLDER` prints it for each pickle in a file.
 
-There every file that is opened in the folder is noted, and every descriptor that stays open.
+There every file that is opened in the folder is noted, and every descriptor that stays
+open.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ from ckpt.commands.rewriting.text import coverage_lines, rewrite_lines
 from ckpt.commands.stats.stats import StatsReport
 from ckpt.commands.stats.text import stats_lines
 
-Report = InspectReport | Inspection | DiffReport | StatsReport | RewriteReport | Coverage
+Report = (
+    InspectReport | Inspection | DiffReport | StatsReport | RewriteReport | Coverage
+)
 
 
 def shown(report: Report) -> str:
-    """The document, the lines, the repr and the HTML of a report, as far as its class has them."""
+    """The document, the lines, the repr and the HTML of a report, as far as its class
+    has them.
+    """
     texts: list[object] = []
     if isinstance(report, RewriteReport):
         texts += [report.to_json(), rewrite_lines(report, width=80)]
@@ -33,10 +39,22 @@ def shown(report: Report) -> str:
         texts.append(report.to_json())
     if isinstance(report, InspectReport):
         values = {name: report.values[name] for name in report.values}
-        texts += [dict(report), values, report.sections, repr(report), report._repr_html_()]
+        texts += [
+            dict(report),
+            values,
+            report.sections,
+            repr(report),
+            report._repr_html_(),
+        ]
     elif isinstance(report, Inspection):
-        texts += [inspect_lines(report, width=80), inspect_lines(report, everything=True), report.storages]
-        texts[-1] = [(row.storage.id, row.tensors, row.kind, row.used) for row in report.storages]
+        texts += [
+            inspect_lines(report, width=80),
+            inspect_lines(report, everything=True),
+            report.storages,
+        ]
+        texts[-1] = [
+            (row.storage.id, row.tensors, row.kind, row.used) for row in report.storages
+        ]
     elif isinstance(report, DiffReport):
         texts += [diff_lines(report, width=80), repr(report), report._repr_html_()]
     elif isinstance(report, StatsReport):
@@ -63,7 +81,15 @@ def main(path: Path, folder: str) -> None:
     sys.addaudithook(note)
     reports = [pickle.loads(data) for data in pickles]
     left = descriptors() - before
-    print(json.dumps({"opened": opened, "left": left, "shown": [shown(report) for report in reports]}))
+    print(
+        json.dumps(
+            {
+                "opened": opened,
+                "left": left,
+                "shown": [shown(report) for report in reports],
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

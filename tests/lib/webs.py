@@ -1,4 +1,6 @@
-"""A web server in a thread, which misbehaves as it is told: it answers 503, cuts bodies, ignores Range, changes files."""
+"""A web server in a thread, which misbehaves as it is told: it answers 503, cuts
+bodies, ignores Range, changes files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ckpt.ext.remote.store import Answer
 
 
 class Asked(NamedTuple):
-    """One request: its path with query, its Range and its Authorization, and how many bytes went out."""
+    """One request: its path with query, its Range and its Authorization, and how many
+    bytes went out.
+    """
 
     path: str
     range: str
@@ -23,7 +27,9 @@ class Asked(NamedTuple):
 
 
 class Kept:
-    """An object in memory, as a store hands it out. `failures` are raised first, one for each request."""
+    """An object in memory, as a store hands it out. `failures` are raised first, one
+    for each request.
+    """
 
     def __init__(self, data: bytes, etag: str = '"1"', *, tails: bool = True) -> None:
         self.data, self.etag, self.tails, self.server = data, etag, tails, "memory"
@@ -35,7 +41,12 @@ class Kept:
         self.asked.append((first, count))
         if self.failures:
             raise self.failures.pop(0)
-        return Answer(memoryview(self.data)[first : first + count], first, len(self.data), self.etag)
+        return Answer(
+            memoryview(self.data)[first : first + count],
+            first,
+            len(self.data),
+            self.etag,
+        )
 
 
 class Web:
@@ -55,12 +66,18 @@ class Web:
         """How many bytes of the next bodies are sent."""
         self.ranges = self.etags = self.if_match = True
         self.keeps: int | None = 0
-        """The requests after which a connection is closed, from its second one on; None for never."""
+        """The requests after which a connection is closed, from its second one on; None
+        for never.
+        """
         self.hangs_up = False
-        """The server closes a kept connection when the next request comes, without an answer."""
+        """The server closes a kept connection when the next request comes, without an
+        answer.
+        """
         self.connections = 0
         self.gather = 0
-        """So many requests for shards wait for each other. It is 0 once they are there."""
+        """So many requests for shards wait for each other. It is 0 once they
+        are there.
+        """
         self.now = self.most = 0
         """The requests at the same time, and the most of them."""
         self.changed = threading.Condition()
@@ -105,7 +122,9 @@ class Web:
         if call.path in self.links:
             headers["Link"] = self.links[call.path]
         sent = body[: self.cut.pop(0)] if self.cut and status in (200, 206) else body
-        self.asked.append(Asked(call.path, wanted, call.headers.get("Authorization", ""), len(sent)))
+        self.asked.append(
+            Asked(call.path, wanted, call.headers.get("Authorization", ""), len(sent))
+        )
         call.send_response(status)
         for name, value in {
             **headers,
@@ -153,7 +172,9 @@ def served() -> Iterator[Web]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True  # a kept connection may stay open
     web.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}
+    )
     thread.start()
     try:
         yield web

@@ -1,4 +1,6 @@
-"""The account of a checkpoint: each question that commands ask of it, over notices of all codes."""
+"""The account of a checkpoint: each question that commands ask of it, over notices of
+all codes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_an_account_of_nothing_lacks_nothing() -> None:
     account = Account()
 
     assert not account.is_partial and not account.is_damaged
-    assert account.lost_names == () and account.unread == () and account.unlisted(()) == []
+    assert (
+        account.lost_names == () and account.unread == () and account.unlisted(()) == []
+    )
     assert account.first_lack is None
 
 
@@ -60,7 +64,10 @@ def test_the_first_lack_is_a_notice_before_a_value() -> None:
 def test_messages_are_in_the_order_of_the_reader() -> None:
     account = Account((DAMAGE, LOSS, HARMLESS))
 
-    assert account.messages(("incomplete", "damaged-file")) == [DAMAGE.message, LOSS.message]
+    assert account.messages(("incomplete", "damaged-file")) == [
+        DAMAGE.message,
+        LOSS.message,
+    ]
     assert account.noticed("unread-file") == [HARMLESS]
 
 

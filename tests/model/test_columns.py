@@ -1,4 +1,6 @@
-"""Columns: rows are made when they are asked for, once, and a chain of columns and lists is as the list of its rows."""
+"""Columns: rows are made when they are asked for, once, and a chain of columns and
+lists is as the list of its rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class Row:
         self.number = number
 
 
-def column(numbers: list[int], calls: list[tuple[int, int]] | None = None) -> Column[Row]:
+def column(
+    numbers: list[int], calls: list[tuple[int, int]] | None = None
+) -> Column[Row]:
     known = {number % 3: Row(number % 3) for number in numbers}
 
     def make(first: int, last: int) -> list[Row]:
@@ -71,7 +75,9 @@ def test_there_is_no_row_outside(index: int) -> None:
         Chain([Row(1)], column([1, 2, 3]))[index]
 
 
-PIECES = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 99), max_size=6)), max_size=5)
+PIECES = st.lists(
+    st.tuples(st.booleans(), st.lists(st.integers(0, 99), max_size=6)), max_size=5
+)
 
 
 @pytest.mark.slow
@@ -91,7 +97,9 @@ def test_a_chain_is_as_the_list_of_its_rows(
         expected += each
     assert len(chain) == len(expected)
     bound = st.none() | st.integers(-35, 35)
-    span = slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from([None, 1, 2, -1])))
+    span = slice(
+        data.draw(bound), data.draw(bound), data.draw(st.sampled_from([None, 1, 2, -1]))
+    )
     cut = chain[span]
     assert numbers(cut) == expected[span] and len(cut) == len(expected[span])
     assert numbers(chain) == expected and list(cut) == list(chain)[span]

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt.evidence.wrappers import wrapper_prefix, writers_of_prefix
-from ckpt.model.names import Globs, dotted_name, name_blocks, natural_sort_key, nearest_names
+from ckpt.model.names import (
+    Globs,
+    dotted_name,
+    name_blocks,
+    natural_sort_key,
+    nearest_names,
+)
 from ckpt.model.text import show, show_literal
 
 
@@ -82,7 +88,9 @@ def test_globs_cross_dots_and_exclude_wins() -> None:
     globs = Globs(["*.bias", "conv?.weight"], ["head.*"])
 
     assert [
-        name for name in ("a.b.bias", "conv1.weight", "conv12.weight", "head.bias") if globs.match(name)
+        name
+        for name in ("a.b.bias", "conv1.weight", "conv12.weight", "head.bias")
+        if globs.match(name)
     ] == [
         "a.b.bias",
         "conv1.weight",
@@ -95,7 +103,11 @@ def test_globs_cross_dots_and_exclude_wins() -> None:
     ("name", "prefix", "who"),
     [
         ("module.conv.weight", "module.", "DataParallel or DDP"),
-        ("_orig_mod.module.conv.weight", "_orig_mod.module.", "torch.compile around DataParallel or DDP"),
+        (
+            "_orig_mod.module.conv.weight",
+            "_orig_mod.module.",
+            "torch.compile around DataParallel or DDP",
+        ),
         ("_forward_module.w", "_forward_module.", "Lightning or DeepSpeed"),
         ("conv.module.weight", "", None),
         ("module", "", None),
@@ -150,7 +162,9 @@ def test_blocks_are_neighbours_that_begin_alike_up_to_their_first_number() -> No
 @given(st.lists(st.text("a1.", max_size=7), max_size=12))
 def test_blocks_cover_all_names_and_no_number_comes_before(names: list[str]) -> None:
     found = name_blocks(names)
-    assert [at for block in found for at in range(block.first, block.last)] == list(range(len(names)))
+    assert [at for block in found for at in range(block.first, block.last)] == list(
+        range(len(names))
+    )
     assert all(one.begin != two.begin for one, two in pairwise(found))
     for begin, first, last in found:
         for name in names[first:last]:

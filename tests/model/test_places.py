@@ -1,4 +1,6 @@
-"""Places keep their contract: every kind gives the same bytes in every way that it can be asked for them."""
+"""Places keep their contract: every kind gives the same bytes in every way that it can
+be asked for them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import ckpt
 from ckpt.bytes.source import Memory, Source
 from ckpt.elements.blocks import elements
 from ckpt.elements.boxes import Box, Boxes
-from ckpt.elements.computed import Computed, Overlaid, lacks_bytes, little_endian_storage, place_of
+from ckpt.elements.computed import (
+    Computed,
+    Overlaid,
+    lacks_bytes,
+    little_endian_storage,
+    place_of,
+)
 from ckpt.elements.unpacked import Unpacked
 from ckpt.ext.adapters.derived import Derived, Made
 from ckpt.ext.average.mean import Mean
@@ -49,14 +57,18 @@ class Watched(Memory):
         super().read_into(offset, buffer)
 
 
-def ref_to(tensor: torch.Tensor, *, big: bool = False, is_deflated: bool = False) -> TensorRef:
+def ref_to(
+    tensor: torch.Tensor, *, big: bool = False, is_deflated: bool = False
+) -> TensorRef:
     """A tensor over a source of its own, whose record has a checksum."""
     ref = refs.ref_of(tensor, big=big, is_deflated=is_deflated)
     place = ref.storage.place
     assert isinstance(place, Range)
     held = Watched(place.source.read(0, place.source.size))
     crc = zlib.crc32(refs.raw(tensor))
-    return ref._replace(storage=ref.storage._replace(place=place._replace(source=held), crc=crc))
+    return ref._replace(
+        storage=ref.storage._replace(place=place._replace(source=held), crc=crc)
+    )
 
 
 def range_to(data: bytes, *, is_deflated: bool = False) -> Range:
@@ -70,7 +82,9 @@ def boxes_of(whole: torch.Tensor, edges: list[tuple[int, int, int, int]]) -> Box
     for top, left, bottom, right in edges:
         part = whole[top:bottom, left:right].contiguous()
         boxes.append(Box((top, left), tuple(part.shape), ref_to(part)))
-    sources = [source for box in boxes for source in box.tensor().storage.list_sources()]
+    sources = [
+        source for box in boxes for source in box.tensor().storage.list_sources()
+    ]
     return Boxes(F32, tuple(whole.shape), lambda: boxes, sources, None, (2, 1))
 
 
@@ -103,7 +117,10 @@ def kinds() -> dict[str, tuple[Place, bytes]]:
         "range": (range_to(data), data),
         "deflated": (range_to(data, is_deflated=True), data),
         "patched": (Patched(range_to(data), len(data), pieces), bytes(patched)),
-        "pieces alone": (Patched(None, len(data), [(-8, range_to(bytes(8) + data))]), data),
+        "pieces alone": (
+            Patched(None, len(data), [(-8, range_to(bytes(8) + data))]),
+            data,
+        ),
         "runs": (Runs(len(data), runs), data),
         "rows": (boxes_of(whole, rows), data),
         "columns": (boxes_of(whole, columns), data),
@@ -115,7 +132,10 @@ def kinds() -> dict[str, tuple[Place, bytes]]:
             refs.expected(whole.double()),
         ),
         "overlaid": (Overlaid(ref_to(whole), ref_to(over)), refs.expected(laid)),
-        "derived": (Derived(ref_to(whole), [ref_to(other)], 24, negated, F32), refs.expected(-whole)),
+        "derived": (
+            Derived(ref_to(whole), [ref_to(other)], 24, negated, F32),
+            refs.expected(-whole),
+        ),
         "mean": (Mean([ref_to(whole), ref_to(whole)], [0.5, 0.5], F32), data),
         "unpacked": unpacked_place(),
         "rows of heads": head_rows_place(),
@@ -129,7 +149,14 @@ def kinds() -> dict[str, tuple[Place, bytes]]:
 
 def unpacked_place() -> tuple[Place, bytes]:
     """Six blocks of GGUF's Q8_0: a scale in float16, and 32 numbers of 8 bits."""
-    numbers = refs.values(torch.float32, 192 * 4).reshape(6, 32).nan_to_num().sign().mul(90).to(torch.int8)
+    numbers = (
+        refs.values(torch.float32, 192 * 4)
+        .reshape(6, 32)
+        .nan_to_num()
+        .sign()
+        .mul(90)
+        .to(torch.int8)
+    )
     scales = torch.tensor([0.5, 1, 2, 0.25, 3, 8]).half()[:, None]
     blocks = torch.cat([scales.view(torch.uint8), numbers.view(torch.uint8)], 1)
     floats = scales.float() * numbers.float()
@@ -137,22 +164,31 @@ def unpacked_place() -> tuple[Place, bytes]:
 
 
 def head_rows_place() -> tuple[Place, bytes]:
-    """Two heads of 8 rows: the first halves of the pairs of rows of a head, then the second halves."""
+    """Two heads of 8 rows: the first halves of the pairs of rows of a head, then the
+    second halves.
+    """
     rows = refs.values(torch.float32, 16 * 12 * 4).reshape(16, 12)
     halves = rows.reshape(2, 4, 2, 12).transpose(1, 2).contiguous()
-    return HeadRows(range_to(refs.expected(rows)), 12 * 4, 8 * 12 * 4), refs.expected(halves)
+    return HeadRows(range_to(refs.expected(rows)), 12 * 4, 8 * 12 * 4), refs.expected(
+        halves
+    )
 
 
 def with_means_place() -> tuple[Place, bytes]:
     """15 rows, and their mean below them."""
     rows = torch.arange(180).float().reshape(15, 12)
-    return WithMeans(ref_to(rows), 1), refs.expected(torch.cat([rows, rows.mean(0, keepdim=True)]))
+    return WithMeans(ref_to(rows), 1), refs.expected(
+        torch.cat([rows, rows.mean(0, keepdim=True)])
+    )
 
 
 def resampled_place() -> tuple[Place, bytes]:
     """Three planes of one number each, on a grid of twice the width and height."""
     planes = torch.tensor([1.0, 2.0, -4.0])[:, None, None]
-    small, large = planes.expand(3, 4, 4).contiguous(), planes.expand(3, 8, 8).contiguous()
+    small, large = (
+        planes.expand(3, 4, 4).contiguous(),
+        planes.expand(3, 8, 8).contiguous(),
+    )
     how = Resampling("planes", (4, 4), (8, 8), (3, 8, 8))
     return Resampled(ref_to(small), how), refs.expected(large)
 
@@ -168,7 +204,17 @@ def decoded_place() -> tuple[Place, bytes]:
 
 
 KINDS = sorted(kinds())
-PARTS = [(0, 0), (0, 1), (1, 9), (90, 160), (120, 290), (299, 301), (296, 312), (333, 768), (0, 768)]
+PARTS = [
+    (0, 0),
+    (0, 1),
+    (1, 9),
+    (90, 160),
+    (120, 290),
+    (299, 301),
+    (296, 312),
+    (333, 768),
+    (0, 768),
+]
 
 
 @pytest.fixture(params=KINDS)
@@ -198,7 +244,9 @@ def test_every_kind_is_here() -> None:
     assert Range in made
 
 
-def test_all_ways_give_the_same_bytes(kind: tuple[Place, bytes], small_blocks: None) -> None:
+def test_all_ways_give_the_same_bytes(
+    kind: tuple[Place, bytes], small_blocks: None
+) -> None:
     place, data = kind
 
     assert place.nbytes == len(data) and read(place) == data
@@ -206,7 +254,10 @@ def test_all_ways_give_the_same_bytes(kind: tuple[Place, bytes], small_blocks: N
     assert place.kept_bytes() in (None, data)
     for first, last in PARTS:
         part = place.part(first, last)
-        assert part.nbytes == last - first and read(part) == data[first:last], (first, last)
+        assert part.nbytes == last - first and read(part) == data[first:last], (
+            first,
+            last,
+        )
         assert read(place, first, last - first) == data[first:last]
         streamed = b"".join(map(bytes, place.stream_blocks(first, last - first)))
         assert streamed == data[first:last]
@@ -216,7 +267,9 @@ def test_all_ways_give_the_same_bytes(kind: tuple[Place, bytes], small_blocks: N
         assert stored is None or read(stored) == data[first:last]
 
 
-def test_a_stretch_is_of_a_place_that_is_no_patchwork(kind: tuple[Place, bytes]) -> None:
+def test_a_stretch_is_of_a_place_that_is_no_patchwork(
+    kind: tuple[Place, bytes],
+) -> None:
     place, _ = kind
     stretches = place.list_stretches(120, 160)
 
@@ -238,7 +291,11 @@ def test_a_run_is_what_lies_in_its_source(kind: tuple[Place, bytes]) -> None:
 def test_what_is_read_is_foreseen(kind: tuple[Place, bytes]) -> None:
     place, _ = kind
     place.resolved()
-    for first, last in ((0, 48), (96, 288), (0, 768)):  # rows: boxes beside each other are gathered by rows
+    for first, last in (
+        (0, 48),
+        (96, 288),
+        (0, 768),
+    ):  # rows: boxes beside each other are gathered by rows
         for source in watched(place):
             source.spans.clear()
         readings = list(place.list_readings(first, last))
@@ -246,11 +303,16 @@ def test_what_is_read_is_foreseen(kind: tuple[Place, bytes]) -> None:
         for source in watched(place):
             spans = [(begin, end) for each, begin, end in readings if each is source]
             for low, high in source.spans:
-                assert any(begin <= low and high <= end for begin, end in spans), (first, last)
+                assert any(begin <= low and high <= end for begin, end in spans), (
+                    first,
+                    last,
+                )
 
 
 AT_ONCE = {Unpacked: 34, HeadRows: 384}
-"""The bytes that kinds read for any of their elements: a block, and the rows of a head."""
+"""The bytes that kinds read for any of their elements: a block, and the rows of
+a head.
+"""
 
 
 def test_who_can_seek_reads_nothing_before(kind: tuple[Place, bytes]) -> None:
@@ -264,18 +326,33 @@ def test_who_can_seek_reads_nothing_before(kind: tuple[Place, bytes]) -> None:
     done = sum(high - low for source in watched(place) for low, high in source.spans)
     if place.can_seek and not isinstance(place, Boxes):
         assert done == AT_ONCE.get(type(place), 8)
-    assert done <= all_of_it * (2 if isinstance(place, WithMeans) else 1)  # the mean, then the rows
+    assert done <= all_of_it * (
+        2 if isinstance(place, WithMeans) else 1
+    )  # the mean, then the rows
     assert place.can_seek or not place.can_cut
 
 
 def test_the_abilities_of_each_kind() -> None:
-    found = {name: (place.can_seek, place.can_cut) for name, (place, _) in kinds().items()}
+    found = {
+        name: (place.can_seek, place.can_cut) for name, (place, _) in kinds().items()
+    }
     seeking = {name for name, (can_seek, _) in found.items() if can_seek}
     cut = {name for name, (_, can_cut) in found.items() if can_cut}
 
-    assert seeking == {"range", "runs", "pieces alone", "rows", "columns", "unpacked", "rows of heads"}
+    assert seeking == {
+        "range",
+        "runs",
+        "pieces alone",
+        "rows",
+        "columns",
+        "unpacked",
+        "rows of heads",
+    }
     assert cut == {"range", "rows", "columns", "unpacked", "rows of heads"}
-    assert {name for name, (place, _) in kinds().items() if place.grid} == {"rows", "columns"}
+    assert {name for name, (place, _) in kinds().items() if place.grid} == {
+        "rows",
+        "columns",
+    }
 
 
 def test_the_first_source_is_one_of_all(kind: tuple[Place, bytes]) -> None:
@@ -298,13 +375,18 @@ def test_checksums_of_all_records() -> None:
         "mean": (Mean([one, two, one], [0.2, 0.3, 0.5], F32), 3),
         "rows": (rows, 2),
         "columns": (columns, 2),
-        "patched": (Patched(one.storage.noted, 192, [(8, Computed(two, F32).part(0, 16))]), 3),
+        "patched": (
+            Patched(one.storage.noted, 192, [(8, Computed(two, F32).part(0, 16))]),
+            3,
+        ),
     }
 
     for name, (place, count) in makers.items():
         checksums = list(place.list_checksums())
         assert len(checksums) == count, name
-        assert {zlib.crc32(read(row.place)) for row in checksums} == {row.crc for row in checksums}
+        assert {zlib.crc32(read(row.place)) for row in checksums} == {
+            row.crc for row in checksums
+        }
 
 
 def test_a_checksum_is_of_exactly_its_record() -> None:
@@ -337,8 +419,12 @@ def test_bytes_that_are_missing(there: int) -> None:
     assert place.lacks_bytes(36, 40) == (not there) and place.lacks_bytes(36, 41)
     assert not place.lacks_bytes(41, 41)
     for make in makers:
-        assert make(ref).lacks_bytes(0, 160) and make(first).lacks_bytes(0, 160) == (not there)
-    assert not makers[-1](ref).lacks_bytes(0, 20) and not makers[-1](ref).lacks_bytes(180, 200)
+        assert make(ref).lacks_bytes(0, 160) and make(first).lacks_bytes(0, 160) == (
+            not there
+        )
+    assert not makers[-1](ref).lacks_bytes(0, 20) and not makers[-1](ref).lacks_bytes(
+        180, 200
+    )
     with pytest.raises(UnreadableError, match="cut off"):
         read(place)
 
@@ -381,7 +467,13 @@ def test_a_computed_place_is_that_of_its_tensor_where_nothing_changes() -> None:
 
 def test_places_of_no_bytes() -> None:
     source: Source = Memory(b"")
-    empty = tensor_ref(Storage("0", None, F32, 0, Range(source, 0, 0)), F32, (0, 3), contiguous((0, 3)), 0)
+    empty = tensor_ref(
+        Storage("0", None, F32, 0, Range(source, 0, 0)),
+        F32,
+        (0, 3),
+        contiguous((0, 3)),
+        0,
+    )
     for place in (
         Range(source, 0, 0),
         partial_place(0, "its record is missing"),

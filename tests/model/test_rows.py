@@ -1,4 +1,6 @@
-"""`ckpt.model.rows.NamedTuple` does what that of `typing` does, and `dataclass` what frozen ones do."""
+"""`ckpt.model.rows.NamedTuple` does what that of `typing` does, and `dataclass` what
+frozen ones do.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,18 @@ BOTH = pytest.mark.parametrize("row", [Ours, Theirs])
 @BOTH
 def test_every_way_of_making_one(row: type[Ours]) -> None:
     whole = ("a", 1, None, ())
-    assert row("a", 1) == row("a", 1, None) == row(path="a", size=1) == row("a", size=1, parts=()) == whole
-    assert row("a", 1, "b", ("c",)) == row._make(["a", 1, "b", ("c",)]) == ("a", 1, "b", ("c",))
+    assert (
+        row("a", 1)
+        == row("a", 1, None)
+        == row(path="a", size=1)
+        == row("a", size=1, parts=())
+        == whole
+    )
+    assert (
+        row("a", 1, "b", ("c",))
+        == row._make(["a", 1, "b", ("c",)])
+        == ("a", 1, "b", ("c",))
+    )
     assert row("a", 1, parts=("c",)) == ("a", 1, None, ("c",))
 
 
@@ -63,7 +75,9 @@ def test_every_way_of_making_one(row: type[Ours]) -> None:
         (("a", 1, None, (), 5), {"other": 2}),
     ],
 )
-def test_what_cannot_be_one(row: type, values: tuple[object, ...], named: dict[str, object]) -> None:
+def test_what_cannot_be_one(
+    row: type, values: tuple[object, ...], named: dict[str, object]
+) -> None:
     with pytest.raises(TypeError):
         row(*values, **named)
 
@@ -140,10 +154,20 @@ class Record(Origin):
 
 def test_every_way_of_making_a_record() -> None:
     for made in (Record("a", 2), Record("a", size=2), Record(size=2, path="a")):
-        assert (made.path, made.size, made.double, isinstance(made, Origin)) == ("a", 2, 4, True)
+        assert (made.path, made.size, made.double, isinstance(made, Origin)) == (
+            "a",
+            2,
+            4,
+            True,
+        )
     assert Record("a").size == 0
     of: type = Record
-    for values, named in (((), {}), (("a", 1, 2), {}), (("a",), {"path": "b"}), (("a",), {"other": 1})):
+    for values, named in (
+        ((), {}),
+        (("a", 1, 2), {}),
+        (("a",), {"path": "b"}),
+        (("a",), {"other": 1}),
+    ):
         with pytest.raises(TypeError):
             of(*values, **named)
 
@@ -168,7 +192,10 @@ def test_a_record_with_changes() -> None:
 
 
 def test_a_record_goes_to_another_process() -> None:
-    for other in (pickle.loads(pickle.dumps(Record("a", 1))), copy.copy(Record("a", 1))):
+    for other in (
+        pickle.loads(pickle.dumps(Record("a", 1))),
+        copy.copy(Record("a", 1)),
+    ):
         assert (type(other), other.path, other.size) == (Record, "a", 1)
 
 
@@ -186,4 +213,6 @@ def test_all_classes_of_rows_are_these() -> None:
             if isinstance(node, ast.Import):
                 assert "dataclasses" not in {alias.name for alias in node.names}, path
             elif isinstance(node, ast.ImportFrom) and node.module != "ckpt.model.rows":
-                assert node.module != "dataclasses" and "NamedTuple" not in {a.name for a in node.names}, path
+                assert node.module != "dataclasses" and "NamedTuple" not in {
+                    a.name for a in node.names
+                }, path

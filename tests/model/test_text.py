@@ -28,18 +28,34 @@ def test_the_first_of_many() -> None:
 
 def test_names_are_made_safe() -> None:
     assert show_names(["a\x1b[31m", "b" * 100], limit=10) == "a\\x1b[31m, bbbbbbbbb…"
-    assert show_folded_names(["fc.weight", "fc.bias", "head.scale"]) == "fc.{weight,bias}, head.scale"
+    assert (
+        show_folded_names(["fc.weight", "fc.bias", "head.scale"])
+        == "fc.{weight,bias}, head.scale"
+    )
     assert show_folded_names(["a.x", "b.y", "c.z"], 2) == "a.x, b.y and 1 more"
-    layers = [f"layers.{number}.{name}.bias" for number in range(12) for name in ("q", "k")]
-    assert show_folded_names([*layers, "fc.bias"]) == "layers.0-11.{q,k}.bias ×24, fc.bias"
-    assert show_folded_names(["a.x", "b.y", *layers, "c.z"], 2) == "a.x, b.y and 25 more"
+    layers = [
+        f"layers.{number}.{name}.bias" for number in range(12) for name in ("q", "k")
+    ]
+    assert (
+        show_folded_names([*layers, "fc.bias"]) == "layers.0-11.{q,k}.bias ×24, fc.bias"
+    )
+    assert (
+        show_folded_names(["a.x", "b.y", *layers, "c.z"], 2) == "a.x, b.y and 25 more"
+    )
 
 
 def test_texts_that_look_the_same_are_shown_apart() -> None:
     one, two = "caf\u00e9", "cafe\u0301"
-    assert shown_apart([one, two, "a\n", "cafe\u0302"]) == [one, "cafe\\u0301", "a\\n", "cafe\u0302"]
+    assert shown_apart([one, two, "a\n", "cafe\u0302"]) == [
+        one,
+        "cafe\\u0301",
+        "a\\n",
+        "cafe\u0302",
+    ]
     assert shown_apart([two, two]) == [two, two]
-    assert shown_apart(["\u212b", "\u00c5"]) == ["\\u212b", "\\xc5"], "neither has a mark"
+    assert shown_apart(["\u212b", "\u00c5"]) == ["\\u212b", "\\xc5"], (
+        "neither has a mark"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,17 +69,32 @@ def test_texts_that_look_the_same_are_shown_apart() -> None:
         (1, 3, "33.3 %"),
     ],
 )
-def test_a_share_is_all_or_nothing_only_where_it_is(part: int, whole: int, text: str) -> None:
+def test_a_share_is_all_or_nothing_only_where_it_is(
+    part: int, whole: int, text: str
+) -> None:
     assert percent_text(part, whole) == text
 
 
 def test_numbers() -> None:
-    assert (counted_noun(1, "tensor"), counted_noun(1234, "tensor")) == ("1 tensor", "1,234 tensors")
-    assert (size_text(1023), size_text(1024), size_text(1536 * 1024)) == ("1023 B", "1.00 KiB", "1.50 MiB")
-    assert (count_text(999), count_text(1000), count_text(999_999)) == ("999", "1.00 K", "1.00 M")
+    assert (counted_noun(1, "tensor"), counted_noun(1234, "tensor")) == (
+        "1 tensor",
+        "1,234 tensors",
+    )
+    assert (size_text(1023), size_text(1024), size_text(1536 * 1024)) == (
+        "1023 B",
+        "1.00 KiB",
+        "1.50 MiB",
+    )
+    assert (count_text(999), count_text(1000), count_text(999_999)) == (
+        "999",
+        "1.00 K",
+        "1.00 M",
+    )
 
 
 def test_literals_keep_our_marks_and_backslashes_and_escape_the_rest() -> None:
-    assert show_literal("a · b\\n" + "".join(STAND_INS)) == "a · b\\n" + "".join(STAND_INS)
+    assert show_literal("a · b\\n" + "".join(STAND_INS)) == "a · b\\n" + "".join(
+        STAND_INS
+    )
     assert show_literal("a\x1b[31m\n") == "a\\x1b[31m\\n"
     assert show_literal("· \x1b\u202e\xa0é") == "· \\x1b\\u202e\\xa0é"

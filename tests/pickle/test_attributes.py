@@ -1,4 +1,6 @@
-"""The closed lists of attributes: what torch, numpy and others write is harmless, and all else is named."""
+"""The closed lists of attributes: what torch, numpy and others write is harmless, and
+all else is named.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +41,27 @@ U1 = (3, "|", None, None, None, -1, -1, 0)
 
 
 def dtype(code: str, *state: Any) -> bytes:
-    return call(glob("numpy", "dtype"), code, False, True) + (value(state) + build() if state else b"")
+    return call(glob("numpy", "dtype"), code, False, True) + (
+        value(state) + build() if state else b""
+    )
 
 
 def array(kind: bytes, raw: Any) -> bytes:
     function = glob("numpy.core.multiarray", "_reconstruct")
     state = value((1, (1,), kind, False, raw))
-    return call(function, glob("numpy", "ndarray"), (0,), binary(b"b")) + state + build()
+    return (
+        call(function, glob("numpy", "ndarray"), (0,), binary(b"b")) + state + build()
+    )
 
 
 def masked(*state: Any) -> bytes:
     function = glob("numpy.ma.core", "_mareconstruct")
     cls = glob("numpy.ma.core", "MaskedArray")
-    return call(function, cls, glob("numpy", "ndarray"), (0,), binary(b"b")) + value(state) + build()
+    return (
+        call(function, cls, glob("numpy", "ndarray"), (0,), binary(b"b"))
+        + value(state)
+        + build()
+    )
 
 
 def fields(table: Any, size: int = 8, flags: int = 16) -> bytes:
@@ -65,7 +75,11 @@ def doubled_tuple(levels: int) -> bytes:
     """A tuple whose hash visits 2 to the power of the levels, which lies in slot 5."""
     program = value((1,)) + op.put(5) + op.pop()
     for _ in range(levels):
-        program += call(glob("builtins", "tuple"), [op.get(5), op.get(5)]) + op.put(5) + op.pop()
+        program += (
+            call(glob("builtins", "tuple"), [op.get(5), op.get(5)])
+            + op.put(5)
+            + op.pop()
+        )
     return program
 
 
@@ -213,7 +227,9 @@ CALLED: dict[str, bytes] = {
 
 def imports(path: Path, program: bytes) -> dict[str, Any]:
     """The names of a file that are not just known, with their groups and attributes."""
-    path.write_bytes(torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program})))
+    path.write_bytes(
+        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program}))
+    )
     with open(str(path)) as checkpoint:
         return {
             f"{row.module}.{row.name}": (row.group, row.attributes)
@@ -223,9 +239,13 @@ def imports(path: Path, program: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [lambda program: program, lambda program: program + op.pop() + op.none()])
+@pytest.mark.parametrize(
+    "shape", [lambda program: program, lambda program: program + op.pop() + op.none()]
+)
 @pytest.mark.parametrize("name", CALLED)
-def test_what_torch_or_numpy_act_on_is_an_error(name: str, shape: Any, tmp_path: Path) -> None:
+def test_what_torch_or_numpy_act_on_is_an_error(
+    name: str, shape: Any, tmp_path: Path
+) -> None:
     rows = imports(tmp_path / "x.pth", shape(CALLED[name]))
     assert "called" in {group for group, _ in rows.values()}
     done = ckpt("lint", tmp_path / "x.pth", "--level", "error")
@@ -237,18 +257,30 @@ def test_an_attribute_that_torch_calls_is_named(tmp_path: Path) -> None:
     rows = imports(tmp_path / "x.pth", CALLED["what an optimizer calls"])
     assert rows == {"torch.optim.adam.Adam": ("called", ("_patch_step_function",))}
     done = ckpt("inspect", tmp_path / "x.pth")
-    assert b"sets _patch_step_function on torch.optim.adam.Adam" in b" ".join(done.out.split())
+    assert b"sets _patch_step_function on torch.optim.adam.Adam" in b" ".join(
+        done.out.split()
+    )
     row = next(
         row
-        for row in json.loads(ckpt("inspect", tmp_path / "x.pth", "--json").out)["imports"]
+        for row in json.loads(ckpt("inspect", tmp_path / "x.pth", "--json").out)[
+            "imports"
+        ]
         if row["name"] == "Adam"
     )
     assert row["attributes"] == ["_patch_step_function"] and row["group"] == "called"
 
 
 ODD: dict[str, tuple[bytes, str, str]] = {
-    "a scheduler": (made("torch.optim.lr_scheduler", "StepLR", {"gamma": 0.1, "hint": 1}), "StepLR", "hint"),
-    "an optimizer": (made("torch.optim.adam", "Adam", {**ADAM, "hint": 1}), "Adam", "hint"),
+    "a scheduler": (
+        made("torch.optim.lr_scheduler", "StepLR", {"gamma": 0.1, "hint": 1}),
+        "StepLR",
+        "hint",
+    ),
+    "an optimizer": (
+        made("torch.optim.adam", "Adam", {**ADAM, "hint": 1}),
+        "Adam",
+        "hint",
+    ),
     "a scaler": (
         made("torch.amp.grad_scaler", "GradScaler", {"_scale": None, "hint": 1}),
         "GradScaler",
@@ -273,25 +305,40 @@ ODD: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_an_attribute_that_nobody_writes_is_a_warning(name: str, tmp_path: Path) -> None:
+def test_an_attribute_that_nobody_writes_is_a_warning(
+    name: str, tmp_path: Path
+) -> None:
     program, cls, attribute = ODD[name]
     path = tmp_path / "x.pth"
     assert imports(path, program)
     (rows,) = (row for row in imports(path, program).items() if row[0].endswith(cls))
     assert rows[1] == ("odd", (attribute,))
     document = json.loads(ckpt("inspect", path, "--json").out)
-    (finding,) = (row for row in document["findings"] if row["code"] == "unknown-attribute")
-    assert finding["level"] == "warning" and attribute in finding["message"] and "--plain" in finding["hint"]
-    assert document["load"] is None and "do not load it as it is" in document["load_note"]
+    (finding,) = (
+        row for row in document["findings"] if row["code"] == "unknown-attribute"
+    )
+    assert (
+        finding["level"] == "warning"
+        and attribute in finding["message"]
+        and "--plain" in finding["hint"]
+    )
+    assert (
+        document["load"] is None and "do not load it as it is" in document["load_note"]
+    )
     assert b"not as it is" in ckpt("ls", path).out
-    assert ckpt("lint", path).code == 1 and ckpt("lint", path, "--level", "error").code == 0
+    assert (
+        ckpt("lint", path).code == 1
+        and ckpt("lint", path, "--level", "error").code == 0
+    )
     assert b"do not load it as it is" in b" ".join(ckpt("inspect", path).out.split())
 
 
 def test_a_writer_says_what_it_passes_on(tmp_path: Path) -> None:
     imports(tmp_path / "x.pth", ODD["a scheduler"][0])
     done = ckpt("rehome", tmp_path / "x.pth", "-o", tmp_path / "y.pth")
-    assert done.code == 0 and b"sets torch.optim.lr_scheduler.StepLR.hint" in b" ".join(done.err.split())
+    assert done.code == 0 and b"sets torch.optim.lr_scheduler.StepLR.hint" in b" ".join(
+        done.err.split()
+    )
     done = ckpt("convert", tmp_path / "x.pth", "--plain", "-o", tmp_path / "z.pth")
     assert done.code == 0 and torch.load(tmp_path / "z.pth")["x"]["hint"] == 1
 
@@ -355,10 +402,16 @@ WRITTEN: dict[str, Any] = {
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_is_harmless(name: str, legacy: bool, tmp_path: Path) -> None:
-    torch.save({"x": WRITTEN[name]}, tmp_path / "x.pth", _use_new_zipfile_serialization=not legacy)
+    torch.save(
+        {"x": WRITTEN[name]},
+        tmp_path / "x.pth",
+        _use_new_zipfile_serialization=not legacy,
+    )
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert {
-            f"{row.module}.{row.name}": row.attributes for row in checkpoint.imports if row.group != "known"
+            f"{row.module}.{row.name}": row.attributes
+            for row in checkpoint.imports
+            if row.group != "known"
         } == {}
 
 

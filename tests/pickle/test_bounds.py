@@ -1,4 +1,6 @@
-"""Tensors of several parts whose shapes or numbers lead torch out of their memory are refused, or named."""
+"""Tensors of several parts whose shapes or numbers lead torch out of their memory are
+refused, or named.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from ckpt.formats import open
 from ckpt.model.errors import CkptError
 from ckpt.pickle import bounds
 
-pytestmark = [*oracle.QUIET, pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")]
+pytestmark = [
+    *oracle.QUIET,
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),
+]
 FAR = 10**9
 
 
@@ -35,7 +40,9 @@ def longs(numbers: Any) -> torch.Tensor:
 
 
 def nested(*parts: torch.Tensor) -> Rebuilt:
-    """A nested tensor of two rows of two numbers, with other parts from the first on."""
+    """A nested tensor of two rows of two numbers, with other parts from the
+    first on.
+    """
     usual = (torch.arange(4.0), longs([[2], [2]]), longs([[1], [1]]), longs([0, 2]))
     return Rebuilt(torch._utils._rebuild_nested_tensor, *parts, *usual[len(parts) :])
 
@@ -45,7 +52,12 @@ def sparse(layout: torch.layout, *data: Any) -> Rebuilt:
 
 
 def compressed(
-    rows: Any, columns: Any, *, values: Any = None, size: Any = (2, 3), by: Any = torch.sparse_csr
+    rows: Any,
+    columns: Any,
+    *,
+    values: Any = None,
+    size: Any = (2, 3),
+    by: Any = torch.sparse_csr,
 ) -> Rebuilt:
     values = torch.ones(len(columns)) if values is None else values
     return sparse(by, longs(rows), longs(columns), values, torch.Size(size))
@@ -53,7 +65,16 @@ def compressed(
 
 def quantized(scales: Any, zero_points: Any, axis: int) -> Rebuilt:
     scheme = (torch.per_channel_affine, scales, zero_points, axis)
-    return Rebuilt(torch._utils._rebuild_qtensor, codes(torch.quint8), 0, (2, 3), (3, 1), scheme, False, {})
+    return Rebuilt(
+        torch._utils._rebuild_qtensor,
+        codes(torch.quint8),
+        0,
+        (2, 3),
+        (3, 1),
+        scheme,
+        False,
+        {},
+    )
 
 
 def codes(dtype: torch.dtype) -> Any:
@@ -62,7 +83,9 @@ def codes(dtype: torch.dtype) -> Any:
 
 
 class Jagged:
-    """A jagged tensor of rows of 2 and 4 numbers, with other arguments, and another state."""
+    """A jagged tensor of rows of 2 and 4 numbers, with other arguments, and another
+    state.
+    """
 
     def __init__(self, state: dict[str, Any] | None = None, **arguments: Any) -> None:
         self.arguments = {
@@ -145,7 +168,9 @@ ODD: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_parts_that_do_not_fit_each_other_are_refused(name: str, tmp_path: Path) -> None:
+def test_parts_that_do_not_fit_each_other_are_refused(
+    name: str, tmp_path: Path
+) -> None:
     torch.save({"w": torch.ones(2), "x": ODD[name]()}, tmp_path / "x.pth")
     with pytest.raises(CkptError, match="damaged pickle: _rebuild"):
         open(str(tmp_path / "x.pth"))
@@ -188,8 +213,14 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_numbers_that_lead_out_of_a_tensor_are_an_error(name: str, is_zip: bool, tmp_path: Path) -> None:
-    torch.save({"x": OUTSIDE[name]()}, tmp_path / "x.pth", _use_new_zipfile_serialization=is_zip)
+def test_numbers_that_lead_out_of_a_tensor_are_an_error(
+    name: str, is_zip: bool, tmp_path: Path
+) -> None:
+    torch.save(
+        {"x": OUTSIDE[name]()},
+        tmp_path / "x.pth",
+        _use_new_zipfile_serialization=is_zip,
+    )
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert checkpoint.account.has_noticed("out-of-bounds")
         assert checkpoint.not_loadable is not None
@@ -256,13 +287,17 @@ HONEST: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("name", HONEST)
 def test_what_torch_writes_is_no_alarm(name: str, is_zip: bool, tmp_path: Path) -> None:
-    torch.save({"x": HONEST[name]()}, tmp_path / "x.pth", _use_new_zipfile_serialization=is_zip)
+    torch.save(
+        {"x": HONEST[name]()}, tmp_path / "x.pth", _use_new_zipfile_serialization=is_zip
+    )
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert not checkpoint.account.notices
         assert not {row.group for row in checkpoint.imports} & {"called", "odd"}
 
 
-def test_numbers_are_read_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_read_in_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last of many numbers leads out, and a run ends anywhere before it."""
     monkeypatch.setattr(bounds, "_RUN", 3)
     monkeypatch.setattr(bounds, "_SPAN", 40)
@@ -274,7 +309,11 @@ def test_numbers_are_read_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             sparse(torch.sparse_coo, places, torch.ones(9), torch.Size((11, 11))),
             nested(torch.ones(12), longs([[2]] * 9), longs([[1]] * 9), longs(rows)),
             Jagged(values=torch.ones(10, 1), offsets=longs(rows)),
-            Jagged(values=torch.ones(13, 1), offsets=longs([*rows, 99]), lengths=longs([3] * 9)),
+            Jagged(
+                values=torch.ones(13, 1),
+                offsets=longs([*rows, 99]),
+                lengths=longs([3] * 9),
+            ),
             Jagged(
                 values=torch.ones(13, 1),
                 offsets=longs([[row, 99] for row in [*rows, 99]])[:, 0],
@@ -293,9 +332,14 @@ def test_parts_that_many_tensors_share_are_not_read_each_time(
     """The grammar counts the same numbers, and calls the file dangerous."""
     read: list[int] = []
     numbers = bounds._read_numbers
-    monkeypatch.setattr(bounds, "_read_numbers", lambda ref: (read.append(ref.numel), numbers(ref))[1])
+    monkeypatch.setattr(
+        bounds, "_read_numbers", lambda ref: (read.append(ref.numel), numbers(ref))[1]
+    )
     indices, values = torch.zeros((1, 100_000), dtype=torch.int64), torch.ones(100_000)
-    tensors = [sparse(torch.sparse_coo, indices, values, torch.Size((n + 1,)), False) for n in range(100)]
+    tensors = [
+        sparse(torch.sparse_coo, indices, values, torch.Size((n + 1,)), False)
+        for n in range(100)
+    ]
     torch.save({"x": tensors}, tmp_path / "x.pth")
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert "called" in {row.group for row in checkpoint.imports}

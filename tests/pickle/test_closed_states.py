@@ -1,4 +1,6 @@
-"""States that code of Python, torch or a package acts on when they are set: only what it writes itself is harmless."""
+"""States that code of Python, torch or a package acts on when they are set: only what
+it writes itself is harmless.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ CHAIN = made("collections", "ChainMap", {"maps": ENDLESS})
 MESH, SPEC = "torch.distributed.device_mesh", "torch.distributed.tensor._dtensor_spec"
 LAYER: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 MODULE = made("torch.nn.modules.linear", "Identity", LAYER)
-LSTM = {**LAYER, "_all_weights": [[1]], "bias": True, "bidirectional": True, "num_layers": 1, "mode": "LSTM"}
+LSTM = {
+    **LAYER,
+    "_all_weights": [[1]],
+    "bias": True,
+    "bidirectional": True,
+    "num_layers": 1,
+    "mode": "LSTM",
+}
 
 
 def layer(**tables: Any) -> bytes:
@@ -38,12 +47,22 @@ def layer(**tables: Any) -> bytes:
 
 def lstm(**attributes: Any) -> bytes:
     state = {**LSTM, **attributes}
-    return made("torch.nn.modules.rnn", "LSTM", {key: each for key, each in state.items() if each is not ...})
+    return made(
+        "torch.nn.modules.rnn",
+        "LSTM",
+        {key: each for key, each in state.items() if each is not ...},
+    )
 
 
 def omegaconf(**types: Any) -> bytes:
     """A DictConfig whose metadata has other types."""
-    usual = {"ref_type": None, "object_type": None, "key": None, "key_type": None, "element_type": None}
+    usual = {
+        "ref_type": None,
+        "object_type": None,
+        "key": None,
+        "key_type": None,
+        "element_type": None,
+    }
     metadata = made("omegaconf.base", "ContainerMetadata", {**usual, **types})
     state = {"_content": {}, "_metadata": metadata, "_parent": None}
     return made("omegaconf.dictconfig", "DictConfig", state)
@@ -51,32 +70,62 @@ def omegaconf(**types: Any) -> bytes:
 
 def spec(**attributes: Any) -> bytes:
     """A DTensorSpec as torch 2.13 writes it, with other attributes."""
-    usual = {"mesh": made(MESH, "DeviceMesh", {"_thread_id": None}), "placements": (), "tensor_meta": None}
+    usual = {
+        "mesh": made(MESH, "DeviceMesh", {"_thread_id": None}),
+        "placements": (),
+        "tensor_meta": None,
+    }
     return made(SPEC, "DTensorSpec", {**usual, "_hash": None, **attributes})
 
 
 def wrapper() -> bytes:
     cls = glob("torch.distributed.tensor", "DTensor")
     device = call(glob("torch", "device"), "cpu")
-    args = (cls, glob("torch", "float32"), (4,), (1,), 0, glob("torch", "strided"), device, False)
+    args = (
+        cls,
+        glob("torch", "float32"),
+        (4,),
+        (1,),
+        0,
+        glob("torch", "strided"),
+        device,
+        False,
+    )
     return call(glob("torch._utils", "_rebuild_wrapper_subclass"), *args)
 
 
 def dtensor(state: Any) -> bytes:
     cls = glob("torch.distributed.tensor", "DTensor")
     device = call(glob("torch", "device"), "cpu")
-    args = (cls, glob("torch", "float32"), (4,), (1,), 0, glob("torch", "strided"), device, False)
+    args = (
+        cls,
+        glob("torch", "float32"),
+        (4,),
+        (1,),
+        0,
+        glob("torch", "strided"),
+        device,
+        False,
+    )
     function = glob("torch._utils", "_rebuild_wrapper_subclass")
-    return call(glob("torch._tensor", "_rebuild_from_type_v2"), function, cls, args, state)
+    return call(
+        glob("torch._tensor", "_rebuild_from_type_v2"), function, cls, args, state
+    )
 
 
 CALLED: dict[str, bytes] = {
     # --- Python ---
-    "a function that closes bytes": made("io", "BytesIO", (binary(b"x"), 0, {"close": CALLER})),
-    "a function that closes a text": made("_io", "StringIO", ("x", "", 0, {"close": CALLER})),
+    "a function that closes bytes": made(
+        "io", "BytesIO", (binary(b"x"), 0, {"close": CALLER})
+    ),
+    "a function that closes a text": made(
+        "_io", "StringIO", ("x", "", 0, {"close": CALLER})
+    ),
     "a function on bytes": made("io", "BytesIO", (binary(b"x"), 0, {"hint": CALLER})),
     "data that closes bytes": made("io", "BytesIO", (binary(b"x"), 0, {"close": 1})),
-    "an object as the safety of an id": made("uuid", "UUID", {"int": 1, "is_safe": NAMED}),
+    "an object as the safety of an id": made(
+        "uuid", "UUID", {"int": 1, "is_safe": NAMED}
+    ),
     "a list as the safety of an id": made("uuid", "UUID", {"int": 1, "is_safe": [1]}),
     "an id that is no number": made("uuid", "UUID", {"int": 1.0}),
     "an id with slots": made("uuid", "UUID", (None, {"int": 1, "is_safe": NAMED})),
@@ -89,19 +138,33 @@ CALLED: dict[str, bytes] = {
     "endless placements": spec(placements=ENDLESS),
     "a Namespace as the shape of a DTensor": spec(tensor_meta=NAMED),
     "a hash that is asked": spec(_hash=CHAIN),
-    "slots of a specification": made(SPEC, "DTensorSpec", (None, {"tensor_meta": None})),
-    "slots of an older specification": made(
-        "torch.distributed._tensor._dtensor_spec", "DTensorSpec", (None, {"tensor_meta": None})
+    "slots of a specification": made(
+        SPEC, "DTensorSpec", (None, {"tensor_meta": None})
     ),
-    "slots of a scheduler": made("torch.optim.lr_scheduler", "StepLR", (None, {"gamma": 1})),
+    "slots of an older specification": made(
+        "torch.distributed._tensor._dtensor_spec",
+        "DTensorSpec",
+        (None, {"tensor_meta": None}),
+    ),
+    "slots of a scheduler": made(
+        "torch.optim.lr_scheduler", "StepLR", (None, {"gamma": 1})
+    ),
     "a module as the root of a mesh": made(MESH, "DeviceMesh", {"_root_mesh": MODULE}),
     "endless names of a mesh": made(MESH, "DeviceMesh", {"_dim_group_names": ENDLESS}),
-    "a module as an axis": made("torch.distributed._mesh_layout", "_MeshLayout", {"axes": (MODULE,)}),
+    "a module as an axis": made(
+        "torch.distributed._mesh_layout", "_MeshLayout", {"axes": (MODULE,)}
+    ),
     "a DTensor with another specification": call(
         glob("torch._utils", "_rebuild_parameter"),
-        *(dtensor({"_local_tensor": op.tensor(), "_spec": MODULE}), False, op.ordered_dict()),
+        *(
+            dtensor({"_local_tensor": op.tensor(), "_spec": MODULE}),
+            False,
+            op.ordered_dict(),
+        ),
     ),
-    "a DTensor whose specification comes later": wrapper() + value({"_spec": MODULE}) + build(),
+    "a DTensor whose specification comes later": wrapper()
+    + value({"_spec": MODULE})
+    + build(),
     # --- layers ---
     "a function among the layers": layer(_modules={"act": CALLER}),
     "a layer by a name of Python": layer(_modules={"__deepcopy__": MODULE}),
@@ -111,16 +174,24 @@ CALLED: dict[str, bytes] = {
     ),
     "maps among the parameters": layer(_parameters={"a": CHAIN}),
     "a module among the parameters": layer(_parameters={"a": MODULE}),
-    "a Namespace among the buffers": layer(_buffers={"a": made("argparse", "Namespace", {})}),
-    "a function among the layers of a module": made(
-        "torch.nn.parallel.distributed", "DistributedDataParallel", {**LAYER, "_modules": {"a": CALLER}}
+    "a Namespace among the buffers": layer(
+        _buffers={"a": made("argparse", "Namespace", {})}
     ),
-    "a layer with a bias among its weights": lstm(bias=..., _parameters={"bias": op.tensor()}),
+    "a function among the layers of a module": made(
+        "torch.nn.parallel.distributed",
+        "DistributedDataParallel",
+        {**LAYER, "_modules": {"a": CALLER}},
+    ),
+    "a layer with a bias among its weights": lstm(
+        bias=..., _parameters={"bias": op.tensor()}
+    ),
     "a bias that is asked": lstm(bias=MODULE),
     "a size of projections that is compared": lstm(proj_size=1.5),
     "names of weights that are not there": lstm(_all_weights=...),
     "a hook that is asked for its module": made(
-        "torch.nn.modules.module", "_WrappedHook", {"hook": None, "with_module": CHAIN, "module": None}
+        "torch.nn.modules.module",
+        "_WrappedHook",
+        {"hook": None, "with_module": CHAIN, "module": None},
     ),
     # --- settings ---
     "settings that copy a module": call(glob("yacs.config", "CfgNode"), {"x": MODULE}),
@@ -131,20 +202,29 @@ CALLED: dict[str, bytes] = {
 
 
 def groups(path: Path, program: bytes) -> dict[str, str]:
-    path.write_bytes(torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program})))
+    path.write_bytes(
+        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program}))
+    )
     return groups_of(path)
 
 
 def groups_of(path: Path) -> dict[str, str]:
     """The names of a file that are not just known, with their groups."""
     with open(str(path)) as checkpoint:
-        return {f"{row.module}.{row.name}": row.group for row in checkpoint.imports if row.group != "known"}
+        return {
+            f"{row.module}.{row.name}": row.group
+            for row in checkpoint.imports
+            if row.group != "known"
+        }
 
 
 @pytest.mark.parametrize("name", CALLED)
 def test_a_state_that_is_acted_on_is_an_error(name: str, tmp_path: Path) -> None:
     assert "called" in groups(tmp_path / "x.pth", CALLED[name]).values()
-    assert "called" in groups(tmp_path / "y.pth", CALLED[name] + op.pop() + op.none()).values()
+    assert (
+        "called"
+        in groups(tmp_path / "y.pth", CALLED[name] + op.pop() + op.none()).values()
+    )
 
 
 def test_the_gate_stops_a_function_that_closes(tmp_path: Path) -> None:
@@ -161,8 +241,12 @@ def named(stream: Any) -> Any:
 OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 WRITTEN: dict[str, Any] = {
     "an average by a cosine": torch.optim.swa_utils.SWALR(OPTIMIZER, 0.1),
-    "an average by a line": torch.optim.swa_utils.SWALR(OPTIMIZER, 0.1, anneal_strategy="linear"),
-    "a cycle": torch.optim.lr_scheduler.CyclicLR(OPTIMIZER, 0.1, 0.2, mode="exp_range", cycle_momentum=False),
+    "an average by a line": torch.optim.swa_utils.SWALR(
+        OPTIMIZER, 0.1, anneal_strategy="linear"
+    ),
+    "a cycle": torch.optim.lr_scheduler.CyclicLR(
+        OPTIMIZER, 0.1, 0.2, mode="exp_range", cycle_momentum=False
+    ),
     "bytes": io.BytesIO(b"x"),
     "a text": io.StringIO("x"),
     "bytes with a title": named(io.BytesIO(b"x")),
@@ -182,7 +266,9 @@ def test_what_is_written_is_harmless(name: str, tmp_path: Path) -> None:
 def nested(module: str, name: str, state: Any, **items: Any) -> bytes:
     """A dict of settings, made as copyreg makes it."""
     made_dict = glob(module, name) + value(()) + newobj()
-    filled = b"".join(value(key) + value(each) + op.setitem() for key, each in items.items())
+    filled = b"".join(
+        value(key) + value(each) + op.setitem() for key, each in items.items()
+    )
     return made_dict + filled + value(state) + build()
 
 
@@ -194,13 +280,23 @@ FROZEN = {
     "__new_allowed__": False,
 }
 SETTINGS: dict[str, bytes] = {
-    "nested settings": nested("easydict", "EasyDict", {"b": INNER, "data": INNER}, b=INNER, data=INNER),
-    "lists of settings": nested("easydict", "EasyDict", {"b": [INNER, [1, INNER]]}, b=[INNER, [1, INNER]]),
+    "nested settings": nested(
+        "easydict", "EasyDict", {"b": INNER, "data": INNER}, b=INNER, data=INNER
+    ),
+    "lists of settings": nested(
+        "easydict", "EasyDict", {"b": [INNER, [1, INNER]]}, b=[INNER, [1, INNER]]
+    ),
     "frozen settings": nested(
-        "yacs.config", "CfgNode", FROZEN, a=1, b=nested("yacs.config", "CfgNode", FROZEN, c=1)
+        "yacs.config",
+        "CfgNode",
+        FROZEN,
+        a=1,
+        b=nested("yacs.config", "CfgNode", FROZEN, c=1),
     ),
     "an omegaconf with types": omegaconf(
-        ref_type=glob("typing", "Any"), key_type=glob("builtins", "str"), element_type=glob("typing", "Any")
+        ref_type=glob("typing", "Any"),
+        key_type=glob("builtins", "str"),
+        element_type=glob("typing", "Any"),
     ),
 }
 
@@ -220,5 +316,7 @@ def test_an_attribute_without_an_end_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_function_in_settings_is_a_warning(tmp_path: Path) -> None:
-    program = nested("easydict", "EasyDict", {"b": NAMED.replace(b"_get_args", b"some_name")})
+    program = nested(
+        "easydict", "EasyDict", {"b": NAMED.replace(b"_get_args", b"some_name")}
+    )
     assert groups(tmp_path / "x.pth", program) == {"easydict.EasyDict": "odd"}

@@ -1,4 +1,6 @@
-"""Tensors and arrays that Python writes in one way: another way to write them, by which other values load, is refused."""
+"""Tensors and arrays that Python writes in one way: another way to write them, by which
+other values load, is refused.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,35 @@ pytestmark = oracle.QUIET
 ONES, TWOS = struct.pack("<4f", *range(4)), struct.pack("<4f", *range(4, 8))
 
 
-# --- views of storages, as torch wrote them before 0.4 ----------------------------------------------------------------
+# --- views of storages, as torch wrote them before 0.4 --------------------------------
 
 
 def viewed(key: str, view: Any) -> bytes:
     storage = op.storage_id(key, "FloatStorage", 4, "cpu", view)
-    return call(glob("torch._utils", "_rebuild_tensor_v2"), storage, 0, (2,), (1,), False, op.ordered_dict())
+    return call(
+        glob("torch._utils", "_rebuild_tensor_v2"),
+        storage,
+        0,
+        (2,),
+        (1,),
+        False,
+        op.ordered_dict(),
+    )
 
 
 def legacy(path: Path, **tensors: bytes) -> Path:
-    path.write_bytes(op.legacy(pickled(dict(tensors)), (("0", 4, ONES), ("1", 4, TWOS))))
+    path.write_bytes(
+        op.legacy(pickled(dict(tensors)), (("0", 4, ONES), ("1", 4, TWOS)))
+    )
     return path
 
 
 OTHER_VIEWS: dict[str, dict[str, bytes]] = {
     "the key of a storage": {"a": viewed("1", None), "b": viewed("0", ("1", 2, 2))},
-    "the key of a storage that comes later": {"a": viewed("0", ("1", 2, 2)), "b": viewed("1", None)},
+    "the key of a storage that comes later": {
+        "a": viewed("0", ("1", 2, 2)),
+        "b": viewed("1", None),
+    },
     "its own key": {"a": viewed("0", ("0", 2, 2)), "b": viewed("1", None)},
     "a number as the key": {"a": viewed("0", (1, 2, 2)), "b": viewed("1", None)},
     "one key at two places": {
@@ -47,8 +62,14 @@ OTHER_VIEWS: dict[str, dict[str, bytes]] = {
         "b": viewed("0", ("v", 2, 2)),
         "c": viewed("1", None),
     },
-    "one key of two storages": {"a": viewed("0", ("v", 0, 2)), "b": viewed("1", ("v", 0, 2))},
-    "no text as the key": {"a": viewed("0", (None, 0, 2)), "b": viewed("1", (None, 0, 2))},
+    "one key of two storages": {
+        "a": viewed("0", ("v", 0, 2)),
+        "b": viewed("1", ("v", 0, 2)),
+    },
+    "no text as the key": {
+        "a": viewed("0", (None, 0, 2)),
+        "b": viewed("1", (None, 0, 2)),
+    },
 }
 
 
@@ -60,7 +81,13 @@ def test_a_view_by_the_key_of_another_one_is_refused(name: str, tmp_path: Path) 
 
 def test_views_by_their_own_keys_are_read(tmp_path: Path) -> None:
     twice = viewed("0", ("v", 2, 2))
-    path = legacy(tmp_path / "x.pt", a=twice, b=twice, c=viewed("0", ("w", 1, 2)), d=viewed("1", None))
+    path = legacy(
+        tmp_path / "x.pt",
+        a=twice,
+        b=twice,
+        c=viewed("0", ("w", 1, 2)),
+        d=viewed("1", None),
+    )
     loaded = torch.load(path, weights_only=False)
     with api.open(str(path)) as checkpoint:
         assert {key: checkpoint[key].numpy().tolist() for key in checkpoint} == {
@@ -68,7 +95,7 @@ def test_views_by_their_own_keys_are_read(tmp_path: Path) -> None:
         }
 
 
-# --- tensors made of others -------------------------------------------------------------------------------------------
+# --- tensors made of others -----------------------------------------------------------
 
 
 def inner(cls: bytes) -> bytes:
@@ -77,37 +104,56 @@ def inner(cls: bytes) -> bytes:
     arguments = (storage, 0, (4,), (1,), False, op.ordered_dict())
     rebuild = glob("torch._utils", "_rebuild_tensor_v2")
     state = {"_local_tensor": other}
-    return call(glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, cls, arguments, state)
+    return call(
+        glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, cls, arguments, state
+    )
 
 
 def test_a_class_of_inner_tensors_comes_by_its_own_call(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     for module in ("torch.distributed.tensor", "torch.distributed._tensor.api"):
-        path.write_bytes(torch_zip(pickled({"w": inner(glob(module, "DTensor"))}), {"0": ONES, "1": TWOS}))
+        path.write_bytes(
+            torch_zip(
+                pickled({"w": inner(glob(module, "DTensor"))}), {"0": ONES, "1": TWOS}
+            )
+        )
         with pytest.raises(CkptError, match="inner tensors"):
             open(str(path))
     for module, name in (("torch", "Tensor"), ("torch.nn.parameter", "Parameter")):
-        path.write_bytes(torch_zip(pickled({"w": inner(glob(module, name))}), {"0": ONES, "1": TWOS}))
+        path.write_bytes(
+            torch_zip(pickled({"w": inner(glob(module, name))}), {"0": ONES, "1": TWOS})
+        )
         with api.open(str(path)) as checkpoint:
             assert checkpoint["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_nested_tensor_is_read(tmp_path: Path) -> None:
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    nested = torch.nested.nested_tensor(
+        [torch.ones(2), torch.ones(3)], layout=torch.jagged
+    )
     torch.save({"w": nested}, tmp_path / "x.pth")
     with api.open(str(tmp_path / "x.pth")) as checkpoint:
         assert "w" in list(checkpoint)
 
 
-# --- numpy ------------------------------------------------------------------------------------------------------------
+# --- numpy ----------------------------------------------------------------------------
 
-I4 = call(glob("numpy", "dtype"), "i4", False, True) + value((3, "<", None, None, None, -1, -1, 0)) + build()
+I4 = (
+    call(glob("numpy", "dtype"), "i4", False, True)
+    + value((3, "<", None, None, None, -1, -1, 0))
+    + build()
+)
 RAW = binary(struct.pack("<6i", *range(6)))
 
 
 def from_state(order: Any) -> bytes:
-    made = call(glob("numpy._core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    made = call(
+        glob("numpy._core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
+    )
     return made + value((1, (2, 3), I4, order, RAW)) + build()
 
 
@@ -137,7 +183,9 @@ def values(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_an_order_is_read_as_numpy_reads_it_or_not_at_all(name: str, tmp_path: Path) -> None:
+def test_an_order_is_read_as_numpy_reads_it_or_not_at_all(
+    name: str, tmp_path: Path
+) -> None:
     program, is_usual = ORDERS[name]
     path = tmp_path / "x.pkl"
     path.write_bytes(pickled({"w": program}))
@@ -160,11 +208,13 @@ def test_axes_in_another_order_show_no_other_values(tmp_path: Path) -> None:
         assert "called" not in {row.group for row in checkpoint.imports}
 
 
-# --- items of a set ---------------------------------------------------------------------------------------------------
+# --- items of a set -------------------------------------------------------------------
 
 
 def items(kind: str, given: bytes, *, is_new: bool = False) -> bytes:
-    made = glob("builtins" if kind != "deque" else "collections", kind) + value((given,))
+    made = glob("builtins" if kind != "deque" else "collections", kind) + value(
+        (given,)
+    )
     return made + (op.newobj() if is_new else op.reduce())
 
 
@@ -175,7 +225,9 @@ UNORDERED = {
     "a tuple of a set": items("tuple", SET),
     "a deque of a set": items("deque", SET),
     "a new tuple of a set": items("tuple", SET, is_new=True),
-    "a list of a frozenset": items("list", op.mark() + b"".join(TENSORS) + op.frozenset_()),
+    "a list of a frozenset": items(
+        "list", op.mark() + b"".join(TENSORS) + op.frozenset_()
+    ),
     "a list of a set that a call makes": items("list", items("set", value(TENSORS))),
 }
 
@@ -192,6 +244,8 @@ def test_items_in_the_order_of_a_file_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     one = op.empty_set() + op.mark() + TENSORS[0] + op.additems()
     for given, count in ((value(TENSORS), 2), (value(tuple(TENSORS)), 2), (one, 1)):
-        path.write_bytes(torch_zip(pickled({"w": items("list", given)}), {"0": ONES, "1": TWOS}))
+        path.write_bytes(
+            torch_zip(pickled({"w": items("list", given)}), {"0": ONES, "1": TWOS})
+        )
         with api.open(str(path)) as checkpoint:
             assert list(checkpoint) == [f"w.{number}" for number in range(count)]

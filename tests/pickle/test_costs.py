@@ -1,4 +1,6 @@
-"""The cost of loading a small file: time, memory and the stack stay in proportion, or it is refused or called dangerous."""
+"""The cost of loading a small file: time, memory and the stack stay in proportion, or
+it is refused or called dangerous.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,30 @@ LONG = 1 << 5_000
 def groups(path: Path, program: bytes) -> dict[str, str]:
     """The names of a file that are not just known, with their groups."""
     path.write_bytes(
-        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program + op.pop() + op.none()}))
+        torch_zip(
+            pickled(
+                {
+                    "model": {"w.weight": op.tensor()},
+                    "x": program + op.pop() + op.none(),
+                }
+            )
+        )
     )
     with open(str(path)) as checkpoint:
-        return {f"{row.module}.{row.name}": row.group for row in checkpoint.imports if row.group != "known"}
+        return {
+            f"{row.module}.{row.name}": row.group
+            for row in checkpoint.imports
+            if row.group != "known"
+        }
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------
 
 
 def keyed(*keys: Any) -> bytes:
-    return op.empty_dict() + b"".join(value(key) + op.none() + op.setitem() for key in keys)
+    return op.empty_dict() + b"".join(
+        value(key) + op.none() + op.setitem() for key in keys
+    )
 
 
 def frozen(*items: Any) -> bytes:
@@ -44,7 +59,9 @@ def frozen(*items: Any) -> bytes:
 
 
 def unfolding(levels: int) -> bytes:
-    """Frozensets that each hold the next twice: a hash is kept, a comparison visits 2^levels of them."""
+    """Frozensets that each hold the next twice: a hash is kept, a comparison visits
+    2^levels of them.
+    """
     program = value(5) + op.put(7) + op.pop()
     for _ in range(levels):
         program += frozen((op.get(7), 0), (op.get(7), 1)) + op.put(7) + op.pop()
@@ -70,7 +87,9 @@ def tuples_of_one_hash(count: int, levels: int) -> bytes:
 
 
 def in_each_others_way(bits: int, first: int, others: int) -> list[int]:
-    """Hashes of which Python looks at many slots of a dict for each of the last ones."""
+    """Hashes of which Python looks at many slots of a dict for each of the last
+    ones.
+    """
     random, size = np.random.default_rng(1), 1 << bits
     chain = [1]
     while len(chain) < size:
@@ -88,13 +107,20 @@ def in_each_others_way(bits: int, first: int, others: int) -> list[int]:
             rest >>= 5
             slots = (slots * 5 + rest + 1) % size
             is_fine &= is_taken[slots] | (rest == 0)
-        found.update(dict.fromkeys(hashes[is_fine & (place[slots] < first // 4)].tolist()))
+        found.update(
+            dict.fromkeys(hashes[is_fine & (place[slots] < first // 4)].tolist())
+        )
     return [*chain[:first], *list(found)[:others]]
 
 
 def pair_with_hash(wanted: int, left: int) -> tuple[int, int]:
     """Two numbers whose tuple has a hash: Python mixes them with constants."""
-    first, second, fifth, mask = 11400714785074694791, 14029467366897019727, 2870177450012600261, 2**64 - 1
+    first, second, fifth, mask = (
+        11400714785074694791,
+        14029467366897019727,
+        2870177450012600261,
+        2**64 - 1,
+    )
 
     def turned(number: int, bits: int) -> int:
         return ((number << bits) | (number >> (64 - bits))) & mask
@@ -102,7 +128,9 @@ def pair_with_hash(wanted: int, left: int) -> tuple[int, int]:
     while True:
         left += 1
         mixed = turned((fifth + left * second) & mask, 31) * first & mask
-        whole = turned((wanted - (2 ^ (fifth ^ 3527539))) * pow(first, -1, 2**64) & mask, 33)
+        whole = turned(
+            (wanted - (2 ^ (fifth ^ 3527539))) * pow(first, -1, 2**64) & mask, 33
+        )
         right = (whole - mixed) * pow(second, -1, 2**64) & mask
         right -= 2**64 * (right >> 63)
         if abs(right) < PRIME and right != -1:
@@ -115,12 +143,17 @@ LETTERS = "k" * 100_000
 
 def two_texts() -> bytes:
     """Two equal texts that are two objects, in the slots 11 and 12."""
-    return value(LETTERS) + op.put(11) + op.pop() + value(LETTERS) + op.put(12) + op.pop()
+    return (
+        value(LETTERS) + op.put(11) + op.pop() + value(LETTERS) + op.put(12) + op.pop()
+    )
 
 
 def with_texts(keys: Callable[[bytes, int], bytes]) -> bytes:
     """A dict whose keys each hold the one text or the other."""
-    made = b"".join(keys(op.get(11 + number % 2), number) + op.none() + op.setitem() for number in range(900))
+    made = b"".join(
+        keys(op.get(11 + number % 2), number) + op.none() + op.setitem()
+        for number in range(900)
+    )
     return two_texts() + op.empty_dict() + made
 
 
@@ -128,12 +161,15 @@ KEYS: dict[str, Callable[[], bytes]] = {
     "tuples of long texts and of one hash": lambda: with_texts(
         lambda text, number: value((text, 2 + number * PRIME))
     ),
-    "a long text in a set": lambda: two_texts() + in_set([op.get(11), *[op.get(12)] * 20_000]),
+    "a long text in a set": lambda: (
+        two_texts() + in_set([op.get(11), *[op.get(12)] * 20_000])
+    ),
     "a long text in a frozenset": lambda: (
         two_texts() + op.mark() + op.get(11) + op.get(12) * 20_000 + b"\x91"
     ),
     "tuples of a long text in a set": lambda: (
-        two_texts() + in_set([value((op.get(11), "a")), *[value((op.get(12), "a"))] * 20_000])
+        two_texts()
+        + in_set([value((op.get(11), "a")), *[value((op.get(12), "a"))] * 20_000])
     ),
     "a long text as a key": lambda: (
         two_texts() + op.empty_dict() + (op.get(12) + op.none() + op.setitem()) * 20_000
@@ -141,7 +177,9 @@ KEYS: dict[str, Callable[[], bytes]] = {
     "a long number": lambda: keyed(LONG),
     "a long number in a tuple": lambda: keyed(((1, -LONG),)),
     "a long number in a frozenset": lambda: keyed((frozen(LONG),)),
-    "a long number in a set": lambda: op.empty_set() + op.mark() + value(LONG) + b"\x90",
+    "a long number in a set": lambda: (
+        op.empty_set() + op.mark() + value(LONG) + b"\x90"
+    ),
     "frozensets that unfold": equal_but_for_one,
     "frozensets that unfold in a set": lambda: unfolding(40) + frozen((op.get(7), 1)),
     "tuples of one hash": lambda: tuples_of_one_hash(600, 12),
@@ -179,7 +217,12 @@ def test_keys_of_real_files_are_read(tmp_path: Path) -> None:
 
 def range_with_hash(wanted: int, length: int) -> bytes:
     """A range with a hash, which is that of (its length, its start, its step)."""
-    first, second, fifth, mask = 11400714785074694791, 14029467366897019727, 2870177450012600261, 2**64 - 1
+    first, second, fifth, mask = (
+        11400714785074694791,
+        14029467366897019727,
+        2870177450012600261,
+        2**64 - 1,
+    )
 
     def turned(number: int, bits: int) -> int:
         return ((number << bits) | (number >> (64 - bits))) & mask
@@ -202,30 +245,51 @@ def in_set(items: list[bytes]) -> bytes:
 
 
 def frozensets(kind: bytes, *, texts: bool) -> bytes:
-    """3,000 small frozensets, as protocol 2 writes them. Numbers can be chosen so that all have one hash."""
-    pairs = [[f"a{number}", "b"] if texts else [number, number + 1] for number in range(3_000)]
+    """3,000 small frozensets, as protocol 2 writes them. Numbers can be chosen so that
+    all have one hash.
+    """
+    pairs = [
+        [f"a{number}", "b"] if texts else [number, number + 1]
+        for number in range(3_000)
+    ]
     calls = [call(glob("builtins", "frozenset"), pair) for pair in pairs]
-    return in_set(calls) if kind == b"set" else call(glob("builtins", kind.decode()), calls)
+    return (
+        in_set(calls)
+        if kind == b"set"
+        else call(glob("builtins", kind.decode()), calls)
+    )
 
 
-RANGES = [each for length in range(2, 20_000) if (each := range_with_hash(777, length))][:3_000]
+RANGES = [
+    each for length in range(2, 20_000) if (each := range_with_hash(777, length))
+][:3_000]
 CROWDED: dict[str, Callable[[], bytes]] = {
     "a long text in a set that a call makes": lambda: (
-        two_texts() + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
+        two_texts()
+        + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
     ),
     "a long text in a counter": lambda: (
-        two_texts() + call(glob("collections", "Counter"), [op.get(11), *[op.get(12)] * 20_000])
+        two_texts()
+        + call(glob("collections", "Counter"), [op.get(11), *[op.get(12)] * 20_000])
     ),
     "ranges of one hash in a set": lambda: in_set(RANGES),
-    "ranges of one hash in a set that a call makes": lambda: call(glob("builtins", "set"), RANGES),
-    "ranges of one hash in tuples": lambda: in_set([value((each, 1)) for each in RANGES]),
+    "ranges of one hash in a set that a call makes": lambda: call(
+        glob("builtins", "set"), RANGES
+    ),
+    "ranges of one hash in tuples": lambda: in_set(
+        [value((each, 1)) for each in RANGES]
+    ),
     "frozensets of numbers in a set": lambda: frozensets(b"set", texts=False),
-    "frozensets of numbers in a set that a call makes": lambda: frozensets(b"frozenset", texts=False),
+    "frozensets of numbers in a set that a call makes": lambda: frozensets(
+        b"frozenset", texts=False
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CROWDED)
-def test_many_objects_whose_hash_a_file_chooses_are_an_error(name: str, tmp_path: Path) -> None:
+def test_many_objects_whose_hash_a_file_chooses_are_an_error(
+    name: str, tmp_path: Path
+) -> None:
     assert "called" in groups(tmp_path / "x.pth", CROWDED[name]()).values()
 
 
@@ -234,7 +298,7 @@ def test_some_objects_whose_hash_a_file_chooses_are_no_alarm(tmp_path: Path) -> 
     assert groups(tmp_path / "x.pth", frozensets(b"set", texts=True)) == {}
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------
 
 WIDE = op.tensor((2**24,), (0,))
 """A tensor of one number, of which iterating makes 2^24."""
@@ -243,8 +307,12 @@ FULL = b"\x8b" + (1 << 16).to_bytes(4, "little") + b"\x7f" * (1 << 16)
 """A number of 500,000 bits."""
 
 
-def again(count: int, function: bytes, *arguments: Any, how: bytes = op.reduce()) -> bytes:
-    program = function + op.put(9) + op.pop() + value(tuple(arguments)) + op.put(8) + op.pop()
+def again(
+    count: int, function: bytes, *arguments: Any, how: bytes = op.reduce()
+) -> bytes:
+    program = (
+        function + op.put(9) + op.pop() + value(tuple(arguments)) + op.put(8) + op.pop()
+    )
     return program + value([op.get(9) + op.get(8) + how] * count)
 
 
@@ -255,12 +323,21 @@ def texts(size: int) -> bytes:
 
 
 def masked(size: int, fill: Any) -> bytes:
-    start = (glob("numpy.ma.core", "MaskedArray"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    start = (
+        glob("numpy.ma.core", "MaskedArray"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
+    )
     state = (1, (0,), texts(size), False, binary(b""), binary(b""), fill)
-    return call(glob("numpy.ma.core", "_mareconstruct"), *start) + value(state) + build()
+    return (
+        call(glob("numpy.ma.core", "_mareconstruct"), *start) + value(state) + build()
+    )
 
 
-def inside_each_other(first: bytes, around: Callable[[bytes], bytes], levels: int) -> bytes:
+def inside_each_other(
+    first: bytes, around: Callable[[bytes], bytes], levels: int
+) -> bytes:
     program = first + op.put(7) + op.pop()
     for _ in range(levels):
         program += around(op.get(7)) + op.put(7) + op.pop()
@@ -278,12 +355,19 @@ def in_defaultdict(inner: bytes) -> bytes:
 def in_array(inner: bytes) -> bytes:
     objects = call(glob("numpy", "dtype"), "O8", False, True)
     objects += value((3, "|", None, None, None, -1, -1, 63)) + build()
-    start = call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    start = call(
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
+    )
     return start + value((1, (1,), objects, False, [in_deque(inner)])) + build()
 
 
 def shared_dicts(levels: int) -> bytes:
-    return inside_each_other(value({"x": 1}), lambda inner: value({"a": inner, "b": inner}), levels)
+    return inside_each_other(
+        value({"x": 1}), lambda inner: value({"a": inner, "b": inner}), levels
+    )
 
 
 def config(levels: int) -> bytes:
@@ -304,7 +388,10 @@ def easydict(levels: int) -> bytes:
     )
 
 
-ALIASES = [call(glob("types", "GenericAlias"), glob("builtins", "list"), number) for number in range(300)]
+ALIASES = [
+    call(glob("types", "GenericAlias"), glob("builtins", "list"), number)
+    for number in range(300)
+]
 """Types that differ, but are compared."""
 ENCODED = call(glob("_codecs", "encode"), "a" * 10_000, "latin1") + op.put(7) + op.pop()
 """Bytes as protocol 2 writes them, in slot 7."""
@@ -326,7 +413,11 @@ def doubled(levels: int, record: bytes = RECORD) -> bytes:
 
 def adam_of(*parameters: Any) -> bytes:
     """An optimizer hashes each of its parameters when it is loaded."""
-    return made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": list(parameters)}]})
+    return made(
+        "torch.optim.adam",
+        "Adam",
+        {**ADAM, "param_groups": [{"params": list(parameters)}]},
+    )
 
 
 def adam_with(state: Any) -> bytes:
@@ -364,13 +455,19 @@ STEPS: dict[str, tuple[Any, bool]] = {
         {0: call(glob("torch.storage", "_load_from_bytes"), binary(op.legacy(pickled({"step": "1" * 20_000}), ())))}, False
     ),
 }  # fmt: skip
-"""States of an optimizer, and whether they are fine. torch makes tensors of some entries when it loads."""
+"""States of an optimizer, and whether they are fine. torch makes tensors of some
+entries when it loads.
+"""
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_an_optimizer_turns_into_a_tensor_is_a_number(name: str, tmp_path: Path) -> None:
+def test_what_an_optimizer_turns_into_a_tensor_is_a_number(
+    name: str, tmp_path: Path
+) -> None:
     state, is_fine = STEPS[name]
-    assert ("called" not in groups(tmp_path / "x.pth", adam_with(state)).values()) is is_fine
+    assert (
+        "called" not in groups(tmp_path / "x.pth", adam_with(state)).values()
+    ) is is_fine
 
 
 SIZES = call(glob("torch", "Size"), [1] * 10_000) + op.put(6)
@@ -489,28 +586,46 @@ def parameters_of(of: bytes, count: int) -> bytes:
     spec = {"mesh": of, "placements": (), "tensor_meta": None, "_hash": None}
     device = call(glob("torch", "device"), "cpu")
     cls = glob("torch.distributed.tensor", "DTensor")
-    args = (cls, glob("torch", "float32"), (4,), (1,), 0, glob("torch", "strided"), device, False)
+    args = (
+        cls,
+        glob("torch", "float32"),
+        (4,),
+        (1,),
+        0,
+        glob("torch", "strided"),
+        device,
+        False,
+    )
     state = {
         "_local_tensor": op.tensor(),
         "_spec": made("torch.distributed.tensor._dtensor_spec", "DTensorSpec", spec),
     }
     function = glob("torch._utils", "_rebuild_wrapper_subclass")
-    tensor = call(glob("torch._tensor", "_rebuild_from_type_v2"), function, cls, args, state)
+    tensor = call(
+        glob("torch._tensor", "_rebuild_from_type_v2"), function, cls, args, state
+    )
     return (
-        tensor + op.put(7) + op.pop() + again(count, glob("torch.nn.parameter", "Parameter"), op.get(7), True)
+        tensor
+        + op.put(7)
+        + op.pop()
+        + again(count, glob("torch.nn.parameter", "Parameter"), op.get(7), True)
     )
 
 
 def sharded(metadata: bytes) -> bytes:
     api = "torch.distributed._shard.sharded_tensor.api"
     group = (
-        call(glob("builtins", "getattr"), glob(api, "ShardedTensor"), "ProcessGroupState")
+        call(
+            glob("builtins", "getattr"), glob(api, "ShardedTensor"), "ProcessGroupState"
+        )
         + value(())
         + op.newobj()
     )
     group += value({"local_rank": 0}) + build()
     layout = made(
-        "torch.distributed._shard.sharding_spec.chunk_sharding_spec", "ChunkShardingSpec", {"dim": 0}
+        "torch.distributed._shard.sharding_spec.chunk_sharding_spec",
+        "ChunkShardingSpec",
+        {"dim": 0},
     )
     tensor = glob(api, "ShardedTensor") + value(()) + op.newobj()
     return tensor + value(([], metadata, group, layout, False)) + build()
@@ -559,8 +674,12 @@ def test_what_real_files_hold_is_no_alarm(name: str, tmp_path: Path) -> None:
 
 
 def many_tensors(path: Path, function: bytes, *arguments: Any, count: int) -> set[str]:
-    """The groups of the names of a file in which a call makes many tensors of the same arguments. All storages are `QUINT`, `LONGS`, `FLOATS`."""
-    path.write_bytes(torch_zip(pickled({"x": again(count, function, *arguments)}), STORAGES))
+    """The groups of the names of a file in which a call makes many tensors of the same
+    arguments. All storages are `QUINT`, `LONGS`, `FLOATS`.
+    """
+    path.write_bytes(
+        torch_zip(pickled({"x": again(count, function, *arguments)}), STORAGES)
+    )
     with open(str(path)) as checkpoint:
         return {row.group for row in checkpoint.imports}
 
@@ -604,32 +723,51 @@ REBUILT: dict[str, tuple[bytes, tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("is_inner", [False, True], ids=["plain", "of a class"])
 @pytest.mark.parametrize("name", REBUILT)
-def test_what_many_tensors_copy_is_counted(name: str, is_inner: bool, tmp_path: Path) -> None:
+def test_what_many_tensors_copy_is_counted(
+    name: str, is_inner: bool, tmp_path: Path
+) -> None:
     function, arguments = REBUILT[name]
     if is_inner:
-        arguments = (function, glob("torch.nn.parameter", "Parameter"), tuple(arguments), {})
+        arguments = (
+            function,
+            glob("torch.nn.parameter", "Parameter"),
+            tuple(arguments),
+            {},
+        )
         function = glob("torch._tensor", "_rebuild_from_type_v2")
     assert "called" in many_tensors(tmp_path / "x.pth", function, *arguments, count=500)
-    assert "called" not in many_tensors(tmp_path / "y.pth", function, *arguments, count=10)
+    assert "called" not in many_tensors(
+        tmp_path / "y.pth", function, *arguments, count=10
+    )
 
 
 def test_a_scheme_of_a_quantized_tensor_is_short(tmp_path: Path) -> None:
     rebuild = glob("torch._utils", "_rebuild_qtensor")
-    for scheme in ((doubled(40), 1.0, 0), ("a", 1.0, 0), (PER_CHANNEL, binary(b"a"), [0], 0)):
+    for scheme in (
+        (doubled(40), 1.0, 0),
+        ("a", 1.0, 0),
+        (PER_CHANNEL, binary(b"a"), [0], 0),
+    ):
         program = call(rebuild, *quantized(*scheme))
         (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program}), STORAGES))
         with pytest.raises(CkptError, match="its scheme is not"):
             open(str(tmp_path / "x.pth"))
-    of_bytes = quantized(PER_CHANNEL, [binary(b"a"), *[1.0] * (MANY - 1)], [0] * MANY, 0)
+    of_bytes = quantized(
+        PER_CHANNEL, [binary(b"a"), *[1.0] * (MANY - 1)], [0] * MANY, 0
+    )
     assert "called" in many_tensors(tmp_path / "y.pth", rebuild, *of_bytes, count=1)
 
 
-def test_a_quantized_tensor_has_no_more_elements_than_its_storage(tmp_path: Path) -> None:
+def test_a_quantized_tensor_has_no_more_elements_than_its_storage(
+    tmp_path: Path,
+) -> None:
     storage = op.storage_id("0", "QUInt8Storage", 24, "cpu")
     scheme = (glob("torch", "per_tensor_affine"), 1.0, 0)
     rebuilt = glob("torch._utils", "_rebuild_qtensor")
     for size, stride in (((24,), (1,)), ((2**40,), (0,))):
-        program = call(rebuilt, storage, 0, size, stride, scheme, False, op.ordered_dict())
+        program = call(
+            rebuilt, storage, 0, size, stride, scheme, False, op.ordered_dict()
+        )
         (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program})))
         if stride == (1,):
             open(str(tmp_path / "x.pth")).close()

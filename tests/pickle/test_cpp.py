@@ -1,4 +1,6 @@
-"""Files that torch in C++ writes (`torch::pickle_save`): each list and dict lies in a call that notes its type."""
+"""Files that torch in C++ writes (`torch::pickle_save`): each list and dict lies in a
+call that notes its type.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ SIZES = (3, 64, 2_100)
 
 
 def weights(count: int, prefix: str = "") -> dict[str, torch.Tensor]:
-    return {f"{prefix}layer{index}.weight": torch.full((2, 3), float(index)) for index in range(count)}
+    return {
+        f"{prefix}layer{index}.weight": torch.full((2, 3), float(index))
+        for index in range(count)
+    }
 
 
 def written(path: Path, thing: Any) -> Path:
@@ -32,11 +37,23 @@ def written(path: Path, thing: Any) -> Path:
         weights(3),
         {"model": weights(3)},
         [torch.ones(2), torch.zeros(3)],
-        ([1, 2], [1.5], [True], ["x"], [[1], [2, 3]], {"k": 1}, {1: torch.ones(2)}, None, 2 + 3j),
+        (
+            [1, 2],
+            [1.5],
+            [True],
+            ["x"],
+            [[1], [2, 3]],
+            {"k": 1},
+            {1: torch.ones(2)},
+            None,
+            2 + 3j,
+        ),
     ],
     ids=["state dict", "nested", "list", "lists of all types"],
 )
-def test_names_and_values_are_those_of_the_same_content_from_python(thing: Any, tmp_path: Path) -> None:
+def test_names_and_values_are_those_of_the_same_content_from_python(
+    thing: Any, tmp_path: Path
+) -> None:
     written(tmp_path / "cpp.pt", thing)
     torch.save(thing, tmp_path / "python.pt")
     found = []
@@ -60,7 +77,9 @@ def test_the_types_stay_for_torch_in_cpp(count: int, tmp_path: Path) -> None:
 
     assert inside("strip", "a.pt", "-o", "b.pt", cwd=tmp_path).code == 0
 
-    assert torch._C._pickle_load_obj((tmp_path / "b.pt").read_bytes()).keys() == {"model"}
+    assert torch._C._pickle_load_obj((tmp_path / "b.pt").read_bytes()).keys() == {
+        "model"
+    }
     assert b"Dict[str, Dict[str, Tensor]]" in (tmp_path / "b.pt").read_bytes()
     loaded = torch.load(tmp_path / "b.pt", weights_only=False)
     assert difference(loaded, {"model": weights(count)}) is None
@@ -69,12 +88,17 @@ def test_the_types_stay_for_torch_in_cpp(count: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
-def test_what_weights_only_loads_has_no_types(command: str, count: int, tmp_path: Path) -> None:
+def test_what_weights_only_loads_has_no_types(
+    command: str, count: int, tmp_path: Path
+) -> None:
     written(tmp_path / "a.pt", weights(count))
 
     assert inside(*command.split(), "a.pt", "-o", "b.pt", cwd=tmp_path).code == 0
 
-    assert difference(torch.load(tmp_path / "b.pt", weights_only=True), weights(count)) is None
+    assert (
+        difference(torch.load(tmp_path / "b.pt", weights_only=True), weights(count))
+        is None
+    )
 
 
 def tagged(value: bytes, name: str = "restore_type_tag") -> bytes:
@@ -95,7 +119,9 @@ def test_tags_around_tags(tmp_path: Path) -> None:
     "program",
     [
         tagged(op.empty_dict()) + op.text("later") + op.tensor() + op.setitem(),
-        op.call(op.glob("torch.jit._pickle", "build_tensorlist"), []) + op.tensor() + op.append(),
+        op.call(op.glob("torch.jit._pickle", "build_tensorlist"), [])
+        + op.tensor()
+        + op.append(),
         op.call(op.glob("torch.jit._pickle", "restore_type_tag"), op.empty_dict()),
         op.call(op.glob("torch.jit._pickle", "build_intlist"), [1], [2]),
     ],
@@ -105,5 +131,8 @@ def test_what_torch_does_not_write_is_refused(program: bytes, tmp_path: Path) ->
     path = tmp_path / "a.pt"
     path.write_bytes(op.torch_zip(op.pickled(program)))
 
-    with pytest.raises(UnreadableError, match=r"damaged pickle: (restore_type_tag|build_\w+list) at byte"):
+    with pytest.raises(
+        UnreadableError,
+        match=r"damaged pickle: (restore_type_tag|build_\w+list) at byte",
+    ):
         formats.open(str(path))

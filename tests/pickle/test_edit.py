@@ -1,4 +1,6 @@
-"""A copy of a tree keeps the order, the sharing and the cycles of all that an edit does not change."""
+"""A copy of a tree keeps the order, the sharing and the cycles of all that an edit does
+not change.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Without(Edit):
 
 
 def float_ref() -> TensorRef:
-    """Return a view of six of eight elements that is a Parameter, conjugate and negative."""
+    """Return a view of six of eight elements that is a Parameter, conjugate and
+    negative.
+    """
     storage = Storage("0", "cpu", FLOAT, 32, None)
     made = tensor_ref(storage, FLOAT, (2, 3), (3, 1), 1, True)
     return made._replace(is_parameter=True, conj=True, neg=True)
@@ -42,7 +46,12 @@ def test_a_view_of_another_storage_keeps_all_but_the_dtype() -> None:
     old = float_ref()
     new = Halved().copy(old)
     assert isinstance(new, TensorRef) and new.dtype is HALF and new.storage.nbytes == 16
-    assert (new.shape, new.stride, new.offset, new.extent) == ((2, 3), (3, 1), 1, (2, 14))
+    assert (new.shape, new.stride, new.offset, new.extent) == (
+        (2, 3),
+        (3, 1),
+        1,
+        (2, 14),
+    )
     assert (new.requires_grad, new.is_parameter, new.is_buffer, new.conj, new.neg) == (
         True,
         True,
@@ -58,7 +67,10 @@ def test_an_id_of_a_storage_of_another_dtype_names_no_class() -> None:
     named = PersistentId(("storage", "the class", "0", "cpu", 8), 5)
     named.meaning = float_ref().storage
     kept, made = Edit().copy(named), Halved().copy(named)
-    assert isinstance(kept, PersistentId) and (kept.pid, kept.meaning) == (named.pid, named.meaning)
+    assert isinstance(kept, PersistentId) and (kept.pid, kept.meaning) == (
+        named.pid,
+        named.meaning,
+    )
     assert isinstance(made, PersistentId) and made.pid is None and made.offset == 5
     assert isinstance(made.meaning, Storage) and made.meaning.dtype is HALF
 
@@ -100,7 +112,9 @@ def test_an_edit_in_place_keeps_the_containers_and_their_sharing() -> None:
     gone: Node = [7]
     shared: Node = [gone, 1]
     pair: Node = (gone, shared)
-    root = dict_of([("one", shared), ("two", (pair, pair)), ("same", (1, 2)), ("self", None)])
+    root = dict_of(
+        [("one", shared), ("two", (pair, pair)), ("same", (1, 2)), ("self", None)]
+    )
     root.values = [*root.values[:3], root]
     kept = root.values[2]
     assert Swapped(gone).copy(root) is root
@@ -112,9 +126,17 @@ def test_an_edit_in_place_keeps_the_containers_and_their_sharing() -> None:
 def test_an_edit_in_place_keeps_the_meaning_of_calls_but_for_tags() -> None:
     """The value of a call with a tag is its argument, which may be another one now."""
     gone = Opaque("reduce", Global("builtins", "list"), (), None, 3)
-    tagged = Opaque("reduce", Global("torch.jit._pickle", "restore_type_tag"), (gone, "List[int]"), None, 5)
+    tagged = Opaque(
+        "reduce",
+        Global("torch.jit._pickle", "restore_type_tag"),
+        (gone, "List[int]"),
+        None,
+        5,
+    )
     tagged.meaning = Tagged(gone)
-    tensor = Opaque("reduce", Global("torch._utils", "_rebuild_tensor_v2"), (gone,), None, 7)
+    tensor = Opaque(
+        "reduce", Global("torch._utils", "_rebuild_tensor_v2"), (gone,), None, 7
+    )
     tensor.meaning = float_ref()
     meaning = tensor.meaning
     Swapped(gone).copy([tagged, tensor])

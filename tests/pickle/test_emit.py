@@ -1,4 +1,6 @@
-"""The emitter: what was read comes out as the same object, and as torch's own bytes where torch wrote it."""
+"""The emitter: what was read comes out as the same object, and as torch's own bytes
+where torch wrote it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ from ckpt.pickle.opcodes import WEIGHTS_ONLY
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_checkpoints"
 ZIPS = sorted(
-    path.name for path in SAMPLES.iterdir() if path.is_file() and path.read_bytes()[:4] == b"PK\3\4"
+    path.name
+    for path in SAMPLES.iterdir()
+    if path.is_file() and path.read_bytes()[:4] == b"PK\3\4"
 )
 FORMATS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}
 
@@ -43,10 +47,12 @@ def no_storage(storage: Storage, persistent: object) -> StorageId:
 
 def emitted(data: bytes) -> bytes:
     """A pickle without tensors, read and written."""
-    return emit_pickle(machine.run_machine(data, Limits()).root, no_storage, lambda root: b"", Limits())
+    return emit_pickle(
+        machine.run_machine(data, Limits()).root, no_storage, lambda root: b"", Limits()
+    )
 
 
-# --- the law --------------------------------------------------------------------------------------------------------
+# --- the law --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", FORMATS)
@@ -68,7 +74,9 @@ def test_saved_objects_come_back_the_same(name: str, how: str, tmp_path: Path) -
 
 @given(strategies.states())
 @settings(max_examples=many(37, 150))
-def test_states_come_back_the_same(tmp_path_factory: pytest.TempPathFactory, state: strategies.State) -> None:
+def test_states_come_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, state: strategies.State
+) -> None:
     folder = tmp_path_factory.mktemp("state")
     source = rewriting.saved(state.value, folder / "source.pt")
 
@@ -84,7 +92,9 @@ def test_states_of_every_protocol(
     tmp_path_factory: pytest.TempPathFactory, protocol: int, state: strategies.State
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
-    source = rewriting.saved(state.value, folder / "source.pt", pickle_protocol=protocol)
+    source = rewriting.saved(
+        state.value, folder / "source.pt", pickle_protocol=protocol
+    )
 
     found = rewriting.load(rewriting.again(source, folder / "again.pt"))
 
@@ -98,20 +108,30 @@ def test_real_files_come_back_the_same(name: str, tmp_path: Path) -> None:
     made = rewriting.again(source, tmp_path / "again.pt")
 
     with formats.open(str(made)) as found, formats.open(str(source)) as expected:
-        assert [row[:2] for row in found.tensors] == [row[:2] for row in expected.tensors]
+        assert [row[:2] for row in found.tensors] == [
+            row[:2] for row in expected.tensors
+        ]
         assert found.imports == expected.imports
         encoding = expected.encoding or "utf-8"
     try:
         loaded = rewriting.load(source, map_location="cpu", encoding=encoding)
     except ModuleNotFoundError:
-        return  # its classes are not here: our own reader compared it before it was put in place
-    assert difference(loaded, rewriting.load(made, map_location="cpu", encoding=encoding)) is None
+        # its classes are not here: our own reader compared it before it was put in
+        # place
+        return
+    assert (
+        difference(loaded, rewriting.load(made, map_location="cpu", encoding=encoding))
+        is None
+    )
 
 
 @given(strategies.plain_values())
 def test_plain_values_come_back_the_same(value: Any) -> None:
     for protocol in range(1, 6):
-        assert difference(value, pickle.loads(emitted(pickle.dumps(value, protocol)))) is None
+        assert (
+            difference(value, pickle.loads(emitted(pickle.dumps(value, protocol))))
+            is None
+        )
 
 
 @given(strategies.graphs())
@@ -122,7 +142,9 @@ def test_sharing_and_cycles_come_back(graph: list[Any]) -> None:
 
 
 def shape_of(graph: list[Any]) -> list[Any]:
-    """What lies where, and what is the same object as what: containers by the number under which they were met."""
+    """What lies where, and what is the same object as what: containers by the number
+    under which they were met.
+    """
     numbers: dict[int, int] = {}
     out: list[Any] = []
     todo: list[Any] = [graph]
@@ -139,15 +161,21 @@ def shape_of(graph: list[Any]) -> list[Any]:
     return out
 
 
-# --- torch's own bytes ----------------------------------------------------------------------------------------------
+# --- torch's own bytes ----------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize(
     "name",
-    [name for name in ZIPS if name not in ("agent.zip", "scripted.pt", "truncated.pth", "yolo_style.pt")],
+    [
+        name
+        for name in ZIPS
+        if name not in ("agent.zip", "scripted.pt", "truncated.pth", "yolo_style.pt")
+    ],
 )
-def test_the_pickle_of_a_sample_is_torchs_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_the_pickle_of_a_sample_is_torchs_byte_for_byte(
+    name: str, tmp_path: Path
+) -> None:
     made = rewriting.again(SAMPLES / name, tmp_path / name)
 
     assert pickle_of(made) == pickle_of(SAMPLES / name)
@@ -155,7 +183,9 @@ def test_the_pickle_of_a_sample_is_torchs_byte_for_byte(name: str, tmp_path: Pat
 
 def pickle_of(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
-        return archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+        return archive.read(
+            next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        )
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2000, 2001])
@@ -168,7 +198,21 @@ def test_batches_are_those_of_python(kind: type, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [0, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, -1, -128, -129, -(2**31), -(2**31) - 1]
+    "number",
+    [
+        0,
+        255,
+        256,
+        65_535,
+        65_536,
+        2**31 - 1,
+        2**31,
+        -1,
+        -128,
+        -129,
+        -(2**31),
+        -(2**31) - 1,
+    ],
 )
 @pytest.mark.parametrize("factor", [1, 2**8, 2**64, 2**2030, 2**2040])
 def test_ints_are_those_of_python(number: int, factor: int) -> None:
@@ -177,7 +221,7 @@ def test_ints_are_those_of_python(number: int, factor: int) -> None:
     assert emitted(data) == data
 
 
-# --- opcodes --------------------------------------------------------------------------------------------------------
+# --- opcodes --------------------------------------------------------------------------
 
 
 @given(strategies.states(dtypes=("float32", "int64")))
@@ -190,7 +234,9 @@ def test_every_opcode_is_one_of_weights_only(
 
     data = pickle_of(rewriting.again(source, folder / "again.pt"))
 
-    assert {ord(opcode.code) for opcode, _, _ in pickletools.genops(data)} <= WEIGHTS_ONLY
+    assert {
+        ord(opcode.code) for opcode, _, _ in pickletools.genops(data)
+    } <= WEIGHTS_ONLY
 
 
 def test_what_no_such_opcode_says_takes_the_fewest_others() -> None:
@@ -204,7 +250,9 @@ def test_what_no_such_opcode_says_takes_the_fewest_others() -> None:
     ):
         data = emitted(pickle.dumps(value, 5))
         used = {
-            opcode.name for opcode, _, _ in pickletools.genops(data) if ord(opcode.code) not in WEIGHTS_ONLY
+            opcode.name
+            for opcode, _, _ in pickletools.genops(data)
+            if ord(opcode.code) not in WEIGHTS_ONLY
         }
         assert used == needed
 
@@ -222,12 +270,16 @@ def test_names_of_newer_protocols_keep_their_meaning() -> None:
 
 
 def test_a_name_that_python_2_had_another_meaning_for() -> None:
-    # `commands` of protocol 2 is `subprocess`; a module that is called so keeps its name.
+    # `commands` of protocol 2 is `subprocess`; a module that is called so keeps its
+    # name.
     data = b"\x80\x04\x8c\x08commands\x8c\x06Widget\x93."
 
     read = machine.run_machine(emitted(data), Limits()).root
 
-    assert type(read) is Global and (read.qualified, read.protocol) == ("commands.Widget", 4)
+    assert type(read) is Global and (read.qualified, read.protocol) == (
+        "commands.Widget",
+        4,
+    )
     with pytest.raises(ModuleNotFoundError, match="commands"):
         pickle.loads(emitted(data))
 
@@ -255,11 +307,17 @@ def test_objects_of_other_opcodes(data: bytes) -> None:
 
 def test_python_2_strings_stay_bytes() -> None:
     data = (
-        b"\x80\x02]q\x00(U\x03caf\xe9"[:-2] + b"caf"[:0] + b"fU\x02\xe9!T\x2c\x01\0\0" + b"\xa4" * 300 + b"e."
+        b"\x80\x02]q\x00(U\x03caf\xe9"[:-2]
+        + b"caf"[:0]
+        + b"fU\x02\xe9!T\x2c\x01\0\0"
+        + b"\xa4" * 300
+        + b"e."
     )
 
     for encoding in ("latin1", "bytes"):
-        assert pickle.loads(emitted(data), encoding=encoding) == pickle.loads(data, encoding=encoding)
+        assert pickle.loads(emitted(data), encoding=encoding) == pickle.loads(
+            data, encoding=encoding
+        )
 
 
 @pytest.mark.parametrize("length", [0, 255, 256])
@@ -273,7 +331,9 @@ def test_a_pickle_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
     data = emit_pickle(["text"], no_storage, lambda root: b"", Limits())
 
     def limited(size: int) -> bytes:
-        return emit_pickle(["text"], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=size))
+        return emit_pickle(
+            ["text"], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=size)
+        )
 
     assert limited(len(data)) == data
     with pytest.raises(LimitError):
@@ -292,7 +352,12 @@ def test_a_tuple_of_any_size_inside_of_itself(size: int) -> None:
 
 def test_a_pickle_that_would_be_too_long_is_refused() -> None:
     with pytest.raises(LimitError, match="pickle-bytes"):
-        emit_pickle(["x" * 1000], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=500))
+        emit_pickle(
+            ["x" * 1000],
+            no_storage,
+            lambda root: b"",
+            Limits()._replace(pickle_bytes=500),
+        )
 
 
 def test_nothing_recurses() -> None:
@@ -319,7 +384,8 @@ def test_a_tuple_inside_of_its_own_lists_ends() -> None:
 
 
 def test_a_call_in_a_cycle_is_made_once() -> None:
-    # An object that holds itself by its state: the state is set after the object is known.
+    # An object that holds itself by its state: the state is set after the object is
+    # known.
     call = Opaque("newobj", Global("argparse", "Namespace"), (), None, 0)
     state = [call]
     call.states = [state]

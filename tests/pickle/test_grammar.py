@@ -1,4 +1,6 @@
-"""Which calls are harmless: known names that call a value never are, and what is called harmless does nothing in a jail."""
+"""Which calls are harmless: known names that call a value never are, and what is called
+harmless does nothing in a jail.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,24 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def groups(program: bytes) -> set[str]:
     """How the names of a checkpoint with a value that a program makes are judged."""
-    Path("x.pth").write_bytes(torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program})))
+    Path("x.pth").write_bytes(
+        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program}))
+    )
     with open("x.pth") as checkpoint:
         return {row.group for row in checkpoint.imports}
 
 
-@pytest.mark.parametrize("shape", [lambda program: program, popped], ids=["kept", "popped"])
+@pytest.mark.parametrize(
+    "shape", [lambda program: program, popped], ids=["kept", "popped"]
+)
 @pytest.mark.parametrize("name", TRAMPOLINES)
 def test_what_calls_a_value_is_said_before(name: str, shape: Any) -> None:
     assert "called" in groups(shape(TRAMPOLINES[name]))
     with open("x.pth") as checkpoint:
         report = inspect(Survey(checkpoint))
-    assert report.findings[0].code == "called-on-load" and report.load.expression is None
+    assert (
+        report.findings[0].code == "called-on-load" and report.load.expression is None
+    )
     assert "DANGER" in report.findings[0].message
     assert not Path(RUNG).exists()
     with contextlib.suppress(Exception):
@@ -64,8 +72,12 @@ def test_what_calls_a_value_is_said_before(name: str, shape: Any) -> None:
 
 @pytest.mark.parametrize("name", TRAMPOLINES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_calls_a_value_is_said_in_every_family(family: str, name: str, tmp_path: Path) -> None:
-    """The loader of each family runs it, so it is an error there, and an exit code for a gate."""
+def test_what_calls_a_value_is_said_in_every_family(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    """The loader of each family runs it, so it is an error there, and an exit code for
+    a gate.
+    """
     how = FAMILIES[family]
     path = how.write(tmp_path, TRAMPOLINES[name])
     with open(str(path)) as checkpoint:
@@ -73,7 +85,9 @@ def test_what_calls_a_value_is_said_in_every_family(family: str, name: str, tmp_
         loads = ls(Survey(checkpoint)).loads
     first = report.findings[0]
     assert first.level == "error" and "DANGER" in first.message and loads == RUNS_CODE
-    assert report.load.expression is None or family == "sb3's json", "its weights load without it"
+    assert report.load.expression is None or family == "sb3's json", (
+        "its weights load without it"
+    )
     assert not Path(RUNG).exists()
     with contextlib.suppress(Exception):
         how.load(path)
@@ -83,22 +97,32 @@ def test_what_calls_a_value_is_said_in_every_family(family: str, name: str, tmp_
 RELU = glob("torch.nn.functional", "relu")
 SPACE = made("argparse", "Namespace", {"detach": RELU, "keys": RELU})
 WEIGHT = call(glob("torch.nn.parameter", "Parameter"), op.tensor())
-U1 = call(glob("numpy", "dtype"), "u1", False, True) + value((3, "|", None, None, None, -1, -1, 0)) + build()
+U1 = (
+    call(glob("numpy", "dtype"), "u1", False, True)
+    + value((3, "|", None, None, None, -1, -1, 0))
+    + build()
+)
 OBJECTS = call(glob("numpy", "dtype"), "O8", False, True)
 
 
 REFUSED: dict[str, bytes] = {
     # Each takes long to look at, as often as a file asks for it.
     "a union of 1,001 types": call(
-        glob("functools", "reduce"), glob("operator", "or_"), tuple([glob("builtins", "int")] * 1_001)
+        glob("functools", "reduce"),
+        glob("operator", "or_"),
+        tuple([glob("builtins", "int")] * 1_001),
     ),
     "a class in a class by a name of 1,001 letters": call(
         glob("builtins", "getattr"), glob("shop", "A"), "B" * 1_001
     ),
     # Each calls a value, although the value itself would be harmless.
     "an object where a dict belongs": call(glob("builtins", "dict"), SPACE),
-    "an object as the data of a parameter": call(glob("torch.nn.parameter", "Parameter"), SPACE),
-    "an object as the data of a buffer": call(glob("torch.nn.parameter", "Buffer"), SPACE),
+    "an object as the data of a parameter": call(
+        glob("torch.nn.parameter", "Parameter"), SPACE
+    ),
+    "an object as the data of a buffer": call(
+        glob("torch.nn.parameter", "Buffer"), SPACE
+    ),
     "an object as a group": made(
         "torch.optim.sgd", "SGD", {"param_groups": [SPACE], "defaults": {}, "state": {}}
     ),
@@ -108,8 +132,12 @@ REFUSED: dict[str, bytes] = {
     "an object as the state of an optimizer": made(
         "torch.optim.adam", "Adam", {"param_groups": [], "defaults": {}, "state": SPACE}
     ),
-    "an object as modules": made("torch.nn.modules.conv", "Conv2d", {"_modules": SPACE}),
-    "an object as parameters": made("torch.nn.modules.conv", "Conv2d", {"_parameters": SPACE}),
+    "an object as modules": made(
+        "torch.nn.modules.conv", "Conv2d", {"_modules": SPACE}
+    ),
+    "an object as parameters": made(
+        "torch.nn.modules.conv", "Conv2d", {"_parameters": SPACE}
+    ),
     "an object as buffers": made(
         "torch.nn.modules.transformer", "TransformerEncoderLayer", {"_buffers": SPACE}
     ),
@@ -119,19 +147,36 @@ REFUSED: dict[str, bytes] = {
     + value("k")
     + value(1)
     + op.setitem(),
-    "items of what is no list": call(glob("torch", "Size"), (1,)) + value(1) + op.append(),
-    "keys of what is no dict": call(glob("datetime", "timedelta"), 1) + value("a") + value(1) + op.setitem(),
+    "items of what is no list": call(glob("torch", "Size"), (1,))
+    + value(1)
+    + op.append(),
+    "keys of what is no dict": call(glob("datetime", "timedelta"), 1)
+    + value("a")
+    + value(1)
+    + op.setitem(),
     "a second state": made("argparse", "Namespace", {}) + value({"a": 1}) + build(),
-    "items of a module": made("torch.nn.modules.container", "ModuleList", {}) + value(1) + op.append(),
-    "a name of Python's own inside a state": made("argparse", "Namespace", {"__class__": RELU}),
-    "a state that is an object": glob("argparse", "Namespace") + value(()) + newobj() + SPACE + build(),
+    "items of a module": made("torch.nn.modules.container", "ModuleList", {})
+    + value(1)
+    + op.append(),
+    "a name of Python's own inside a state": made(
+        "argparse", "Namespace", {"__class__": RELU}
+    ),
+    "a state that is an object": glob("argparse", "Namespace")
+    + value(())
+    + newobj()
+    + SPACE
+    + build(),
     "slots that are an object": made("argparse", "Namespace", (None, SPACE)),
     "an endless list": call(glob("builtins", "list"), call(glob("itertools", "count"))),
     "an endless set": call(glob("builtins", "set"), call(glob("itertools", "count"))),
     "an endless size": call(glob("torch", "Size"), call(glob("itertools", "count"))),
-    "a long list of a range": call(glob("builtins", "list"), call(glob("builtins", "range"), 2**40)),
+    "a long list of a range": call(
+        glob("builtins", "list"), call(glob("builtins", "range"), 2**40)
+    ),
     "a counter of an object": call(glob("collections", "Counter"), SPACE),
-    "a deque of a generator": call(glob("collections", "deque"), call(glob("itertools", "count")), 3),
+    "a deque of a generator": call(
+        glob("collections", "deque"), call(glob("itertools", "count")), 3
+    ),
     "many bytes": call(glob("builtins", "bytearray"), 2**40),
     "a text of an object": call(glob("builtins", "str"), SPACE),
     "a long number": call(glob("builtins", "int"), "1" * 2_000),
@@ -141,12 +186,20 @@ REFUSED: dict[str, bytes] = {
     "a large tensor": call(glob("torch", "FloatTensor"), 2**40),
     "a large storage": call(glob("torch", "FloatStorage"), 2**40),
     "an array of a large shape": call(
-        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (2**40,), binary(b"b")
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (2**40,),
+        binary(b"b"),
     ),
     "an array of another class": call(
-        glob("numpy.core.multiarray", "_reconstruct"), glob("collections", "UserList"), (0,), binary(b"b")
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("collections", "UserList"),
+        (0,),
+        binary(b"b"),
     ),
-    "addresses as objects": OBJECTS + value((3, "|", None, None, None, -1, -1, 0)) + build(),
+    "addresses as objects": OBJECTS
+    + value((3, "|", None, None, None, -1, -1, 0))
+    + build(),
     "objects inside a record": call(glob("numpy", "dtype"), "V8", False, True)
     + value((3, "|", None, ("a",), {"a": (OBJECTS, 0)}, 8, 1, 0))
     + build(),
@@ -158,64 +211,112 @@ REFUSED: dict[str, bytes] = {
     + build(),
     "a dtype of several": call(glob("numpy", "dtype"), "O,f4", False, True),
     "an array of objects without its list": call(
-        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
     )
     + value((1, (2**40,), OBJECTS, False, []))
     + build(),
     "a generator without its state": made("torch._C", "Generator", {}),
     "a recurrent layer of endless layers": made(
-        "torch.nn.modules.rnn", "LSTM", {"num_layers": 2**40, "all_weights": [[1]], "bidirectional": False}
+        "torch.nn.modules.rnn",
+        "LSTM",
+        {"num_layers": 2**40, "all_weights": [[1]], "bidirectional": False},
     ),
-    "a method of an object": call(glob("builtins", "getattr"), made("argparse", "Namespace", {"a": 1}), "a"),
-    "a method of a known class": call(glob("builtins", "getattr"), glob("pathlib", "Path"), "write_text"),
+    "a method of an object": call(
+        glob("builtins", "getattr"), made("argparse", "Namespace", {"a": 1}), "a"
+    ),
+    "a method of a known class": call(
+        glob("builtins", "getattr"), glob("pathlib", "Path"), "write_text"
+    ),
     "an operator that opens files": call(
-        glob("builtins", "getattr"), glob("torch._C", "_VariableFunctionsClass"), "from_file"
+        glob("builtins", "getattr"),
+        glob("torch._C", "_VariableFunctionsClass"),
+        "from_file",
     ),
-    "a private attribute": call(glob("builtins", "getattr"), glob("shop", "Mode"), "__init__"),
-    "a partial function of Python": call(glob("functools", "partial"), glob("os.path", "join")),
-    "a partial function of a listed class": call(glob("functools", "partial"), glob("pathlib", "Path")),
-    "a partial function of a partial function of Python": call(glob("functools", "partial"), RELU)
+    "a private attribute": call(
+        glob("builtins", "getattr"), glob("shop", "Mode"), "__init__"
+    ),
+    "a partial function of Python": call(
+        glob("functools", "partial"), glob("os.path", "join")
+    ),
+    "a partial function of a listed class": call(
+        glob("functools", "partial"), glob("pathlib", "Path")
+    ),
+    "a partial function of a partial function of Python": call(
+        glob("functools", "partial"), RELU
+    )
     + value((RELU, (glob("os", "remove"),), {}, None))
     + build(),
-    "a factory of Python": call(glob("collections", "defaultdict"), glob("itertools", "count")),
-    "a factory of torch": call(glob("collections", "defaultdict"), glob("torch.hub", "load")),
+    "a factory of Python": call(
+        glob("collections", "defaultdict"), glob("itertools", "count")
+    ),
+    "a factory of torch": call(
+        glob("collections", "defaultdict"), glob("torch.hub", "load")
+    ),
     "a factory that is made": call(
         glob("collections", "defaultdict"), call(glob("functools", "partial"), RELU)
     ),
-    "keyword arguments": glob("argparse", "Namespace") + value(()) + value({"a": 1}) + op.newobj_ex(),
-    "a module that is called": call(glob("torch.nn.modules.transformer", "Transformer")),
+    "keyword arguments": glob("argparse", "Namespace")
+    + value(())
+    + value({"a": 1})
+    + op.newobj_ex(),
+    "a module that is called": call(
+        glob("torch.nn.modules.transformer", "Transformer")
+    ),
     "an optimizer that is called": call(glob("torch.optim.lbfgs", "LBFGS")),
     "a module with arguments": call(glob("torch.nn.modules.linear", "Linear"), 2, 2),
     "a module that is another's inner state": made(
         "torch.nn.parallel.distributed", "DistributedDataParallel", {"module": SPACE}
     ),
-    "a value that is called": call(glob("builtins", "getattr"), glob("torch._C", "TensorBase"), "relu")
+    "a value that is called": call(
+        glob("builtins", "getattr"), glob("torch._C", "TensorBase"), "relu"
+    )
     + value(())
     + op.reduce(),
     "an own class of torch with a loader": made(
-        "torch.utils.data.datapipes.datapipe", "_DataPipeSerializationWrapper", (binary(b"."), False)
+        "torch.utils.data.datapipes.datapipe",
+        "_DataPipeSerializationWrapper",
+        (binary(b"."), False),
     ),
     "a class of Python": made("subprocess", "Popen", {"args": "true"}),
     "a class of pip": made("pip._internal.req", "Req", {}),
-    "a remote module": made("torch.distributed.nn.api.remote_module", "_RemoteModule", {}),
+    "a remote module": made(
+        "torch.distributed.nn.api.remote_module", "_RemoteModule", {}
+    ),
     "a base that runs": call(
-        glob("copyreg", "_reconstructor"), glob("argparse", "Namespace"), glob("shop", "Base"), None
+        glob("copyreg", "_reconstructor"),
+        glob("argparse", "Namespace"),
+        glob("shop", "Base"),
+        None,
     ),
     "a base of an object": call(
-        glob("copyreg", "_reconstructor"), glob("collections", "OrderedDict"), glob("builtins", "dict"), SPACE
+        glob("copyreg", "_reconstructor"),
+        glob("collections", "OrderedDict"),
+        glob("builtins", "dict"),
+        SPACE,
     ),
     "a class for an array of joblib": made(
         "joblib.numpy_pickle", "NumpyArrayWrapper", {"subclass": glob("os", "system")}
     ),
     "an enum of two words": call(glob("peft.utils.peft_types", "PeftType"), ["LORA"]),
-    "a long type": call(glob("types", "GenericAlias"), glob("builtins", "list"), tuple([1] * 2_000)),
+    "a long type": call(
+        glob("types", "GenericAlias"), glob("builtins", "list"), tuple([1] * 2_000)
+    ),
     "a union of what is no type": call(
-        glob("functools", "reduce"), glob("operator", "or_"), (SPACE, glob("builtins", "int"))
+        glob("functools", "reduce"),
+        glob("operator", "or_"),
+        (SPACE, glob("builtins", "int")),
     ),
 }
 HARMLESS: dict[str, bytes] = {
-    "a pair of a dict": call(glob("collections", "OrderedDict"), [["a", 1], ("b", RELU)]),
-    "a list of objects": call(glob("builtins", "set"), [call(glob("pathlib", "PosixPath"), "a")]),
+    "a pair of a dict": call(
+        glob("collections", "OrderedDict"), [["a", 1], ("b", RELU)]
+    ),
+    "a list of objects": call(
+        glob("builtins", "set"), [call(glob("pathlib", "PosixPath"), "a")]
+    ),
     "a dict with attributes": call(glob("collections", "OrderedDict"))
     + value("k")
     + value(1)
@@ -239,20 +340,37 @@ HARMLESS: dict[str, bytes] = {
             + op.setitem(),
         },
     ),
-    "a dict that holds itself": op.empty_dict() + op.put(9) + value("a") + op.get(9) + op.setitem(),
-    "slots": made("torch.distributed._shard.metadata", "ShardMetadata", (None, {"shard_sizes": [1]})),
+    "a dict that holds itself": op.empty_dict()
+    + op.put(9)
+    + value("a")
+    + op.get(9)
+    + op.setitem(),
+    "slots": made(
+        "torch.distributed._shard.metadata",
+        "ShardMetadata",
+        (None, {"shard_sizes": [1]}),
+    ),
     "an array": call(
-        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
     )
     + value((1, (3,), U1, False, binary(b"abc")))
     + build(),
     "an array of objects": call(
-        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")
+        glob("numpy.core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
     )
     + value((1, (2,), OBJECTS, False, [1, SPACE]))
     + build(),
     "an object of Python 2": call(
-        glob("copy_reg", "_reconstructor"), glob("argparse", "Namespace"), glob("__builtin__", "object"), None
+        glob("copy_reg", "_reconstructor"),
+        glob("argparse", "Namespace"),
+        glob("__builtin__", "object"),
+        None,
     )
     + value({"a": 1})
     + build(),
@@ -266,7 +384,12 @@ HARMLESS: dict[str, bytes] = {
         (
             RELU,
             (),
-            {"norm": call(glob("functools", "partial"), glob("torch.nn.modules.normalization", "LayerNorm"))},
+            {
+                "norm": call(
+                    glob("functools", "partial"),
+                    glob("torch.nn.modules.normalization", "LayerNorm"),
+                )
+            },
             None,
         )
     )
@@ -274,13 +397,26 @@ HARMLESS: dict[str, bytes] = {
     "a recurrent layer": made(
         "torch.nn.modules.rnn",
         "LSTM",
-        {"num_layers": 2, "_all_weights": [["a"]], "bidirectional": False, "bias": True},
+        {
+            "num_layers": 2,
+            "_all_weights": [["a"]],
+            "bidirectional": False,
+            "bias": True,
+        },
     ),
-    "a seed": call(glob("random", "Random")) + value((3, tuple(range(625)), None)) + build(),
-    "a parameter of a lazy module": call(glob("torch.nn.parameter", "UninitializedParameter"), True),
-    "a buffer of a lazy module": call(glob("torch.nn.parameter", "UninitializedBuffer"), False, None, None),
+    "a seed": call(glob("random", "Random"))
+    + value((3, tuple(range(625)), None))
+    + build(),
+    "a parameter of a lazy module": call(
+        glob("torch.nn.parameter", "UninitializedParameter"), True
+    ),
+    "a buffer of a lazy module": call(
+        glob("torch.nn.parameter", "UninitializedBuffer"), False, None, None
+    ),
     "a class in a class": call(
-        glob("builtins", "getattr"), glob("torch.nn.modules.linear", "Linear"), "forward"
+        glob("builtins", "getattr"),
+        glob("torch.nn.modules.linear", "Linear"),
+        "forward",
     ),
     "a popped name": glob("torch.nn.functional", "relu") + op.pop() + value(1),
 }
@@ -303,7 +439,11 @@ def test_what_the_grammar_allows_is_no_alarm(name: str) -> None:
 def test_a_class_of_an_author_stays_an_import() -> None:
     for program in (
         made("shop", "Mode", {"call": RELU}),
-        made("shop", "Mode", {"inner": call(glob("builtins", "getattr"), glob("shop", "Mode"), "Inner")}),
+        made(
+            "shop",
+            "Mode",
+            {"inner": call(glob("builtins", "getattr"), glob("shop", "Mode"), "Inner")},
+        ),
         call(glob("collections", "defaultdict"), glob("shop", "make")),
         made("torch.nn.modules.new", "Layer", {"a": 1}),
     ):
@@ -333,7 +473,9 @@ def test_a_class_of_an_author_stays_an_import() -> None:
 
 
 def test_a_tuple_that_takes_ages_to_hash_is_refused() -> None:
-    """64 tuples in each other that all hold two of the next: Python hashes 2^40 of them."""
+    """64 tuples in each other that all hold two of the next: Python hashes 2^40 of
+    them.
+    """
     key = value((1, 2)) + op.put(1)
     for slot in range(1, 41):
         key += op.pop() + op.get(slot) + op.get(slot) + op.tuple2() + op.put(slot + 1)
@@ -349,7 +491,11 @@ def shared(node: bytes, user: bytes, calls: int) -> bytes:
 SHARED: dict[str, tuple[bytes, bytes]] = {
     "a state": (
         value({f"name{number}": number for number in range(1_000)}),
-        glob("argparse", "Namespace") + op.empty_tuple() + newobj() + op.get(1) + build(),
+        glob("argparse", "Namespace")
+        + op.empty_tuple()
+        + newobj()
+        + op.get(1)
+        + build(),
     ),
     "pairs": (
         value([(number, number) for number in range(1_000)]),
@@ -366,18 +512,25 @@ SHARED: dict[str, tuple[bytes, bytes]] = {
     ),
     "arguments of a partial": (
         value((1, (RELU, "a"), *range(1_000))),
-        call(glob("functools", "partial"), RELU) + value((RELU, op.get(1), {}, None)) + build(),
+        call(glob("functools", "partial"), RELU)
+        + value((RELU, op.get(1), {}, None))
+        + build(),
     ),
     "arguments": (
         value(tuple(f"name{number}" for number in range(1_000))),
         glob("pathlib", "PosixPath") + op.get(1) + op.reduce(),
     ),
     "hooks": (
-        call(glob("collections", "OrderedDict"), [(number, number) for number in range(1_000)]),
+        call(
+            glob("collections", "OrderedDict"),
+            [(number, number) for number in range(1_000)],
+        ),
         call(glob("torch._utils", "_rebuild_parameter"), op.tensor(), True, op.get(1)),
     ),
     "the state of a dtype": (
-        value((3, "|", None, tuple(f"f{number}" for number in range(1_000)), {}, 8, 1, 0)),
+        value(
+            (3, "|", None, tuple(f"f{number}" for number in range(1_000)), {}, 8, 1, 0)
+        ),
         call(glob("numpy", "dtype"), "V8", False, True) + op.get(1) + build(),
     ),
 }
@@ -385,8 +538,12 @@ SHARED: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.mark.parametrize("name", SHARED)
 def test_what_many_calls_share_is_looked_at_once(name: str) -> None:
-    """A file of 1 MB whose 60,000 calls shared one container of 60,000 entries took an hour."""
-    Path("x.pth").write_bytes(torch_zip(pickled({"x": popped(shared(*SHARED[name], 300))})))
+    """A file of 1 MB whose 60,000 calls shared one container of 60,000 entries took an
+    hour.
+    """
+    Path("x.pth").write_bytes(
+        torch_zip(pickled({"x": popped(shared(*SHARED[name], 300))}))
+    )
     steps = 0
 
     def count(frame: FrameType, event: str, arg: object) -> None:
@@ -404,14 +561,23 @@ def test_what_many_calls_share_is_looked_at_once(name: str) -> None:
 def test_a_long_chain_of_classes_in_classes_is_judged() -> None:
     chain = glob("shop", "A") + op.put(1)
     for _ in range(20_000):
-        chain += op.pop() + glob("builtins", "getattr") + op.get(1) + value("B") + op.tuple2() + op.reduce()
+        chain += (
+            op.pop()
+            + glob("builtins", "getattr")
+            + op.get(1)
+            + value("B")
+            + op.tuple2()
+            + op.reduce()
+        )
         chain += op.put(1)
     assert groups(popped(chain)) - {"known"} == {"unknown"}
 
 
 @pytest.mark.slow
 def test_what_is_called_harmless_does_nothing() -> None:
-    """Random pickles over all listed names, and honest ones with some opcodes changed, loaded in a jail."""
+    """Random pickles over all listed names, and honest ones with some opcodes changed,
+    loaded in a jail.
+    """
     honest = [pickle.dumps(thing, 2) for thing in HONEST.values()]
     harmless: list[bytes] = []
     for seed in range(many(1_500, 300_000)):
@@ -421,11 +587,17 @@ def test_what_is_called_harmless_does_nothing() -> None:
             if groups(program) <= {"known"}:
                 harmless.append(Path("x.pth").read_bytes())
     assert len(harmless) > many(1_500, 300_000) // 20
-    assert {deed: stream for stream, deed in zip(harmless, jail.deeds(harmless), strict=True) if deed} == {}
+    assert {
+        deed: stream
+        for stream, deed in zip(harmless, jail.deeds(harmless), strict=True)
+        if deed
+    } == {}
 
 
 def test_a_part_of_a_loop_is_what_the_loop_is() -> None:
-    """A list that holds an object and a list, which holds the first one: neither is plain data, whichever is asked first."""
+    """A list that holds an object and a list, which holds the first one: neither is
+    plain data, whichever is asked first.
+    """
     keys = glob("torch.nn.modules.module", "_IncompatibleKeys")
     outer = op.empty_list() + op.put(1) + SPACE + op.append()
     outer += op.empty_list() + op.put(2) + op.get(1) + op.append() + op.append()
@@ -433,11 +605,15 @@ def test_a_part_of_a_loop_is_what_the_loop_is() -> None:
         calls = [call(keys, op.get(number), []) for number in (first, second)]
         groups(popped(value([outer, *calls])))
         with open("x.pth") as checkpoint:
-            (row,) = (row for row in checkpoint.imports if row.name == "_IncompatibleKeys")
+            (row,) = (
+                row for row in checkpoint.imports if row.name == "_IncompatibleKeys"
+            )
         assert (row.group, row.times) == ("called", 2)
 
 
-@pytest.mark.parametrize("more", [value(0) + value(1) + op.setitem(), value(1) + op.append()])
+@pytest.mark.parametrize(
+    "more", [value(0) + value(1) + op.setitem(), value(1) + op.append()]
+)
 @pytest.mark.parametrize("tensor", [op.tensor(), WEIGHT])
 def test_items_set_on_a_tensor_are_an_error(tensor: bytes, more: bytes) -> None:
     with pytest.raises(CkptError, match="items are set on its tensor"):
@@ -458,7 +634,9 @@ def test_items_set_on_a_tensor_are_an_error(tensor: bytes, more: bytes) -> None:
         "_rebuild_device_tensor_from_cpu_tensor",
     ],
 )
-def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: str) -> None:
+def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(
+    name: str,
+) -> None:
     """Each has all that ckpt reads, and more or less than its function takes."""
     storage, hooks = op.storage_id(), op.ordered_dict()
     scheme = (glob("torch", "per_tensor_affine"), 1.0, 0)
@@ -470,8 +648,18 @@ def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: s
         "_rebuild_parameter": (op.tensor(), True),
         "_rebuild_parameter_with_state": (op.tensor(), True, hooks),
         "_rebuild_qtensor": (storage, 0, (2,), (1,), scheme, False),
-        "_rebuild_sparse_tensor": (glob("torch", "sparse_coo"), (places, op.tensor((2,), (1,)), (2,)), 1),
-        "_rebuild_meta_tensor_no_storage": (glob("torch", "float32"), (2,), (1,), False, 1),
+        "_rebuild_sparse_tensor": (
+            glob("torch", "sparse_coo"),
+            (places, op.tensor((2,), (1,)), (2,)),
+            1,
+        ),
+        "_rebuild_meta_tensor_no_storage": (
+            glob("torch", "float32"),
+            (2,),
+            (1,),
+            False,
+            1,
+        ),
         "_rebuild_wrapper_subclass": (
             glob("torch", "Tensor"),
             glob("torch", "float32"),
@@ -483,18 +671,35 @@ def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: s
             False,
             1,
         ),
-        "_rebuild_device_tensor_from_cpu_tensor": (op.tensor(), glob("torch", "float32"), "cpu", False, 1),
+        "_rebuild_device_tensor_from_cpu_tensor": (
+            op.tensor(),
+            glob("torch", "float32"),
+            "cpu",
+            False,
+            1,
+        ),
     }
-    Path("x.pth").write_bytes(torch_zip(pickled({"x": call(glob("torch._utils", name), *given[name])})))
+    Path("x.pth").write_bytes(
+        torch_zip(pickled({"x": call(glob("torch._utils", name), *given[name])}))
+    )
     with open("x.pth") as checkpoint:
-        assert checkpoint.not_loadable is not None and "cannot succeed" in checkpoint.not_loadable
+        assert (
+            checkpoint.not_loadable is not None
+            and "cannot succeed" in checkpoint.not_loadable
+        )
     for promise in (True, False):
         with pytest.raises(Exception, match=r".+"):
             torch.load("x.pth", weights_only=promise)
 
 
 @pytest.mark.parametrize(
-    "layout", ["\x1b[31mtorch.sparse_coo", "sparse_coo", "torch.sparse_dance", "torch.\0sparse_bsc"]
+    "layout",
+    [
+        "\x1b[31mtorch.sparse_coo",
+        "sparse_coo",
+        "torch.sparse_dance",
+        "torch.\0sparse_bsc",
+    ],
 )
 def test_a_layout_that_torch_does_not_have_is_damage(layout: str) -> None:
     """Its text was shown as it is: escapes reached the terminal."""

@@ -1,4 +1,6 @@
-"""What loading would call: torch runs each program here, and what it runs must have been said before."""
+"""What loading would call: torch runs each program here, and what it runs must have
+been said before.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ UINT8 = call(glob("numpy", "dtype"), "u1", False, True)
 
 
 def array(data: bytes) -> bytes:
-    return call(glob("numpy.core.numeric", "_frombuffer"), binary(data), UINT8, (len(data),), "C")
+    return call(
+        glob("numpy.core.numeric", "_frombuffer"),
+        binary(data),
+        UINT8,
+        (len(data),),
+        "C",
+    )
 
 
 def instance(state: Any) -> bytes:
@@ -54,7 +62,10 @@ ATTACKS: dict[str, bytes] = {
     "a list as the stream": call(LOAD, call(glob("builtins", "bytes"), list(PAYLOAD))),
     "a set of items as the stream": call(
         LOAD,
-        call(glob("builtins", "bytearray")) + op.mark() + b"".join(map(value, PAYLOAD)) + op.appends(),
+        call(glob("builtins", "bytearray"))
+        + op.mark()
+        + b"".join(map(value, PAYLOAD))
+        + op.appends(),
     ),
     "a stream with a changed byte": call(
         LOAD,
@@ -69,7 +80,9 @@ ATTACKS: dict[str, bytes] = {
     "as the constructor of a random state": call(
         glob("numpy.random._pickle", "__randomstate_ctor"), binary(PAYLOAD), LOAD
     ),
-    "as the function of a rebuild": call(FROM_TYPE, LOAD, glob("torch", "Tensor"), (array(PAYLOAD),), {}),
+    "as the function of a rebuild": call(
+        FROM_TYPE, LOAD, glob("torch", "Tensor"), (array(PAYLOAD),), {}
+    ),
     "as the function of a rebuild of a rebuild": call(
         FROM_TYPE,
         FROM_TYPE,
@@ -77,9 +90,15 @@ ATTACKS: dict[str, bytes] = {
         (LOAD, glob("torch", "Tensor"), (array(PAYLOAD),), {}),
         {},
     ),
-    "as the method that sets a state": instance({"__setstate__": LOAD}) + binary(PAYLOAD) + build(),
-    "as the method that appends": instance({"append": LOAD}) + binary(PAYLOAD) + op.append(),
-    "as a partial function": instance({"__setstate__": call(glob("functools", "partial"), LOAD)})
+    "as the method that sets a state": instance({"__setstate__": LOAD})
+    + binary(PAYLOAD)
+    + build(),
+    "as the method that appends": instance({"append": LOAD})
+    + binary(PAYLOAD)
+    + op.append(),
+    "as a partial function": instance(
+        {"__setstate__": call(glob("functools", "partial"), LOAD)}
+    )
     + binary(PAYLOAD)
     + build(),
     "a partial function as the method that extends": instance(
@@ -88,29 +107,50 @@ ATTACKS: dict[str, bytes] = {
     + op.mark()
     + value(1)
     + op.appends(),
-    "the method that sets a state": instance({"__setstate__": glob("bell", "ring")}) + value({}) + build(),
-    "inside a tuple that is used later": value((LOAD,)) + put(7) + op.pop() + call(LOAD, array(PAYLOAD)),
+    "the method that sets a state": instance({"__setstate__": glob("bell", "ring")})
+    + value({})
+    + build(),
+    "inside a tuple that is used later": value((LOAD,))
+    + put(7)
+    + op.pop()
+    + call(LOAD, array(PAYLOAD)),
     "the constructor of a bit generator": call(
         glob("numpy.random._pickle", "__bit_generator_ctor"), glob("bell", "Bell")
     ),
     "the base of a class": call(
-        glob("copyreg", "_reconstructor"), glob("bell", "Bell"), glob("bell", "Bell"), None
+        glob("copyreg", "_reconstructor"),
+        glob("bell", "Bell"),
+        glob("bell", "Bell"),
+        None,
     ),
     "a map": glob("builtins", "bytes")
     + value((glob("builtins", "map") + value((glob("bell", "ring"), [1])) + newobj(),))
     + newobj(),
     "a map by copyreg": call(
         glob("builtins", "list"),
-        call(glob("copyreg", "__newobj__"), glob("builtins", "map"), glob("bell", "ring"), [1]),
+        call(
+            glob("copyreg", "__newobj__"),
+            glob("builtins", "map"),
+            glob("bell", "ring"),
+            [1],
+        ),
     ),
     "a method": call(call(glob("builtins", "getattr"), glob("bell", "Bell"), "ring")),
     "a method of an object": call(
-        call(glob("builtins", "getattr"), glob("bell", "Bell") + value(()) + newobj(), "ring")
+        call(
+            glob("builtins", "getattr"),
+            glob("bell", "Bell") + value(()) + newobj(),
+            "ring",
+        )
     ),
     "an item": call(call(glob("_operator", "getitem"), glob("bell", "TABLE"), "ring")),
     "a reduction": call(glob("functools", "reduce"), glob("bell", "ring"), [1, 2]),
-    "a reduction of Python 2": call(glob("__builtin__", "reduce"), glob("bell", "ring"), [1, 2]),
-    "a partial function that is called": call(call(glob("functools", "partial"), glob("bell", "ring"))),
+    "a reduction of Python 2": call(
+        glob("__builtin__", "reduce"), glob("bell", "ring"), [1, 2]
+    ),
+    "a partial function that is called": call(
+        call(glob("functools", "partial"), glob("bell", "ring"))
+    ),
     "an instance that is called": call(
         glob("torch.nn.modules.container", "Sequential")
         + value(())
@@ -130,7 +170,12 @@ ATTACKS: dict[str, bytes] = {
         glob("torch.optim.lr_scheduler", "LambdaLR"),
         call(
             glob("torch.optim.sgd", "SGD"),
-            [call(glob("torch.nn.parameter", "Parameter"), call(glob("torch", "FloatTensor"), [1.0]))],
+            [
+                call(
+                    glob("torch.nn.parameter", "Parameter"),
+                    call(glob("torch", "FloatTensor"), [1.0]),
+                )
+            ],
         ),
         glob("bell", "ring"),
     ),
@@ -142,7 +187,11 @@ QUIETER = {
     "a codec of str": call(glob("builtins", "str"), binary(b"abc"), "rot13"),
     "a codec of bytes": call(glob("builtins", "bytearray"), "abc", "rot13"),
     "a function of torch that makes a file": call(
-        call(glob("builtins", "getattr"), glob("torch._C", "_VariableFunctionsClass"), "from_file"),
+        call(
+            glob("builtins", "getattr"),
+            glob("torch._C", "_VariableFunctionsClass"),
+            "from_file",
+        ),
         "x",
         True,
         10,
@@ -156,13 +205,19 @@ QUIETER = {
     "a name in a set": op.empty_set() + op.mark() + LOAD + op.additems(),
     "a name in a tuple": value((LOAD,)),
 }
-"""What runs, but does not ring: other code that the file chooses, or names that could."""
+"""What runs, but does not ring: other code that the file chooses, or names that
+could.
+"""
 
 
 def opened(tmp_path: Path, program: bytes) -> Checkpoint | None:
-    """The checkpoint with a value that a program makes; None where ckpt refuses the file."""
+    """The checkpoint with a value that a program makes; None where ckpt refuses the
+    file.
+    """
     path = tmp_path / "x.pth"
-    path.write_bytes(torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program})))
+    path.write_bytes(
+        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program}))
+    )
     try:
         return open(str(path))
     except CkptError:
@@ -200,7 +255,10 @@ def test_what_could_run_is_said_before(name: str, tmp_path: Path) -> None:
     assert checkpoint is not None
     with checkpoint:
         report = inspect(Survey(checkpoint))
-        assert (report.findings[0].code, report.findings[0].level) == ("called-on-load", "error")
+        assert (report.findings[0].code, report.findings[0].level) == (
+            "called-on-load",
+            "error",
+        )
         assert report.load.expression is None
 
 
@@ -215,21 +273,29 @@ def test_what_could_run_is_said_before(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_stream_that_is_understood_is_read(stream: bytes, tmp_path: Path) -> None:
-    assert opened(tmp_path, call(LOAD, stream)) is None  # it is no checkpoint: refused, with what it imports
+    assert (
+        opened(tmp_path, call(LOAD, stream)) is None
+    )  # it is no checkpoint: refused, with what it imports
 
 
 def test_the_bytes_of_a_string_of_python_2_depend_on_its_reader(tmp_path: Path) -> None:
     raw = "é".encode()  # torch reads one character, and encodes it as one byte
-    checkpoint = opened(tmp_path, call(LOAD, call(glob("_codecs", "encode"), op.py2(raw), "latin1")))
+    checkpoint = opened(
+        tmp_path, call(LOAD, call(glob("_codecs", "encode"), op.py2(raw), "latin1"))
+    )
     assert checkpoint is not None
-    assert {row.group for row in checkpoint.imports if row.name in ("_load_from_bytes", "encode")} == {
-        "called"
-    }
+    assert {
+        row.group
+        for row in checkpoint.imports
+        if row.name in ("_load_from_bytes", "encode")
+    } == {"called"}
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("name", HONEST)
-def test_what_training_saves_is_no_alarm(name: str, protocol: int, tmp_path: Path) -> None:
+def test_what_training_saves_is_no_alarm(
+    name: str, protocol: int, tmp_path: Path
+) -> None:
     path = tmp_path / "x.pth"
     torch.save({"x": HONEST[name]}, path, pickle_protocol=protocol)
     with open(str(path)) as checkpoint:
@@ -239,8 +305,16 @@ def test_what_training_saves_is_no_alarm(name: str, protocol: int, tmp_path: Pat
 
 def test_reconstructed_objects_are_no_alarm(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
-    for thing in (Namespace(a=1), {1, 2}, collections.OrderedDict(a=1), Path("a/b"), np.float32(2)):
-        torch.save({"x": thing}, path, pickle_protocol=0, _use_new_zipfile_serialization=False)
+    for thing in (
+        Namespace(a=1),
+        {1, 2},
+        collections.OrderedDict(a=1),
+        Path("a/b"),
+        np.float32(2),
+    ):
+        torch.save(
+            {"x": thing}, path, pickle_protocol=0, _use_new_zipfile_serialization=False
+        )
         with open(str(path)) as checkpoint:
             assert {row.group for row in checkpoint.imports} <= {"known"}, thing
 
@@ -254,11 +328,16 @@ def groups(thing: Any, tmp_path: Path) -> dict[str, str]:
 
 def test_attributes_of_unknown_classes_are_imports_of_the_class(tmp_path: Path) -> None:
     assert groups(bell.Bell.ring, tmp_path) == {"getattr": "known", "Bell": "unknown"}
-    assert groups(functools.partial(bell.ring, 1), tmp_path) == {"partial": "known", "ring": "unknown"}
+    assert groups(functools.partial(bell.ring, 1), tmp_path) == {
+        "partial": "known",
+        "ring": "unknown",
+    }
     assert groups(Point(1, 2), tmp_path) == {"Point": "unknown"}
 
 
-@pytest.mark.parametrize("held", [int, float, list, dict, collections.OrderedDict, torch.nn.GELU, torch.relu])
+@pytest.mark.parametrize(
+    "held", [int, float, list, dict, collections.OrderedDict, torch.nn.GELU, torch.relu]
+)
 def test_a_partial_of_a_type_calls_nothing(held: Any, tmp_path: Path) -> None:
     assert set(groups(functools.partial(held), tmp_path).values()) == {"known"}
 
@@ -293,7 +372,9 @@ def test_a_member_of_an_enum_of_the_author_is_a_warning(tmp_path: Path) -> None:
         (call(glob("shop", "Mode"), "a") + value({}) + build(), "error"),
     ],
 )
-def test_only_what_looks_like_an_enum_is_a_warning(program: bytes, level: str, tmp_path: Path) -> None:
+def test_only_what_looks_like_an_enum_is_a_warning(
+    program: bytes, level: str, tmp_path: Path
+) -> None:
     checkpoint = opened(tmp_path, program)
     assert checkpoint is not None
     assert inspect(Survey(checkpoint)).findings[0].level == level
@@ -303,4 +384,7 @@ def test_the_zones_and_methods_that_are_known_may_be_called(tmp_path: Path) -> N
     data = io.BytesIO()
     pickle.Pickler(data, 2).dump(zoneinfo.ZoneInfo("UTC"))
     assert b"_unpickle" in data.getvalue()
-    assert groups(zoneinfo.ZoneInfo("UTC"), tmp_path) == {"getattr": "known", "ZoneInfo": "known"}
+    assert groups(zoneinfo.ZoneInfo("UTC"), tmp_path) == {
+        "getattr": "known",
+        "ZoneInfo": "known",
+    }

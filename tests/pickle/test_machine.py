@@ -1,4 +1,6 @@
-"""The pickle machine against Python's own unpickler: same values, same sharing, and nothing but its own errors."""
+"""The pickle machine against Python's own unpickler: same values, same sharing, and
+nothing but its own errors.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,16 @@ PROTOCOLS = range(6)
 MODEST = settings(max_examples=many(30, 120), deadline=None)
 
 
-# ---------------------------------------------------------------------------------------------- comparison
+# --------------------------------------------------------------------------------------
+# comparison
 
 
 class Graph:
-    """Compares an inert tree with the object that Python made of the same pickle, node by node.
+    """Compares an inert tree with the object that Python made of the same pickle, node
+    by node.
 
-    Containers must correspond one to one: what is shared here is shared there, and the other way round.
+    Containers must correspond one to one: what is shared here is shared there, and the
+    other way round.
     """
 
     def __init__(self) -> None:
@@ -45,7 +50,9 @@ class Graph:
     def same(self, node: Any, value: Any) -> bool:
         if isinstance(value, (list, dict, tuple)) and value != ():
             if id(value) in self._node_of or id(node) in self._value_of:
-                return self._node_of.get(id(value)) == id(node) and self._value_of.get(id(node)) == id(value)
+                return self._node_of.get(id(value)) == id(node) and self._value_of.get(
+                    id(node)
+                ) == id(value)
             self._node_of[id(value)] = id(node)
             self._value_of[id(node)] = id(value)
             self._keep += [node, value]
@@ -53,12 +60,16 @@ class Graph:
             return (
                 type(node) is type(value)
                 and len(node) == len(value)
-                and all(self.same(part, other) for part, other in zip(node, value, strict=True))
+                and all(
+                    self.same(part, other)
+                    for part, other in zip(node, value, strict=True)
+                )
             )
         if isinstance(value, dict):
             if type(node) is not Dict or len(node.keys) != len(node.values):
                 return False
-            last = {}  # a key that is set again keeps its first place and its last value
+            # a key that is set again keeps its first place and its last value
+            last = {}
             for key, part in zip(node.keys, node.values, strict=True):
                 last[hashable(key)] = part
             return (
@@ -71,7 +82,8 @@ class Graph:
             return (
                 type(found) is frozenset
                 and found == value
-                and sorted(map(repr, map(typed, found))) == sorted(map(repr, map(typed, value)))
+                and sorted(map(repr, map(typed, found)))
+                == sorted(map(repr, map(typed, value)))
                 and frozen(node) is isinstance(value, frozenset)
             )
         return scalar(hashable(node)) == scalar(value)
@@ -82,7 +94,9 @@ def frozen(node: Any) -> bool:
 
 
 def typed(value: Any) -> Any:
-    """The types of a key, all the way down: 1, 1.0 and True are one key of a dict, and not the same."""
+    """The types of a key, all the way down: 1, 1.0 and True are one key of a dict, and
+    not the same.
+    """
     if isinstance(value, tuple):
         return ("tuple", *map(typed, value))
     if isinstance(value, frozenset):
@@ -102,7 +116,9 @@ def scalar(value: Any) -> Any:
 
 
 def hashable(node: Any) -> Any:
-    """The value of a node that a dict may have as its key, calls of the few builtins followed by hand."""
+    """The value of a node that a dict may have as its key, calls of the few builtins
+    followed by hand.
+    """
     if type(node) is tuple:
         return tuple(map(hashable, node))
     if type(node) is ByteStr:
@@ -129,7 +145,9 @@ def hashable(node: Any) -> Any:
 
 
 def agrees(data: bytes) -> bool:
-    return Graph().same(run_machine(data, LIMITS).root, pickle.loads(data, encoding="latin1"))
+    return Graph().same(
+        run_machine(data, LIMITS).root, pickle.loads(data, encoding="latin1")
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +170,8 @@ def test_comparison_sees_a_difference(data: bytes, value: Any) -> None:
     assert not Graph().same(run_machine(data, LIMITS).root, value)
 
 
-# ---------------------------------------------------------------------------------------------- values
+# --------------------------------------------------------------------------------------
+# values
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -188,25 +207,45 @@ def test_value_that_holds_itself(protocol: int) -> None:
 @pytest.mark.parametrize(
     ("protocol", "count"),
     [
-        *((protocol, count) for protocol in PROTOCOLS for count in (255, 256, 257, 999, 1000, 1001, 2001)),
-        *(pytest.param(protocol, 70_000, marks=pytest.mark.slow) for protocol in PROTOCOLS if protocol != 2),
+        *(
+            (protocol, count)
+            for protocol in PROTOCOLS
+            for count in (255, 256, 257, 999, 1000, 1001, 2001)
+        ),
+        *(
+            pytest.param(protocol, 70_000, marks=pytest.mark.slow)
+            for protocol in PROTOCOLS
+            if protocol != 2
+        ),
         (2, 70_000),
     ],
 )
 def test_long_containers(protocol: int, count: int) -> None:
     """Batches of 1,000 items, and a memo beyond the slots of one byte (and of two)."""
     assert agrees(pickle.dumps([[index] for index in range(count)], protocol))
-    assert agrees(pickle.dumps({f"key {index}": (index,) for index in range(count)}, protocol))
+    assert agrees(
+        pickle.dumps({f"key {index}": (index,) for index in range(count)}, protocol)
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536, 70_000])
-@pytest.mark.parametrize("protocol", range(1, 6))  # protocol 0 spells text in lines, which end at 64 KiB
+@pytest.mark.parametrize(
+    "protocol", range(1, 6)
+)  # protocol 0 spells text in lines, which end at 64 KiB
 def test_long_text_and_bytes(protocol: int, size: int) -> None:
-    assert agrees(pickle.dumps(["x" * size, "é" * (size // 2), b"\xff" * size, bytearray(size)], protocol))
+    assert agrees(
+        pickle.dumps(
+            ["x" * size, "é" * (size // 2), b"\xff" * size, bytearray(size)], protocol
+        )
+    )
 
 
 @MODEST
-@given(before=st.binary(max_size=40), value=strategies.plain_values(), after=st.binary(max_size=40))
+@given(
+    before=st.binary(max_size=40),
+    value=strategies.plain_values(),
+    after=st.binary(max_size=40),
+)
 def test_pickle_in_the_middle_of_bytes(before: bytes, value: Any, after: bytes) -> None:
     data = pickle.dumps(value, 2)
     found = run_machine(before + data + after, LIMITS, len(before))
@@ -214,7 +253,8 @@ def test_pickle_in_the_middle_of_bytes(before: bytes, value: Any, after: bytes) 
     assert Graph().same(found.root, pickle.loads(data))
 
 
-# ---------------------------------------------------------------------------------------------- opcodes
+# --------------------------------------------------------------------------------------
+# opcodes
 
 EVERY_OPCODE = {ord(row.code): row.name for row in pickletools.opcodes}
 
@@ -317,7 +357,12 @@ def test_call_is_recorded_not_made(
     pickled = run_machine(program, LIMITS)
     call = pickled.root
     assert type(call) is Opaque
-    assert (call.how, call.func.module, call.func.name, call.args) == (how, module, name, args)
+    assert (call.how, call.func.module, call.func.name, call.args) == (
+        how,
+        module,
+        name,
+        args,
+    )
     assert pickled.calls == [call]
     assert names(pickled) == [f"{module}.{name}"]
 
@@ -341,7 +386,8 @@ def test_one_name_is_one_node_at_its_first_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "pid"), [(b"P12 x\n.", "12 x"), (b"K\7Q.", 7), (b"(U\1aK\1tQ.", ("a", 1))]
+    ("program", "pid"),
+    [(b"P12 x\n.", "12 x"), (b"K\7Q.", 7), (b"(U\1aK\1tQ.", ("a", 1))],
 )
 def test_persistent_id_is_kept(program: bytes, pid: Any) -> None:
     pickled = run_machine(program, LIMITS)
@@ -361,7 +407,8 @@ def test_opcodes_that_weights_only_lacks_are_noted(protocol: int) -> None:
     assert run_machine(data, LIMITS).foreign_opcodes == expected
 
 
-# ---------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------
+# refusals
 
 
 @pytest.mark.parametrize(
@@ -422,7 +469,9 @@ def test_malformed_program_is_refused(program: bytes, says: str) -> None:
 
 def test_a_byte_that_is_no_opcode_is_refused() -> None:
     for code in set(range(256)) - EVERY_OPCODE.keys():
-        with pytest.raises(MachineError, match=f"unknown opcode 0x{code:02x} at byte 3"):
+        with pytest.raises(
+            MachineError, match=f"unknown opcode 0x{code:02x} at byte 3"
+        ):
             run_machine(b"\x80\x02N" + bytes([code]) + b".", LIMITS)
 
 
@@ -432,7 +481,8 @@ def test_error_names_what_was_imported_before_it() -> None:
     assert [name.qualified for name in caught.value.seen] == ["os.system", "m.f"]
 
 
-# ---------------------------------------------------------------------------------------------- limits
+# --------------------------------------------------------------------------------------
+# limits
 
 
 def test_operations_are_counted_to_the_last() -> None:
@@ -518,7 +568,9 @@ def test_every_opcode_that_makes_a_value_is_charged(program: bytes) -> None:
 
 
 def test_the_slots_of_the_memo_are_charged() -> None:
-    data = b"N" + b"".join(b"r" + struct.pack("<I", slot) for slot in range(20_000)) + b"."
+    data = (
+        b"N" + b"".join(b"r" + struct.pack("<I", slot) for slot in range(20_000)) + b"."
+    )
     run_machine(data, LIMITS)
     with pytest.raises(LimitError, match="too much memory"):
         run_machine(data, Limits(memory=2_000_000))
@@ -528,7 +580,9 @@ def test_the_slots_of_the_memo_are_charged() -> None:
 def test_a_slot_of_the_memo_has_few_bits(slot: int) -> None:
     """Greater ints can share one hash, so that a dict of them takes quadratic time."""
     for opcode in (b"p", b"g"):
-        with pytest.raises(MachineError, match="the number of a memo slot is too large"):
+        with pytest.raises(
+            MachineError, match="the number of a memo slot is too large"
+        ):
             run_machine(b"N" + opcode + b"%d\n." % slot, LIMITS)
     assert run_machine(b"Np%d\ng%d\n." % (2**20, 2**20), LIMITS).root is None
 
@@ -550,7 +604,9 @@ def test_all_pickles_of_a_file_have_one_budget() -> None:
 
     assert LIMITS.memory - budget.memory == 2 * once
     assert LIMITS.operations - budget.operations == 2 * 1003
-    assert LIMITS.inflated_bytes + len(data) * INFLATION - budget.parsed == 2 * len(data)
+    assert LIMITS.inflated_bytes + len(data) * INFLATION - budget.parsed == 2 * len(
+        data
+    )
 
 
 def test_a_damaged_pickle_costs_no_memory() -> None:
@@ -565,7 +621,9 @@ def test_tensors_add_memory_as_far_as_the_bytes_of_the_file_allow() -> None:
     few = Limits(memory=100_000)
     assert len(run_machine(tensors, few).persistent) == 3_000
     with pytest.raises(LimitError, match="too much memory"):
-        run_machine(tensors, few, budget=Budget(few, len(tensors) // 50))  # as if it were deflated
+        run_machine(
+            tensors, few, budget=Budget(few, len(tensors) // 50)
+        )  # as if it were deflated
     with pytest.raises(LimitError, match="too much memory"):
         run_machine(b"(" + b"}Q" * 10_000 + b"l.", few)  # two bytes each hold no tensor
 
@@ -579,7 +637,10 @@ def test_names_are_counted_once_each() -> None:
 
 @pytest.mark.parametrize("wrap", [b"\x85", b"N\x86", b"NN\x87"])
 def test_tuples_are_nested_only_so_deep(wrap: bytes) -> None:
-    assert run_machine(b")" + wrap * (machine.TUPLE_DEPTH - 1) + b".", LIMITS).root is not None
+    assert (
+        run_machine(b")" + wrap * (machine.TUPLE_DEPTH - 1) + b".", LIMITS).root
+        is not None
+    )
     with pytest.raises(MachineError, match="nested deeper"):
         run_machine(b")" + wrap * machine.TUPLE_DEPTH + b".", LIMITS)
 
@@ -592,7 +653,9 @@ def test_lists_may_be_nested_deep() -> None:
     assert node == []
 
 
-@pytest.mark.parametrize("code", [b"X", b"T", b"B", b"\x8b", b"\x8e", b"\x8d", b"\x96", b"\x95"])
+@pytest.mark.parametrize(
+    "code", [b"X", b"T", b"B", b"\x8b", b"\x8e", b"\x8d", b"\x96", b"\x95"]
+)
 def test_length_is_compared_with_what_is_left(code: bytes) -> None:
     """A length of 2 GB costs nothing: the bytes are not there."""
     with pytest.raises(TruncatedPickleError):
@@ -604,7 +667,8 @@ def test_memo_slot_of_any_number_costs_one_entry() -> None:
     assert run_machine(b"]p1048575\n0g1048575\n.", LIMITS).root == []
 
 
-# ---------------------------------------------------------------------------------------------- cut off
+# --------------------------------------------------------------------------------------
+# cut off
 
 
 def cut_everywhere(data: bytes) -> None:
@@ -622,7 +686,11 @@ def test_pickle_cut_at_any_byte_is_truncated(protocol: int) -> None:
         "f": (1.5, float("inf")),
         "t": ("é", b"\xff", bytearray(b"x")),
     }
-    cut_everywhere(pickle.dumps([many, {1, 2}, frozenset([3]), shared, shared, None, True, 2j], protocol))
+    cut_everywhere(
+        pickle.dumps(
+            [many, {1, 2}, frozenset([3]), shared, shared, None, True, 2j], protocol
+        )
+    )
 
 
 @pytest.mark.parametrize("program", [bytes(part) for part in VALUES])
@@ -631,15 +699,20 @@ def test_opcode_cut_at_any_byte_is_truncated(program: bytes) -> None:
 
 
 @settings(max_examples=many(15, 60), deadline=None)
-@given(value=strategies.plain_values(), protocol=st.sampled_from(PROTOCOLS), data=st.data())
-def test_any_pickle_cut_anywhere_is_truncated(value: Any, protocol: int, data: st.DataObject) -> None:
+@given(
+    value=strategies.plain_values(), protocol=st.sampled_from(PROTOCOLS), data=st.data()
+)
+def test_any_pickle_cut_anywhere_is_truncated(
+    value: Any, protocol: int, data: st.DataObject
+) -> None:
     whole = pickle.dumps(value, protocol)
     length = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(TruncatedPickleError):
         run_machine(whole[:length], LIMITS)
 
 
-# ---------------------------------------------------------------------------------------------- any program
+# --------------------------------------------------------------------------------------
+# any program
 
 PHRASES = [
     *VALUES,
@@ -686,7 +759,9 @@ PHRASES = [
 
 
 class Standins(pickle._Unpickler):  # type: ignore[name-defined,misc]
-    """Python's unpickler in Python, which can reach nothing: names and persistent ids are refused."""
+    """Python's unpickler in Python, which can reach nothing: names and persistent ids
+    are refused.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError
@@ -713,7 +788,8 @@ def test_any_program_gives_a_tree_or_an_error_of_ours(program: bytes) -> None:
 @settings(max_examples=many(375, 1500), deadline=None)
 @given(
     data=st.one_of(
-        st.binary(max_size=60), st.lists(st.sampled_from(sorted(EVERY_OPCODE)), max_size=30).map(bytes)
+        st.binary(max_size=60),
+        st.lists(st.sampled_from(sorted(EVERY_OPCODE)), max_size=30).map(bytes),
     )
 )
 def test_any_bytes_give_a_tree_or_an_error_of_ours(data: bytes) -> None:
@@ -746,8 +822,14 @@ def test_picklers_number_fewer_slots_than_they_write_bytes() -> None:
 
 
 def test_numbers_in_tuples_have_few_equal_hashes() -> None:
-    """Tuples of two numbers can be chosen for one hash, as Python mixes them with constants."""
-    first, second, fifth = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    """Tuples of two numbers can be chosen for one hash, as Python mixes them with
+    constants.
+    """
+    first, second, fifth = (
+        11400714785074694791,
+        14029467366897019727,
+        2870177450012600261,
+    )
     mask = 2**64 - 1
 
     def turned(number: int, bits: int) -> int:
@@ -756,7 +838,9 @@ def test_numbers_in_tuples_have_few_equal_hashes() -> None:
     pairs = []
     for left in range(1, 30_000):
         mixed = turned((fifth + left * second) & mask, 31) * first & mask
-        wanted = turned((12345 - (2 ^ (fifth ^ 3527539))) * pow(first, -1, 2**64) & mask, 33)
+        wanted = turned(
+            (12345 - (2 ^ (fifth ^ 3527539))) * pow(first, -1, 2**64) & mask, 33
+        )
         right = (wanted - mixed) * pow(second, -1, 2**64) & mask
         right -= 2**64 * (right >> 63)
         if abs(right) < 2**61 - 1 and right != -1:

@@ -1,4 +1,6 @@
-"""The pairs of a state dict, cut at once: how many are whole, and what lies between them."""
+"""The pairs of a state dict, cut at once: how many are whole, and what lies between
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ from ckpt.pickle.skim.tensors import Plain
 
 
 @pytest.fixture
-def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plain, int, list[bytes]]:
-    """A cutter, the first slot, and pairs of many shapes, the third of which is longer than all others."""
+def pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Plain, int, list[bytes]]:
+    """A cutter, the first slot, and pairs of many shapes, the third of which is longer
+    than all others.
+    """
     calls: list[tuple[Any, ...]] = []
     cut = Plain.cut
 
@@ -30,10 +36,15 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plain, int, 
     monkeypatch.setattr(pickled, "LEAST_BYTES", 0)
     state = {f"layer.{n}.w": shaped(n) for n in range(60)}
     for late in (False, True):  # what the machine reads before comes from the memo then
-        state |= {f"late.{late}.{n}": torch.zeros((3,) * (7 if n == 2 else 1 + n % 3)) for n in range(24)}
+        state |= {
+            f"late.{late}.{n}": torch.zeros((3,) * (7 if n == 2 else 1 + n % 3))
+            for n in range(24)
+        }
     torch.save(state, tmp_path / "a.pth")
     formats.open(str(tmp_path / "a.pth"))
-    plain, data, slot = next(call for call in reversed(calls) if b"late.True.0" in call[1])
+    plain, data, slot = next(
+        call for call in reversed(calls) if b"late.True.0" in call[1]
+    )
     found = list(plain.pattern.finditer(data))
     first = next(at for at, match in enumerate(found) if match[2] == b"late.True.0")
     return plain, slot + 8 * first, [match[0] for match in found[first : first + 24]]
@@ -42,8 +53,12 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plain, int, 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("before", [(), (0,), (3,), (1, 7), (0, 3, 23), (24,)])
-def test_fewer_bytes_give_fewer_pairs(before: tuple[int, ...], pairs: tuple[Plain, int, list[bytes]]) -> None:
-    """Wherever the data ends, in the middle of a pair or behind what lies before the next."""
+def test_fewer_bytes_give_fewer_pairs(
+    before: tuple[int, ...], pairs: tuple[Plain, int, list[bytes]]
+) -> None:
+    """Wherever the data ends, in the middle of a pair or behind what lies before the
+    next.
+    """
     plain, slot, parts = pairs
     data, ends = b"", []
     for number, part in enumerate(parts):
@@ -79,7 +94,9 @@ def test_slots_are_in_order(pairs: tuple[Plain, int, list[bytes]]) -> None:
     plain, slot, parts = pairs
     data = b"".join(parts)
     puts = [
-        at for at in range(len(data) - 4) if data[at : at + 1] == b"r" and data[at + 3 : at + 5] == b"\0\0"
+        at
+        for at in range(len(data) - 4)
+        if data[at : at + 1] == b"r" and data[at + 3 : at + 5] == b"\0\0"
     ]
     assert len(puts) == 8 * len(parts)
     for at in puts:

@@ -1,4 +1,6 @@
-"""ShardedTensor in the files of single ranks: what a file holds of a tensor, never the tensor as a whole."""
+"""ShardedTensor in the files of single ranks: what a file holds of a tensor, never the
+tensor as a whole.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def alone(ranks: Path) -> Path:
 
 def test_each_rank_shows_its_shards(alone: Path) -> None:
     whole = torch.load(f"{alone}.full.pt")
-    covered = {name: torch.zeros(tensor.shape, dtype=torch.int) for name, tensor in whole.items()}
+    covered = {
+        name: torch.zeros(tensor.shape, dtype=torch.int)
+        for name, tensor in whole.items()
+    }
     for rank in (0, 1):
         with formats.open(str(alone / f"rank{rank}.pt")) as checkpoint:
             for entry in checkpoint.tensors:
@@ -36,12 +41,16 @@ def test_each_rank_shows_its_shards(alone: Path) -> None:
                     continue
                 assert entry.tensor.shape == whole[name].shape
                 assert str(entry.tensor.detail).startswith(KIND)
-                assert entry.tensor.numel == sum(part.numel for _, part in entry.tensor.parts)
+                assert entry.tensor.numel == sum(
+                    part.numel for _, part in entry.tensor.parts
+                )
                 for label, part in entry.tensor.parts:
                     assert str(entry.tensor.detail).endswith(f"of rank {rank}")
                     at = tuple(
                         slice(first, first + size)
-                        for first, size in zip(map(int, label.split("_")[1:]), part.shape, strict=True)
+                        for first, size in zip(
+                            map(int, label.split("_")[1:]), part.shape, strict=True
+                        )
                     )
                     data = b"".join(part.storage.place.read_blocks(*part.extent))
                     assert data == whole[name][at].numpy().tobytes()
@@ -80,19 +89,43 @@ def sharded(
 ) -> bytes:
     """A ShardedTensor of one shard."""
     api = "torch.distributed._shard"
-    metadata = op.glob(f"{api}.metadata", "ShardMetadata") + op.empty_tuple() + op.newobj()
-    metadata += (
-        op.value((None, {"shard_offsets": offsets, "shard_sizes": sizes, "placement": None})) + op.build()
+    metadata = (
+        op.glob(f"{api}.metadata", "ShardMetadata") + op.empty_tuple() + op.newobj()
     )
-    shard = op.glob(f"{api}.sharded_tensor.shard", "Shard") + op.empty_tuple() + op.newobj()
+    metadata += (
+        op.value(
+            (None, {"shard_offsets": offsets, "shard_sizes": sizes, "placement": None})
+        )
+        + op.build()
+    )
+    shard = (
+        op.glob(f"{api}.sharded_tensor.shard", "Shard") + op.empty_tuple() + op.newobj()
+    )
     shard += (
-        op.value((None, {"tensor": op.tensor() if tensor is None else tensor, "metadata": metadata}))
+        op.value(
+            (
+                None,
+                {
+                    "tensor": op.tensor() if tensor is None else tensor,
+                    "metadata": metadata,
+                },
+            )
+        )
         + op.build()
     )
     cls = op.glob(f"{api}.sharded_tensor.api", "ShardedTensor")
     layout = op.call(op.glob("torch.serialization", "_get_layout"), "torch.strided")
     device = op.call(op.glob("torch", "device"), "cpu")
-    inner = (cls, op.glob("torch", "float32"), size, (size[1], 1), 0, layout, device, False)
+    inner = (
+        cls,
+        op.glob("torch", "float32"),
+        size,
+        (size[1], 1),
+        0,
+        layout,
+        device,
+        False,
+    )
     state = ([shard] if shards is None else shards, None, None, None, False)
     rebuilt = op.glob("torch._tensor", "_rebuild_from_type_v2")
     wrapper = op.glob("torch._utils", "_rebuild_wrapper_subclass")

@@ -1,4 +1,6 @@
-"""A large pickle is read in columns: the result is that of the machine alone, whatever the file holds."""
+"""A large pickle is read in columns: the result is that of the machine alone, whatever
+the file holds.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +76,12 @@ def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return alone
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pt*")), ids=lambda path: path.name)
-def test_samples_give_the_tree_of_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path", sorted(SAMPLES.glob("*.pt*")), ids=lambda path: path.name
+)
+def test_samples_give_the_tree_of_the_machine(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both(path, monkeypatch)
 
 
@@ -122,9 +128,15 @@ def test_most_of_a_state_is_read_in_columns(
 
 
 @pytest.mark.usefixtures("as_shipped")
-@pytest.mark.parametrize(("kind", "most"), [("shapes", 0), ("two thousand", 0), ("blocks", 400)])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("shapes", 0), ("two thousand", 0), ("blocks", 400)]
+)
 def test_state_dicts_are_cut_as_such(
-    kind: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+    kind: str,
+    most: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    skimmed: list[int],
 ) -> None:
     """Where a few tensors are otherwise, both ways do not take turns."""
     cut, loose = Loose.cut, []
@@ -144,20 +156,30 @@ def test_state_dicts_are_cut_as_such(
 def test_every_protocol_gives_the_tree_of_the_machine(
     protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both(saved(blocks(30, usual), tmp_path / "state.pth", pickle_protocol=protocol), monkeypatch)
+    both(
+        saved(blocks(30, usual), tmp_path / "state.pth", pickle_protocol=protocol),
+        monkeypatch,
+    )
 
 
-# --- archives that torch did not write --------------------------------------------------------------------------------
+# --- archives that torch did not write ------------------------------------------------
 
 
 def rewritten(
-    path: Path, made: Path, *, deflated: bool = False, longer: int = 0, checksums: bool = True
+    path: Path,
+    made: Path,
+    *,
+    deflated: bool = False,
+    longer: int = 0,
+    checksums: bool = True,
 ) -> Path:
     """The archive with other records."""
     method = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w", method) as new:
         for name in old.namelist():
-            new.writestr(name, old.read(name) + bytes(longer if "/data/" in name else 0))
+            new.writestr(
+                name, old.read(name) + bytes(longer if "/data/" in name else 0)
+            )
     if not checksums:
         data = bytearray(made.read_bytes())
         at = data.find(b"PK\1\2")
@@ -169,16 +191,23 @@ def rewritten(
     return made
 
 
-@pytest.mark.parametrize("change", [{"deflated": True}, {"longer": 8}, {"checksums": False}, {}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"deflated": True}, {"longer": 8}, {"checksums": False}, {}], ids=str
+)
 def test_records_are_those_that_the_machine_finds(
-    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+    change: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    skimmed: list[int],
 ) -> None:
     path = saved(states()["same storage"], tmp_path / "state.pth")
     found = both(rewritten(path, tmp_path / "made.pth", **change), monkeypatch)
     assert isinstance(found, dict) and sum(skimmed) > 60
 
 
-def test_storages_of_an_archive_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storages_of_an_archive_in_an_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their offsets count from the begin of the outer file."""
     inner = saved(states()["blocks"], tmp_path / "policy.pth")
     outer = tmp_path / "agent.zip"
@@ -190,7 +219,7 @@ def test_storages_of_an_archive_in_an_archive(tmp_path: Path, monkeypatch: pytes
     assert isinstance(found, dict) and len(found["tensors"]) == 300
 
 
-# --- pickles that torch did not write ---------------------------------------------------------------------------------
+# --- pickles that torch did not write -------------------------------------------------
 
 
 def with_pickle(path: Path, change: Callable[[bytes], bytes], made: Path) -> Path:
@@ -203,10 +232,14 @@ def with_pickle(path: Path, change: Callable[[bytes], bytes], made: Path) -> Pat
 
 
 def small(tmp_path: Path, tied: bool = True) -> Path:
-    """60 tensors, of which two thirds are read in columns: in those of any pairs if some are tied, else of plain ones."""
+    """60 tensors, of which two thirds are read in columns: in those of any pairs if
+    some are tied, else of plain ones.
+    """
     one = usual("x")
     state = {
-        f"layer.{n}.w": one.detach() if tied and n % 9 == 4 else usual("attn.weight" if n % 2 else "x")
+        f"layer.{n}.w": one.detach()
+        if tied and n % 9 == 4
+        else usual("attn.weight" if n % 2 else "x")
         for n in range(60)
     }
     return saved(state, tmp_path / "small.pth")
@@ -231,7 +264,9 @@ def shape_put_earlier(data: bytes) -> bytes:
 
 
 def put_later(data: bytes) -> bytes:
-    """Before the tensors, a slot is filled that one of them fills too, and it is asked for at the end."""
+    """Before the tensors, a slot is filled that one of them fills too, and it is asked
+    for at the end.
+    """
     at = data.index(b"X\x09\0\0\0layer.0.w")
     return (
         data[:at]
@@ -271,9 +306,18 @@ def two_names(data: bytes) -> bytes:
 
 def two_keys(data: bytes) -> bytes:
     """The same of the keys of storages."""
-    keys = sorted({row[1] for row in genops(data) if isinstance(row[1], str) and row[1].isdigit()}, key=int)
+    keys = sorted(
+        {
+            row[1]
+            for row in genops(data)
+            if isinstance(row[1], str) and row[1].isdigit()
+        },
+        key=int,
+    )
     one, two = (f"X\x02\0\0\0{key}r".encode() for key in keys[-6:-4])
-    return data.replace(one, one.replace(b"\x02", b"\x03")).replace(two, two.replace(b"\x02", b"\x01"))
+    return data.replace(one, one.replace(b"\x02", b"\x03")).replace(
+        two, two.replace(b"\x02", b"\x01")
+    )
 
 
 def no_digit(data: bytes) -> bytes:
@@ -319,7 +363,9 @@ def three_of_two(data: bytes) -> bytes:
 
 def negative(data: bytes) -> bytes:
     at = last(data, b"layer.51.w")
-    return data[:at] + data[at:].replace(b"K\x03K\x05\x86", b"J\xff\xff\xff\xffK\x05\x86", 1)
+    return data[:at] + data[at:].replace(
+        b"K\x03K\x05\x86", b"J\xff\xff\xff\xffK\x05\x86", 1
+    )
 
 
 def state_on_a_tensor(data: bytes) -> bytes:
@@ -329,17 +375,31 @@ def state_on_a_tensor(data: bytes) -> bytes:
 def memoized(data: bytes) -> bytes:
     """MEMOIZE fills the next slot, behind those in columns, and GET asks for it."""
     slot = int.from_bytes(data[-6:-2], "little") + 1
-    return data[:-2] + b"X\x01\0\0\0yq\x01]\x94X\x01\0\0\0zj" + slot.to_bytes(4, "little") + b"u."
+    return (
+        data[:-2]
+        + b"X\x01\0\0\0yq\x01]\x94X\x01\0\0\0zj"
+        + slot.to_bytes(4, "little")
+        + b"u."
+    )
 
 
 def odd_pairs(data: bytes) -> bytes:
-    """Pairs are set where a key has no value, and a last value makes the number even."""
-    early, late = data.index(b"X\x0a\0\0\0layer.33.w"), data.index(b"X\x0a\0\0\0layer.50.w")
-    return data[:early] + b"K\x01" + data[early:late] + b"u(" + data[late:-2] + b"K\x02u."
+    """Pairs are set where a key has no value, and a last value makes the number
+    even.
+    """
+    early, late = (
+        data.index(b"X\x0a\0\0\0layer.33.w"),
+        data.index(b"X\x0a\0\0\0layer.50.w"),
+    )
+    return (
+        data[:early] + b"K\x01" + data[early:late] + b"u(" + data[late:-2] + b"K\x02u."
+    )
 
 
 def slots_again(data: bytes) -> bytes:
-    """Tensors behind a number fill the slots of earlier ones again; one of the slots is asked for."""
+    """Tensors behind a number fill the slots of earlier ones again; one of the slots is
+    asked for.
+    """
     late = data.index(b"X\x0a\0\0\0layer.48.w")
     puts = [
         (at, int(slot))
@@ -352,7 +412,14 @@ def slots_again(data: bytes) -> bytes:
         moved = slot + 5_000 - (first - puts[0][1] + 30 if at > late else 0)
         out[at + 1 : at + 5] = moved.to_bytes(4, "little")
     again = bytes(out[-6:-2])
-    return bytes(out[:late]) + b"X\x01\0\0\0xK\x01" + bytes(out[late:-2]) + b"X\x01\0\0\0yj" + again + b"u."
+    return (
+        bytes(out[:late])
+        + b"X\x01\0\0\0xK\x01"
+        + bytes(out[late:-2])
+        + b"X\x01\0\0\0yj"
+        + again
+        + b"u."
+    )
 
 
 def global_as_key(data: bytes) -> bytes:
@@ -367,7 +434,9 @@ def other_key(data: bytes) -> bytes:
 
 
 def on_devices(data: bytes) -> bytes:
-    """torch writes the tag of a device with a number anew for each tensor, here of every second one."""
+    """torch writes the tag of a device with a number anew for each tensor, here of
+    every second one.
+    """
     at = data.index(b"X\x03\0\0\0cpu")
     out, slot, moved = bytearray(), 10_000, {}
     opcodes = [*genops(data)]
@@ -380,7 +449,13 @@ def on_devices(data: bytes) -> bytes:
             number += 1
             tag = (b"cuda:0", b"cuda:11", b"")[number % 3]
             if tag:
-                part = b"X" + len(tag).to_bytes(4, "little") + tag + b"r" + slot.to_bytes(4, "little")
+                part = (
+                    b"X"
+                    + len(tag).to_bytes(4, "little")
+                    + tag
+                    + b"r"
+                    + slot.to_bytes(4, "little")
+                )
                 slot += 1
         elif op.name in ("BINPUT", "LONG_BINPUT") and position > at + 10:
             moved[value] = slot
@@ -418,7 +493,9 @@ def device_refilled(data: bytes) -> bytes:
 
 
 def function_refilled(data: bytes) -> bytes:
-    """The slot of the function holds os.system from tensor 50 on; tensor 49 finds the function in a slot of its own."""
+    """The slot of the function holds os.system from tensor 50 on; tensor 49 finds the
+    function in a slot of its own.
+    """
     name = b"ctorch._utils\n_rebuild_tensor_v2\n"
     at = data.index(name) + len(name)
     assert data[at : at + 1] == b"q"
@@ -521,7 +598,9 @@ def plain(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [small, plain, of_shapes], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [small, plain, of_shapes], ids=lambda make: make.__name__
+)
 def test_changed_bytes_give_the_tree_of_the_machine(
     make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,7 +619,10 @@ def test_changed_bytes_give_the_tree_of_the_machine(
             elif kind == 1:
                 out[at] = (out[at] + random_.choice((-1, 1))) % 256
             elif kind == 2:
-                other, count = random_.randrange(1_500, len(out)), random_.randrange(1, 200)
+                other, count = (
+                    random_.randrange(1_500, len(out)),
+                    random_.randrange(1, 200),
+                )
                 out[at:at] = out[other : other + count]
             else:
                 del out[at : at + random_.choice((1, 2, 5, 100))]
@@ -565,8 +647,14 @@ def test_far_slots_are_refused_in_columns_too(
             calls += code == "REDUCE"
             if start is None and calls == 2 and "PUT" in code:
                 start = argument
-            if start is not None and code.endswith(("BINPUT", "BINGET")) and argument >= start:
-                out += (b"r" if "PUT" in code else b"j") + (argument + (1 << 28)).to_bytes(4, "little")
+            if (
+                start is not None
+                and code.endswith(("BINPUT", "BINGET"))
+                and argument >= start
+            ):
+                out += (b"r" if "PUT" in code else b"j") + (
+                    argument + (1 << 28)
+                ).to_bytes(4, "little")
             else:
                 out += data[position:end]
         return out

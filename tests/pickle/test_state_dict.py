@@ -1,4 +1,6 @@
-"""The state dict of a pickled module, beside what torch gives for the live one, and a state dict without some names."""
+"""The state dict of a pickled module, beside what torch gives for the live one, and a
+state dict without some names.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,20 @@ def keys_of(node: Node) -> list[str]:
 
 
 def test_the_names_of_a_module_are_those_of_torch(tmp_path: Path) -> None:
-    """Buffers that are not persistent and tensors that are not registered are in no state dict."""
-    model = nn.Sequential(OrderedDict(conv=nn.Conv2d(1, 2, 3, bias=False), norm=nn.BatchNorm2d(2)))
+    """Buffers that are not persistent and tensors that are not registered are in no
+    state dict.
+    """
+    model = nn.Sequential(
+        OrderedDict(conv=nn.Conv2d(1, 2, 3, bias=False), norm=nn.BatchNorm2d(2))
+    )
     model.register_buffer("hidden", torch.ones(3), persistent=False)
     model.register_buffer("shown", torch.ones(3))
     model.loose = torch.ones(4)
     made = dicts.state_dict(look(saved(model, tmp_path)))
     assert keys_of(made) == list(model.state_dict())
-    shapes = [tensor.shape for tensor in map(tensor_of, made.values) if tensor is not None]
+    shapes = [
+        tensor.shape for tensor in map(tensor_of, made.values) if tensor is not None
+    ]
     assert shapes == [tuple(tensor.shape) for tensor in model.state_dict().values()]
 
 
@@ -49,20 +57,28 @@ def noted(**attributes: Any) -> nn.Parameter:
 
 
 def attributes_of(thing: Any, folder: Path) -> list[str]:
-    """Return the names of the attributes of a saved tensor that follow it into a state dict."""
+    """Return the names of the attributes of a saved tensor that follow it into a state
+    dict.
+    """
     return list(dicts.tensor_attributes(look(saved({"w": thing}, folder)).children[0]))
 
 
-def test_attributes_of_a_parameter_follow_it_where_one_holds_a_tensor(tmp_path: Path) -> None:
+def test_attributes_of_a_parameter_follow_it_where_one_holds_a_tensor(
+    tmp_path: Path,
+) -> None:
     scale = torch.tensor([0.5])
     assert attributes_of(noted(SCB=scale, bits=8), tmp_path) == ["SCB", "bits"]
-    assert attributes_of(noted(state=SimpleNamespace(inner=[scale])), tmp_path) == ["state"]
+    assert attributes_of(noted(state=SimpleNamespace(inner=[scale])), tmp_path) == [
+        "state"
+    ]
     assert attributes_of(noted(bits=8), tmp_path) == []
     assert attributes_of(noted(), tmp_path) == []
     assert attributes_of(torch.ones(2), tmp_path) == []
 
 
-def test_the_data_and_the_module_of_a_parameter_do_not_follow_it(tmp_path: Path) -> None:
+def test_the_data_and_the_module_of_a_parameter_do_not_follow_it(
+    tmp_path: Path,
+) -> None:
     made = noted(SCB=torch.tensor([0.5]), owner=nn.Linear(1, 1))
     made.CB = made.data  # type: ignore[attr-defined]
     assert attributes_of(made, tmp_path) == ["SCB"]
@@ -76,19 +92,27 @@ def test_attributes_stand_behind_their_parameter(tmp_path: Path) -> None:
 
 
 def test_a_state_dict_without_names_keeps_all_else(tmp_path: Path) -> None:
-    """Dicts that become empty go; those that were empty, and values beside tensors, stay."""
+    """Dicts that become empty go; those that were empty, and values beside tensors,
+    stay.
+    """
     one = torch.ones(1)
-    state = OrderedDict(a={"w": one, "b": one}, c={"w": {"x": one}}, empty={}, epoch=3, d=one)
+    state = OrderedDict(
+        a={"w": one, "b": one}, c={"w": {"x": one}}, empty={}, epoch=3, d=one
+    )
     root = saved(state, tmp_path)
     made = dicts.without_tensors(root, {"a.w", "c.w.x", "d"})
     assert keys_of(made) == ["a", "empty", "epoch"]
     assert keys_of(look(made).children[0]) == ["b"]
-    assert isinstance(made, Opaque) and isinstance(root, Opaque) and made.func is root.func
+    assert (
+        isinstance(made, Opaque) and isinstance(root, Opaque) and made.func is root.func
+    )
     assert keys_of(root) == list(state)
 
 
 def test_a_tensor_of_a_state_dict_requires_no_gradient(tmp_path: Path) -> None:
-    saved_one = look(saved({"w": torch.ones(2, requires_grad=True)}, tmp_path)).children[0]
+    saved_one = look(
+        saved({"w": torch.ones(2, requires_grad=True)}, tmp_path)
+    ).children[0]
     before, after = tensor_of(saved_one), tensor_of(dicts.without_gradient(saved_one))
     assert isinstance(before, TensorRef) and isinstance(after, TensorRef)
     assert before.requires_grad and after[:] == before._replace(requires_grad=False)[:]

@@ -1,4 +1,6 @@
-"""The values shown are the values loaded: what torch makes of a tensor's state, ckpt reads bit for bit or refuses."""
+"""The values shown are the values loaded: what torch makes of a tensor's state, ckpt
+reads bit for bit or refuses.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def parameter(state: Any) -> bytes:
 
 def typed(state: Any, cls: bytes = glob("torch", "Tensor")) -> bytes:
     rebuild = glob("torch._utils", "_rebuild_tensor_v2")
-    return call(glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, cls, arguments(), state)
+    return call(
+        glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, cls, arguments(), state
+    )
 
 
 def saved(thing: Any) -> bytes:
@@ -58,7 +62,9 @@ def saved(thing: Any) -> bytes:
 
 
 def write(path: Path, program: bytes) -> Path:
-    path.write_bytes(torch_zip(pickled({"weight": program, "other": plain("1")}), STORAGES))
+    path.write_bytes(
+        torch_zip(pickled({"weight": program, "other": plain("1")}), STORAGES)
+    )
     return path
 
 
@@ -67,36 +73,50 @@ MADE = {"a parameter": parameter, "a tensor": typed}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["data", "real", "grad", "requires_grad", "T", "H", "names", "_backward_hooks"]
+    "name",
+    ["data", "real", "grad", "requires_grad", "T", "H", "names", "_backward_hooks"],
 )
 @pytest.mark.parametrize("made", MADE)
-def test_a_state_that_changes_its_tensor_is_refused(made: str, name: str, tmp_path: Path) -> None:
+def test_a_state_that_changes_its_tensor_is_refused(
+    made: str, name: str, tmp_path: Path
+) -> None:
     path = write(tmp_path / "x.pth", MADE[made](value({name: plain("1")})))
     for command in ("inspect", "stats", "sum", "verify", "lint"):
         done = ckpt(command, path)
-        assert done.code in (1, 2) and f"its state sets {name}" in str(done.err) + str(done.out)
+        assert done.code in (1, 2) and f"its state sets {name}" in str(done.err) + str(
+            done.out
+        )
     done = ckpt("convert", path, "-o", tmp_path / "x.safetensors")
     assert done.code == 2 and not (tmp_path / "x.safetensors").exists()
 
 
 def test_each_property_of_a_tensor_is_refused(tmp_path: Path) -> None:
     names = {
-        name for name in dir(torch.Tensor) if hasattr(inspect.getattr_static(torch.Tensor, name), "__set__")
+        name
+        for name in dir(torch.Tensor)
+        if hasattr(inspect.getattr_static(torch.Tensor, name), "__set__")
     }
-    for name in sorted(TENSOR_PROPERTIES | {"__class__"} | {name for name in names if name[:2] != "__"}):
+    for name in sorted(
+        TENSOR_PROPERTIES | {"__class__"} | {name for name in names if name[:2] != "__"}
+    ):
         with pytest.raises(CkptError, match="its state sets"):
             open(str(write(tmp_path / "x.pth", typed(value({name: plain("1")})))))
 
 
 def test_an_attribute_that_hides_a_method_changes_no_value(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pth", typed(value({"inner": plain("1"), "storage": 3})))
-    assert torch.load(path)["weight"].tolist() == api.open(path)["weight"].numpy().tolist() == [1.0] * 4
+    assert (
+        torch.load(path)["weight"].tolist()
+        == api.open(path)["weight"].numpy().tolist()
+        == [1.0] * 4
+    )
 
 
 def test_the_tensor_itself_as_data_changes_nothing(tmp_path: Path) -> None:
     """bitsandbytes gives `data` and `requires_grad` in the state of its parameters."""
     path = write(
-        tmp_path / "x.pth", parameter(value({"data": plain("0"), "requires_grad": False, "bits": 4}))
+        tmp_path / "x.pth",
+        parameter(value({"data": plain("0"), "requires_grad": False, "bits": 4})),
     )
     assert torch.load(path)["weight"].tolist() == [1.0] * 4
     assert api.open(path)["weight"].numpy().tolist() == [1.0] * 4
@@ -104,11 +124,17 @@ def test_the_tensor_itself_as_data_changes_nothing(tmp_path: Path) -> None:
 
 def late(slot: int, key: Any, number: int) -> bytes:
     """Fill what lies in a slot: a list with a number, or a dict with a key."""
-    item = value(number) + op.append() if key is None else value(key) + value(number) + op.setitem()
+    item = (
+        value(number) + op.append()
+        if key is None
+        else value(key) + value(number) + op.setitem()
+    )
     return op.get(slot) + item + op.pop()
 
 
-EMPTY_LISTS = op.empty_list() + op.put(8) + op.pop() + op.empty_list() + op.put(9) + op.pop()
+EMPTY_LISTS = (
+    op.empty_list() + op.put(8) + op.pop() + op.empty_list() + op.put(9) + op.pop()
+)
 EMPTY_DICT = op.empty_dict() + op.put(9) + op.pop()
 SCALAR = (*arguments()[:2], op.get(8), op.get(9), *arguments()[4:])
 FILLED_LATE = {
@@ -128,7 +154,9 @@ FILLED_LATE = {
     + late(7, None, 1)
     + call(glob("torch._utils", "_rebuild_tensor_v2"), *SCALAR),
 }
-"""Calls that are handed something which is filled afterwards, so that torch has seen less than the tree shows."""
+"""Calls that are handed something which is filled afterwards, so that torch has seen
+less than the tree shows.
+"""
 
 
 @pytest.mark.parametrize("name", FILLED_LATE)
@@ -139,7 +167,9 @@ def test_what_is_filled_after_the_call_is_refused(name: str, tmp_path: Path) -> 
 
 SCALAR_DATA = call(
     glob("numpy.core.multiarray", "scalar"),
-    call(glob("numpy", "dtype"), "U4", False, True) + value((3, "<", None, None, None, 16, 4, 8)) + build(),
+    call(glob("numpy", "dtype"), "U4", False, True)
+    + value((3, "<", None, None, None, 16, 4, 8))
+    + build(),
     op.binary("data".encode("utf-32-le")),
 )
 """A text of numpy."""
@@ -201,7 +231,15 @@ OTHER_VALUES: dict[str, bytes] = {
 
 def two(first: Any, second: Any) -> bytes:
     """A dict of two keys that are equal."""
-    return op.empty_dict() + value(first) + plain() + op.setitem() + value(second) + plain("1") + op.setitem()
+    return (
+        op.empty_dict()
+        + value(first)
+        + plain()
+        + op.setitem()
+        + value(second)
+        + plain("1")
+        + op.setitem()
+    )
 
 
 TEXT = call(glob("builtins", "str"), "a")
@@ -251,7 +289,9 @@ EQUAL_KEYS: dict[str, bytes] = {
     "tuples in tuples": two((("a",),), (("a",),)),
     "a text in a tuple in a tuple": two((("a",),), ((TEXT,),)),
 }  # fmt: skip
-"""Dicts that hold two keys as one: torch has the second value under the name of the first."""
+"""Dicts that hold two keys as one: torch has the second value under the name of the
+first.
+"""
 
 
 @pytest.mark.parametrize("name", EQUAL_KEYS)
@@ -301,7 +341,11 @@ def test_keys_that_are_spelled_in_two_ways_are_one(name: str, tmp_path: Path) ->
     path = write(tmp_path / "x.pth", two(*SPELLED_TWICE[name]))
     (value,) = torch.load(path)["weight"].values()
     with api.open(path) as checkpoint:
-        shown = [checkpoint[name].numpy().tolist() for name in checkpoint if name.startswith("weight")]
+        shown = [
+            checkpoint[name].numpy().tolist()
+            for name in checkpoint
+            if name.startswith("weight")
+        ]
     assert shown == [value.tolist()]
 
 
@@ -312,7 +356,9 @@ def test_what_loads_to_other_values_is_refused(name: str, tmp_path: Path) -> Non
 
 
 STATES: dict[str, bytes] = {
-    "another view of 0.1": value((op.storage_id("1", "FloatStorage", 4, "cpu"), 0, (4,), (1,))),
+    "another view of 0.1": value(
+        (op.storage_id("1", "FloatStorage", 4, "cpu"), 0, (4,), (1,))
+    ),
     "a Variable of 0.1": value((plain("1"), None, op.ordered_dict(), False, False)),
     "a parameter of 0.3": value((True, False, op.ordered_dict())),
     "a dict": value({"note": 1}),
@@ -323,7 +369,9 @@ STATES: dict[str, bytes] = {
 
 
 class Maker:
-    """Makes random programs of a tensor that is rebuilt, with states in any order and containers that others share."""
+    """Makes random programs of a tensor that is rebuilt, with states in any order and
+    containers that others share.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -349,37 +397,73 @@ class Maker:
             "storage",
             "__class__",
         )
-        values = (plain("0"), plain("1"), value(1), op.boolean(True), value(None), value((1, 2)), value("a"))
-        state = {choose.choice(names): choose.choice(values) for _ in range(choose.randrange(1, 3))}
+        values = (
+            plain("0"),
+            plain("1"),
+            value(1),
+            op.boolean(True),
+            value(None),
+            value((1, 2)),
+            value("a"),
+        )
+        state = {
+            choose.choice(names): choose.choice(values)
+            for _ in range(choose.randrange(1, 3))
+        }
         return choose.choice(
-            (value(state), value((state, None)), value((None, state)), value(list(state.items())))
+            (
+                value(state),
+                value((state, None)),
+                value((None, state)),
+                value(list(state.items())),
+            )
         )
 
     def _rebuilt(self) -> bytes:
         choose = self._random
         sizes = choose.choice(((4,), (2,), [4], (1, 4), (0,)))
         strides = choose.choice(((1,), (2,), [1], (4, 1), (0,)))
-        numbers = (choose.choice((0, 1, 3)), sizes, strides, choose.choice((False, True)))
-        return call(glob("torch._utils", "_rebuild_tensor_v2"), arguments()[0], *numbers, op.ordered_dict())
+        numbers = (
+            choose.choice((0, 1, 3)),
+            sizes,
+            strides,
+            choose.choice((False, True)),
+        )
+        return call(
+            glob("torch._utils", "_rebuild_tensor_v2"),
+            arguments()[0],
+            *numbers,
+            op.ordered_dict(),
+        )
 
     def _old(self) -> bytes:
         choose = self._random
         cls = choose.choice(
-            (glob("torch.nn.parameter", "Parameter"), glob("torch", "FloatTensor"), glob("torch", "Tensor"))
+            (
+                glob("torch.nn.parameter", "Parameter"),
+                glob("torch", "FloatTensor"),
+                glob("torch", "Tensor"),
+            )
         )
         args = choose.choice(((), (plain(),), (plain(), True)))
         return call(cls, *args)
 
     def _typed(self) -> bytes:
         choose = self._random
-        cls = choose.choice((glob("torch", "Tensor"), glob("torch.nn.parameter", "Parameter")))
-        return choose.choice((lambda state: typed(state, cls), parameter))(self._attributes())
+        cls = choose.choice(
+            (glob("torch", "Tensor"), glob("torch.nn.parameter", "Parameter"))
+        )
+        return choose.choice((lambda state: typed(state, cls), parameter))(
+            self._attributes()
+        )
 
 
 def loaded(data: bytes, weights_only: bool) -> Any:
     """What torch loads, or None where it refuses."""
     with contextlib.suppress(Exception):
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=weights_only)
+        return torch.load(
+            io.BytesIO(data), map_location="cpu", weights_only=weights_only
+        )
     return None
 
 
@@ -391,7 +475,9 @@ def at(things: Any, name: str) -> Any:
 
 @pytest.mark.slow
 def test_what_torch_loads_is_what_is_read(tmp_path: Path) -> None:
-    """Random states and orders of states: each tensor that ckpt shows has the values that torch loads, both ways."""
+    """Random states and orders of states: each tensor that ckpt shows has the values
+    that torch loads, both ways.
+    """
     compared = 0
     for seed in range(many(1_500, 60_000)):
         path = write(tmp_path / "x.pth", Maker(seed).program())
@@ -401,7 +487,9 @@ def test_what_torch_loads_is_what_is_read(tmp_path: Path) -> None:
                 for name in checkpoint if things is not None else ():
                     tensor = at(things, name)
                     assert isinstance(tensor, torch.Tensor), (seed, name)
-                    assert np.array_equal(checkpoint[name].numpy(), tensor.detach().numpy()), (
+                    assert np.array_equal(
+                        checkpoint[name].numpy(), tensor.detach().numpy()
+                    ), (
                         seed,
                         name,
                         weights_only,
@@ -413,16 +501,30 @@ def test_what_torch_loads_is_what_is_read(tmp_path: Path) -> None:
 def test_a_list_that_holds_itself_is_looked_at_once(tmp_path: Path) -> None:
     hooks = op.empty_list() + op.put(9) + op.get(9) + op.append()
     program = call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments()[:5], hooks)
-    assert api.open(write(tmp_path / "x.pth", program))["weight"].numpy().tolist() == [1.0] * 4
+    assert (
+        api.open(write(tmp_path / "x.pth", program))["weight"].numpy().tolist()
+        == [1.0] * 4
+    )
 
 
 def as_big(name: str, cls: str, dtype: str, size: int) -> bytes:
-    """A big-endian file of a tensor whose dtype may be another one than that of its storage."""
+    """A big-endian file of a tensor whose dtype may be another one than that of its
+    storage.
+    """
     numel = {"UntypedStorage": 16, "ComplexFloatStorage": 2}.get(cls, 4)
-    arguments = (op.storage_id("0", cls, numel, "cpu"), 0, (size,), (1,), False, op.ordered_dict())
+    arguments = (
+        op.storage_id("0", cls, numel, "cpu"),
+        0,
+        (size,),
+        (1,),
+        False,
+        op.ordered_dict(),
+    )
     more = () if name == "_rebuild_tensor_v2" else (glob("torch", dtype),)
     program = pickled({"weight": call(glob("torch._utils", name), *arguments, *more)})
-    return torch_zip(program, {"0": struct.pack(">4f", 1, 2, 3, 4)}, swap={"byteorder": b"big"})
+    return torch_zip(
+        program, {"0": struct.pack(">4f", 1, 2, 3, 4)}, swap={"byteorder": b"big"}
+    )
 
 
 BIG = {
@@ -437,8 +539,12 @@ BIG = {
 
 
 @pytest.mark.parametrize("name", BIG)
-def test_big_endian_values_are_those_of_torch_or_refused(name: str, tmp_path: Path) -> None:
-    """torch turns a storage by the dtype of the storage, and one without a dtype not at all."""
+def test_big_endian_values_are_those_of_torch_or_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """torch turns a storage by the dtype of the storage, and one without a dtype not at
+    all.
+    """
     path = tmp_path / "x.pth"
     path.write_bytes(as_big(*BIG[name]))
     wanted = torch.load(path, weights_only=False)["weight"].numpy()
@@ -449,7 +555,9 @@ def test_big_endian_values_are_those_of_torch_or_refused(name: str, tmp_path: Pa
     assert api.open(path)["weight"].numpy().tobytes() == wanted.tobytes()
 
 
-def test_a_default_dict_that_is_made_without_its_call_is_refused(tmp_path: Path) -> None:
+def test_a_default_dict_that_is_made_without_its_call_is_refused(
+    tmp_path: Path,
+) -> None:
     """Python makes it without the factory that the pickle names."""
     factory = glob("builtins", "list")
     program = glob("collections", "defaultdict") + value((factory,)) + op.newobj()
@@ -462,7 +570,9 @@ def test_a_default_dict_that_is_made_without_its_call_is_refused(tmp_path: Path)
 
 def test_a_flag_that_is_false_is_refused(tmp_path: Path) -> None:
     """torch sets each flag that is there, whatever its value is."""
-    program = call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"neg": False})
+    program = call(
+        glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"neg": False}
+    )
     path = write(tmp_path / "x.pth", program)
     assert torch.load(path)["weight"].tolist() == [-1.0] * 4
     with pytest.raises(CkptError, match="its metadata"):
@@ -472,7 +582,9 @@ def test_a_flag_that_is_false_is_refused(tmp_path: Path) -> None:
 def test_a_copy_of_a_copy_on_another_device_is_refused(tmp_path: Path) -> None:
     copy = glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor")
     once = call(copy, plain(), glob("torch", "int64"), "cpu", False)
-    path = write(tmp_path / "x.pth", call(copy, once, glob("torch", "float64"), "cpu", False))
+    path = write(
+        tmp_path / "x.pth", call(copy, once, glob("torch", "float64"), "cpu", False)
+    )
     assert torch.load(path)["weight"].dtype == torch.float64
     with pytest.raises(CkptError, match="its data is not a plain tensor"):
         open(str(path))

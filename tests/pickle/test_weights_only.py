@@ -1,4 +1,6 @@
-"""Whether weights_only accepts a file: what we say without loading it, against what torch does."""
+"""Whether weights_only accepts a file: what we say without loading it, against what
+torch does.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "sample_checkpoints"
 
 
 def is_stricter(error: CkptError) -> bool:
-    """Tell whether ckpt refuses a file because torch would load other values from it than the file shows."""
+    """Tell whether ckpt refuses a file because torch would load other values from it
+    than the file shows.
+    """
     reasons = (
         "made without the call that fills it",
         "keys of a dict",
@@ -42,7 +46,9 @@ def is_stricter(error: CkptError) -> bool:
     return any(reason in str(error) for reason in reasons)
 
 
-def refused_by_torch(path: pathlib.Path, encoding: str | None = None) -> Exception | None:
+def refused_by_torch(
+    path: pathlib.Path, encoding: str | None = None
+) -> Exception | None:
     """The error of torch.load(weights_only=True), None when it loads."""
     options = {"encoding": encoding} if encoding else {}
     try:
@@ -58,10 +64,14 @@ def agrees(path: pathlib.Path) -> None:
             assert checkpoint.format in ("safetensors", "sharded")
             return
         error = refused_by_torch(path, checkpoint.encoding)
-        assert (checkpoint.weights_only == ()) == (error is None), (checkpoint.weights_only, error)
+        assert (checkpoint.weights_only == ()) == (error is None), (
+            checkpoint.weights_only,
+            error,
+        )
 
 
-# ---------------------------------------------------------------------------------------------- names
+# --------------------------------------------------------------------------------------
+# names
 
 
 def test_allowed_names_are_those_of_torch() -> None:
@@ -132,7 +142,8 @@ def test_dots_may_fall_anywhere_in_a_name() -> None:
     assert weights_only.pickle_refusals(machine.run_machine(program, Limits())) == []
 
 
-# ---------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------
+# files
 
 
 @pytest.mark.parametrize(
@@ -154,12 +165,16 @@ def test_real_file(file: str) -> None:
     agrees(real_files.path(file))
 
 
-# ---------------------------------------------------------------------------------------------- objects
+# --------------------------------------------------------------------------------------
+# objects
 
 WAYS = {
     **{f"protocol {number}": {"pickle_protocol": number} for number in (2, 3, 4, 5)},
     "legacy": {"_use_new_zipfile_serialization": False},
-    "legacy, protocol 4": {"_use_new_zipfile_serialization": False, "pickle_protocol": 4},
+    "legacy, protocol 4": {
+        "_use_new_zipfile_serialization": False,
+        "pickle_protocol": 4,
+    },
 }
 
 
@@ -193,23 +208,37 @@ def test_objects_are_of_both_kinds(tmp_path: pathlib.Path) -> None:
         ({"x": nn.Linear(1, 1)}, "torch.nn.modules.linear.Linear", ("x",)),
     ],
 )
-def test_reason_and_place(tmp_path: pathlib.Path, made: Any, reason: str, where: tuple[str, ...]) -> None:
+def test_reason_and_place(
+    tmp_path: pathlib.Path, made: Any, reason: str, where: tuple[str, ...]
+) -> None:
     torch.save(made, tmp_path / "file.pth")
     with open(str(tmp_path / "file.pth")) as checkpoint:
-        assert (reason, where) in [(row.reason, row.where) for row in checkpoint.weights_only or ()]
+        assert (reason, where) in [
+            (row.reason, row.where) for row in checkpoint.weights_only or ()
+        ]
 
 
-# ---------------------------------------------------------------------------------------------- programs
+# --------------------------------------------------------------------------------------
+# programs
 
 ORDERED, COUNTER, PARAMETER = (
     glob("collections", "OrderedDict"),
     glob("collections", "Counter"),
     glob("torch.nn.parameter", "Parameter"),
 )
-SET, FROZENSET, BYTEARRAY = (glob("__builtin__", name) for name in ("set", "frozenset", "bytearray"))
-SIZE, DEVICE, COMPLEX = glob("torch", "Size"), glob("torch", "device"), glob("builtins", "complex")
+SET, FROZENSET, BYTEARRAY = (
+    glob("__builtin__", name) for name in ("set", "frozenset", "bytearray")
+)
+SIZE, DEVICE, COMPLEX = (
+    glob("torch", "Size"),
+    glob("torch", "device"),
+    glob("builtins", "complex"),
+)
 LAYOUT, ENCODE = glob("torch.serialization", "_get_layout"), glob("_codecs", "encode")
-FROM_TYPE, TENSOR = glob("torch._tensor", "_rebuild_from_type_v2"), glob("torch", "FloatTensor")
+FROM_TYPE, TENSOR = (
+    glob("torch._tensor", "_rebuild_from_type_v2"),
+    glob("torch", "FloatTensor"),
+)
 REBUILD, STORAGE = glob("torch._utils", "_rebuild_tensor_v2"), op.storage_id()
 FLOAT = op.tensor()
 NAMESPACE = glob("argparse", "Namespace")
@@ -310,7 +339,9 @@ PROGRAMS: dict[str, bytes] = {
 
 
 def check_prediction(path: pathlib.Path, error: Exception | None) -> None:
-    """Assert that ckpt expects of a file what torch said of it, or cannot read what torch refuses too."""
+    """Assert that ckpt expects of a file what torch said of it, or cannot read what
+    torch refuses too.
+    """
     try:
         with open(str(path)) as checkpoint:
             ours = checkpoint.weights_only
@@ -322,7 +353,9 @@ def check_prediction(path: pathlib.Path, error: Exception | None) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(tmp_path: pathlib.Path, name: str) -> None:
-    """A program of which there is either a value or a refusal: what fails for another reason proves nothing."""
+    """A program of which there is either a value or a refusal: what fails for another
+    reason proves nothing.
+    """
     path = tmp_path / "file.pth"
     path.write_bytes(op.torch_zip(pickled({"it": PROGRAMS[name]})))
     error = refused_by_torch(path)
@@ -331,7 +364,10 @@ def test_program(tmp_path: pathlib.Path, name: str) -> None:
 
 ONES = {"OrderedDict": (), "Counter": (), "set": ([1],), "bytearray": ("a", "latin-1"), "Size": ([1],),
         "device": ("cpu",), "complex": (1.0, 2.0), "_get_layout": ("torch.strided",), "encode": ("a", "latin1")}  # fmt: skip
-PLACES = {name.rpartition(".")[2]: name.rpartition(".")[0] for name in sorted(weights_only.ALLOWED)}
+PLACES = {
+    name.rpartition(".")[2]: name.rpartition(".")[0]
+    for name in sorted(weights_only.ALLOWED)
+}
 TARGETS = {
     **{f"{name} called": call(glob(PLACES[name], name), *args) for name, args in ONES.items()},
     **{f"{name} made": glob(PLACES[name], name) + value(ONES[name]) + op.newobj()
@@ -368,9 +404,11 @@ def test_deeds(tmp_path: pathlib.Path, target: str) -> None:
         path.write_bytes(op.torch_zip(pickled({"it": TARGETS[target] + program})))
         error = refused_by_torch(path)
         if isinstance(error, pickle.UnpicklingError) and not any(
-            word in str(error) for word in ("Can only", "unrecognized function", "Unsupported")
+            word in str(error)
+            for word in ("Can only", "unrecognized function", "Unsupported")
         ):
-            continue  # nothing that weights_only forbids: it went wrong, as it would without
+            # nothing that weights_only forbids: it went wrong, as it would without
+            continue
         if error is None or isinstance(error, pickle.UnpicklingError):
             check_prediction(path, error)
             checked += 1
@@ -402,20 +440,27 @@ STATES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "target", [name for name in TARGETS if "tensor" not in name and "Parameter" not in name]
+    "target",
+    [name for name in TARGETS if "tensor" not in name and "Parameter" not in name],
 )
 def test_states(tmp_path: pathlib.Path, target: str) -> None:
-    """Each state on each object that is no tensor, which takes or refuses it for what it is."""
+    """Each state on each object that is no tensor, which takes or refuses it for what
+    it is.
+    """
     path = tmp_path / "x.pth"
     wrong = []
     for state, program in STATES.items():
-        path.write_bytes(op.torch_zip(pickled({"it": TARGETS[target] + program + op.build()})))
+        path.write_bytes(
+            op.torch_zip(pickled({"it": TARGETS[target] + program + op.build()}))
+        )
         error = refused_by_torch(path)
         try:
             with open(str(path)) as checkpoint:
                 ours = checkpoint.weights_only
         except CkptError as unread:
-            refused = error is not None and "cannot set a state on the name" in str(unread)
+            refused = error is not None and "cannot set a state on the name" in str(
+                unread
+            )
             assert refused or is_stricter(unread)
             continue
         if (ours == ()) != (error is None):
@@ -423,7 +468,8 @@ def test_states(tmp_path: pathlib.Path, target: str) -> None:
     assert wrong == []
 
 
-# ---------------------------------------------------------------------------------------------- what no torch.load gets past
+# --------------------------------------------------------------------------------------
+# what no torch.load gets past
 
 
 def loads(path: pathlib.Path) -> list[bool]:
@@ -465,9 +511,13 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_record_of_the_version_is_read_as_torch_reads_it(version: bytes, tmp_path: pathlib.Path) -> None:
+def test_the_record_of_the_version_is_read_as_torch_reads_it(
+    version: bytes, tmp_path: pathlib.Path
+) -> None:
     path = tmp_path / "x.pth"
-    path.write_bytes(op.torch_zip(pickled({"a": op.tensor()}), swap={"version": version}))
+    path.write_bytes(
+        op.torch_zip(pickled({"a": op.tensor()}), swap={"version": version})
+    )
     assert says(path) == loads(path)
 
 
@@ -497,10 +547,16 @@ ARGUMENTS: list[tuple[Any, ...]] = [
         "_codecs.encode",
     ],
 )
-def test_calls_that_cannot_succeed(name: str, arguments: tuple[Any, ...], tmp_path: pathlib.Path) -> None:
+def test_calls_that_cannot_succeed(
+    name: str, arguments: tuple[Any, ...], tmp_path: pathlib.Path
+) -> None:
     path = tmp_path / "x.pth"
     path.write_bytes(
-        op.torch_zip(pickled({"a": op.tensor(), "x": call(glob(*name.rsplit(".", 1)), *arguments)}))
+        op.torch_zip(
+            pickled(
+                {"a": op.tensor(), "x": call(glob(*name.rsplit(".", 1)), *arguments)}
+            )
+        )
     )
     found = loads(path)
     if (name, arguments) in ODD_VALUES:
@@ -525,10 +581,18 @@ def test_persistent_ids_have_the_fields_of_their_format(
     pid = ("storage", glob("torch", "FloatStorage"), "0", "cpu", 6, None, 1)[:fields]
     storage = value(pid) + op.binpersid()
     rebuilt = call(
-        glob("torch._utils", "_rebuild_tensor_v2"), storage, 0, (2, 3), (3, 1), False, op.ordered_dict()
+        glob("torch._utils", "_rebuild_tensor_v2"),
+        storage,
+        0,
+        (2, 3),
+        (3, 1),
+        False,
+        op.ordered_dict(),
     )
     path = tmp_path / "x.pth"
-    path.write_bytes((op.torch_zip if format == "zip" else op.legacy)(pickled({"a": rebuilt})))
+    path.write_bytes(
+        (op.torch_zip if format == "zip" else op.legacy)(pickled({"a": rebuilt}))
+    )
     try:
         found = says(path)
     except CkptError as unread:

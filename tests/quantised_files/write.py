@@ -1,7 +1,9 @@
-"""`write.py FOLDER`: layers that bitsandbytes, compressed-tensors, transformers and torchao quantise, and what they make of them.
+"""`write.py FOLDER`: layers that bitsandbytes, compressed-tensors, transformers and
+torchao quantise, and what they make of them.
 
-Each file has a row in truth.json: the config beside it, and the dtype, the shape and the SHA-256 of the weight that its library
-takes back. The README says with which versions.
+Each file has a row in truth.json: the config beside it, and the dtype, the shape and
+the SHA-256 of the weight that its library takes back. The README says with which
+versions.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Written(NamedTuple):
-    """A layer as a library writes it, and the weight that it takes back. A state dict of classes is a pickle."""
+    """A layer as a library writes it, and the weight that it takes back. A state dict
+    of classes is a pickle.
+    """
 
     name: str
     tensors: Tensors
@@ -32,18 +36,21 @@ class Written(NamedTuple):
 
 
 def digest(weight: torch.Tensor) -> str:
-    """The SHA-256 of a weight. The sign of 0 and the bits of NaN do not count, which libraries have as they come."""
+    """The SHA-256 of a weight. The sign of 0 and the bits of NaN do not count, which
+    libraries have as they come.
+    """
     plain = (weight + 0.0).nan_to_num(12345.0).contiguous()
     return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-# --- bitsandbytes -------------------------------------------------------------------------------------------------------
+# --- bitsandbytes ---------------------------------------------------------------------
 
 
 def bitsandbytes() -> Iterator[Written]:
     from bitsandbytes import functional
 
-    # Rows of whole blocks, or of an odd number of elements: its kernel for CPUs takes a block that two rows share for another.
+    # Rows of whole blocks, or of an odd number of elements: its kernel for CPUs takes a
+    # block that two rows share for another.
     shapes = {
         "even": (32, 64, torch.bfloat16, 64),
         "odd": (15, 35, torch.float16, 64),
@@ -55,20 +62,38 @@ def bitsandbytes() -> Iterator[Written]:
                 weight = torch.randn(rows, columns).to(dtype)
                 weight[0], weight[1, 0] = 0, 100
                 codes, state = functional.quantize_4bit(
-                    weight, blocksize=block, compress_statistics=is_nested, quant_type=kind
+                    weight,
+                    blocksize=block,
+                    compress_statistics=is_nested,
+                    quant_type=kind,
                 )
-                parts = {f"a.weight.{key}": part for key, part in state.as_dict(packed=True).items()}
+                parts = {
+                    f"a.weight.{key}": part
+                    for key, part in state.as_dict(packed=True).items()
+                }
                 back = functional.dequantize_4bit(codes, state)
                 nested = "-nested" if is_nested else ""
-                yield Written(f"bitsandbytes-{kind}{nested}-{name}", {"a.weight": codes, **parts}, back)
+                yield Written(
+                    f"bitsandbytes-{kind}{nested}-{name}",
+                    {"a.weight": codes, **parts},
+                    back,
+                )
     weight = torch.randn(24, 32, dtype=torch.float16)
     weight[3] = 0
     codes, largest, _ = functional.int8_vectorwise_quant(weight)
-    made = {"a.weight": codes, "a.SCB": largest, "a.weight_format": torch.tensor(0, dtype=torch.uint8)}
-    yield Written("bitsandbytes-int8", made, functional.int8_vectorwise_dequant(codes, largest).half())
+    made = {
+        "a.weight": codes,
+        "a.SCB": largest,
+        "a.weight_format": torch.tensor(0, dtype=torch.uint8),
+    }
+    yield Written(
+        "bitsandbytes-int8",
+        made,
+        functional.int8_vectorwise_dequant(codes, largest).half(),
+    )
 
 
-# --- compressed-tensors -----------------------------------------------------------------------------------------------
+# --- compressed-tensors ---------------------------------------------------------------
 
 
 def compressed_tensors() -> Iterator[Written]:
@@ -76,19 +101,32 @@ def compressed_tensors() -> Iterator[Written]:
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     from compressed_tensors.quantization.utils import calculate_qparams
 
-    def layer(name: str, kind: str, weight: torch.Tensor, beside: Tensors, **arguments: object) -> Written:
+    def layer(
+        name: str, kind: str, weight: torch.Tensor, beside: Tensors, **arguments: object
+    ) -> Written:
         args = QuantizationArgs(**arguments)
         scheme = QuantizationScheme(targets=["Linear"], weights=args)
         compressor = BaseCompressor.get_value_from_registry(kind)
         packed = compressor.compress({"weight": weight, **beside}, scheme)
         back = compressor.decompress(dict(packed), scheme)["weight"]
         group = {"targets": ["Linear"], "weights": json.loads(args.model_dump_json())}
-        fields = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
-        config = {"dtype": str(back.dtype).removeprefix("torch."), "quantization_config": fields}
-        tensors = {f"a.{key}": tensor for key, tensor in packed.items() if tensor is not None}
+        fields = {
+            "quant_method": "compressed-tensors",
+            "format": kind,
+            "config_groups": {"group_0": group},
+        }
+        config = {
+            "dtype": str(back.dtype).removeprefix("torch."),
+            "quantization_config": fields,
+        }
+        tensors = {
+            f"a.{key}": tensor for key, tensor in packed.items() if tensor is not None
+        }
         return Written(f"compressed-tensors-{name}", tensors, back, config)
 
-    def scales(weight: torch.Tensor, groups: int, **arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
+    def scales(
+        weight: torch.Tensor, groups: int, **arguments: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         blocks = weight.view(weight.shape[0], groups, -1)
         found: tuple[torch.Tensor, torch.Tensor] = calculate_qparams(
             blocks.amin(-1), blocks.amax(-1), QuantizationArgs(**arguments)
@@ -106,30 +144,62 @@ def compressed_tensors() -> Iterator[Written]:
                 "group_size": 32,
             }
             scale, zero = scales(weight, 4, **how)
-            beside = {"weight_scale": scale.bfloat16()} | ({} if symmetric else {"weight_zero_point": zero})
+            beside = {"weight_scale": scale.bfloat16()} | (
+                {} if symmetric else {"weight_zero_point": zero}
+            )
             yield layer(
-                f"packed{bits}{'' if symmetric else '-zeros'}", "pack-quantized", weight, beside, **how
+                f"packed{bits}{'' if symmetric else '-zeros'}",
+                "pack-quantized",
+                weight,
+                beside,
+                **how,
             )
     how = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "channel"}
     odd = torch.randn(15, 50).bfloat16()
     yield layer(
-        "packed-odd", "pack-quantized", odd, {"weight_scale": scales(odd, 1, **how)[0].bfloat16()}, **how
+        "packed-odd",
+        "pack-quantized",
+        odd,
+        {"weight_scale": scales(odd, 1, **how)[0].bfloat16()},
+        **how,
     )
     for strategy in ("channel", "tensor"):
         for dtype in (torch.bfloat16, torch.float32):
-            how = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy}
+            how = {
+                "num_bits": 8,
+                "type": "float",
+                "symmetric": True,
+                "strategy": strategy,
+            }
             scale = scales(weight, 1, **how)[0]
             scale = scale if strategy == "channel" else scale.max().view(1)
             label = f"float8-{strategy}-{str(dtype).removeprefix('torch.')}"
-            yield layer(label, "float-quantized", weight, {"weight_scale": scale.to(dtype)}, **how)
+            yield layer(
+                label,
+                "float-quantized",
+                weight,
+                {"weight_scale": scale.to(dtype)},
+                **how,
+            )
         for symmetric in (True, False):
-            how = {"num_bits": 8, "type": "int", "symmetric": symmetric, "strategy": strategy}
+            how = {
+                "num_bits": 8,
+                "type": "int",
+                "symmetric": symmetric,
+                "strategy": strategy,
+            }
             scale, zero = scales(weight, 1, **how)
             if strategy == "tensor":
                 scale, zero = scale.max().view(1), zero[:1].view(1)
-            beside = {"weight_scale": scale.bfloat16()} | ({} if symmetric else {"weight_zero_point": zero})
+            beside = {"weight_scale": scale.bfloat16()} | (
+                {} if symmetric else {"weight_zero_point": zero}
+            )
             yield layer(
-                f"int8-{strategy}{'' if symmetric else '-zeros'}", "int-quantized", weight, beside, **how
+                f"int8-{strategy}{'' if symmetric else '-zeros'}",
+                "int-quantized",
+                weight,
+                beside,
+                **how,
             )
     how = {
         "num_bits": 8,
@@ -140,19 +210,32 @@ def compressed_tensors() -> Iterator[Written]:
     }
     blocks = torch.randn(130, 140).bfloat16()
     scale = (torch.rand(2, 2) * 0.02).bfloat16()
-    yield layer("float8-block", "float-quantized", blocks, {"weight_scale": scale}, **how)
+    yield layer(
+        "float8-block", "float-quantized", blocks, {"weight_scale": scale}, **how
+    )
     four = {"num_bits": 4, "type": "float", "symmetric": True}
     outer = torch.tensor([300.0])
-    inner = (weight.view(16, 8, 16).abs().amax(-1).float() / 6 * outer).to(torch.float8_e4m3fn).bfloat16()
-    how = {**four, "strategy": "tensor_group", "group_size": 16, "scale_dtype": torch.float8_e4m3fn}
+    inner = (
+        (weight.view(16, 8, 16).abs().amax(-1).float() / 6 * outer)
+        .to(torch.float8_e4m3fn)
+        .bfloat16()
+    )
+    how = {
+        **four,
+        "strategy": "tensor_group",
+        "group_size": 16,
+        "scale_dtype": torch.float8_e4m3fn,
+    }
     beside = {"weight_scale": inner, "weight_global_scale": outer}
     yield layer("nvfp4", "nvfp4-pack-quantized", weight, beside, **how)
     how = {**four, "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8}
     powers = (2.0 ** torch.randint(-6, 2, (16, 4))).bfloat16()
-    yield layer("mxfp4", "mxfp4-pack-quantized", weight, {"weight_scale": powers}, **how)
+    yield layer(
+        "mxfp4", "mxfp4-pack-quantized", weight, {"weight_scale": powers}, **how
+    )
 
 
-# --- transformers -----------------------------------------------------------------------------------------------------
+# --- transformers ---------------------------------------------------------------------
 
 
 def transformers() -> Iterator[Written]:
@@ -167,13 +250,19 @@ def transformers() -> Iterator[Written]:
     yield Written("transformers-mxfp4", made, back)
     codes = (torch.randn(256, 128) * 50).to(torch.float8_e4m3fn)
     scale = torch.rand(2, 1) * 0.01
-    powers = torch.randint(110, 130, (2, 1), dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    powers = torch.randint(110, 130, (2, 1), dtype=torch.uint8).view(
+        torch.float8_e8m0fnu
+    )
     for name, beside in (("float32", scale), ("float8_e8m0fnu", powers)):
         back = Fp8Dequantize(None)._dequantize_one(codes, beside, torch.bfloat16)
-        yield Written(f"transformers-fp8-{name}", {"a.weight": codes, "a.weight_scale_inv": beside}, back)
+        yield Written(
+            f"transformers-fp8-{name}",
+            {"a.weight": codes, "a.weight_scale_inv": beside},
+            back,
+        )
 
 
-# --- torchao ----------------------------------------------------------------------------------------------------------
+# --- torchao --------------------------------------------------------------------------
 
 
 def torchao() -> Iterator[Written]:
@@ -182,13 +271,17 @@ def torchao() -> Iterator[Written]:
     ways = {"int8": ao.Int8WeightOnlyConfig(), "float8": ao.Float8WeightOnlyConfig()}
     for bits in (2, 4, 8):
         dtype = getattr(torch, f"int{bits}")
-        ways[f"intx{bits}"] = ao.IntxWeightOnlyConfig(weight_dtype=dtype, granularity=ao.PerGroup(32))
+        ways[f"intx{bits}"] = ao.IntxWeightOnlyConfig(
+            weight_dtype=dtype, granularity=ao.PerGroup(32)
+        )
     for name, way in ways.items():
         for dtype in (torch.bfloat16, torch.float32):
             net = nn.Sequential(nn.Linear(32, 16, bias=False).to(dtype))
             ao.quantize_(net, way)
             label = f"torchao-{name}-{str(dtype).removeprefix('torch.')}"
-            yield Written(label, net.state_dict(), net[0].weight.dequantize(), is_pickle=True)
+            yield Written(
+                label, net.state_dict(), net[0].weight.dequantize(), is_pickle=True
+            )
 
 
 LIBRARIES: tuple[Callable[[], Iterator[Written]], ...] = (
@@ -210,7 +303,10 @@ def main() -> int:
             if row.is_pickle:
                 torch.save(row.tensors, path)
             else:
-                save_file({key: tensor.contiguous() for key, tensor in row.tensors.items()}, path)
+                save_file(
+                    {key: tensor.contiguous() for key, tensor in row.tensors.items()},
+                    path,
+                )
             truth[path.name] = {
                 "library": f"{package} {version(package)}",
                 "config": row.config,

@@ -1,7 +1,9 @@
-"""`make kills`: 200 SIGKILLs for each way of writing. What is there afterwards is the old or the new, and the source is whole.
+"""`make kills`: 200 SIGKILLs for each way of writing. What is there afterwards is the
+old or the new, and the source is whole.
 
-Half of them come at a random event (a call that changes something), half after a random part of a run's time. The name
-of this file keeps it out of the suite, which has a sample in tests/bytes/test_target.py and tests/formats/test_save.py.
+Half of them come at a random event (a call that changes something), half after a random
+part of a run's time. The name of this file keeps it out of the suite, which has a
+sample in tests/bytes/test_target.py and tests/formats/test_save.py.
 """
 
 from __future__ import annotations
@@ -30,12 +32,27 @@ WAYS: dict[str, tuple[str, ...]] = {
     "rehome": ("rehome", "in.pth", "-o", "out.pth"),
     "rehome --force": ("rehome", "in.pth", "-o", "out.pth", "--force"),
     "strip": ("strip", "in.pth", "-o", "out.pth", "--force"),
-    "rename": ("rename", "in.pth", "--sub", "s/module/net/", "-o", "out.pth", "--force"),
+    "rename": (
+        "rename",
+        "in.pth",
+        "--sub",
+        "s/module/net/",
+        "-o",
+        "out.pth",
+        "--force",
+    ),
     "slim": ("slim", "in.pth", "-o", "out.pth", "--force"),
     "salvage": ("salvage", "in.pth", "-o", "out.pth", "--force"),
     "convert": ("convert", "in.pth", "-o", "out.safetensors", "--force"),
     "convert --plain": ("convert", "in.pth", "--plain", "-o", "out.pth", "--force"),
-    "convert --shard-size": ("convert", "in.pth", "-o", "set.safetensors", "--shard-size", "400KB"),
+    "convert --shard-size": (
+        "convert",
+        "in.pth",
+        "-o",
+        "set.safetensors",
+        "--shard-size",
+        "400KB",
+    ),
     "convert --shard-size --force": (
         "convert",
         "in.pth",
@@ -55,7 +72,15 @@ WAYS: dict[str, tuple[str, ...]] = {
         "out.safetensors",
         "--force",
     ),
-    "warmstart": ("warmstart", "old.pth", "--into", "in.pth", "-o", "out.pth", "--force"),
+    "warmstart": (
+        "warmstart",
+        "old.pth",
+        "--into",
+        "in.pth",
+        "-o",
+        "out.pth",
+        "--force",
+    ),
     "average": ("average", "old.pth", "in.pth", "-o", "out.pth", "--force"),
     "--in-place": ("rehome", "in.pth", "--in-place"),
     "--in-place, write by write": ("rehome", "in.pth", "--in-place"),
@@ -74,13 +99,19 @@ def killer() -> Iterator[kills.Killer]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory, killer: kills.Killer) -> dict[str, bytes]:
-    """The files of the folder before each run, some megabytes, so that writing takes its time."""
+def files(
+    tmp_path_factory: pytest.TempPathFactory, killer: kills.Killer
+) -> dict[str, bytes]:
+    """The files of the folder before each run, some megabytes, so that writing takes
+    its time.
+    """
     folder = tmp_path_factory.mktemp("made")
     for name, seed in (("in.pth", 0), ("old.pth", 1)):
         torch.manual_seed(seed)
         model = nn.DataParallel(nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))))
-        with mock.patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
+        with mock.patch.object(
+            torch.serialization, "location_tag", lambda storage: "cuda:0"
+        ):
             torch.save({"model": model.state_dict(), "epoch": seed}, folder / name)
     (folder / "out.pth").write_bytes((folder / "old.pth").read_bytes())
     (folder / "rewritten.pth").write_bytes((folder / "in.pth").read_bytes())
@@ -131,10 +162,15 @@ def test_killed(
     assert ran.code == 0, ran
     new = kills.contents(folder)
     new_set = the_set(index) if index.exists() else None
-    changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    changed = {
+        name for name in old.keys() | new.keys() if old.get(name) != new.get(name)
+    }
     assert changed, "it does nothing"
     events = sum(
-        1 for _ in _until_done(killer, arguments, folder, through, lambda: kills.restore(folder, old))
+        1
+        for _ in _until_done(
+            killer, arguments, folder, through, lambda: kills.restore(folder, old)
+        )
     )
 
     chance = random.Random(way)
@@ -145,32 +181,50 @@ def test_killed(
         by_event = killed % 2 == 0
         nth = chance.randint(1, events) if by_event else 0
         after = None if by_event else chance.uniform(0, ran.seconds)
-        ended = killer.run(*arguments, cwd=folder, nth=nth, after=after, through=through)
+        ended = killer.run(
+            *arguments, cwd=folder, nth=nth, after=after, through=through
+        )
         killed += ended.was_killed
         assert ended.was_killed or ended.code == 0, ended
         left = [path for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]
         now = kills.contents(folder)
-        differ = {name for name in old.keys() | now.keys() if old.get(name) != now.get(name)}
+        differ = {
+            name for name in old.keys() | now.keys() if old.get(name) != now.get(name)
+        }
         if "shard" in way:
             found = the_set(index) if index.exists() else None
             assert found in (old_set, new_set), "a mixture"
             outcomes["new" if found == new_set else "old"] += 1
             assert all(name.startswith("set") for name in differ)
-        elif way.removesuffix(THROUGH) == "--in-place" and differ and now["in.pth"] != new["in.pth"]:
+        elif (
+            way.removesuffix(THROUGH) == "--in-place"
+            and differ
+            and now["in.pth"] != new["in.pth"]
+        ):
             assert differ == {"in.pth"} and now["in.pth"].startswith(old["in.pth"])
             with pytest.raises(CkptError, match="--undo --dry-run"):
                 formats.open(str(folder / "in.pth"))
-            assert save.undo_rewrite(str(folder / "in.pth"), Limits()).after == len(old["in.pth"])
+            assert save.undo_rewrite(str(folder / "in.pth"), Limits()).after == len(
+                old["in.pth"]
+            )
             assert kills.contents(folder) == old
             outcomes["torn, and brought back by --undo"] += 1
         else:
-            assert differ <= changed and all(now.get(name) == new.get(name) for name in differ)
+            assert differ <= changed and all(
+                now.get(name) == new.get(name) for name in differ
+            )
             outcomes["new" if differ else "old"] += 1
         assert len(left) <= (12 if "shard" in way else 1)
         for path in left:
             path.unlink()
     with capsys.disabled():
-        print(f"\n{way}: {killed} kills, {events} events; {dict(sorted(outcomes.items()))}", end="")
+        print(
+            (
+                f"\n{way}: {killed} kills, {events} events; "
+                f"{dict(sorted(outcomes.items()))}"
+            ),
+            end="",
+        )
     assert outcomes["old"]
 
 

@@ -1,4 +1,6 @@
-"""Callables that scanners of pickles were bypassed with, in every container and protocol: each file is named with its call."""
+"""Callables that scanners of pickles were bypassed with, in every container and
+protocol: each file is named with its call.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def program(module: str, name: str, protocol: int) -> bytes:
         return glob(module, name) + argument
     if protocol < 4:
         return glob(module, name) + value(("x y",)) + op.reduce()
-    return op.stack_global(module, name) + op.short_text("x y") + op.tuple1() + op.reduce()
+    return (
+        op.stack_global(module, name) + op.short_text("x y") + op.tuple1() + op.reduce()
+    )
 
 
 def files(module: str, name: str, protocol: int) -> dict[str, bytes]:
@@ -114,7 +118,11 @@ def test_each_file_is_named_with_its_call(
                 or ("DANGER" in first.message) != (loads == RUNS_CODE)
                 or module.partition(".")[0] not in first.message
                 or shown is not None
-                or (loads != RUNS_CODE and loads != "not by torch" and not loads.startswith("needs "))
+                or (
+                    loads != RUNS_CODE
+                    and loads != "not by torch"
+                    and not loads.startswith("needs ")
+                )
             ):
                 unseen.append((qualified, file, loads, first.message))
     assert unseen == []

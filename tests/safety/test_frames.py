@@ -1,4 +1,6 @@
-"""Frames of pickles that Python's unpicklers refuse, or read in two ways: each reader of pickles finds them."""
+"""Frames of pickles that Python's unpicklers refuse, or read in two ways: each reader
+of pickles finds them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ _HEAD = 11
 
 
 def framed(*frames: tuple[bytes, int], after: bytes = b"") -> bytes:
-    """A pickle of frames, each of which says that it is some bytes longer than it is."""
-    parts = [b"\x95" + struct.pack("<Q", len(data) + more) + data for data, more in frames]
+    """A pickle of frames, each of which says that it is some bytes longer than
+    it is.
+    """
+    parts = [
+        b"\x95" + struct.pack("<Q", len(data) + more) + data for data, more in frames
+    ]
     return b"\x80\x04" + b"".join(parts) + after
 
 
@@ -90,7 +96,11 @@ def test_long_bytes_that_are_cut_out_of_a_plain_pickle(
 
 def test_a_frame_that_holds_the_beginning_of_long_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
-    path.write_bytes(framed((b"B" + struct.pack("<I", 1_000) + b"x" * 500, 0), after=b"x" * 500 + b"."))
+    path.write_bytes(
+        framed(
+            (b"B" + struct.pack("<I", 1_000) + b"x" * 500, 0), after=b"x" * 500 + b"."
+        )
+    )
 
     check_damaged(path)
 
@@ -104,7 +114,9 @@ def test_what_the_damaged_pickle_imports_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("breaks", BROKEN)
-def test_the_pickle_of_an_archive(breaks: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_the_pickle_of_an_archive(
+    breaks: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     path = tmp_path / "x.pth"
     path.write_bytes(torch_zip(breaks(bare({"a": 1}))))
 
@@ -120,7 +132,9 @@ def test_a_legacy_file(breaks: Callable[[bytes], bytes], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("breaks", BROKEN)
-def test_the_metadata_of_a_distributed_checkpoint(breaks: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_the_metadata_of_a_distributed_checkpoint(
+    breaks: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     folder = frameworks_dcp.save(tmp_path / "d", {"model": {"w": torch.ones(4)}})
     data = (folder / ".metadata").read_bytes()
     assert ckpt("verify", folder).code == 0

@@ -1,4 +1,6 @@
-"""The corpus of hostile files, through the reader in this process, in a confined child, and as a command."""
+"""The corpus of hostile files, through the reader in this process, in a confined child,
+and as a command.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def _named(cases: list[Any]) -> pytest.MarkDecorator:
 
 
 def _outcome(path: Path) -> tuple[str | None, list[str]]:
-    """(the error's text or None, codes of findings) of everything that `ckpt inspect` does with a file."""
+    """(the error's text or None, codes of findings) of everything that `ckpt inspect`
+    does with a file.
+    """
     try:
         with formats.open(str(path)) as checkpoint:
             report = inspect(Survey(checkpoint))
@@ -157,7 +161,9 @@ for line in sys.stdin:
             os._exit(code)
     print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}), flush=True)
 """
-"""A child that has imported the reader, and forks for each path under limits of its own."""
+"""A child that has imported the reader, and forks for each path under limits of its
+own.
+"""
 LONG = ("deep_call.pt", "budget_rows.pt", "budget_ints_1m.pt", "laughs_tensors.pt")
 """The bombs that take seconds. Every day has others of their kind."""
 
@@ -167,7 +173,11 @@ def confined() -> Iterator[subprocess.Popen[str]]:
     """The child that opens bombs. It ends with its stdin."""
     command = [sys.executable, "-c", _CONFINED, str(ADDRESS_SPACE), str(SECONDS)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        text=True,
     ) as child:
         yield child
 
@@ -195,7 +205,8 @@ def test_bomb(case: Case, tmp_path: Path, confined: subprocess.Popen[str]) -> No
     assert printed < 100 << 20, "the answer is out of all proportion"
 
 
-# ---------------------------------------------------------------------------------------------- as a command
+# --------------------------------------------------------------------------------------
+# as a command
 
 SELECTED = [
     "fs/zeros.pt",
@@ -244,7 +255,10 @@ def test_error_through_the_command(name: str, form: str, tmp_path: Path) -> None
     done = ckpt("inspect", path, *FORMS[form])
     if form == "json":
         (document,) = map(json.loads, done.lines)
-        assert set(document) == {"schema", "ckpt", "file", "error"} and document["error"]["message"]
+        assert (
+            set(document) == {"schema", "ckpt", "file", "error"}
+            and document["error"]["message"]
+        )
         done = done._replace(out=b"")
     check_error(done, case.says)
 
@@ -289,13 +303,28 @@ def test_opened_through_the_command(name: str, form: str, tmp_path: Path) -> Non
 
 
 def test_payload_would_have_run(tmp_path: Path) -> None:
-    """The canary can appear: what the tests above prove is not that the payloads are broken."""
-    code = "import pickle, sys, zipfile; pickle.loads(zipfile.ZipFile(sys.argv[1]).read('archive/data.pkl'))"
+    """The canary can appear: what the tests above prove is not that the payloads are
+    broken.
+    """
+    code = (
+        "import pickle, sys, zipfile; "
+        "pickle.loads(zipfile.ZipFile(sys.argv[1]).read('archive/data.pkl'))"
+    )
     canary = tmp_path / "canary"
-    listing = "import sys; sys.path.insert(0, sys.argv[1]); import hostile; from pathlib import Path; "
-    listing += "case, = (c for c in hostile.CASES if c.name == 'pickle/mal_REDUCE.pt'); case.build(Path(sys.argv[2]))"
+    listing = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import hostile; from pathlib "
+        "import Path; "
+    )
+    listing += (
+        "case, = (c for c in hostile.CASES if c.name == 'pickle/mal_REDUCE.pt'); "
+        "case.build(Path(sys.argv[2]))"
+    )
     made = python(
-        "-c", listing, Path(hostile.__file__).parent, tmp_path, env={**os.environ, "CKPT_CANARY": str(canary)}
+        "-c",
+        listing,
+        Path(hostile.__file__).parent,
+        tmp_path,
+        env={**os.environ, "CKPT_CANARY": str(canary)},
     )
     assert made.code == 0, made.err
     assert python("-c", code, tmp_path / "mal_REDUCE.pt").code == 0

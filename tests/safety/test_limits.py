@@ -46,17 +46,24 @@ def honest(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
     tensors = {name(index): torch.zeros(2) for index in range(TENSORS)}
     if kind in ("safetensors", "index"):
         header = {
-            key: {"dtype": "U8", "shape": [1], "data_offsets": [at, at + 1]} for at, key in enumerate(tensors)
+            key: {"dtype": "U8", "shape": [1], "data_offsets": [at, at + 1]}
+            for at, key in enumerate(tensors)
         }
         path = tmp_path / "model.safetensors"
         path.write_bytes(op.safetensors_file(json.dumps(header), bytes(TENSORS)))
         if kind == "index":
             path = tmp_path / "model.safetensors.index.json"
-            path.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")}))
+            path.write_text(
+                json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")})
+            )
         return path, TENSORS
     if kind == "adam":
         states = {
-            index: {"step": torch.tensor(1.0), "exp_avg": tensor, "exp_avg_sq": tensor.clone()}
+            index: {
+                "step": torch.tensor(1.0),
+                "exp_avg": tensor,
+                "exp_avg_sq": tensor.clone(),
+            }
             for index, tensor in enumerate(list(tensors.values())[: TENSORS // 4])
         }
         torch.save({"state": states, "param_groups": [{"params": list(states)}]}, path)
@@ -64,7 +71,10 @@ def honest(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
     torch.save(tensors, path, _use_new_zipfile_serialization=kind != "legacy")
     if kind == "deflated":
         packed = tmp_path / "packed.pth"
-        with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        with (
+            zipfile.ZipFile(path) as old,
+            zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new,
+        ):
             for record in old.namelist():
                 new.writestr(record, old.read(record))
         path = packed
@@ -84,7 +94,11 @@ def test_the_shards_of_a_set_share_one_budget(tmp_path: Path) -> None:
     for shard in names:
         (tmp_path / shard).write_bytes(op.torch_zip(program, {}))
     index = tmp_path / "pytorch_model.bin.index.json"
-    index.write_text(json.dumps({"weight_map": {f"w{number}": shard for number, shard in enumerate(names)}}))
+    index.write_text(
+        json.dumps(
+            {"weight_map": {f"w{number}": shard for number, shard in enumerate(names)}}
+        )
+    )
     limits = Limits(memory=3_000_000)
 
     formats.open(str(tmp_path / names[0]), limits).close()
@@ -106,12 +120,23 @@ def test_a_nested_stream_counts_each_time_that_it_is_met(tmp_path: Path) -> None
     limits = Limits(inflated_bytes=0)
     for times, fits in ((10, True), (2_000, False)):
         path = tmp_path / f"{times}.pt"
-        program = load + b"q\0" + b"0" + op.binary(stream) + b"q\1" + b"0](" + b"h\0h\1\x85R" * times + b"e."
+        program = (
+            load
+            + b"q\0"
+            + b"0"
+            + op.binary(stream)
+            + b"q\1"
+            + b"0]("
+            + b"h\0h\1\x85R" * times
+            + b"e."
+        )
         path.write_bytes(op.torch_zip(b"\x80\2" + program, {}))
         if fits:
             formats.open(str(path), limits).close()
         else:
-            with pytest.raises(LimitError, match="the pickles of the file inflate too far"):
+            with pytest.raises(
+                LimitError, match="the pickles of the file inflate too far"
+            ):
                 formats.open(str(path), limits)
 
 

@@ -1,4 +1,5 @@
-"""Every byte of small good files, changed: a checkpoint or an error comes out, and what comes out is what torch sees.
+"""Every byte of small good files, changed: a checkpoint or an error comes out, and what
+comes out is what torch sees.
 
 SAFETY.md §6.1. Nothing is random: the same files, offsets and verdicts in every run.
 """
@@ -30,7 +31,14 @@ from ckpt.model.errors import CkptError
 from ckpt.model.names import NamedKey
 from ckpt.surface.text.lines import plain_text
 
-FILES = ("shared.pt", "legacy.pt", "plain.safetensors", "deflated.pt", "module.pt", "training.pt")
+FILES = (
+    "shared.pt",
+    "legacy.pt",
+    "plain.safetensors",
+    "deflated.pt",
+    "module.pt",
+    "training.pt",
+)
 CHANGES: dict[str, Callable[[int], int]] = {
     "low-bit": lambda byte: byte ^ 0x01,
     "high-bit": lambda byte: byte ^ 0x80,
@@ -66,12 +74,16 @@ def _is_odd(key: str | int) -> bool:
 
 
 def _flat(thing: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that torch loaded, by the names that ckpt gives them; keys that are no names are `?`."""
+    """The tensors that torch loaded, by the names that ckpt gives them; keys that are
+    no names are `?`.
+    """
     if isinstance(thing, torch.Tensor):
         yield ".".join(path), thing
     elif isinstance(thing, dict):
         for key, value in thing.items():
-            plain = isinstance(key, (str, bool, float, NoneType)) or (type(key) is int and abs(key) < 2**63)
+            plain = isinstance(key, (str, bool, float, NoneType)) or (
+                type(key) is int and abs(key) < 2**63
+            )
             yield from _flat(value, (*path, str(key) if plain else "?"))
     elif isinstance(thing, (list, tuple)):
         for index, value in enumerate(thing):
@@ -79,14 +91,18 @@ def _flat(thing: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.T
 
 
 def _by_torch(name: str, data: bytes) -> list[Row] | str:
-    """The same rows by the reference library, or the name of the exception with which it refuses the file."""
+    """The same rows by the reference library, or the name of the exception with which
+    it refuses the file.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if name.endswith(".safetensors"):
                 loaded: Any = safetensors.torch.load(data)
             else:
-                loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+                loaded = torch.load(
+                    io.BytesIO(data), weights_only=True, map_location="cpu"
+                )
     except Exception as error:
         return type(error).__name__
     return [
@@ -102,7 +118,9 @@ def _by_torch(name: str, data: bytes) -> list[Row] | str:
 
 
 def _agree(ours: list[Row], theirs: list[Row]) -> bool:
-    """Whether both see the same. Of a name that is there twice torch keeps the last, ckpt shows all."""
+    """Whether both see the same. Of a name that is there twice torch keeps the last,
+    ckpt shows all.
+    """
     return {row[0]: row for row in ours} == {row[0]: row for row in theirs}
 
 
@@ -113,26 +131,44 @@ class Reader:
         self.path = path
 
     def view(self, data: bytes) -> tuple[Any, ...] | None:
-        """What the file holds, comparable; None after an error. Any other exception fails the test."""
+        """What the file holds, comparable; None after an error. Any other exception
+        fails the test.
+        """
         self.path.write_bytes(data)
         try:
             with formats.open(str(self.path)) as checkpoint:
                 self.rows = _rows(checkpoint)
-                self.promised = checkpoint.weights_only == () and checkpoint.not_loadable is None
+                self.promised = (
+                    checkpoint.weights_only == () and checkpoint.not_loadable is None
+                )
                 self.noticed = bool(checkpoint.account.notices)
                 devices = [entry.tensor.device for entry in checkpoint.tensors]
-                values = [(value.name, value.type, repr(value.node)[:100]) for value in checkpoint.values]
+                values = [
+                    (value.name, value.type, repr(value.node)[:100])
+                    for value in checkpoint.values
+                ]
                 if any("object at 0x" in text for _, _, text in values):
                     values = [(name, kind, "") for name, kind, _ in values]
-                imports = [(row.module, row.name, row.group) for row in checkpoint.imports]
-                return (self.rows, devices, values, imports, checkpoint.weights_only, checkpoint.byteorder)
+                imports = [
+                    (row.module, row.name, row.group) for row in checkpoint.imports
+                ]
+                return (
+                    self.rows,
+                    devices,
+                    values,
+                    imports,
+                    checkpoint.weights_only,
+                    checkpoint.byteorder,
+                )
         except CkptError as error:
             text = str(error)
             assert text and "\n" not in text
             return None
 
     def report(self) -> list[str]:
-        """The codes of the findings on the last file, after all that is written about it was made."""
+        """The codes of the findings on the last file, after all that is written about
+        it was made.
+        """
         try:
             with formats.open(str(self.path)) as checkpoint:
                 report = inspect(Survey(checkpoint))
@@ -144,15 +180,21 @@ class Reader:
 
 
 class Verdicts(NamedTuple):
-    """What became of the changed files: errors, those that look different, and of these those torch opened."""
+    """What became of the changed files: errors, those that look different, and of these
+    those torch opened.
+    """
 
     refused: int
     different: int
     compared: int
 
 
-def _change_each(name: str, data: bytes, where: range, change: str, path: Path) -> Verdicts:
-    """Change one byte after the other; whatever opens and looks different must look the same to torch."""
+def _change_each(
+    name: str, data: bytes, where: range, change: str, path: Path
+) -> Verdicts:
+    """Change one byte after the other; whatever opens and looks different must look the
+    same to torch.
+    """
     reader = Reader(path)
     before = reader.view(data)
     assert before is not None
@@ -172,7 +214,8 @@ def _change_each(name: str, data: bytes, where: range, change: str, path: Path) 
             if different % ORACLE_EVERY == 0:
                 theirs = _by_torch(name, changed)
                 if isinstance(theirs, str):
-                    # A TypeError comes from a call of what is known with arguments that are not: no refusal.
+                    # A TypeError comes from a call of what is known with arguments that
+                    # are not: no refusal.
                     if reader.promised and not reader.noticed and theirs != "TypeError":
                         wrong.append((offset, "ckpt says that it loads", theirs))
                     continue
@@ -182,14 +225,18 @@ def _change_each(name: str, data: bytes, where: range, change: str, path: Path) 
                 names = [row[0] for row in reader.rows]
                 if len(set(names)) != len(names) and "?" not in ".".join(names):
                     assert "ambiguous-name" in codes, offset
-    assert not wrong, f"{len(wrong)} files differ from what torch sees, the first: {wrong[0]}"
+    assert not wrong, (
+        f"{len(wrong)} files differ from what torch sees, the first: {wrong[0]}"
+    )
     return Verdicts(refused, different, compared)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", FILES)
-def test_every_byte(name: str, change: str, good: dict[str, bytes], tmp_path: Path) -> None:
+def test_every_byte(
+    name: str, change: str, good: dict[str, bytes], tmp_path: Path
+) -> None:
     data = good[name]
     step = (3 if name == "training.pt" else 1) * many(5, 1)
     found = _change_each(name, data, range(0, len(data), step), change, tmp_path / name)
@@ -200,9 +247,15 @@ def test_every_byte(name: str, change: str, good: dict[str, bytes], tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".pt") and name != "legacy.pt"])
-def test_every_byte_of_the_pickle(name: str, change: str, good: dict[str, bytes], tmp_path: Path) -> None:
-    """Without its checksum, which refuses every change above: what the machine and the rebuilders make of it."""
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if name.endswith(".pt") and name != "legacy.pt"]
+)
+def test_every_byte_of_the_pickle(
+    name: str, change: str, good: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Without its checksum, which refuses every change above: what the machine and the
+    rebuilders make of it.
+    """
     data, pickle = _without_checksum(good[name])
     found = _change_each(name, data, pickle[:: many(3, 1)], change, tmp_path / name)
     assert found.refused, "no change of any byte is an error: nothing was tested"
@@ -211,7 +264,9 @@ def test_every_byte_of_the_pickle(name: str, change: str, good: dict[str, bytes]
 
 
 def _without_checksum(data: bytes) -> tuple[bytes, range]:
-    """The archive with the CRC of data.pkl not recorded, and where data.pkl lies. torch checks none."""
+    """The archive with the CRC of data.pkl not recorded, and where data.pkl lies. torch
+    checks none.
+    """
     entry = data.index(b"PK\1\2")
     while not data[entry + 46 :].startswith(b"archive/data.pkl"):
         entry = data.index(b"PK\1\2", entry + 4)
@@ -251,8 +306,12 @@ def test_every_byte_missing(name: str, good: dict[str, bytes], tmp_path: Path) -
     [b"]", b"}", b"]\x85", op.ordered_dict()],
     ids=["list", "dict", "tuple-of-list", "ordered-dict"],
 )
-def test_key_that_cannot_be_hashed_is_not_called_loadable(key: bytes, tmp_path: Path) -> None:
-    """One byte of good files makes such keys: every load raises TypeError, so none may be promised."""
+def test_key_that_cannot_be_hashed_is_not_called_loadable(
+    key: bytes, tmp_path: Path
+) -> None:
+    """One byte of good files makes such keys: every load raises TypeError, so none may
+    be promised.
+    """
     data = op.torch_zip(op.pickled(b"}", key, b"K\x01s"), {})
     assert _by_torch("x.pt", data) == "TypeError"
     reader = Reader(tmp_path / "x.pt")

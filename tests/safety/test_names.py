@@ -1,4 +1,6 @@
-"""Names of files on the command line and in lists: none becomes an option, and none is lost."""
+"""Names of files on the command line and in lists: none becomes an option, and none is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,30 @@ from ckpt.surface.cli.app import COMMANDS
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    "name", ["--help", "-h", "--json", "--force", "-x", "--model=evil.py:build", "--in-place"]
+    "name",
+    ["--help", "-h", "--json", "--force", "-x", "--model=evil.py:build", "--in-place"],
 )
-def test_an_option_that_is_a_file_too_is_refused(command: str, name: str, tmp_path: Path) -> None:
+def test_an_option_that_is_a_file_too_is_refused(
+    command: str, name: str, tmp_path: Path
+) -> None:
     (tmp_path / name).touch()
 
     done = inside(command, name, cwd=tmp_path)
     check_error(
         done,
-        f"{name.lower()}: is an option, and the name of a file here (./{name.lower()} or -- before names)",
+        (
+            f"{name.lower()}: is an option, and the name of a file here "
+            f"(./{name.lower()} or -- before names)"
+        ),
     )
     done = inside("--", command, name, cwd=tmp_path)
     check_error(done, "is an option, and the name of a file here")
 
 
 @pytest.mark.parametrize("command", ["inspect", "lint", "verify", "sum", "stats", "ls"])
-def test_a_file_that_is_called_like_an_option_is_read(command: str, tmp_path: Path) -> None:
+def test_a_file_that_is_called_like_an_option_is_read(
+    command: str, tmp_path: Path
+) -> None:
     shutil.copy(SAMPLES / "weights.safetensors", tmp_path / "--help")
 
     assert inside(command, "--", "--help", cwd=tmp_path).code == 0
@@ -41,17 +51,27 @@ def test_a_file_that_is_called_like_an_option_is_read(command: str, tmp_path: Pa
 def test_a_link_that_leads_nowhere_is_a_name_too(tmp_path: Path) -> None:
     (tmp_path / "--ignore=called-on-load").symlink_to("nowhere")
 
-    check_error(inside("lint", "--ignore=called-on-load", cwd=tmp_path), "the name of a file here")
+    check_error(
+        inside("lint", "--ignore=called-on-load", cwd=tmp_path),
+        "the name of a file here",
+    )
 
 
 def test_an_option_without_a_file_is_an_option(tmp_path: Path) -> None:
     assert (
-        inside("lint", SAMPLES / "hostile.pth", "--ignore=called-on-load,weights-only", cwd=tmp_path).code
+        inside(
+            "lint",
+            SAMPLES / "hostile.pth",
+            "--ignore=called-on-load,weights-only",
+            cwd=tmp_path,
+        ).code
         == 0
     )
 
 
-@pytest.mark.parametrize("name", ["--ignore=called-on-load", "-", " ", "#x", "@x", "'x'", " x ", "~"])
+@pytest.mark.parametrize(
+    "name", ["--ignore=called-on-load", "-", " ", "#x", "@x", "'x'", " x ", "~"]
+)
 @pytest.mark.parametrize("end", ["\n", "\0"])
 def test_a_name_of_a_list_is_a_name(name: str, end: str, tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "hostile.pth", tmp_path / name)
@@ -62,7 +82,9 @@ def test_a_name_of_a_list_is_a_name(name: str, end: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["lint", "verify", "inspect", "ls"])
-def test_a_folder_that_is_called_like_the_home_of_a_user(command: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_called_like_the_home_of_a_user(
+    command: str, tmp_path: Path
+) -> None:
     for place in ("~", "~root", "home"):
         (tmp_path / place).mkdir()
     for name in ("~/x.pth", "~root/x.pth"):
@@ -86,7 +108,12 @@ def test_an_index_hides_no_file_that_it_does_not_open(tmp_path: Path) -> None:
     good, evil = "good-00001-of-00001.safetensors", "evil-00001-of-00002.bin"
     shutil.copy(SAMPLES / "weights.safetensors", tmp_path / good)
     shutil.copy(SAMPLES / "hostile.pth", tmp_path / evil)
-    names = [row["name"] for row in json.loads(ckpt("inspect", good, "--json", cwd=tmp_path).out)["tensors"]]
+    names = [
+        row["name"]
+        for row in json.loads(ckpt("inspect", good, "--json", cwd=tmp_path).out)[
+            "tensors"
+        ]
+    ]
     weight_map = dict.fromkeys(names, good)
     for index in (
         {"metadata": {"note": evil}, "weight_map": weight_map},

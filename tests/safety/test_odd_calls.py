@@ -1,4 +1,6 @@
-"""Calls of known names with arguments that no writer gives them: every command answers, and what is written is plain."""
+"""Calls of known names with arguments that no writer gives them: every command answers,
+and what is written is plain.
+"""
 
 from __future__ import annotations
 
@@ -96,20 +98,41 @@ NAMES = [
 def odd(chance: random.Random, depth: int = 0) -> Any:
     if depth > 2 or chance.random() < 0.4:
         return chance.choice(ATOMS)
-    arguments = [odd(chance, depth + 1) for _ in range(chance.choice([0, 1, 1, 2, 2, 3, 3, 4, 5, 7]))]
+    arguments = [
+        odd(chance, depth + 1)
+        for _ in range(chance.choice([0, 1, 1, 2, 2, 3, 3, 4, 5, 7]))
+    ]
     name = glob(*chance.choice(NAMES).rsplit(".", 1))
     program = (
-        call(name, *arguments) if chance.random() < 0.8 else name + value(tuple(arguments)) + op.newobj()
+        call(name, *arguments)
+        if chance.random() < 0.8
+        else name + value(tuple(arguments)) + op.newobj()
     )
     if chance.random() < 0.3:
         inner = odd(chance, 2)
-        states = [{"a": inner}, {"_content": inner}, {"_val": inner}, (inner, 1, "a"), (inner, {"a": 1})]
-        states.append((1, (2,), call(glob("numpy", "dtype"), "f4", False, True), False, binary(b"1234" * 2)))
+        states = [
+            {"a": inner},
+            {"_content": inner},
+            {"_val": inner},
+            (inner, 1, "a"),
+            (inner, {"a": 1}),
+        ]
+        states.append(
+            (
+                1,
+                (2,),
+                call(glob("numpy", "dtype"), "f4", False, True),
+                False,
+                binary(b"1234" * 2),
+            )
+        )
         program += value(chance.choice(states)) + op.build()
     if chance.random() < 0.1:
         program += op.mark() + value(odd(chance, 3)) + op.appends()
     if chance.random() < 0.1:
-        program += op.mark() + value(odd(chance, 3)) + value(odd(chance, 3)) + op.setitems()
+        program += (
+            op.mark() + value(odd(chance, 3)) + value(odd(chance, 3)) + op.setitems()
+        )
     return program
 
 
@@ -120,14 +143,19 @@ def test_every_command_answers(seed: int, tmp_path: Path) -> None:
     answered = 0
     while answered < 25:
         program = odd(chance)
-        (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"model": {"w": tensor()}, "x": program})))
+        (tmp_path / "x.pth").write_bytes(
+            torch_zip(pickled({"model": {"w": tensor()}, "x": program}))
+        )
         try:
             survey, again = (Survey(open(str(tmp_path / "x.pth"))) for _ in range(2))
         except CkptError:
             continue
         answered += 1
         report = inspect(survey)
-        assert inspect_lines(report, width=80, depth=None, everything=False) and report.to_json()
+        assert (
+            inspect_lines(report, width=80, depth=None, everything=False)
+            and report.to_json()
+        )
         lint(survey)
         diff(survey, again).to_json()
         for name in ("plain", "rehome", "slim"):
@@ -136,27 +164,43 @@ def test_every_command_answers(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("node", [None, py2(b"\xff\xfe")])
 def test_an_object_that_stands_for_none(node: Any, tmp_path: Path) -> None:
-    config = glob("omegaconf.nodes", "AnyNode") + value(()) + op.newobj() + value({"_val": node}) + op.build()
-    (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"model": {"w": tensor()}, "x": config})))
+    config = (
+        glob("omegaconf.nodes", "AnyNode")
+        + value(())
+        + op.newobj()
+        + value({"_val": node})
+        + op.build()
+    )
+    (tmp_path / "x.pth").write_bytes(
+        torch_zip(pickled({"model": {"w": tensor()}, "x": config}))
+    )
     write("plain", Survey(open(str(tmp_path / "x.pth"))), tmp_path / "plain.pth")
     with open(str(tmp_path / "plain.pth")) as written:
         assert {row.name: row.node for row in written.values} == {"x": None}
 
 
 def write(command: str, survey: Survey, out: Path) -> None:
-    """Write what a command makes. What ckpt planned must be what it then finds in the file."""
+    """Write what a command makes. What ckpt planned must be what it then finds in the
+    file.
+    """
     limits = Limits()
     traits, unfit = save.traits_of("torch-zip"), writer_of("torch-zip").unfit
     checks = {"plain": save.check_weights_only}
     try:
         if command == "plain":
-            report = convert(survey, "torch-zip", traits, limits, unfit, plain=True, drop_other=True)
+            report = convert(
+                survey, "torch-zip", traits, limits, unfit, plain=True, drop_other=True
+            )
         elif command == "slim":
             report = slim(survey, limits, keep=["x"])
         else:
             report, checks = rehome(survey, moves("cuda", []), limits, objects=True), {}
         save.save_checkpoint(
-            report.result, target.target(str(out), force=True), "torch-zip", limits, checks=checks
+            report.result,
+            target.target(str(out), force=True),
+            "torch-zip",
+            limits,
+            checks=checks,
         )
     except CkptError as error:
         assert "a bug in ckpt" not in str(error), command

@@ -1,4 +1,6 @@
-"""A gate over a folder passes no file over: what lies beside a checkpoint, and what begins as a pickle, is judged."""
+"""A gate over a folder passes no file over: what lies beside a checkpoint, and what
+begins as a pickle, is judged.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ EVIL = pickled(call(glob("builtins", "print"), "runs"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["evil.pt", "evil.pkl", "sub/evil.pt", "__9_9.distcp", "__9.metadata"])
-@pytest.mark.parametrize("inside_of", ["pytorch_model_fsdp_0", "optimizer_0", "optimizer_0 alone"])
-def test_a_stranger_in_a_part_of_a_folder_is_judged(name: str, inside_of: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["evil.pt", "evil.pkl", "sub/evil.pt", "__9_9.distcp", "__9.metadata"]
+)
+@pytest.mark.parametrize(
+    "inside_of", ["pytorch_model_fsdp_0", "optimizer_0", "optimizer_0 alone"]
+)
+def test_a_stranger_in_a_part_of_a_folder_is_judged(
+    name: str, inside_of: str, tmp_path: Path
+) -> None:
     folder, _ = written.accelerate(tmp_path / "state")
     if inside_of.endswith(" alone"):
         folder /= "optimizer_0"
@@ -59,7 +67,10 @@ def test_weights_beside_the_ones_that_are_read_are_judged(tmp_path: Path) -> Non
 
 
 CALL = call(glob("builtins", "print"), "runs") + b"."
-EQUAL = b"".join(b"\x8a\x09" + (n * (2**61 - 1)).to_bytes(9, "little") + b"N" for n in range(1, 1_500))
+EQUAL = b"".join(
+    b"\x8a\x09" + (n * (2**61 - 1)).to_bytes(9, "little") + b"N"
+    for n in range(1, 1_500)
+)
 LONG = b"X" + (2 << 20).to_bytes(4, "little") + bytes(2 << 20) + b"0"
 EARLY = {
     "with a far slot alone": b"}p268435456\n.",
@@ -89,10 +100,16 @@ EARLY = {
     "odd: behind deep tuples": b"(" * 100 + b"N" + b"t" * 100 + b"0" + CALL,
     "odd: behind wide tuples": b"N\x85" + b"2\x86" * 30 + b"0" + CALL,
     "odd: behind a frame that ends early": b"\x95\x03" + bytes(7) + b"N0K\x010" + CALL,
-    "odd: behind frames in frames": b"\x95\x14" + bytes(7) + b"N0\x95\x04" + bytes(7) + b"N0N0N0N0N0" + CALL,
+    "odd: behind frames in frames": b"\x95\x14"
+    + bytes(7)
+    + b"N0\x95\x04"
+    + bytes(7)
+    + b"N0N0N0N0N0"
+    + CALL,
     "odd: behind keys of one hash": b"}(" + EQUAL + b"u0" + CALL,
     "odd: behind a text on a long line": b"V" + b"a" * 70_000 + b"\n0" + CALL,
-    "odd: behind texts on longer lines": (b"S'" + b"a" * (2 << 20) + b"'\n0") * 2 + CALL,
+    "odd: behind texts on longer lines": (b"S'" + b"a" * (2 << 20) + b"'\n0") * 2
+    + CALL,
     "of a module beside it": b"(]cevil_mod\nx\n.\n",
     "of a module beside it, broken": b"K\x010cevil_mod\nx\n\xff",
 }
@@ -101,7 +118,9 @@ EARLY = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.pkl", "x.dat", "x.bin", "x.pkl.gz"])
 @pytest.mark.parametrize("kind", EARLY)
-def test_a_pickle_is_known_by_any_first_opcode(kind: str, name: str, tmp_path: Path) -> None:
+def test_a_pickle_is_known_by_any_first_opcode(
+    kind: str, name: str, tmp_path: Path
+) -> None:
     data = EARLY[kind]
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
@@ -146,7 +165,9 @@ def test_python_runs_what_is_odd(kind: str, capsys: pytest.CaptureFixture[str]) 
 )
 def test_a_text_is_no_pickle(first: bytes, suffix: str, tmp_path: Path) -> None:
     data = first + b"some more words, 1\n" * 150_000
-    (tmp_path / f"notes.txt{suffix}").write_bytes(gzip.compress(data) if suffix else data)
+    (tmp_path / f"notes.txt{suffix}").write_bytes(
+        gzip.compress(data) if suffix else data
+    )
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
 
     done = inside("lint", ".", cwd=tmp_path)
@@ -155,8 +176,13 @@ def test_a_text_is_no_pickle(first: bytes, suffix: str, tmp_path: Path) -> None:
 
 
 def polyglot() -> bytes:
-    """A safetensors file in which a pickle passes over the header, as texts, and begins in the data."""
-    header_bytes, data_bytes = 0x0558, 1024  # X takes the five bytes behind the length's first four
+    """A safetensors file in which a pickle passes over the header, as texts, and begins
+    in the data.
+    """
+    header_bytes, data_bytes = (
+        0x0558,
+        1024,
+    )  # X takes the five bytes behind the length's first four
     end = f'":{{"dtype":"U8","shape":[{data_bytes}],"data_offsets":[0,{data_bytes}]}}}}'.encode()
     left, key = header_bytes - 2, b""
     while left > 128:
@@ -165,11 +191,22 @@ def polyglot() -> bytes:
     key += b"U" + bytes([left - 2])
     key += b"b" * (header_bytes - 2 - len(end) - len(key))
     data = glob("builtins", "print") + b"(X\x04\x00\x00\x00runstR."
-    return header_bytes.to_bytes(8, "little") + b'{"' + key + end + data + bytes(data_bytes - len(data))
+    return (
+        header_bytes.to_bytes(8, "little")
+        + b'{"'
+        + key
+        + end
+        + data
+        + bytes(data_bytes - len(data))
+    )
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "model.pt", "model.bin", "model"])
-def test_a_safetensors_file_that_is_a_pickle_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "model.pt", "model.bin", "model"]
+)
+def test_a_safetensors_file_that_is_a_pickle_is_refused(
+    name: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(polyglot())
     assert list(load_file(path)) and len(polyglot()) == 8 + 0x0558 + 1024
@@ -190,11 +227,17 @@ def test_members_of_an_archive_that_nobody_reads_are_named(tmp_path: Path) -> No
     done = inside("inspect", "model.zip", cwd=tmp_path)
 
     text = b" ".join(done.out.split())
-    assert b"unread-file" in text and b"replay.pkl" in text and b"sub/x.pt" in text, done
+    assert b"unread-file" in text and b"replay.pkl" in text and b"sub/x.pt" in text, (
+        done
+    )
 
 
-@pytest.mark.parametrize("name", [".hg/evil.pt", ".svn/pristine/evil", "sub/.hg/evil.pt"])
-def test_folders_of_other_version_control_are_entered(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [".hg/evil.pt", ".svn/pristine/evil", "sub/.hg/evil.pt"]
+)
+def test_folders_of_other_version_control_are_entered(
+    name: str, tmp_path: Path
+) -> None:
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_bytes(EVIL)
     assert b"builtins.print('runs')" in inside("lint", ".", cwd=tmp_path).out
@@ -232,7 +275,9 @@ def tar(*names: str, link: bool = False) -> bytes:
     return out.getvalue()
 
 
-def test_a_storage_of_an_unpacked_archive_that_is_a_pickle_is_judged(tmp_path: Path) -> None:
+def test_a_storage_of_an_unpacked_archive_that_is_a_pickle_is_judged(
+    tmp_path: Path,
+) -> None:
     saved = io.BytesIO()
     torch.save({"w": torch.ones(64)}, saved)
     zipfile.ZipFile(saved).extractall(tmp_path / "a")
@@ -254,7 +299,9 @@ def test_a_leftover_that_a_loader_takes_is_judged(kind: str, tmp_path: Path) -> 
 
 
 def objects(is_archive: bool) -> bytes:
-    """An array of objects of numpy, or an archive with one, in which each object calls something."""
+    """An array of objects of numpy, or an archive with one, in which each object calls
+    something.
+    """
     out = io.BytesIO()
     values = np.array([None, "x"], dtype=object)
     if is_archive:
@@ -279,9 +326,13 @@ HIDDEN = {
     "a pickle in gzip in xz": lzma.compress(gzip.compress(EVIL)),
     "a tar archive in gzip": gzip.compress(tar("notes.md", "./sub/evil.pt")),
     "a tar archive with a link in gzip": gzip.compress(tar("evil.pt", link=True)),
-    "a tar archive of torch in gzip": gzip.compress(tar("sys_info", "pickle", "storages", "tensors")),
+    "a tar archive of torch in gzip": gzip.compress(
+        tar("sys_info", "pickle", "storages", "tensors")
+    ),
     "a tar archive with a long name in gzip": gzip.compress(tar("d/" * 90 + "evil.pt")),
-    "a tar archive of many files": tar(*[f"{number}.md" for number in range(1_100)], "evil.pt"),
+    "a tar archive of many files": tar(
+        *[f"{number}.md" for number in range(1_100)], "evil.pt"
+    ),
     "an archive that is refused": archive("a/data.pkl", "a/DATA.pkl"),
     "an archive that is refused, of checkpoints": archive("a/evil.pt", "a/x", "a/X"),
     "an archive with bytes behind it in gzip": gzip.compress(TORCH + bytes(99_999)),
@@ -294,7 +345,9 @@ HIDDEN = {
     "an archive of checkpoints behind a text": b"some words\n" * 9_000
     + archive("policy.pth", "data")
     + bytes(99),
-    "an archive of weights of Hugging Face": archive("pytorch_model-00001-of-00002.bin"),
+    "an archive of weights of Hugging Face": archive(
+        "pytorch_model-00001-of-00002.bin"
+    ),
     "an archive of an optimizer": archive("state/optimizer.bin"),
     "an archive of an exported program": archive("a.pt2"),
     "an archive of a distributed checkpoint": archive("a/.metadata"),
@@ -303,9 +356,14 @@ HIDDEN = {
     "a compressed tar archive in a tar archive": tar("a.tar.gz"),
     "an array of objects": objects(False),
     "an archive of arrays of objects": objects(True),
-    "an archive of arrays of objects behind an empty one": b"PK\x05\x06" + bytes(18) + objects(True),
+    "an archive of arrays of objects behind an empty one": b"PK\x05\x06"
+    + bytes(18)
+    + objects(True),
     "a frame of lz4": b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
-    "a frame of lz4 behind another": b"\x50\x2a\x4d\x18" + bytes(4) + b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
+    "a frame of lz4 behind another": b"\x50\x2a\x4d\x18"
+    + bytes(4)
+    + b"\x04\x22\x4d\x18\x60\x40\x82"
+    + EVIL,
     "a frame of zstd": b"\x28\xb5\x2f\xfd" + bytes(60),
     "a 7z archive": b"7z\xbc\xaf\x27\x1c" + bytes(60),
     "a RAR archive": b"Rar!\x1a\x07" + bytes(60),
@@ -322,7 +380,9 @@ def test_what_cannot_be_looked_into_is_unreadable(kind: str, tmp_path: Path) -> 
 OTHERS = {
     "a text in gzip": gzip.compress(b"some words\n" * 9_000),
     "nothing in gzip": gzip.compress(b""),
-    "a tar archive of sources in gzip": gzip.compress(tar("setup.py", "src/x.py", link=True)),
+    "a tar archive of sources in gzip": gzip.compress(
+        tar("setup.py", "src/x.py", link=True)
+    ),
     "an array": numbers(False),
     "an archive of arrays": numbers(True),
     "an archive of other binaries": archive("boot.bin", "data/train.bin"),
@@ -342,7 +402,9 @@ def test_archives_of_other_things_are_not_looked_at(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["lint", "ls", "verify"])
-def test_folders_that_are_nested_too_deep_are_an_error(command: str, tmp_path: Path) -> None:
+def test_folders_that_are_nested_too_deep_are_an_error(
+    command: str, tmp_path: Path
+) -> None:
     folder = tmp_path
     for _ in range(250):
         folder /= "d"
@@ -351,4 +413,7 @@ def test_folders_that_are_nested_too_deep_are_an_error(command: str, tmp_path: P
 
     done = inside(command, ".", cwd=tmp_path)
 
-    assert done.code == 2 and b"folders are nested more than 200 deep" in done.out + done.err, done
+    assert (
+        done.code == 2
+        and b"folders are nested more than 200 deep" in done.out + done.err
+    ), done

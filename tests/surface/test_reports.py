@@ -1,4 +1,6 @@
-"""Reports pickle, and what comes out needs no file: it shows the same, holds no descriptor and reads nothing."""
+"""Reports pickle, and what comes out needs no file: it shows the same, holds no
+descriptor and reads nothing.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ from ckpt.surface.reports import Closed
 pytestmark = oracle.QUIET
 
 REFUSED = 6
-"""Samples that are no checkpoint, or none that can be read whole; three more are texts."""
+"""Samples that are no checkpoint, or none that can be read whole; three more
+are texts.
+"""
 
 
 def again(report: Any, protocol: int = pickle.HIGHEST_PROTOCOL) -> Any:
@@ -78,7 +82,9 @@ def of_samples(folder: Path) -> Iterator[Report]:
 
 
 def of_formats(folder: Path) -> Iterator[Report]:
-    """Reports over each format, of few tensors and of so many that a pickle is read in columns, and the difference."""
+    """Reports over each format, of few tensors and of so many that a pickle is read in
+    columns, and the difference.
+    """
     for source in SOURCES:
         for count in (3, 2_100):
             if count > 3 and source.name != "torch-zip":
@@ -100,13 +106,20 @@ def of_rewrites(folder: Path) -> Iterator[Report]:
     folder.mkdir()
     state = {"a.weight": torch.ones(4, 6), "a.bias": torch.zeros(4), "step": 3}
     grown = {"a.weight": torch.ones(5, 6), "a.bias": torch.zeros(4)}
-    one, two = rewriting.saved(state, folder / "one.pt"), rewriting.saved(grown, folder / "two.pt")
+    one, two = (
+        rewriting.saved(state, folder / "one.pt"),
+        rewriting.saved(grown, folder / "two.pt"),
+    )
     with ckpt.open(one) as old, ckpt.open(two) as new, formats.open(str(one)) as plain:
         yield rename.rename(old.survey, [rename.substitution("s/^a/b/")], Limits())
         yield slim.slim(old.survey, Limits())
         yield rewriting.convert(plain, "safetensors", dtype="bfloat16", drop_other=True)
-        yield average.average([old.survey], Survey(plain), Limits(), average.Options(drop_other=True))
-        warm = warmstart.warmstart(old.survey, new.survey, Limits(), warmstart.Options("slice"))
+        yield average.average(
+            [old.survey], Survey(plain), Limits(), average.Options(drop_other=True)
+        )
+        warm = warmstart.warmstart(
+            old.survey, new.survey, Limits(), warmstart.Options("slice")
+        )
         yield warm
         assert warm.coverage is not None
         yield warm.coverage
@@ -123,7 +136,9 @@ COUNTS = {"samples": 82, "formats": 50, "rewrites": 7}
 
 
 class Made(NamedTuple):
-    """Reports, and their pickles from the time when nothing was asked of them. `here` shows both while the files were there."""
+    """Reports, and their pickles from the time when nothing was asked of them. `here`
+    shows both while the files were there.
+    """
 
     reports: list[Report]
     pickles: list[bytes]
@@ -142,7 +157,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
             reports, pickles = [], []
             for report in MAKERS[name](folder):
                 reports.append(report)
-                pickles.append(pickle.dumps(report, (2, pickle.HIGHEST_PROTOCOL)[len(pickles) % 2]))
+                pickles.append(
+                    pickle.dumps(report, (2, pickle.HIGHEST_PROTOCOL)[len(pickles) % 2])
+                )
             copied = [shown(pickle.loads(data)) for data in pickles]
             here = [shown(report) for report in reports]
             shutil.rmtree(folder)
@@ -155,7 +172,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_shows_the_same(name: str, made: Any, tmp_path: Path) -> None:
-    """Here beside the files, and in another process without them. HTML has commands only for files that are there."""
+    """Here beside the files, and in another process without them. HTML has commands
+    only for files that are there.
+    """
     reports, pickles, (here, copied), folder = made(name)
     assert copied == here
     assert len(reports) == COUNTS[name]
@@ -187,7 +206,9 @@ def test_nothing_of_the_file_is_imported(name: str, made: Any) -> None:
         rebuild, (make, data) = report.__reduce__()
         assert rebuild.__module__ == "ckpt.surface.reports" and make is type(report)
         Names(io.BytesIO(data)).load()
-    assert found and all(name.startswith("ckpt.") for name in found - {"builtins.list"}), found
+    assert found and all(
+        name.startswith("ckpt.") for name in found - {"builtins.list"}
+    ), found
     assert not any("File" in name or "reopened" in name for name in found)
 
 
@@ -196,7 +217,11 @@ def checkpoints(report: Report) -> list[Checkpoint]:
         return []
     if isinstance(report, DiffReport):
         return [report.before, report.after]
-    return [report.source, report.result] if isinstance(report, RewriteReport) else [report.checkpoint]
+    return (
+        [report.source, report.result]
+        if isinstance(report, RewriteReport)
+        else [report.checkpoint]
+    )
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -211,12 +236,16 @@ def test_reads_are_refused(name: str, made: Any) -> None:
                 checkpoint.check_unchanged()
             assert str(unchanged.value).endswith(": the checkpoint is closed")
             for entry in checkpoint.tensors[:8]:
-                for _, part in getattr(entry.tensor, "parts", ()) or [("", entry.tensor)]:
+                for _, part in getattr(entry.tensor, "parts", ()) or [
+                    ("", entry.tensor)
+                ]:
                     place = part.storage.place
                     if not part.numel or place is None:
                         continue
                     places.add(type(place))
-                    assert all(type(source) is Closed for source in place.list_sources())
+                    assert all(
+                        type(source) is Closed for source in place.list_sources()
+                    )
                     with pytest.raises(CkptError, match="the checkpoint is closed"):
                         b"".join(elements(part))
     wanted = {
@@ -234,7 +263,11 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(b"changed")
 
     source = again(report).checkpoint.sources[0]
-    assert (source.name, source.size, source.status) == (str(path), report.checkpoint.nbytes, None)
+    assert (source.name, source.size, source.status) == (
+        str(path),
+        report.checkpoint.nbytes,
+        None,
+    )
     for read in (
         partial(source.read, 0, 1),
         partial(source.read_into, 0, memoryview(bytearray(1))),
@@ -248,7 +281,9 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
 
 def test_memory_has_no_path(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
-    coverage = again(rewriting.filled(model, rewriting.saved(model.state_dict(), tmp_path / "a.pt")))
+    coverage = again(
+        rewriting.filled(model, rewriting.saved(model.state_dict(), tmp_path / "a.pt"))
+    )
     (source,) = coverage.pairings[0].target.tensor.storage.place.list_sources()
     with pytest.raises(CkptError) as error, about("the model"):
         source.read(0, 1)
@@ -257,7 +292,9 @@ def test_memory_has_no_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [3, 2_100])
 def test_identity(count: int, tmp_path: Path) -> None:
-    """One object stays one object: tensors of the tree, of the flat views and of sections, and their storages."""
+    """One object stays one object: tensors of the tree, of the flat views and of
+    sections, and their storages.
+    """
     state: dict[str, Any] = dict(accounts.weights(Size(count, False, 0)))
     state["tied.weight"] = state["layers.0.weight"]
     state["view"] = state["layers.0.weight"][1:]
@@ -265,15 +302,27 @@ def test_identity(count: int, tmp_path: Path) -> None:
         for report in (inspect(opened.survey), again(inspect(opened.survey))):
             checkpoint = report.checkpoint
             entries = list(checkpoint.tensors)
-            rows = {entry.name.removeprefix("model."): entry.tensor for entry in entries}
+            rows = {
+                entry.name.removeprefix("model."): entry.tensor for entry in entries
+            }
             assert len(rows) == count + 2 == len(checkpoint.storages) + 2
-            assert rows["tied.weight"].storage is rows["layers.0.weight"].storage is rows["view"].storage
-            assert {id(ref.storage) for ref in rows.values()} == set(map(id, checkpoint.storages))
+            assert (
+                rows["tied.weight"].storage
+                is rows["layers.0.weight"].storage
+                is rows["view"].storage
+            )
+            assert {id(ref.storage) for ref in rows.values()} == set(
+                map(id, checkpoint.storages)
+            )
             (inner,) = checkpoint.root.values
             assert type(inner) is Dict
-            assert set(map(id, map(tensor_of, inner.values))) == set(map(id, rows.values()))
+            assert set(map(id, map(tensor_of, inner.values))) == set(
+                map(id, rows.values())
+            )
             assert [id(row.entry) for row in report.rows] == list(map(id, entries))
-            assert [id(entry) for entry in report.sections[0].entries] == list(map(id, entries))
+            assert [id(entry) for entry in report.sections[0].entries] == list(
+                map(id, entries)
+            )
             assert report.rows[0].section is report.sections[0]
             assert report.survey.checkpoint is checkpoint
             assert next(use.kind for use in report.storages) == "overlapping"
@@ -281,7 +330,9 @@ def test_identity(count: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_hundred_thousand_tensors(tmp_path: Path) -> None:
-    path = rewriting.saved({f"l.{n}.weight": torch.ones(1) for n in range(100_000)}, tmp_path / "a.pt")
+    path = rewriting.saved(
+        {f"l.{n}.weight": torch.ones(1) for n in range(100_000)}, tmp_path / "a.pt"
+    )
     report = ckpt.inspect(path)
     path.unlink()
 
@@ -290,21 +341,38 @@ def test_a_hundred_thousand_tensors(tmp_path: Path) -> None:
 
     assert len(data) < 300 * len(report) and len(copied) == 100_000
     assert dict(copied) == dict(report) and repr(copied) == repr(report)
-    assert (copied.sections, copied.findings, copied.load) == (report.sections, report.findings, report.load)
+    assert (copied.sections, copied.findings, copied.load) == (
+        report.sections,
+        report.findings,
+        report.load,
+    )
 
 
 def test_copies(tmp_path: Path) -> None:
     path = rewriting.saved({"w": torch.ones(3)}, tmp_path / "a.pt")
     with ckpt.open(path) as opened:
         report = ckpt.inspect(opened)
-        reports: list[Any] = [report, report.report, ckpt.diff(opened, opened), stats(opened.survey)]
+        reports: list[Any] = [
+            report,
+            report.report,
+            ckpt.diff(opened, opened),
+            stats(opened.survey),
+        ]
         reports += [rewriting.convert(opened.checkpoint, "safetensors")]
         path.unlink()
         for one in reports:
             assert copy.copy(one) is one
             deep = copy.deepcopy(one)
-            assert type(deep) is type(one) and deep is not one and shown(deep) == shown(one)
-            assert all(type(row) is Closed for side in checkpoints(deep) for row in side.sources)
+            assert (
+                type(deep) is type(one)
+                and deep is not one
+                and shown(deep) == shown(one)
+            )
+            assert all(
+                type(row) is Closed
+                for side in checkpoints(deep)
+                for row in side.sources
+            )
         assert opened["w"].torch().tolist() == [1, 1, 1]  # the original still reads
 
 
@@ -319,7 +387,9 @@ def test_options_without_what_cannot_travel(tmp_path: Path) -> None:
         section="",
     )
     report = again(ckpt.diff(path, path)._replace(options=options))
-    assert report.options == Options(norms=True, section="") and report.options.rules == ()
+    assert (
+        report.options == Options(norms=True, section="") and report.options.rules == ()
+    )
 
 
 def test_plain_reports() -> None:
@@ -331,7 +401,11 @@ def test_plain_reports() -> None:
     ]
     for row in rows:
         for copied in (again(row, 2), again(row), copy.copy(row), copy.deepcopy(row)):
-            assert type(copied) is type(row) and copied == row and copied.to_json() == row.to_json()
+            assert (
+                type(copied) is type(row)
+                and copied == row
+                and copied.to_json() == row.to_json()
+            )
     assert isinstance(rows[-1], VerifyReport)
 
 
@@ -340,8 +414,12 @@ def test_keys_that_are_no_text(tmp_path: Path) -> None:
     report = ckpt.inspect(rewriting.saved(state, tmp_path / "a.pt"))
     copied = again(report)
     assert [
-        (row.path, [getattr(key, "kind", None) for key in row.path]) for row in copied.checkpoint.values
-    ] == [(row.path, [getattr(key, "kind", None) for key in row.path]) for row in report.checkpoint.values]
+        (row.path, [getattr(key, "kind", None) for key in row.path])
+        for row in copied.checkpoint.values
+    ] == [
+        (row.path, [getattr(key, "kind", None) for key in row.path])
+        for row in report.checkpoint.values
+    ]
     assert shown(copied) == shown(report)
 
 
@@ -362,7 +440,10 @@ def test_nested_too_deep(tmp_path: Path) -> None:
     for one in (report, report.report):
         with pytest.raises(CkptError) as error:
             pickle.dumps(one)
-        assert str(error.value) == f"{path}: the checkpoint is nested too deep to pickle a report on it"
+        assert (
+            str(error.value)
+            == f"{path}: the checkpoint is nested too deep to pickle a report on it"
+        )
 
 
 def test_as_deep_as_the_limit(tmp_path: Path) -> None:
@@ -372,18 +453,26 @@ def test_as_deep_as_the_limit(tmp_path: Path) -> None:
     state["again"] = state  # a circle
     report = ckpt.inspect(rewriting.saved(state, tmp_path / "a.pt"))
     copied = again(report)
-    assert copied.to_json() == report.to_json() and copied._repr_html_() == report._repr_html_()
+    assert (
+        copied.to_json() == report.to_json()
+        and copied._repr_html_() == report._repr_html_()
+    )
     root = copied.checkpoint.root
     assert root.values[root.keys.index("again")] is root
 
 
 def test_pool(tmp_path: Path) -> None:
-    paths = [str(ROOT / "sample_checkpoints" / name) for name in ("hostile.pth", "train_cuda.pth")]
+    paths = [
+        str(ROOT / "sample_checkpoints" / name)
+        for name in ("hostile.pth", "train_cuda.pth")
+    ]
     before = descriptors()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         reports = pool.map(ckpt.inspect, paths)
         pool.close()
         pool.join()
-    assert [shown(report) for report in reports] == [shown(ckpt.inspect(path)) for path in paths]
+    assert [shown(report) for report in reports] == [
+        shown(ckpt.inspect(path)) for path in paths
+    ]
     del pool
     assert descriptors() <= before + 1  # the tracker of resources

@@ -29,7 +29,13 @@ def mapping(*pairs: tuple[Node, Node]) -> Dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("expand", [plain, get_text])
 @pytest.mark.parametrize(
-    "node", [doubled(40), ["a" * 100_000] * 1, ["x" * 1_000_000] * 2_000, [[1] * 100_000] * 100]
+    "node",
+    [
+        doubled(40),
+        ["a" * 100_000] * 1,
+        ["x" * 1_000_000] * 2_000,
+        [[1] * 100_000] * 100,
+    ],
 )
 def test_what_repeats_itself_is_expanded_only_so_often(
     expand: object, node: Node, monkeypatch: pytest.MonkeyPatch
@@ -47,7 +53,9 @@ def test_what_repeats_itself_is_expanded_only_so_often(
     if node == ["a" * 100_000]:
         assert "aaa" in str(expand(node))
         return
-    with pytest.raises(UnreadableError, match="the value repeats itself: over 200,000 parts"):
+    with pytest.raises(
+        UnreadableError, match="the value repeats itself: over 200,000 parts"
+    ):
         expand(node)
     assert len(looked) < 500_000
 
@@ -63,7 +71,9 @@ def test_a_long_value_without_repeats_is_whole() -> None:
 
 def test_equal_keys_get_numbers_in_one_pass() -> None:
     node = mapping(
-        ("x#2", 0), *((("k",) if number % 2 else ["k"], number) for number in range(20_000)), ("x", 1)
+        ("x#2", 0),
+        *((("k",) if number % 2 else ["k"], number) for number in range(20_000)),
+        ("x", 1),
     )
     found = plain(node)
 
@@ -85,8 +95,13 @@ def test_a_name_is_searched_once_in_each_place(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("value", "word"), [(float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan")]
+    ("value", "word"),
+    [(float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan")],
 )
-def test_a_number_that_is_not_finite_is_null_with_its_kind(value: float, word: str) -> None:
+def test_a_number_that_is_not_finite_is_null_with_its_kind(
+    value: float, word: str
+) -> None:
     assert number_json("mean", value) == {"mean": None, "mean_is": word}
-    assert number_json("mean", -0.5) == {"mean": -0.5} and number_json("mean", None) == {"mean": None}
+    assert number_json("mean", -0.5) == {"mean": -0.5} and number_json(
+        "mean", None
+    ) == {"mean": None}

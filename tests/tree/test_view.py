@@ -1,4 +1,6 @@
-"""Objects read through without being built: what is shown is what Python would have had."""
+"""Objects read through without being built: what is shown is what Python would have
+had.
+"""
 
 from __future__ import annotations
 
@@ -89,13 +91,30 @@ def test_what_is_shown(name: str, protocol: int, tmp_path: Path) -> None:
 
 ARRAYS = [
     np.arange(6).reshape(2, 3).astype(code)
-    for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">i4", ">f8", "?")
+    for code in (
+        "i1",
+        "i2",
+        "i4",
+        "i8",
+        "u1",
+        "u2",
+        "u4",
+        "u8",
+        "f2",
+        "f4",
+        "f8",
+        ">i4",
+        ">f8",
+        "?",
+    )
 ]
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: array.dtype.str)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_small_arrays_are_shown_by_value(array: np.ndarray[Any, Any], order: Any, tmp_path: Path) -> None:
+def test_small_arrays_are_shown_by_value(
+    array: np.ndarray[Any, Any], order: Any, tmp_path: Path
+) -> None:
     kind, value, _ = shown(array.copy(order), tmp_path)
 
     assert kind == f"numpy.ndarray {array.dtype.name} [2, 3]"
@@ -110,7 +129,10 @@ def test_numpy_scalars_are_numbers(array: np.ndarray[Any, Any], tmp_path: Path) 
 
 
 def test_other_arrays(tmp_path: Path) -> None:
-    assert shown(np.array(["é", "long\U0001f600"]), tmp_path)[1] == ["é", "long\U0001f600"]
+    assert shown(np.array(["é", "long\U0001f600"]), tmp_path)[1] == [
+        "é",
+        "long\U0001f600",
+    ]
     assert shown(np.array(None, dtype=object).reshape(1), tmp_path)[1] == [None]
     assert shown(np.array([1 + 2j]), tmp_path)[1] == ["(1.0+2.0j)"]
     assert shown(np.array(5), tmp_path)[1] == 5
@@ -128,19 +150,29 @@ PLAIN = st.recursive(
     NUMBERS | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )
 
 
 @given(thing=PLAIN)
-def test_plain_values_are_exact_in_json(thing: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_plain_values_are_exact_in_json(
+    thing: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     assert shown(thing, tmp_path_factory.getbasetemp())[1] == thing
 
 
 def test_python2_text_is_read_as_what_it_says(tmp_path: Path) -> None:
-    texts = {"utf-8": "Jäger".encode(), "latin-1": "Jäger".encode("latin-1"), "ascii": b"Jager"}
+    texts = {
+        "utf-8": "Jäger".encode(),
+        "latin-1": "Jäger".encode("latin-1"),
+        "ascii": b"Jager",
+    }
     program = {name: op.py2(raw) for name, raw in texts.items()}
     (tmp_path / "saved.pth").write_bytes(op.torch_zip(op.pickled(program)))
     with formats.open(str(tmp_path / "saved.pth")) as checkpoint:
@@ -168,8 +200,12 @@ IN_CALLS = {
 
 
 @pytest.mark.parametrize("name", IN_CALLS)
-def test_what_protocol_2_writes_as_a_call_reads_the_same(name: str, tmp_path: Path) -> None:
-    """Bytes, bytearrays and sets have no opcode in protocol 2. A copy is compared with its source before it is kept."""
+def test_what_protocol_2_writes_as_a_call_reads_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    """Bytes, bytearrays and sets have no opcode in protocol 2. A copy is compared with
+    its source before it is kept.
+    """
     source = tmp_path / "source.pt"
     source.write_bytes(op.torch_zip(op.pickled({"it": IN_CALLS[name]}, protocol=5)))
     with (

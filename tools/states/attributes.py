@@ -1,4 +1,6 @@
-"""`attributes.py STATES.json`: writes ckpt/pickle/attributes.py from what `collect.py` found in files of torch and others."""
+"""`attributes.py STATES.json`: writes ckpt/pickle/attributes.py from what `collect.py`
+found in files of torch and others.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,14 @@ from typing import Any
 from ckpt.pickle.judge import known
 
 TARGET = Path(__file__).resolve().parents[2] / "ckpt" / "pickle" / "attributes.py"
-PLAIN_CLASSES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.utils.data.sampler.")
-"""Modules whose classes are values with attributes: each class that somebody has written is known."""
+PLAIN_CLASSES = (
+    "torch.distributions.",
+    "torch.utils.data.dataset.",
+    "torch.utils.data.sampler.",
+)
+"""Modules whose classes are values with attributes: each class that somebody has
+written is known.
+"""
 OF_MODULES = frozenset(
     [
         "_parameters",
@@ -85,40 +93,64 @@ def holds_objects(row: dict[str, Any]) -> bool:
 
 
 def fields_of(cls: str) -> list[str]:
-    """The fields of a dataclass of the torch that is here, which files may lack where they have their defaults."""
+    """The fields of a dataclass of the torch that is here, which files may lack where
+    they have their defaults.
+    """
     module, _, name = cls.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         return []
-    return [field.name for field in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+    return (
+        [field.name for field in dataclasses.fields(found)]
+        if dataclasses.is_dataclass(found)
+        else []
+    )
 
 
 def main() -> int:
     states = json.loads(Path(sys.argv[1]).read_text())
     versions = {
-        by for row in states.values() for cell in row.get("attributes", {}).values() for by in cell["by"]
+        by
+        for row in states.values()
+        for cell in row.get("attributes", {}).values()
+        for by in cell["by"]
     }
     lines: list[str] = []
     for cls, row in sorted(states.items()):
         cells = row.get("attributes", {})
-        if cls in known.MODULES or cls == "torch.nn.parallel.distributed.DistributedDataParallel":
+        if (
+            cls in known.MODULES
+            or cls == "torch.nn.parallel.distributed.DistributedDataParallel"
+        ):
             cells = {
-                name: cell for name, cell in cells.items() if name not in OF_MODULES and holds_objects(cell)
+                name: cell
+                for name, cell in cells.items()
+                if name not in OF_MODULES and holds_objects(cell)
             }
             if not cells:
                 continue
-        elif cls in known.CLASSES or cls in WRITTEN_BY_CALLS or cls.startswith(PLAIN_CLASSES):
+        elif (
+            cls in known.CLASSES
+            or cls in WRITTEN_BY_CALLS
+            or cls.startswith(PLAIN_CLASSES)
+        ):
             if not cells and not cls.startswith(PLAIN_CLASSES):
                 continue
         else:
             continue
         if cls not in known.MODULES:
             cells = {name: {} for name in fields_of(cls)} | cells
-        names = " ".join(f"{name}*" if holds_objects(cell) else name for name, cell in sorted(cells.items()))
+        names = " ".join(
+            f"{name}*" if holds_objects(cell) else name
+            for name, cell in sorted(cells.items())
+        )
         lines.append(
             textwrap.fill(
-                f"{cls}: {names}".strip(), width=108, subsequent_indent="  ", break_on_hyphens=False
+                f"{cls}: {names}".strip(),
+                width=108,
+                subsequent_indent="  ",
+                break_on_hyphens=False,
             )
         )
     numbers = sorted(
@@ -133,7 +165,11 @@ def main() -> int:
         and {"newobj", "reconstructor"} & set(row["how"])
     ]
     text = textwrap.fill(" ".join(sorted(further)), width=108, break_on_hyphens=False)
-    TARGET.write_text(TEMPLATE.format(versions=", ".join(numbers), table="\n".join(lines), further=text))
+    TARGET.write_text(
+        TEMPLATE.format(
+            versions=", ".join(numbers), table="\n".join(lines), further=text
+        )
+    )
     print(f"{len(lines)} classes")
     missing = sorted(cls for cls in known.CLASSES if cls not in states)
     print("without data:", *missing, sep="\n  ")

@@ -1,8 +1,10 @@
-"""`collect.py FOLDER NAME=PATH ...`: the states of the objects in files, class by class, read without unpickling.
+"""`collect.py FOLDER NAME=PATH ...`: the states of the objects in files, class by
+class, read without unpickling.
 
-Each PATH is a file or a folder that `write_states.py`, a framework or a test wrote, and NAME says by whom. Writes
-`states.json` (classes), `others.json` (attributes of tensors, arrays, calls that make callables) and `states.md` to
-FOLDER. A file that stands there already is replaced whole. A source without a NAME is a FOLDER of an earlier run, to
+Each PATH is a file or a folder that `write_states.py`, a framework or a test wrote, and
+NAME says by whom. Writes `states.json` (classes), `others.json` (attributes of tensors,
+arrays, calls that make callables) and `states.md` to FOLDER. A file that stands there
+already is replaced whole. A source without a NAME is a FOLDER of an earlier run, to
 merge.
 """
 
@@ -20,7 +22,16 @@ from typing import Any
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Limits
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    is_tuple,
+)
 from ckpt.pickle.machine import Pickle, run_machine
 
 TENSORS = (
@@ -79,16 +90,29 @@ ARRAYS = ("numpy.",)
 
 
 def pickles_of(data: bytes) -> Iterator[Pickle]:
-    """Every pickle that lies in a file one after the other; the data of a legacy file ends them."""
+    """Every pickle that lies in a file one after the other; the data of a legacy file
+    ends them.
+    """
     start = 0
-    while start < len(data) and data[start : start + 1] in (b"\x80", b"c", b"(", b"}", b"]", b"."):
+    while start < len(data) and data[start : start + 1] in (
+        b"\x80",
+        b"c",
+        b"(",
+        b"}",
+        b"]",
+        b".",
+    ):
         try:
             pickle = run_machine(data, Limits(), start)
         except UnreadableError:
             return
         yield pickle
         for call in pickle.calls:
-            if named(call).endswith("_load_from_bytes") and call.args and type(call.args[0]) is bytes:
+            if (
+                named(call).endswith("_load_from_bytes")
+                and call.args
+                and type(call.args[0]) is bytes
+            ):
                 yield from pickles_of(call.args[0])
         start = pickle.end
 
@@ -112,7 +136,9 @@ def read(path: str) -> Iterator[Pickle]:
 
 
 def function(call: Opaque) -> Node:
-    """The name that a call calls. Legacy files hold the classes of modules outside of the pickle."""
+    """The name that a call calls. Legacy files hold the classes of modules outside of
+    the pickle.
+    """
     func = call.func
     if type(func) is PersistentId and type(func.pid) is tuple and len(func.pid) > 1:
         return func.pid[1]
@@ -123,7 +149,10 @@ def named(call: Opaque) -> str:
     func = function(call)
     if type(func) is Global:
         return func.qualified
-    if type(func) is Opaque and named(func) in ("__builtin__.getattr", "builtins.getattr"):
+    if type(func) is Opaque and named(func) in (
+        "__builtin__.getattr",
+        "builtins.getattr",
+    ):
         of, name = func.args
         if type(of) is Global and isinstance(name, str):
             return f"{of.qualified}.{name}"
@@ -167,7 +196,11 @@ def kind(node: Node) -> str:
             ("strided", "sparse_", "channels_", "contiguous_", "preserve_", "per_")
         ):
             return "layout"
-        return "class" if node.name.rpartition(".")[2].lstrip("_")[:1].isupper() else "function"
+        return (
+            "class"
+            if node.name.rpartition(".")[2].lstrip("_")[:1].isupper()
+            else "function"
+        )
     if type(node) is Opaque:
         name, _ = made_by(node)
         if name in CALLS:
@@ -179,7 +212,14 @@ def kind(node: Node) -> str:
             return "tensor"
         if last == "_load_from_bytes":
             return "storage"
-        if last in ("getattr", "partial", "methodcaller", "attrgetter", "itemgetter", "_reconstructor"):
+        if last in (
+            "getattr",
+            "partial",
+            "methodcaller",
+            "attrgetter",
+            "itemgetter",
+            "_reconstructor",
+        ):
             return "callable"
         if last.startswith(("_get_layout", "_get_dtype")):
             return "layout"
@@ -188,7 +228,9 @@ def kind(node: Node) -> str:
 
 
 def inside(node: Node) -> Iterator[Node]:
-    """Yield what lies below a value down to the first objects, which have rows of their own."""
+    """Yield what lies below a value down to the first objects, which have rows of their
+    own.
+    """
     todo: list[Node] = [node]
     seen: set[int] = set()
     while todo:
@@ -204,7 +246,11 @@ def inside(node: Node) -> Iterator[Node]:
             todo += [*item.keys, *item.values]
         elif type(item) is Set:
             todo += item.items
-        elif type(item) is Opaque and kind(item) not in ("tensor", "parameter", "object"):
+        elif type(item) is Opaque and kind(item) not in (
+            "tensor",
+            "parameter",
+            "object",
+        ):
             todo += [*item.args, *item.items, *item.keys, *item.values, *item.states]
 
 
@@ -222,7 +268,9 @@ def names_of(node: Node) -> set[str]:
 
 
 def member_of(call: Opaque) -> str | None:
-    """The dotted name of an attribute that a call of `getattr` takes of a class or of an object, or None."""
+    """The dotted name of an attribute that a call of `getattr` takes of a class or of
+    an object, or None.
+    """
     if not made_by(call)[0].endswith(".getattr") or len(call.args) != 2:
         return None
     of, name = call.args
@@ -238,7 +286,8 @@ Row = dict[str, Any]
 
 def note_value(table: dict[str, Row], key: str, node: Node, by: str) -> None:
     row = table.setdefault(
-        key, {"kinds": set(), "inner": set(), "names": set(), "values": set(), "by": set()}
+        key,
+        {"kinds": set(), "inner": set(), "names": set(), "values": set(), "by": set()},
     )
     row["kinds"].add(kind(node))
     row["by"].add(by)
@@ -265,7 +314,10 @@ def is_mapping(node: Node) -> bool:
 def shape_of(state: Node) -> str:
     """The kind of a state: `pair` is the dict of an object and of its slots."""
     if type(state) is tuple and len(state) == 2:
-        if all(item is None or is_mapping(item) for item in state) and state != (None, None):
+        if all(item is None or is_mapping(item) for item in state) and state != (
+            None,
+            None,
+        ):
             return "pair"
     if type(state) is tuple:
         return f"tuple of {len(state)}"
@@ -291,14 +343,26 @@ class Collection:
             row = self.makers.setdefault(text, {"by": set(), "states": set()})
             row["by"].add(by)
             row["states"] |= {shape_of(state) for state in call.states}
-        if last in ("_rebuild_from_type_v2", "_rebuild_parameter_with_state") and len(args) == 4:
+        if (
+            last in ("_rebuild_from_type_v2", "_rebuild_parameter_with_state")
+            and len(args) == 4
+        ):
             row = self.tensors.setdefault(
-                name, {"states": set(), "attributes": {}, "types": set(), "slots": {}, "by": set()}
+                name,
+                {
+                    "states": set(),
+                    "attributes": {},
+                    "types": set(),
+                    "slots": {},
+                    "by": set(),
+                },
             )
             row["by"].add(by)
             row["states"].add(shape_of(args[3]))
             if last == "_rebuild_from_type_v2":
-                row["types"].add(" of ".join(shown(item) for item in (args[1], args[0])))
+                row["types"].add(
+                    " of ".join(shown(item) for item in (args[1], args[0]))
+                )
             parts = args[3] if type(args[3]) is tuple else (args[3],)
             for part, table in zip(parts, ("attributes", "slots"), strict=False):
                 if type(part) is Dict or type(part) is Opaque:
@@ -368,23 +432,41 @@ def shown(node: Node) -> str:
 
 
 def plain(value: object) -> object:
-    """A table for JSON: sets sorted, empty parts left out, the one value of a position instead of its table."""
+    """A table for JSON: sets sorted, empty parts left out, the one value of a position
+    instead of its table.
+    """
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=version_key)
     if isinstance(value, dict):
         if value.keys() == {"value"}:
             return plain(value["value"])
         parts = {
-            str(key): plain(item) for key, item in sorted(value.items(), key=lambda pair: order(pair[0]))
+            str(key): plain(item)
+            for key, item in sorted(value.items(), key=lambda pair: order(pair[0]))
         }
-        return {key: item for key, item in parts.items() if item not in ([], {}) or key in KEPT}
+        return {
+            key: item
+            for key, item in parts.items()
+            if item not in ([], {}) or key in KEPT
+        }
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value
 
 
 KEPT = ("how", "args", "state", "attributes", "kinds", "names", "by")
-_ORDER = ("how", "args", "kwargs", "state", "attributes", "kinds", "inner", "names", "values", "by")
+_ORDER = (
+    "how",
+    "args",
+    "kwargs",
+    "state",
+    "attributes",
+    "kinds",
+    "inner",
+    "names",
+    "values",
+    "by",
+)
 
 
 def order(key: object) -> tuple[int, str]:
@@ -393,7 +475,10 @@ def order(key: object) -> tuple[int, str]:
 
 def version_key(item: object) -> tuple[object, ...]:
     text = str(item)
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text))
+    return tuple(
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in re.split(r"(\d+)", text)
+    )
 
 
 def write(path: str, text: str) -> None:
@@ -407,7 +492,9 @@ def files_below(path: str) -> Iterator[str]:
         yield path
     for folder, _, names in sorted(os.walk(path)):
         for name in sorted(names):
-            if not name.endswith((".txt", ".json", ".py", ".md", ".distcp", ".safetensors")):
+            if not name.endswith(
+                (".txt", ".json", ".py", ".md", ".distcp", ".safetensors")
+            ):
                 yield os.path.join(folder, name)
 
 
@@ -425,13 +512,17 @@ def summary(classes: dict[str, Any]) -> str:
         lines.append(f"## {name}")
         lines.append("")
         state = ", ".join(row["state"])
-        lines.append(f"{', '.join(row['how'])}; state: {state}; by {by[0]} to {by[-1]} ({len(by)})")
+        lines.append(
+            f"{', '.join(row['how'])}; state: {state}; by {by[0]} to {by[-1]} "
+            f"({len(by)})"
+        )
         lines.append("")
         for attribute, value in row["attributes"].items():
             names = f" [{', '.join(value['names'][:12])}{' …' if len(value['names']) > 12 else ''}]"
             seen = "" if value["by"] == by else f" — {', '.join(value['by'])}"
             lines.append(
-                f"- `{attribute}`: {' '.join(value['kinds'])}{names if value['names'] else ''}{seen}"
+                f"- `{attribute}`: "
+                f"{' '.join(value['kinds'])}{names if value['names'] else ''}{seen}"
             )
         lines.append("")
     return "\n".join(lines)
@@ -442,13 +533,17 @@ def merged(one: Any, other: Any) -> Any:
     if isinstance(one, dict):
         keys = sorted({**one, **other}, key=order)
         return {
-            key: merged(one[key], other[key]) if key in one and key in other else {**one, **other}[key]
+            key: merged(one[key], other[key])
+            if key in one and key in other
+            else {**one, **other}[key]
             for key in keys
         }
     if isinstance(one, list):
         if any(isinstance(item, dict) for item in (*one, *other)):
             longer, shorter = (one, other) if len(one) > len(other) else (other, one)
-            return [merged(*pair) for pair in zip(longer, shorter, strict=False)] + longer[len(shorter) :]
+            return [
+                merged(*pair) for pair in zip(longer, shorter, strict=False)
+            ] + longer[len(shorter) :]
         return sorted({*one, *other}, key=version_key)
     return one + other  # counts of files
 
@@ -462,7 +557,12 @@ def collected(sources: list[str]) -> tuple[Any, Any]:
             try:
                 for pickle in read(file):
                     collection.add(pickle, by)
-            except (OSError, UnreadableError, zipfile.BadZipFile, tarfile.TarError) as error:
+            except (
+                OSError,
+                UnreadableError,
+                zipfile.BadZipFile,
+                tarfile.TarError,
+            ) as error:
                 print(f"{file}: {error}", file=sys.stderr)
             collection.files[by] = collection.files.get(by, 0) + 1
     classes = {name: plain(row) for name, row in sorted(collection.classes.items())}
@@ -483,12 +583,17 @@ def main() -> int:
                 classes = merged(classes, json.load(file))
             with open(f"{earlier}/others.json", encoding="utf-8") as file:
                 others = merged(others, json.load(file))
-    others["arrays"] = {name: row for name, row in classes.items() if name.startswith(ARRAYS)}
+    others["arrays"] = {
+        name: row for name, row in classes.items() if name.startswith(ARRAYS)
+    }
     write(f"{folder}/states.json", json.dumps(classes, indent=1))
     write(f"{folder}/others.json", json.dumps(others, indent=1))
     write(f"{folder}/states.md", summary(classes))
     attributes = sum(len(row["attributes"]) for row in classes.values())
-    print(f"{sum(others['files'].values())} files, {len(classes)} classes, {attributes} attributes")
+    print(
+        f"{sum(others['files'].values())} files, {len(classes)} classes, {attributes} "
+        "attributes"
+    )
     return 0
 
 

@@ -1,7 +1,9 @@
-"""What `write_states.py` makes: one expression a line, after ` | ` the input of the module.
+"""What `write_states.py` makes: one expression a line, after ` | ` the input of the
+module.
 
-Each expression stands alone, so that a torch that lacks one name makes all others. `x(2, 3)` are random numbers,
-`n(5, 2, 3)` random integers below 5, `p(2, 3)` parameters.
+Each expression stands alone, so that a torch that lacks one name makes all others.
+`x(2, 3)` are random numbers, `n(5, 2, 3)` random integers below 5, `p(2, 3)`
+parameters.
 """
 
 SETUP = """

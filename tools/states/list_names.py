@@ -1,6 +1,8 @@
-"""`list_names.py CLASSES`: the names that `torch.Tensor` and the listed classes have in the torch that runs this, as JSON.
+"""`list_names.py CLASSES`: the names that `torch.Tensor` and the listed classes have in
+the torch that runs this, as JSON.
 
-Runs with any Python from 3.6 on and any torch from 1.0 on. `names_of_torch.py` merges the answers of several versions.
+Runs with any Python from 3.6 on and any torch from 1.0 on. `names_of_torch.py` merges
+the answers of several versions.
 """
 
 import importlib
@@ -18,8 +20,14 @@ def names_of(cls):
 
 
 def properties_of(cls):
-    """The names that take what is set on an object: a property, or an attribute of C."""
-    return [name for name in names_of(cls) if hasattr(inspect.getattr_static(cls, name), "__set__")]
+    """The names that take what is set on an object: a property, or an attribute
+    of C.
+    """
+    return [
+        name
+        for name in names_of(cls)
+        if hasattr(inspect.getattr_static(cls, name), "__set__")
+    ]
 
 
 def main():

@@ -1,4 +1,6 @@
-"""`names_of_torch.py PYTHON…`: writes ckpt/pickle/judge/names_of_torch.py from the torch of each Python."""
+"""`names_of_torch.py PYTHON…`: writes ckpt/pickle/judge/names_of_torch.py from the
+torch of each Python.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,13 @@ LOOKED_UP = frozenset(_OTHERS.split()) | TENSOR_NAMES
 
 
 def classes() -> list[str]:
-    """The known classes whose objects get attributes: enums and what torch has in C are none."""
+    """The known classes whose objects get attributes: enums and what torch has in C are
+    none.
+    """
     others = known.KNOWN - known.ENUMS - known.VALUES
-    return sorted(name for name in others if name.startswith("torch.") and "._C." not in name)
+    return sorted(
+        name for name in others if name.startswith("torch.") and "._C." not in name
+    )
 
 
 def wrapped(names: Iterable[str]) -> str:
@@ -68,13 +74,19 @@ def main() -> int:
     versions: list[str] = []
     tensor: set[str] = set()
     properties: set[str] = set()
-    others: set[str] = {name for cls in DICTS for name in dir(cls) if not name.startswith("__")}
+    others: set[str] = {
+        name for cls in DICTS for name in dir(cls) if not name.startswith("__")
+    }
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("\n".join(classes()))
         listed.flush()
         for python in sys.argv[1:]:
             command = [python, str(HERE / "list_names.py"), listed.name]
-            answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            answer = json.loads(
+                subprocess.run(
+                    command, capture_output=True, text=True, check=True
+                ).stdout
+            )
             versions.append(answer["version"].partition("+")[0])
             tensor.update(answer["tensor"])
             properties.update(answer["properties"])

@@ -1,10 +1,13 @@
-"""`read_sources.py FOLDER WHEEL ... --ran TORCH ...`: the attributes that torch's sources set, and no file showed.
+"""`read_sources.py FOLDER WHEEL ... --ran TORCH ...`: the attributes that torch's
+sources set, and no file showed.
 
-For the versions of torch that nobody ran (WHEEL), beside the installed ones that wrote files (TORCH). Reads the *.py
-without importing them: `self.X = ...` in methods, annotations of classes and `setattr` with a literal name, with what
-base classes set. Adds two keys to the classes of FOLDER/states.json, each with the versions: `source` are attributes
-that only versions set that nobody ran; `unseen` are attributes that versions set that wrote files, where none had
-them (most are parameters and layers, which lie in dicts of their own; some need a GPU).
+For the versions of torch that nobody ran (WHEEL), beside the installed ones that wrote
+files (TORCH). Reads the *.py without importing them: `self.X = ...` in methods,
+annotations of classes and `setattr` with a literal name, with what base classes set.
+Adds two keys to the classes of FOLDER/states.json, each with the versions: `source` are
+attributes that only versions set that nobody ran; `unseen` are attributes that versions
+set that wrote files, where none had them (most are parameters and layers, which lie in
+dicts of their own; some need a GPU).
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ ROOMS = (
     "torch/distributed/",
 )
 REGISTERS = ("register_buffer", "register_parameter", "add_module", "register_module")
-"""What they name stands in `_buffers`, `_parameters` and `_modules`, not on the object."""
+"""What they name stands in `_buffers`, `_parameters` and `_modules`, not on the
+object.
+"""
 
 
 def names_set(body: ast.ClassDef) -> tuple[set[str], set[str]]:
@@ -47,7 +52,10 @@ def names_set(body: ast.ClassDef) -> tuple[set[str], set[str]]:
             is_method = "Callable" in ast.unparse(item.annotation)
             if is_dataclass or (item.value is None and not is_method):
                 names.add(item.target.id)
-        if isinstance(item, ast.FunctionDef) and item.name in ("__setstate__", "__getstate__"):
+        if isinstance(item, ast.FunctionDef) and item.name in (
+            "__setstate__",
+            "__getstate__",
+        ):
             names |= keys_set(item)
     for node in ast.walk(body):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -60,8 +68,16 @@ def names_set(body: ast.ClassDef) -> tuple[set[str], set[str]]:
             ):
                 names.add(node.attr)
         if isinstance(node, ast.Call) and node.args:
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            first = node.args[min(1, len(node.args) - 1)] if called == "setattr" else node.args[0]
+            called = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
+            first = (
+                node.args[min(1, len(node.args) - 1)]
+                if called == "setattr"
+                else node.args[0]
+            )
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 if called in REGISTERS:
                     registered.add(first.value)
@@ -75,7 +91,9 @@ def keys_set(body: ast.FunctionDef) -> set[str]:
     keys: set[str] = set()
     for node in ast.walk(body):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            if isinstance(node.slice, ast.Constant) and isinstance(
+                node.slice.value, str
+            ):
                 keys.add(node.slice.value)
     return keys
 
@@ -85,7 +103,9 @@ def sources(path: str) -> Iterator[tuple[str, bytes]]:
     if os.path.isdir(path):
         for folder, _, files in os.walk(path):
             for file in files:
-                name = os.path.relpath(os.path.join(folder, file), os.path.dirname(path.rstrip("/")))
+                name = os.path.relpath(
+                    os.path.join(folder, file), os.path.dirname(path.rstrip("/"))
+                )
                 if name.endswith(".py") and name.startswith(ROOMS):
                     with open(os.path.join(folder, file), "rb") as stream:
                         yield name, stream.read()
@@ -104,7 +124,10 @@ def read_classes(path: str) -> dict[str, set[str]]:
         module = member[:-3].replace("/", ".").removesuffix(".__init__")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
-                bases = [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases]
+                bases = [
+                    ast.unparse(base).rpartition(".")[2].partition("[")[0]
+                    for base in node.bases
+                ]
                 own[f"{module}.{node.name}"] = (*names_set(node), bases)
                 by_name.setdefault(node.name, f"{module}.{node.name}")
     table: dict[str, set[str]] = {}
@@ -121,7 +144,9 @@ def read_classes(path: str) -> dict[str, set[str]]:
             registered |= own[cls][1]
             siblings = cls.rpartition(".")[0]
             todo += [
-                f"{siblings}.{base}" if f"{siblings}.{base}" in own else by_name.get(base, "")
+                f"{siblings}.{base}"
+                if f"{siblings}.{base}" in own
+                else by_name.get(base, "")
                 for base in own[cls][2]
             ]
         table[name] = names - registered
@@ -144,7 +169,8 @@ def main() -> int:
         classes = json.load(file)
     border = paths.index("--ran")
     found: dict[str, dict[str, dict[str, set[str]]]] = {"source": {}, "unseen": {}}
-    # The versions that ran come first: what they set as well is no news in another version.
+    # The versions that ran come first: what they set as well is no news in another
+    # version.
     for key, path in [("unseen", path) for path in paths[border + 1 :]] + [
         ("source", path) for path in paths[:border]
     ]:
@@ -154,20 +180,29 @@ def main() -> int:
                 if key == "source":
                     new -= set(found["unseen"].get(name, ()))
                 for attribute in new:
-                    found[key].setdefault(name, {}).setdefault(attribute, set()).add(version_of(path))
+                    found[key].setdefault(name, {}).setdefault(attribute, set()).add(
+                        version_of(path)
+                    )
     for name, row in classes.items():
         for key, table in found.items():
             row.pop(key, None)
             if name in table:
-                row[key] = {item: sorted(by, key=version_key) for item, by in sorted(table[name].items())}
+                row[key] = {
+                    item: sorted(by, key=version_key)
+                    for item, by in sorted(table[name].items())
+                }
     write(f"{folder}/states.json", json.dumps(classes, indent=1))
     for key, table in found.items():
-        print(f"{key}: {sum(map(len, table.values()))} attributes of {len(table)} classes")
+        print(
+            f"{key}: {sum(map(len, table.values()))} attributes of {len(table)} classes"
+        )
     return 0
 
 
 def is_optimizer(row: dict[str, Any]) -> bool:
-    """Tell whether the objects of a class are saved as an optimizer, with three attributes and no more."""
+    """Tell whether the objects of a class are saved as an optimizer, with three
+    attributes and no more.
+    """
     return {"defaults", "param_groups", "state"} >= set(row["attributes"]) > set()
 
 

@@ -1,10 +1,12 @@
-"""`write_states.py OUTDIR`: objects of torch's own classes, saved whole, as the torch that runs this makes them.
+"""`write_states.py OUTDIR`: objects of torch's own classes, saved whole, as the torch
+that runs this makes them.
 
-Runs on Python 2.7 and later with every torch from 1.0 on, and needs nothing else. One file holds the variants of one
-expression: as made, with each optional argument switched, after a step of training, in half, and so on. Whatever
-this torch cannot make or save is left out, with a line in `skipped.txt`. `collect.py` reads the files.
-`write_states.py OUTDIR --again FOLDER` loads the files of another torch and saves them again instead, and
-`write_states.py OUTDIR programs values` writes these parts alone.
+Runs on Python 2.7 and later with every torch from 1.0 on, and needs nothing else. One
+file holds the variants of one expression: as made, with each optional argument
+switched, after a step of training, in half, and so on. Whatever this torch cannot make
+or save is left out, with a line in `skipped.txt`. `collect.py` reads the files.
+`write_states.py OUTDIR --again FOLDER` loads the files of another torch and saves them
+again instead, and `write_states.py OUTDIR programs values` writes these parts alone.
 """
 
 # ruff: noqa: UP031 (Python 2.7 runs this)
@@ -61,7 +63,16 @@ OTHERS = {
     "line_search_fn": ["strong_wolfe"],
     "lr": [1, 0.25, torch.tensor(0.1)],
     "max_norm": [1, 2.0],
-    "mode": ["mean", "sum", "bilinear", "nearest", "min", "max", "triangular2", "exp_range"],
+    "mode": [
+        "mean",
+        "sum",
+        "bilinear",
+        "nearest",
+        "min",
+        "max",
+        "triangular2",
+        "exp_range",
+    ],
     "momentum": [None, 0.5, 1],
     "nonlinearity": ["relu"],
     "norm": [nn.LayerNorm(4)],
@@ -130,7 +141,9 @@ def line(error):
 
 
 def made(text):
-    """The value of an expression. Some constructors of old versions never end when they are given a text."""
+    """The value of an expression. Some constructors of old versions never end when they
+    are given a text.
+    """
     signal.alarm(20)
     try:
         return eval(text, NAMES)
@@ -160,7 +173,9 @@ class Folder:
         self.log.write("%s  # %s\n" % (text, line(error)))
 
     def save(self, name, rows):
-        """Save those of the objects that can be saved to one file, and the first one in the legacy format also."""
+        """Save those of the objects that can be saved to one file, and the first one in
+        the legacy format also.
+        """
         good = [thing for _, thing in rows]
         try:
             torch.save(good, io.BytesIO())
@@ -178,7 +193,9 @@ class Folder:
         path = os.path.join(self.path, "%04d_%s" % (self.files, stem))
         torch.save(good, path + ".pt")
         try:
-            torch.save(good[0], path + ".legacy.pt", _use_new_zipfile_serialization=False)
+            torch.save(
+                good[0], path + ".legacy.pt", _use_new_zipfile_serialization=False
+            )
         except TypeError:  # torch before 1.4 knows no other format
             pass
         self.files += 1
@@ -190,7 +207,11 @@ def defaults(function):
     try:
         if hasattr(inspect, "signature"):
             parameters = inspect.signature(function).parameters.values()
-            return [(row.name, row.default) for row in parameters if row.default is not row.empty]
+            return [
+                (row.name, row.default)
+                for row in parameters
+                if row.default is not row.empty
+            ]
         spec = inspect.getargspec(function)  # Python 2
         last = spec.args[-len(spec.defaults or ()) :]
         return list(zip(last, spec.defaults or ()))  # noqa: B905 (the same)
@@ -215,7 +236,9 @@ def switches(name, default):
 
 
 def calls_of(text):
-    """The expression, and the expression with each optional argument switched, as functions that make it."""
+    """The expression, and the expression with each optional argument switched, as
+    functions that make it.
+    """
     yield text, lambda: made(text)
     call = re.match(r"([\w.]+)\((.*)\)$", text)
     if call is None:
@@ -235,7 +258,9 @@ def calls_of(text):
             NAMES["value"] = value
             separator = ", " if call.group(2) else ""
             more = "%s(%s%s%s=value)" % (call.group(1), call.group(2), separator, name)
-            shown = more.replace("=value", "=%s" % (repr(value).replace("\n", " ")[:40]))
+            shown = more.replace(
+                "=value", "=%s" % (repr(value).replace("\n", " ")[:40])
+            )
 
             def make(more=more, value=value):
                 NAMES["value"] = value
@@ -259,7 +284,9 @@ def train(module, given):
     tensors = numbers_in(out)
     if tensors:
         sum(tensor.sum() for tensor in tensors).backward()
-        parameters = [parameter for parameter in module.parameters() if parameter.grad is not None]
+        parameters = [
+            parameter for parameter in module.parameters() if parameter.grad is not None
+        ]
         if parameters:
             torch.optim.SGD(parameters, lr=0.1).step()
 
@@ -282,7 +309,9 @@ def variants_of(text, make, given):
     if given is not None:
         rows += attempt("trained", lambda module: train(module, made(given)))
         rows += attempt("in eval", lambda module: train(module.eval(), made(given)))
-        rows += attempt("in eval, not trained", lambda module: run_plain(module.eval(), made(given)))
+        rows += attempt(
+            "in eval, not trained", lambda module: run_plain(module.eval(), made(given))
+        )
     return rows
 
 
@@ -306,8 +335,16 @@ def more_variants_of(text, make, given):
         ("loaded", loaded),
         ("hooks removed", hook_and_unhook),
         ("hooked", hook),
-        ("extra attributes", lambda module: module.register_buffer("mask", torch.ones(1))),
-        ("buffer not saved", lambda module: module.register_buffer("mask", torch.ones(1), persistent=False)),
+        (
+            "extra attributes",
+            lambda module: module.register_buffer("mask", torch.ones(1)),
+        ),
+        (
+            "buffer not saved",
+            lambda module: module.register_buffer(
+                "mask", torch.ones(1), persistent=False
+            ),
+        ),
         ("no gradients", lambda module: module.zero_grad()),
         ("compiled", lambda module: module.compile()),
         ("pruned", lambda module: pruned(module, made(given))),
@@ -319,7 +356,9 @@ def more_variants_of(text, make, given):
         try:
             module = make()
             result = change(module)
-            rows.append(("%s, %s" % (text, label), module if result is None else result))
+            rows.append(
+                ("%s, %s" % (text, label), module if result is None else result)
+            )
         except Exception as error:
             folder.skip("%s, %s" % (text, label), error)
     return rows
@@ -364,7 +403,9 @@ HOOKS = (
 
 
 def hook(module):
-    """Keep one hook of each kind: `torch.is_tensor` stands for a function of the author."""
+    """Keep one hook of each kind: `torch.is_tensor` stands for a function of the
+    author.
+    """
     for name in HOOKS:
         if hasattr(module, name):
             try:
@@ -398,7 +439,9 @@ def qconfig(module):
 
 
 def parametrized_parts(module):
-    """Whole modules with parametrizations cannot be saved: their classes are made at run time."""
+    """Whole modules with parametrizations cannot be saved: their classes are made at
+    run time.
+    """
     nn.utils.parametrizations.spectral_norm(module, "weight")
     return module.parametrizations
 
@@ -442,7 +485,11 @@ def write_modules():
     # Classes that a later torch adds.
     for name in sorted(vars(nn)):
         kind = getattr(nn, name)
-        if inspect.isclass(kind) and issubclass(kind, nn.Module) and kind not in covered:
+        if (
+            inspect.isclass(kind)
+            and issubclass(kind, nn.Module)
+            and kind not in covered
+        ):
             folder.log.write("no expression makes %s\n" % name)
 
 
@@ -460,15 +507,25 @@ def write_optimizers():
     for text, _ in lines(expressions.OPTIMIZERS):
         rows = []
         for shown, make in calls_of(text):
-            for label in ("as made", "stepped", "copied", "loaded") if shown == text else ("stepped",):
+            for label in (
+                ("as made", "stepped", "copied", "loaded")
+                if shown == text
+                else ("stepped",)
+            ):
                 try:
                     optimizer = make()
                     if label != "as made":
-                        parameters = [item for group in optimizer.param_groups for item in group["params"]]
+                        parameters = [
+                            item
+                            for group in optimizer.param_groups
+                            for item in group["params"]
+                        ]
                         closure = closure_of(optimizer, parameters)
                         if "Sparse" in shown:
                             for parameter in parameters:
-                                parameter.grad = torch.ones_like(parameter).detach().to_sparse()
+                                parameter.grad = (
+                                    torch.ones_like(parameter).detach().to_sparse()
+                                )
                             optimizer.step()
                         else:
                             optimizer.step(closure)
@@ -488,9 +545,13 @@ def write_schedulers():
     for text, _ in lines(expressions.SCHEDULERS):
         rows = []
         for shown, make in calls_of(text):
-            for label in ("as made", "stepped", "loaded") if shown == text else ("stepped",):
+            for label in (
+                ("as made", "stepped", "loaded") if shown == text else ("stepped",)
+            ):
                 try:
-                    NAMES["optimizer"] = torch.optim.SGD(Expressions.p(2), lr=0.1, momentum=0.9)
+                    NAMES["optimizer"] = torch.optim.SGD(
+                        Expressions.p(2), lr=0.1, momentum=0.9
+                    )
                     scheduler = make()
                     if label != "as made":
                         for _ in range(3):
@@ -508,11 +569,15 @@ def write_schedulers():
 
 
 def write_values():
-    """What is neither a module nor an optimizer: distributions, data sets, samplers, scalers, and so on."""
+    """What is neither a module nor an optimizer: distributions, data sets, samplers,
+    scalers, and so on.
+    """
     for text, _ in lines(expressions.VALUES):
         rows = []
         for shown, make in calls_of(text):
-            for label in ("as made", "read", "copied") if shown == text else ("as made",):
+            for label in (
+                ("as made", "read", "copied") if shown == text else ("as made",)
+            ):
                 try:
                     thing = make()
                     if label == "read":
@@ -526,7 +591,9 @@ def write_values():
 
 
 def write_programs():
-    """Write what takes several statements: each program leaves `made`, an object or a list of them."""
+    """Write what takes several statements: each program leaves `made`, an object or a
+    list of them.
+    """
     for program in re.split(r"(?m)^# ", expressions.PROGRAMS)[1:]:
         title, _, body = program.partition("\n")
         names = dict(NAMES)
@@ -557,14 +624,18 @@ def write_again(other):
             except Exception as error:
                 folder.skip(name, error)
                 continue
-            rows = list(enumerate(things)) if isinstance(things, list) else [(0, things)]
+            rows = (
+                list(enumerate(things)) if isinstance(things, list) else [(0, things)]
+            )
             for number, thing in list(rows):
                 if isinstance(thing, nn.Module):
                     try:
                         rows.append((number, copy.deepcopy(thing).eval()))
                     except Exception:
                         pass
-            folder.save(name[5:], [("%s %d" % (name, number), thing) for number, thing in rows])
+            folder.save(
+                name[5:], [("%s %d" % (name, number), thing) for number, thing in rows]
+            )
 
 
 if __name__ == "__main__":
@@ -572,7 +643,13 @@ if __name__ == "__main__":
     if sys.argv[2:3] == ["--again"]:
         write_again(sys.argv[3])
     else:
-        parts = (write_schedulers, write_optimizers, write_values, write_modules, write_programs)
+        parts = (
+            write_schedulers,
+            write_optimizers,
+            write_values,
+            write_modules,
+            write_programs,
+        )
         for write in parts:
             if sys.argv[2:] and write.__name__[6:] not in sys.argv[2:]:
                 continue
@@ -580,4 +657,7 @@ if __name__ == "__main__":
                 write()
             except Exception as error:
                 folder.skip(write.__name__, error)
-    print("torch %s: %d objects in %d files" % (torch.__version__, folder.objects, folder.files))
+    print(
+        "torch %s: %d objects in %d files"
+        % (torch.__version__, folder.objects, folder.files)
+    )

@@ -64,14 +64,20 @@ def convert(
     with_config: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Write a checkpoint in another format, or with `plain`, without the classes of its author.
+    """Write a checkpoint in another format, or with `plain`, without the classes of its
+    author.
 
-    `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
-    takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
-    the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
-    checkpoint that says where the dots of kohya's names are. `dequantize` makes floats of quantised weights. `model` is a torch.nn.Module, or the text
-    `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model
-    into another layout, or with `reverse` back, and with `optimizer` its moments too; for a GGUF it may be `transformers`. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
+    `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of
+    `out` decides. Before that, `strip` takes the prefixes of wrappers off the names, or
+    `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder
+    with config.json and the tokenizer beside the weights. `adapter_names` is peft or
+    kohya, and gives a LoRA the names of that program; `base` is the checkpoint that
+    says where the dots of kohya's names are. `dequantize` makes floats of quantised
+    weights. `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg`
+    are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns
+    the model into another layout, or with `reverse` back, and with `optimizer` its
+    moments too; for a GGUF it may be `transformers`. The other keywords are in
+    `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.commands.convert.convert import convert as job
     from ckpt.commands.rewriting.sets import refuse_lost, with_flattening
@@ -79,7 +85,9 @@ def convert(
 
     text_only(prefix=prefix, to=to)
     refuse_format(to)
-    text_only(format=format, dtype=dtype, encoding=encoding, weights=weights, section=section)
+    text_only(
+        format=format, dtype=dtype, encoding=encoding, weights=weights, section=section
+    )
     text_only(optimizer_keys=optimizer_keys)
     if weights is not None and section is not None:
         raise UsageError("--weights and --section exclude each other")
@@ -90,7 +98,9 @@ def convert(
         raise UsageError("--optimizer goes with --recipe")
     live = model_of(model, arg)
     options = options_of(writing, source, "convert")
-    options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
+    options = with_format(
+        options, format, shard_size, plain=plain, with_config=with_config
+    )
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = with_like(options, like, section)._replace(dequantize=dequantize)
     naming = _naming_stage(adapter_names, base, options)
@@ -102,9 +112,13 @@ def convert(
             refuse_lost(survey.checkpoint)
         stages = strip_stages(strip, prefix, section, limits)
         has_blocks = survey.checkpoint.traits.has_own_metadata
-        floats = "float32" if dequantize and has_blocks else None  # what llama.cpp computes with
+        floats = (
+            "float32" if dequantize and has_blocks else None
+        )  # what llama.cpp computes with
         if dequantize and not has_blocks:
-            stages.insert(0, lambda survey: _dequantised(survey, limits, dtype, section, globs))
+            stages.insert(
+                0, lambda survey: _dequantised(survey, limits, dtype, section, globs)
+            )
         stages += [] if naming is None else [naming]
         is_known = names_own_layout(survey.checkpoint, recipe)
         if is_known:  # the file names its own layout
@@ -126,7 +140,9 @@ def convert(
                     optimizer_keys=optimizer_keys,
                 )
             )
-        makes_model = recipe is not None and not is_known  # what a recipe makes is the model alone
+        makes_model = (
+            recipe is not None and not is_known
+        )  # what a recipe makes is the model alone
         inner = None if makes_model else section
         stages.append(
             lambda survey: job(
@@ -161,18 +177,26 @@ def convert(
 
 
 def _dequantised(
-    survey: Survey, limits: Limits, dtype: str | None, section: str | None, select: Globs
+    survey: Survey,
+    limits: Limits,
+    dtype: str | None,
+    section: str | None,
+    select: Globs,
 ) -> RewriteReport:
     """The checkpoint with its quantised weights as floats. Raises CkptError."""
     from ckpt.commands.convert.convert import dtype_of
 
     floats = load_hook("quantised").dequantised
-    report: RewriteReport = floats(survey, limits, dtype_of(dtype), section=section, select=select)
+    report: RewriteReport = floats(
+        survey, limits, dtype_of(dtype), section=section, select=select
+    )
     return report
 
 
 def _with_own_format(report: RewriteReport, written: str) -> RewriteReport:
-    """The report with the change from the format that was read: what a recipe makes has another one on the way."""
+    """The report with the change from the format that was read: what a recipe makes has
+    another one on the way.
+    """
     changes = [change for change in report.changes if change.kind != "format"]
     if report.source.format != written:
         count = len(report.result.tensors)
@@ -181,7 +205,9 @@ def _with_own_format(report: RewriteReport, written: str) -> RewriteReport:
 
 
 class _Naming(Protocol):
-    """A stage that gives the tensors of an adapter other names, and what belongs beside the result."""
+    """A stage that gives the tensors of an adapter other names, and what belongs beside
+    the result.
+    """
 
     def __call__(self, survey: Survey) -> RewriteReport:
         """Return the checkpoint in its new names."""
@@ -192,19 +218,28 @@ class _Naming(Protocol):
         ...
 
 
-def _naming_stage(adapter_names: str | None, base: Input | None, options: WriteOptions) -> _Naming | None:
+def _naming_stage(
+    adapter_names: str | None, base: Input | None, options: WriteOptions
+) -> _Naming | None:
     """Return the stage that --adapter-names asks for, or None. Raises UsageError."""
     if adapter_names is None:
         if base is not None:
             raise UsageError("--base goes with --adapter-names")
         return None
     made: _Naming = load_hook("adapters").Conversion(
-        adapter_names, base, options.limits, plugins=options.plugins, out=options.out, force=options.force
+        adapter_names,
+        base,
+        options.limits,
+        plugins=options.plugins,
+        out=options.out,
+        force=options.force,
     )
     return made
 
 
-def _with_ranks(options: WriteOptions, ranks: int | None, *, in_part: bool) -> WriteOptions:
+def _with_ranks(
+    options: WriteOptions, ranks: int | None, *, in_part: bool
+) -> WriteOptions:
     """The options with the files that --ranks asks for. Raises UsageError.
 
     Without it the items of a part of a distributed checkpoint are taken as they are.
@@ -213,5 +248,9 @@ def _with_ranks(options: WriteOptions, ranks: int | None, *, in_part: bool) -> W
     if ranks is not None and not is_folder:
         raise UsageError("--ranks goes with --format dcp")
     if ranks is not None and not 0 < ranks <= MOST_RANKS:
-        raise UsageError(f"--ranks {ranks}: not a number of ranks from 1 to {MOST_RANKS:,}")
-    return options._replace(ranks=(ranks or (None if in_part else 1)) if is_folder else None)
+        raise UsageError(
+            f"--ranks {ranks}: not a number of ranks from 1 to {MOST_RANKS:,}"
+        )
+    return options._replace(
+        ranks=(ranks or (None if in_part else 1)) if is_folder else None
+    )

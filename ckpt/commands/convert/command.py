@@ -12,14 +12,18 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
-    """Write a checkpoint in another format, or with --plain, without the classes of its author.
+    """Write a checkpoint in another format, or with --plain, without the classes of its
+    author.
 
-    safetensors get the model's tensors under their own names, and what is left out is listed. A tensor that does not fit is refused.
+    safetensors get the model's tensors under their own names, and what is left out is
+    listed. A tensor that does not fit is refused.
 
-    A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp. With
-    --section, --include or --exclude it gets the tensors of that part, under their own names.
+    A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o
+    NAME.dcp, or --format dcp. With --section, --include or --exclude it gets the
+    tensors of that part, under their own names.
 
-    A plain file loads with weights_only=True of torch 2.13 (older ones: docs/commands/convert.md).
+    A plain file loads with weights_only=True of torch 2.13 (older ones:
+    docs/commands/convert.md).
 
     \b
     ckpt convert model.pth -o model.safetensors
@@ -27,7 +31,13 @@ def command(paths: list[str], **keywords: Any) -> int:
     """
     options, own = split_options("convert", paths, keywords)
     places = with_format(
-        options.places, own["format"], own["shard_size"], plain=own["plain"], with_config=own["with_config"]
+        options.places,
+        own["format"],
+        own["shard_size"],
+        plain=own["plain"],
+        with_config=own["with_config"],
     )
     own["model"] = model_of(own["model"], own.pop("arg"))
-    return rewrite_paths(paths, partial(convert, **own), options._replace(places=places))
+    return rewrite_paths(
+        paths, partial(convert, **own), options._replace(places=places)
+    )

@@ -1,4 +1,6 @@
-"""`ckpt convert`: the same content in another format, in plain classes, in another dtype, in repaired text."""
+"""`ckpt convert`: the same content in another format, in plain classes, in another
+dtype, in repaired text.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from ckpt.commands.rewriting.report import (
     with_ties,
     without_documents,
 )
-from ckpt.commands.rewriting.sets import refuse_incomplete, refuse_ranks, with_flattening
+from ckpt.commands.rewriting.sets import (
+    refuse_incomplete,
+    refuse_ranks,
+    with_flattening,
+)
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.cast import CASTS, is_castable
 from ckpt.elements.computed import Computed, place_of
@@ -40,9 +46,25 @@ from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import LossError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs, NamedKey, dotted_name
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, dict_of, is_tuple
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    dict_of,
+    is_tuple,
+)
 from ckpt.model.rows import NamedTuple, replace
-from ckpt.model.tensors import Storage, Tensor, TensorRef, blocks_in, parts_of, tensor_ref
+from ckpt.model.tensors import (
+    Storage,
+    Tensor,
+    TensorRef,
+    blocks_in,
+    parts_of,
+    tensor_ref,
+)
 from ckpt.model.text import and_more, counted_noun, show, show_name
 from ckpt.pickle.edit import Edit
 from ckpt.tree.arrays import as_bytes
@@ -78,7 +100,13 @@ class Decode(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         name = class_of(call)
-        data = {"scalar": 1, "_reconstruct": 2, "datetime": 0, "date": 0, "time": 0}.get(
+        data = {
+            "scalar": 1,
+            "_reconstruct": 2,
+            "datetime": 0,
+            "date": 0,
+            "time": 0,
+        }.get(
             name.rpartition(".")[2] if name.startswith(("numpy.", "datetime.")) else ""
         )
         return tuple(
@@ -90,7 +118,9 @@ class Decode(Edit):
 
     def state(self, call: Opaque, state: Node) -> Node:
         if class_of(call).endswith(".multiarray._reconstruct") and is_tuple(state):
-            return tuple([as_bytes(item) if type(item) is ByteStr else item for item in state])
+            return tuple(
+                [as_bytes(item) if type(item) is ByteStr else item for item in state]
+            )
         return state
 
     def _decoded(self, node: ByteStr) -> str:
@@ -121,12 +151,16 @@ def dtype_of(name: str | None) -> DType | None:
     if name not in CASTS:
         meant = _SHORT.get(name.lower().removeprefix("torch."))
         hint = f"did you mean {meant}?" if meant else None
-        raise UsageError(f"--dtype {show(name, 40)}: not one of {' '.join(CASTS)}", hint=hint)
+        raise UsageError(
+            f"--dtype {show(name, 40)}: not one of {' '.join(CASTS)}", hint=hint
+        )
     return BY_NAME[name]
 
 
 def uncastable_reason(tensor: Tensor) -> str | None:
-    """Return why a floating tensor keeps its dtype: its layout, its dtype, or no data; else None."""
+    """Return why a floating tensor keeps its dtype: its layout, its dtype, or no data;
+    else None.
+    """
     if not isinstance(tensor, TensorRef):
         return tensor.layout
     if tensor.dtype.kind in ("float", "quantized") and not is_castable(tensor.dtype):
@@ -162,8 +196,17 @@ class CastRefs:
             return tensor
         if tensor.view not in self._made:
             self.counts[tensor.dtype.name] += 1
-            storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place_of(tensor, to))
-            ref = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
+            storage = Storage(
+                "", tensor.device, to, to.nbytes(tensor.numel), place_of(tensor, to)
+            )
+            ref = tensor_ref(
+                storage,
+                to,
+                tensor.shape,
+                contiguous(tensor.shape),
+                0,
+                tensor.requires_grad,
+            )
             self._made[tensor.view] = ref
         return self._made[tensor.view]._replace(
             is_parameter=tensor.is_parameter, requires_grad=tensor.requires_grad
@@ -179,12 +222,17 @@ class CastRefs:
 class Cast(Edit):
     """Storages of models in another dtype. Views and ties stay what they are.
 
-    `uncast` are the tensors that keep their dtype, and why: sparse and quantized ones, and tensors that have
-    no data, a dtype that is not cast from, or a storage with several dtypes.
+    `uncast` are the tensors that keep their dtype, and why: sparse and quantized ones,
+    and tensors that have no data, a dtype that is not cast from, or a storage with
+    several dtypes.
     """
 
     def __init__(
-        self, survey: Survey, to: DType, section: str | None, scales: frozenset[str] = frozenset()
+        self,
+        survey: Survey,
+        to: DType,
+        section: str | None,
+        scales: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__()
         scales |= scales_of(survey, None)
@@ -200,7 +248,10 @@ class Cast(Edit):
         for chosen in survey.weights(section):
             for entry in chosen.entries:
                 tensor = entry.tensor
-                if tensor.dtype.kind not in ("float", "quantized") or tensor.dtype == to:
+                if (
+                    tensor.dtype.kind not in ("float", "quantized")
+                    or tensor.dtype == to
+                ):
                     continue
                 why = _kept_as_it_is(entry, to, scales)
                 if why is None and isinstance(tensor, TensorRef):
@@ -223,27 +274,47 @@ class Cast(Edit):
         self._refs.counts[dtype.name] += 1
         whole = tensor_ref(storage, dtype, (dtype.numel(storage.nbytes),), (1,), 0)
         place = Computed(whole, self._to)
-        return storage._replace(dtype=self._to, nbytes=place.nbytes, place=place, crc=None)
+        return storage._replace(
+            dtype=self._to, nbytes=place.nbytes, place=place, crc=None
+        )
 
     def instead(self, node: Node) -> Node | None:
         # A call that names its dtype becomes one whose storage says it.
-        if type(node) is Opaque and isinstance(node.meaning, TensorRef) and type(node.func) is Global:
+        if (
+            type(node) is Opaque
+            and isinstance(node.meaning, TensorRef)
+            and type(node.func) is Global
+        ):
             typed = self._args_without_dtype(node.func, node.args)
             if typed is not None:
-                return self.shell_of(Opaque(node.how, _V2, typed, None, node.offset), node)
+                return self.shell_of(
+                    Opaque(node.how, _V2, typed, None, node.offset), node
+                )
         return None
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = call.args
-        if type(call.func) is Global and call.func.name == "_rebuild_from_type_v2" and is_tuple(args[2]):
+        if (
+            type(call.func) is Global
+            and call.func.name == "_rebuild_from_type_v2"
+            and is_tuple(args[2])
+        ):
             typed = self._args_without_dtype(args[0], args[2])
             if typed is not None:
                 return (_V2, args[1], typed, *args[3:])
         return args
 
-    def _args_without_dtype(self, func: Node, args: tuple[Node, ...]) -> tuple[Node, ...] | None:
-        """The arguments of `_rebuild_tensor_v3` without the dtype, when its storage is cast."""
-        if type(func) is Global and func.name == "_rebuild_tensor_v3" and type(args[0]) is PersistentId:
+    def _args_without_dtype(
+        self, func: Node, args: tuple[Node, ...]
+    ) -> tuple[Node, ...] | None:
+        """The arguments of `_rebuild_tensor_v3` without the dtype, when its storage is
+        cast.
+        """
+        if (
+            type(func) is Global
+            and func.name == "_rebuild_tensor_v3"
+            and type(args[0]) is PersistentId
+        ):
             meaning = args[0].meaning
             if type(meaning) is Storage and self.storage(meaning) is not meaning:
                 return (*args[:6], *args[7:])
@@ -258,7 +329,9 @@ _V2 = Global("torch._utils", "_rebuild_tensor_v2")
 
 Unfit = Callable[[Entry], str | None]
 WEIGHTS = ("fp32", "module")
-"""The weights of DeepSpeed: those that its optimizer keeps, and those that the model computes with."""
+"""The weights of DeepSpeed: those that its optimizer keeps, and those that the model
+computes with.
+"""
 
 
 def convert(
@@ -280,21 +353,32 @@ def convert(
 ) -> RewriteReport:
     """The checkpoint as `format`, which has these traits, holds it.
 
-    A format that is not a pickle gets the only model, or `section`, under its own names; `unfit` says why it cannot hold
-    a tensor. So does a folder where `section` or `select` ask for a part. `dtype` casts the floating tensors of models, `encoding`
-    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. `optimizer_keys` and `complete_optimizer` change
-    optimizers, as `with_optimizers` does. Raises UsageError, and LossError for what the format or plain classes cannot say,
-    unless it may be dropped.
+    A format that is not a pickle gets the only model, or `section`, under its own
+    names; `unfit` says why it cannot hold a tensor. So does a folder where `section` or
+    `select` ask for a part. `dtype` casts the floating tensors of models, `encoding`
+    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds
+    both. `optimizer_keys` and `complete_optimizer` change optimizers, as
+    `with_optimizers` does. Raises UsageError, and LossError for what the format or
+    plain classes cannot say, unless it may be dropped.
     """
     # Names for who loads a training into a DCP; what is one already keeps its keys.
-    keys = keys_of(optimizer_keys, is_folder=traits.is_folder and not survey.checkpoint.traits.is_folder)
+    keys = keys_of(
+        optimizer_keys,
+        is_folder=traits.is_folder and not survey.checkpoint.traits.is_folder,
+    )
     if not traits.is_pickle and (optimizer_keys is not None or complete_optimizer):
         option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
-        raise UsageError(f"{option}: {traits.label} holds no optimizer", path=survey.path)
+        raise UsageError(
+            f"{option}: {traits.label} holds no optimizer", path=survey.path
+        )
     if survey.model is not None and keys == "numbers":
-        raise UsageError("--model says the order of the parameters", hint="--optimizer-keys order")
+        raise UsageError(
+            "--model says the order of the parameters", hint="--optimizer-keys order"
+        )
     if encoding is not None and encoding not in ENCODINGS:
-        raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
+        raise UsageError(
+            f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}"
+        )
     refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
@@ -302,15 +386,22 @@ def convert(
         _refuse_codes(survey, section, select, traits, limits)
     if traits.is_folder and (section is not None or select):
         if optimizer_keys is not None or complete_optimizer:
-            option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
-            raise UsageError(
-                f"{option} goes with the whole checkpoint, which holds the optimizer", path=survey.path
+            option = (
+                "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
             )
-        part = slim(survey, limits, section=section, select=select, drop_other=drop_other)
+            raise UsageError(
+                f"{option} goes with the whole checkpoint, which holds the optimizer",
+                path=survey.path,
+            )
+        part = slim(
+            survey, limits, section=section, select=select, drop_other=drop_other
+        )
         request = _Asked(format, traits, plain, dtype_of(dtype), encoding, None, None)
         scales = scales_of(survey, section)
         whole = make_with_drop_hint(
-            lambda drop: _convert_survey(Survey(part.result), request, limits, unfit, drop, scales),
+            lambda drop: _convert_survey(
+                Survey(part.result), request, limits, unfit, drop, scales
+            ),
             drop_other,
         )
         return whole._replace(
@@ -322,21 +413,34 @@ def convert(
     report = make_with_drop_hint(
         lambda drop: _convert_survey(survey, request, limits, unfit, drop), drop_other
     )
-    return with_optimizers(report, keys, limits, complete=complete_optimizer, model=survey.model)
+    return with_optimizers(
+        report, keys, limits, complete=complete_optimizer, model=survey.model
+    )
 
 
 def _chosen_weights(
-    survey: Survey, weights: str | None, section: str | None, traits: Traits, limits: Limits
+    survey: Survey,
+    weights: str | None,
+    section: str | None,
+    traits: Traits,
+    limits: Limits,
 ) -> tuple[Survey, str | None]:
-    """The checkpoint with the weights that were asked for as its model, and the section to take."""
+    """The checkpoint with the weights that were asked for as its model, and the section
+    to take.
+    """
     if weights is None:
         return survey, section
     if weights not in WEIGHTS:
-        raise UsageError(f"--weights {show(weights, 40)}: not one of {' '.join(WEIGHTS)}")
+        raise UsageError(
+            f"--weights {show(weights, 40)}: not one of {' '.join(WEIGHTS)}"
+        )
     checkpoint = survey.checkpoint
     if weights not in checkpoint.copies:
         if weights != WEIGHTS[0]:
-            raise UsageError(f"holds no weights of its {weights} beside those in fp32", path=checkpoint.path)
+            raise UsageError(
+                f"holds no weights of its {weights} beside those in fp32",
+                path=checkpoint.path,
+            )
         return survey, section
     if not traits.is_pickle:
         return survey, weights
@@ -359,12 +463,20 @@ class _Asked(NamedTuple):
 
 
 def _refuse_codes(
-    survey: Survey, section: str | None, select: Globs | None, traits: Traits, limits: Limits
+    survey: Survey,
+    section: str | None,
+    select: Globs | None,
+    traits: Traits,
+    limits: Limits,
 ) -> None:
-    """Raise UsageError where tensors that would be cast hold codes: without their scales they are other weights."""
+    """Raise UsageError where tensors that would be cast hold codes: without their
+    scales they are other weights.
+    """
     if not (survey.scaled.codes or survey.scaled.unpaired):
         return
-    is_whole = traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
+    is_whole = (
+        traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
+    )
     chosen = survey.weights(section) if is_whole else [survey.only_model(section)]
     entries = [entry for part in chosen for entry in part.selected(select, survey.path)]
     try:
@@ -373,17 +485,25 @@ def _refuse_codes(
         quantised = find_hook("quantised")
         if (
             quantised is not None
-            and quantised.find_logical(survey.checkpoint, limits, for_values=True).logical
+            and quantised.find_logical(
+                survey.checkpoint, limits, for_values=True
+            ).logical
         ):
             error.hint = f"--dequantize makes values of them; {error.hint}"
         raise
 
 
 def scales_of(survey: Survey, section: str | None) -> frozenset[str]:
-    """The names of the tensors that scale others or belong to them, in the file and inside of a section."""
+    """The names of the tensors that scale others or belong to them, in the file and
+    inside of a section.
+    """
     beside = survey.scaled.beside
     names = {survey.tensors[index].name for index in beside}
-    depth = len(survey.only_model(section).name) + 1 if beside and section is not None else 0
+    depth = (
+        len(survey.only_model(section).name) + 1
+        if beside and section is not None
+        else 0
+    )
     return frozenset(names | {name[depth:] for name in names})
 
 
@@ -400,7 +520,10 @@ def _convert_survey(
         _refuse_blocks(survey.checkpoint, traits, to)
     if select and traits.is_pickle:
         raise UsageError(
-            f"--include and --exclude go with tensors alone; {traits.label} holds the whole checkpoint",
+            (
+                f"--include and --exclude go with tensors alone; {traits.label} holds "
+                "the whole checkpoint"
+            ),
             path=survey.path,
             hint="ckpt slim takes them",
         )
@@ -411,7 +534,10 @@ def _convert_survey(
         and not survey.checkpoint.traits.names_are_code
     ):
         raise UsageError(
-            f"--section chooses what --dtype casts; {traits.label} holds the whole checkpoint",
+            (
+                f"--section chooses what --dtype casts; {traits.label} holds the whole "
+                "checkpoint"
+            ),
             path=survey.path,
             way=("slim", "--section", section),
         )
@@ -427,10 +553,16 @@ def _convert_survey(
         dropped += leftovers
     if encoding is not None and not plain:
         decode = Decode(encoding)
-        current = edited_checkpoint(current, decode.copy(current.root), limits, origin=None)
+        current = edited_checkpoint(
+            current, decode.copy(current.root), limits, origin=None
+        )
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
     is_code = current.traits.names_are_code  # a script gives tensors alone
-    apart = not traits.is_pickle and not is_code and (plain or _holds_apart(current, section))
+    apart = (
+        not traits.is_pickle
+        and not is_code
+        and (plain or _holds_apart(current, section))
+    )
     was_module = False
     if apart or (plain and traits.is_pickle):
         edit = Plain(encoding, dense=apart)
@@ -438,18 +570,36 @@ def _convert_survey(
             whole = Survey(current).only_model(section)
             was_module = whole.is_module
             dropped += weightless_leftovers(current, whole)
-        current = edited_checkpoint(current, edit.copy(current.root), limits, origin=None)
+        current = edited_checkpoint(
+            current, edit.copy(current.root), limits, origin=None
+        )
         if plain:
             dropped += losses_of(checkpoint, edit, edit.lost, drop_other)
         if traits.is_pickle and not checkpoint.traits.names_are_code:
             # The others take one section, and name what lies beside it.
-            dropped += [row for part in survey.sections for row in weightless_leftovers(checkpoint, part)]
-        changes += [change for change in made_plain(edit) if plain or change.kind == "apart"]
+            dropped += [
+                row
+                for part in survey.sections
+                for row in weightless_leftovers(checkpoint, part)
+            ]
+        changes += [
+            change for change in made_plain(edit) if plain or change.kind == "apart"
+        ]
         if edit.lost and plain:
-            changes.append(Change("dropped", "what cannot be made plain", "None", len(edit.lost), "object"))
+            changes.append(
+                Change(
+                    "dropped",
+                    "what cannot be made plain",
+                    "None",
+                    len(edit.lost),
+                    "object",
+                )
+            )
     if not traits.is_pickle:
         result = Result(checkpoint, current, format, traits, was_module)
-        return _to_tensors(result, unfit, changes, dropped, to, section, select, drop_other)
+        return _to_tensors(
+            result, unfit, changes, dropped, to, section, select, drop_other
+        )
     if not checkpoint.traits.is_pickle:
         current, leftovers = _as_state_dict(current, limits)
         dropped += leftovers
@@ -463,9 +613,14 @@ def _convert_survey(
     if to is not None:
         survey_before = Survey(current)
         cast = Cast(survey_before, to, section, scales)
-        current = edited_checkpoint(current, cast.copy(current.root), limits, origin=None)
+        current = edited_checkpoint(
+            current, cast.copy(current.root), limits, origin=None
+        )
         changes += cast.changes()
-        alone = [*_uncast_leftovers(cast.uncast), *_sections_left(survey_before, to, section)]
+        alone = [
+            *_uncast_leftovers(cast.uncast),
+            *_sections_left(survey_before, to, section),
+        ]
     return refuse_empty(
         RewriteReport(
             "convert",
@@ -481,12 +636,16 @@ def _convert_survey(
 
 
 def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
-    """Tell whether the model has tensors that a dense format holds in parts: quantized ones, and wrappers.
+    """Tell whether the model has tensors that a dense format holds in parts: quantized
+    ones, and wrappers.
 
     Quantized modules also save numbers as tensors that their pickle has as numbers.
     """
     whole = Survey(checkpoint).only_model(section)
-    return any(entry.tensor.layout in ("quantized", "wrapper", "jagged") for entry in whole.entries) or (
+    return any(
+        entry.tensor.layout in ("quantized", "wrapper", "jagged")
+        for entry in whole.entries
+    ) or (
         whole.is_module
         and any(
             is_quantized(value.type) and value.path[: len(whole.path)] == whole.path
@@ -498,21 +657,25 @@ def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
 def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Change]:
     before = checkpoint.format
     if before == format:
-        is_anew = checkpoint.is_edited and checkpoint.not_loadable is not None and not checkpoint.parts
+        is_anew = (
+            checkpoint.is_edited
+            and checkpoint.not_loadable is not None
+            and not checkpoint.parts
+        )
         if not is_anew or checkpoint.damage:
             return []
         before = f"{format} that torch refuses"
     return [Change("format", before, format, tensors, "tensor")]
 
 
-# --- to tensors alone -------------------------------------------------------------------------------------------------
+# --- to tensors alone -----------------------------------------------------------------
 
 
 class Result(NamedTuple):
     """The checkpoint that was read, its current state, and the format of the result.
 
-    `was_module` says that the model was a module before it was taken apart: what it holds beside tensors is left
-    out, as the attributes of every module are.
+    `was_module` says that the model was a module before it was taken apart: what it
+    holds beside tensors is left out, as the attributes of every module are.
     """
 
     checkpoint: Checkpoint
@@ -537,35 +700,63 @@ def _to_tensors(
     chosen = parts.only_model(section)
     entries: list[Entry] = []
     same: list[Entry] = []
-    leftovers = [*dropped, *rest_of(parts, chosen), *weightless_leftovers(current, chosen)]
+    leftovers = [
+        *dropped,
+        *rest_of(parts, chosen),
+        *weightless_leftovers(current, chosen),
+    ]
     if chosen.node is not None:
         leftovers += attributes_left(chosen.node)
     picked = chosen.selected(select, checkpoint.path)
     if not chosen.is_module and not current.traits.names_are_code:
         loose = [entry for entry in picked if not entry.registered]
-        leftovers += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in loose]
+        leftovers += [
+            Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in loose
+        ]
     wanted = set(map(id, picked))
-    leftovers += not_selected([entry for entry in chosen.entries if id(entry) not in wanted])
+    leftovers += not_selected(
+        [entry for entry in chosen.entries if id(entry) not in wanted]
+    )
     for entry in picked:
-        name = chosen.relative(entry.name) or chosen.name  # a section that is one tensor
+        name = (
+            chosen.relative(entry.name) or chosen.name
+        )  # a section that is one tensor
         if "#" in name and name != chosen.relative(readable_name(entry)):
             same.append(entry)
-        if entry.registered and entry.persistent and (not current.traits.names_are_code or entry.kind):
-            entries.append(entry._replace(path=(name,) if _is_text(entry) else entry.path, name=name))
+        if (
+            entry.registered
+            and entry.persistent
+            and (not current.traits.names_are_code or entry.kind)
+        ):
+            entries.append(
+                entry._replace(
+                    path=(name,) if _is_text(entry) else entry.path, name=name
+                )
+            )
     values = [] if chosen.is_module else _values_inside(parts, chosen)
     twice = {chosen.relative(entry.name) for entry in same}
     refused = [
         (entry, why)
         for entry in entries
-        if (why := "two tensors of one name" if entry.name in twice else unfit(_decoded(entry, to)))
+        if (
+            why := "two tensors of one name"
+            if entry.name in twice
+            else unfit(_decoded(entry, to))
+        )
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lazy = {} if chosen.is_module else {row.name: row for row in uninitialized_leftovers(current, chosen)}
+    lazy = (
+        {}
+        if chosen.is_module
+        else {row.name: row for row in uninitialized_leftovers(current, chosen)}
+    )
     rows = [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
     leftovers += rows if was_module else []
     lost += [] if was_module else rows
     if lost and not drop_other:
-        listed = and_more([f"{show_name(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
+        listed = and_more(
+            [f"{show_name(row.name, 60)} ({row.what})" for row in lost], 5, "; "
+        )
         raise LossError(
             f"{traits.label} holds only dense tensors, so {listed} would be lost",
             path=checkpoint.path,
@@ -574,12 +765,19 @@ def _to_tensors(
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
     cast = CastRefs(to)
-    scales = scales_of(parts, chosen.name if chosen.path else None) if to is not None else frozenset()
+    scales = (
+        scales_of(parts, chosen.name if chosen.path else None)
+        if to is not None
+        else frozenset()
+    )
     uncast = [
-        (entry, why) for entry in entries if to is not None and (why := _kept_as_it_is(entry, to, scales))
+        (entry, why)
+        for entry in entries
+        if to is not None and (why := _kept_as_it_is(entry, to, scales))
     ]
     entries = [
-        entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries
+        entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor))
+        for entry in entries
     ]
     root = dict_of((entry.name, entry.tensor) for entry in entries)
     is_left = checkpoint.traits.is_pickle or checkpoint.traits.has_own_metadata
@@ -602,7 +800,12 @@ def _to_tensors(
             "convert",
             checkpoint,
             target,
-            (*_format_change(checkpoint, format, len(entries) - len(tied_names(entries))), *changes),
+            (
+                *_format_change(
+                    checkpoint, format, len(entries) - len(tied_names(entries))
+                ),
+                *changes,
+            ),
             (*leftovers, *lost),
             tuple(_uncast_leftovers(uncast)),
             unchanged_bytes=to is None,
@@ -612,7 +815,9 @@ def _to_tensors(
 
 
 def _decoded(entry: Entry, to: DType | None) -> Entry:
-    """A tensor as it is written: one in blocks has the dtype that they are decoded to."""
+    """A tensor as it is written: one in blocks has the dtype that they are
+    decoded to.
+    """
     tensor = entry.tensor
     if to is None or not isinstance(tensor, TensorRef) or not can_unpack(tensor):
         return entry
@@ -620,7 +825,9 @@ def _decoded(entry: Entry, to: DType | None) -> Entry:
 
 
 def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> None:
-    """Raise LossError for blocks that the format cannot hold, and UnsupportedError for blocks that cannot be decoded."""
+    """Raise LossError for blocks that the format cannot hold, and UnsupportedError for
+    blocks that cannot be decoded.
+    """
     blocks = blocks_in(entry.tensor for entry in checkpoint.tensors)
     if blocks and to is None:
         raise LossError(
@@ -628,29 +835,42 @@ def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> 
             path=checkpoint.path,
             way=("convert", "--dtype", "bfloat16"),
         )
-    for part in (part for entry in checkpoint.tensors for part in parts_of(entry.tensor)):
+    for part in (
+        part for entry in checkpoint.tensors for part in parts_of(entry.tensor)
+    ):
         if part.dtype.block is not None and not can_unpack(part):
             unpacked(part)  # raises
 
 
 def _uncast_leftovers(rows: list[tuple[Entry, str]]) -> list[Leftover]:
     """The tensors that keep their dtype, and why."""
-    return [Leftover(entry.name, f"{why}, which is not cast", entry.tensor.nbytes) for entry, why in rows]
+    return [
+        Leftover(entry.name, f"{why}, which is not cast", entry.tensor.nbytes)
+        for entry, why in rows
+    ]
 
 
 def _sections_left(survey: Survey, to: DType, section: str | None) -> list[Leftover]:
-    """The sections beside the weights that hold floating tensors of other dtypes, one row each."""
+    """The sections beside the weights that hold floating tensors of other dtypes, one
+    row each.
+    """
     chosen = {part.path for part in survey.weights(section)}
     rows: list[Leftover] = []
     for part in survey.sections:
-        if part.path in chosen or part.path[:1] in {(key,) for key in survey.checkpoint.copies}:
+        if part.path in chosen or part.path[:1] in {
+            (key,) for key in survey.checkpoint.copies
+        }:
             continue
-        floats = [entry.tensor for entry in part.entries if entry.tensor.dtype.kind == "float"]
+        floats = [
+            entry.tensor for entry in part.entries if entry.tensor.dtype.kind == "float"
+        ]
         nbytes = sum(tensor.nbytes for tensor in floats if tensor.dtype != to)
         if nbytes:
             is_optimizer = part.kind == "optimizer"
             why = (
-                "an optimizer keeps its precision" if is_optimizer else "not among the weights that are cast"
+                "an optimizer keeps its precision"
+                if is_optimizer
+                else "not among the weights that are cast"
             )
             rows.append(Leftover(part.name or "(the root)", why, nbytes))
     return rows
@@ -666,7 +886,9 @@ def readable_name(entry: Entry) -> str:
 
 
 def _values_inside(survey: Survey, section: Section) -> list[str]:
-    """The values of a section that are no tensors, by their names; not what safetensors say of themselves."""
+    """The values of a section that are no tensors, by their names; not what safetensors
+    say of themselves.
+    """
     depth = len(section.path)
     beside = keys_beside(survey, section)
     return [
@@ -678,14 +900,20 @@ def _values_inside(survey: Survey, section: Section) -> list[str]:
     ]
 
 
-# --- to pickles -----------------------------------------------------------------------------------------------------
+# --- to pickles -----------------------------------------------------------------------
 
 
-def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
-    """The tensors of safetensors as a plain dict; what their metadata says is left out."""
+def _as_state_dict(
+    current: Checkpoint, limits: Limits
+) -> tuple[Checkpoint, list[Leftover]]:
+    """The tensors of safetensors as a plain dict; what their metadata says is
+    left out.
+    """
     root = with_metadata(current.root, {})
     if current.traits.has_own_metadata:
-        return edited_checkpoint(current, root, limits, origin=None), _own_metadata(current)
+        return edited_checkpoint(current, root, limits, origin=None), _own_metadata(
+            current
+        )
     leftovers = [
         Leftover(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
         for name, text in metadata_of(current.root).items()
@@ -699,7 +927,10 @@ def _own_metadata(checkpoint: Checkpoint) -> list[Leftover]:
     names = [value.name for value in checkpoint.values if is_metadata(value.path)]
     if not checkpoint.traits.has_own_metadata or not names:
         return []
-    text = f"{counted_noun(len(names), 'value')} of {checkpoint.traits.label}: {and_more(names, 3)}"
+    text = (
+        f"{counted_noun(len(names), 'value')} of {checkpoint.traits.label}: "
+        f"{and_more(names, 3)}"
+    )
     return [Leftover(METADATA, show(text, 200), is_value=True)]
 
 
@@ -715,10 +946,14 @@ def _script_weights(
 
 
 def _drop_views(current: Checkpoint, limits: Limits) -> Checkpoint:
-    """Without the views of storages that only the format before 1.6 knows: their offset goes to the tensors."""
+    """Without the views of storages that only the format before 1.6 knows: their offset
+    goes to the tensors.
+    """
     edit = _Viewless()
     root = edit.copy(current.root)
-    return edited_checkpoint(current, root, limits, origin=None) if edit.found else current
+    return (
+        edited_checkpoint(current, root, limits, origin=None) if edit.found else current
+    )
 
 
 class _Viewless(Edit):
@@ -728,7 +963,12 @@ class _Viewless(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = call.args
-        if args and type(args[0]) is PersistentId and args[0].shift and type(args[1]) is int:
+        if (
+            args
+            and type(args[0]) is PersistentId
+            and args[0].shift
+            and type(args[1]) is int
+        ):
             self.found = True
             whole = PersistentId(args[0].pid, args[0].offset)
             whole.meaning = args[0].meaning
@@ -737,7 +977,12 @@ class _Viewless(Edit):
 
     def state(self, call: Opaque, state: Node) -> Node:
         # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
-        if is_tuple(state) and len(state) > 1 and type(state[0]) is PersistentId and state[0].shift:
+        if (
+            is_tuple(state)
+            and len(state) > 1
+            and type(state[0]) is PersistentId
+            and state[0].shift
+        ):
             offset = state[1]
             if type(offset) is int:
                 self.found = True
@@ -748,16 +993,24 @@ class _Viewless(Edit):
 
 
 def as_format(
-    report: RewriteReport, format: str, traits: Traits, limits: Limits, unfit: Unfit, ranks: int | None = None
+    report: RewriteReport,
+    format: str,
+    traits: Traits,
+    limits: Limits,
+    unfit: Unfit,
+    ranks: int | None = None,
 ) -> RewriteReport:
-    """The report with its result as another format holds it, as `convert` makes it. Raises as `convert`.
+    """The report with its result as another format holds it, as `convert` makes it.
+    Raises as `convert`.
 
     A distributed checkpoint is cut into the files of so many `ranks`.
     """
     result = report.result
     if format == result.format:
         return report
-    keys = "numbers" if traits.is_folder else None  # of an optimizer: what is rescued stays what it was
+    keys = (
+        "numbers" if traits.is_folder else None
+    )  # of an optimizer: what is rescued stays what it was
     done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
     if traits.is_folder:
         done = with_flattening(done, ranks or 1, limits)

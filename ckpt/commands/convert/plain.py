@@ -1,6 +1,8 @@
-"""Trees without foreign classes: objects become dicts, lists and scalars, numpy becomes tensors and numbers.
+"""Trees without foreign classes: objects become dicts, lists and scalars, numpy becomes
+tensors and numbers.
 
-The result loads with torch alone and weights_only=True. What cannot be made plain is listed.
+The result loads with torch alone and weights_only=True. What cannot be made plain is
+listed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,16 @@ from ckpt.tree.arrays import NumpyArray, array_of
 from ckpt.tree.find import key_text
 from ckpt.tree.quantized import number_as, numpy_tensor, packed_parameters
 from ckpt.tree.scalars import READERS, class_of
-from ckpt.tree.view import MARKERS, UNINITIALIZED, Known, View, as_class_call, known_parts, look, nest_values
+from ckpt.tree.view import (
+    MARKERS,
+    UNINITIALIZED,
+    Known,
+    View,
+    as_class_call,
+    known_parts,
+    look,
+    nest_values,
+)
 
 _FROM_TYPE = ("_rebuild_from_type", "_rebuild_from_type_v2")
 _REPRESENTED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
@@ -45,23 +56,32 @@ _JAGGED = ("values", "offsets", "lengths", "_ragged_idx")
 _SHARDS = (".DTensor", ".ShardedTensor")
 """Classes whose parts are only what one rank holds of a tensor."""
 _DEPTH, _MOST = 8, 1_000
-"""The greatest depth of wrappers in wrappers, and the most parts of one. Beyond, a tensor stays whole."""
+"""The greatest depth of wrappers in wrappers, and the most parts of one. Beyond, a
+tensor stays whole.
+"""
 
 _SPREAD = 100_000
-"""So many parts stand beside their tensors; the parts of further ones lie in a dict each, which all that name it share."""
+"""So many parts stand beside their tensors; the parts of further ones lie in a dict
+each, which all that name it share.
+"""
 
 
 class Apart(NamedTuple):
-    """The parts of a tensor: what it was, and nodes by name. The part without a name stands for the tensor itself."""
+    """The parts of a tensor: what it was, and nodes by name. The part without a name
+    stands for the tensor itself.
+    """
 
     what: str
     parts: dict[str, Node]
 
 
-def take_apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False) -> Apart | None:
+def take_apart(
+    node: Node, plain: Callable[[Node], bool], *, dense: bool = False
+) -> Apart | None:
     """Take a tensor apart, or return None if it stays whole.
 
-    `plain` says which names may stay in the pickle. With `dense` quantized tensors are taken apart too.
+    `plain` says which names may stay in the pickle. With `dense` quantized tensors are
+    taken apart too.
     """
     whole = _apart(node, plain, dense)
     if whole is None:
@@ -85,7 +105,9 @@ def take_apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False
 def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | None:
     kept: dict[str, Node] = {}
     while (
-        type(node) is Opaque and type(node.func) is Global and node.func.name.startswith("_rebuild_parameter")
+        type(node) is Opaque
+        and type(node.func) is Global
+        and node.func.name.startswith("_rebuild_parameter")
     ):
         kept = kept or tensor_attributes(node)
         if not node.args:
@@ -105,18 +127,28 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
             if _is_of_rank(tensor)
             else _wrapper_parts(node, tensor)
         )
-        return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept}) if parts else None
+        return (
+            Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept})
+            if parts
+            else None
+        )
     if tensor.layout == "jagged":
         given = _given_attributes((_inner_args(node) or (None,))[0])
         parts = {name: _bare_tensor(given[name]) for name in _JAGGED if name in given}
         return Apart("a jagged tensor", parts) if parts else None
     if tensor.layout == "quantized" and dense:
         parts = _quantized_parts(node, tensor)
-        return Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept}) if parts else None
+        return (
+            Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept})
+            if parts
+            else None
+        )
     return None
 
 
-def _subclass_apart(call: Opaque, tensor: TensorRef, plain: Callable[[Node], bool]) -> Apart | None:
+def _subclass_apart(
+    call: Opaque, tensor: TensorRef, plain: Callable[[Node], bool]
+) -> Apart | None:
     """A plain tensor of a class with attributes: the tensor, and each attribute."""
     func = call.func
     if type(func) is not Global or func.name not in _FROM_TYPE or plain(call.args[1]):
@@ -132,7 +164,9 @@ def _is_of_rank(tensor: Composite) -> bool:
 
 
 def _wrapper_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
-    """The attributes of a wrapper, and the dtype and shape that it shows, unless an attribute has the name."""
+    """The attributes of a wrapper, and the dtype and shape that it shows, unless an
+    attribute has the name.
+    """
     func = call.func
     state: Node = call.states[0] if call.states else None
     if type(func) is Global and func.name in _FROM_TYPE:
@@ -141,7 +175,10 @@ def _wrapper_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
     if not any(tensor_of(part) is not None for part in parts.values()):
         return {}
     # The dtype as text: torch 2.0 refuses most dtypes as values.
-    outer: dict[str, Node] = {"dtype": f"torch.{tensor.dtype.name}", "shape": tensor.shape}
+    outer: dict[str, Node] = {
+        "dtype": f"torch.{tensor.dtype.name}",
+        "shape": tensor.shape,
+    }
     return {**outer, **parts}
 
 
@@ -154,7 +191,11 @@ def _bare_tensor(node: Node) -> Node:
 def _inner_args(call: Opaque) -> tuple[Node, ...]:
     """The arguments of the call that makes a tensor, which a class may wrap."""
     func, args = call.func, call.args
-    inner = args[2] if type(func) is Global and func.name in _FROM_TYPE and len(args) > 2 else args
+    inner = (
+        args[2]
+        if type(func) is Global and func.name in _FROM_TYPE and len(args) > 2
+        else args
+    )
     return inner if is_tuple(inner) else ()
 
 
@@ -170,7 +211,9 @@ def _given_attributes(state: Node) -> dict[str, Node]:
 
 
 def _quantized_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
-    """A quantized tensor as its integers and what turns them into numbers; nothing for elements below a byte."""
+    """A quantized tensor as its integers and what turns them into numbers; nothing for
+    elements below a byte.
+    """
     args = _inner_args(call)
     scheme = args[4] if len(args) > 4 else None
     whole = tensor.parts[0][1]
@@ -186,11 +229,14 @@ def _quantized_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
             "zero_point": number_as(scheme[2], "int64"),
         }
     parts |= {"scales": scheme[1], "zero_points": scheme[2]}
-    return parts if len(scheme) < 4 else {**parts, "axis": number_as(scheme[3], "int64")}
+    return (
+        parts if len(scheme) < 4 else {**parts, "axis": number_as(scheme[3], "int64")}
+    )
 
 
 class Spread(Edit):
-    """Edits that put the parts of a tensor in its place: `weight.qdata` and `weight.scale` instead of `weight`.
+    """Edits that put the parts of a tensor in its place: `weight.qdata` and
+    `weight.scale` instead of `weight`.
 
     `plain` says which names may stay, `dense` that quantized tensors may not.
     """
@@ -198,7 +244,9 @@ class Spread(Edit):
     def __init__(self, plain: Callable[[Node], bool], *, dense: bool) -> None:
         super().__init__()
         self.taken: dict[tuple[str, tuple[str, ...]], int] = {}
-        """The number of tensors that were taken apart, by what they were and the names of their parts."""
+        """The number of tensors that were taken apart, by what they were and the names
+        of their parts.
+        """
         self.within: dict[int, tuple[int, str]] = {}
         """Parts by their id: the id of their tensor, and their name in it."""
         self._plain = plain
@@ -211,13 +259,18 @@ class Spread(Edit):
         return super().shell_of(self.spread(node), like)
 
     def spread(self, node: Node) -> Node:
-        """A dict with the parts of its tensors beside each other; any other node, and a dict without such, itself.
+        """A dict with the parts of its tensors beside each other; any other node, and a
+        dict without such, itself.
 
-        A tensor whose parts have names that the dict has already keeps its place, with a dict of its parts.
+        A tensor whose parts have names that the dict has already keeps its place, with
+        a dict of its parts.
         """
         if id(node) in self._spreads:
             return self._spreads[id(node)]
-        if not (type(node) is Dict or (type(node) is Opaque and node.meaning is None and node.keys)):
+        if not (
+            type(node) is Dict
+            or (type(node) is Opaque and node.meaning is None and node.keys)
+        ):
             return node
         taken_apart = [
             self._apart(value) if isinstance(key, str) else None
@@ -230,8 +283,16 @@ class Spread(Edit):
         values: list[Node] = []
         for key, value, whole in zip(node.keys, node.values, taken_apart, strict=True):
             named = str(key) if isinstance(key, str) else ""
-            names = [] if whole is None else [f"{named}.{name}" if name else named for name in whole.parts]
-            if whole is None or self._beside > _SPREAD or not taken.isdisjoint({*names} - {named}):
+            names = (
+                []
+                if whole is None
+                else [f"{named}.{name}" if name else named for name in whole.parts]
+            )
+            if (
+                whole is None
+                or self._beside > _SPREAD
+                or not taken.isdisjoint({*names} - {named})
+            ):
                 keys.append(key)
                 values.append(value)
                 continue
@@ -258,12 +319,16 @@ class Spread(Edit):
         if type(node) is not Opaque or node.meaning is None:
             return None
         if id(node) not in self._aparts:
-            result = self._aparts[id(node)] = take_apart(node, self._plain, dense=self._dense)
+            result = self._aparts[id(node)] = take_apart(
+                node, self._plain, dense=self._dense
+            )
             self._alive.append(node)
             if result is not None:
                 row = result.what, tuple(name for name in result.parts if name)
                 self.taken[row] = self.taken.get(row, 0) + 1
-                self.within.update({id(part): (id(node), name) for name, part in result.parts.items()})
+                self.within.update(
+                    {id(part): (id(node), name) for name, part in result.parts.items()}
+                )
         return self._aparts[id(node)]
 
 
@@ -277,10 +342,17 @@ def _without_items(node: Node) -> Opaque:
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """The beginnings of the names of classes whose fields do not say what an object is."""
-_CLASSES = ("array.array", "operator.attrgetter", "operator.itemgetter", "operator.methodcaller")
+_CLASSES = (
+    "array.array",
+    "operator.attrgetter",
+    "operator.itemgetter",
+    "operator.methodcaller",
+)
 """Classes in small letters that are pickled as a call with what they hold."""
 _KEY_PARTS = 1_000
-_NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)  # never in a tree; compared by identity
+_NOT_HASHABLE: Node = Opaque(
+    "not hashable", None, (), None, 0
+)  # never in a tree; compared by identity
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
 _INT_BITS = 8 * 255
 """Ints of so many bits need an opcode that weights_only refuses."""
@@ -289,15 +361,18 @@ _SETS = ("builtins.set", "builtins.frozenset")
 
 
 _ROUNDS = 100
-"""The most searches for what holds itself. Each finds at least one tensor or tuple of a circle."""
+"""The most searches for what holds itself. Each finds at least one tensor or tuple of a
+circle.
+"""
 
 
 class Plain(Spread):
     """The edit that makes trees plain.
 
-    `lost` are the nodes that could not be made plain, with what they are. None stands in their place.
-    `encoding` decodes the strings of Python 2. Without one, strings that are not UTF-8 are lost. With
-    `dense` quantized tensors are taken apart too, because the format holds dense ones alone.
+    `lost` are the nodes that could not be made plain, with what they are. None stands
+    in their place. `encoding` decodes the strings of Python 2. Without one, strings
+    that are not UTF-8 are lost. With `dense` quantized tensors are taken apart too,
+    because the format holds dense ones alone.
     """
 
     def __init__(self, encoding: str | None = None, *, dense: bool = False) -> None:
@@ -310,16 +385,22 @@ class Plain(Spread):
         self._unfolded: dict[int, int] = {}
 
     def copy(self, root: Node) -> Node:
-        copied = super().copy(self.leaf(root) if type(root) in (Global, ByteStr, int) else root)
+        copied = super().copy(
+            self.leaf(root) if type(root) in (Global, ByteStr, int) else root
+        )
         for _ in range(_ROUNDS):
             held = holds_itself(copied)
             if not held:
                 return copied
             copied = self._unroll_cycles(copied, held)
-        raise UnsupportedError("its tensors and tuples hold each other in too many ways to be made plain")
+        raise UnsupportedError(
+            "its tensors and tuples hold each other in too many ways to be made plain"
+        )
 
     def _unroll_cycles(self, copied: Node, held: dict[int, Node]) -> Node:
-        """The copy without what holds itself. Others that hold the same list may only be met then."""
+        """The copy without what holds itself. Others that hold the same list may only
+        be met then.
+        """
         originals = {id(copy): marker for marker, copy in self._copies.items()}
         nodes = {id(node): node for node in self._alive}
         for marker, node in held.items():
@@ -330,11 +411,13 @@ class Plain(Spread):
                 self._note_kind(f"a {look(node).type} that holds itself")
         unrolled = _Unrolled(held)
         copied = unrolled.copy(copied)
-        self._copies = {marker: unrolled.copy_of(copy) for marker, copy in self._copies.items()}
+        self._copies = {
+            marker: unrolled.copy_of(copy) for marker, copy in self._copies.items()
+        }
         unrolled.copy(None)  # what only the copies of left-out nodes need
         return copied
 
-    # --- the hooks --------------------------------------------------------------------------------------------
+    # --- the hooks --------------------------------------------------------------------
 
     def instead(self, node: Node) -> Node | None:
         if type(node) is Opaque:
@@ -345,7 +428,11 @@ class Plain(Spread):
                 self._note_kind("a type tag of torch in C++")
                 value = self._item(node.meaning.root)
                 return DROPPED if value is None else value
-            return self._tensor(node) if node.meaning is not None else self._plain_object(node)
+            return (
+                self._tensor(node)
+                if node.meaning is not None
+                else self._plain_object(node)
+            )
         if type(node) is PersistentId and type(node.meaning) is Global:
             return self.leaf(node.meaning)
         if type(node) is Set:
@@ -368,7 +455,9 @@ class Plain(Spread):
         return tuple([self._plain_argument(arg) for arg in call.args])
 
     def _plain_argument(self, arg: Node) -> Node:
-        if type(arg) is Global and not _is_allowed(arg):  # the hooks of a tensor, say: a text is none
+        if type(arg) is Global and not _is_allowed(
+            arg
+        ):  # the hooks of a tensor, say: a text is none
             self._lose_node(arg, f"the name {arg.qualified}")
             return None
         return self.leaf(arg) if type(arg) is ByteStr else arg
@@ -393,15 +482,24 @@ class Plain(Spread):
         return new_keys
 
     def _hashable_node(self, node: Node) -> Node:
-        """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
-        if type(node) in (str, int, float, bool, bytes, type(None)) or _is_allowed(node):
+        """A node as the key of a dict or the item of a set: scalars, tuples of them,
+        tensors; else _NOT_HASHABLE.
+        """
+        if type(node) in (str, int, float, bool, bytes, type(None)) or _is_allowed(
+            node
+        ):
             return node
         if is_tuple(node):
             if id(node) not in self._hashed:
                 items = tuple([self._hashable_node(item) for item in node])
-                # Tuples that hold each other many times over would never be hashed to the end.
-                size = self._unfolded[id(items)] = 1 + sum(self._unfolded.get(id(item), 1) for item in items)
-                whole = size <= _KEY_PARTS and not any(item is _NOT_HASHABLE for item in items)
+                # Tuples that hold each other many times over would never be hashed to
+                # the end.
+                size = self._unfolded[id(items)] = 1 + sum(
+                    self._unfolded.get(id(item), 1) for item in items
+                )
+                whole = size <= _KEY_PARTS and not any(
+                    item is _NOT_HASHABLE for item in items
+                )
                 self._hashed[id(node)] = items if whole else _NOT_HASHABLE
             return self._hashed[id(node)]
         view = look(node)
@@ -412,34 +510,46 @@ class Plain(Spread):
             and isinstance(view.value, _SCALARS)
             and not isinstance(view.value, bytearray)
         ):
-            if type(node) is Opaque and view.type != "bytes":  # which protocol 2 writes as a call
+            if (
+                type(node) is Opaque and view.type != "bytes"
+            ):  # which protocol 2 writes as a call
                 self._note_kind(view.type)
             return self._text(view.value)
         return _NOT_HASHABLE
 
     def _plain_set(self, items: Sequence[Node], frozen: bool) -> Node:
-        """A set of what may lie in one; a list where something may not, or where two items would become one."""
+        """A set of what may lie in one; a list where something may not, or where two
+        items would become one.
+        """
         if frozen:
             self._note_kind("frozenset")
         members = [self._hashable_node(item) for item in items]
-        if any(item is _NOT_HASHABLE for item in members) or len({key_text(item) for item in members}) < len(
-            members
-        ):
+        if any(item is _NOT_HASHABLE for item in members) or len(
+            {key_text(item) for item in members}
+        ) < len(members):
             self._note_kind("a set")
             return self.shell_of(list(items))
         return self.shell_of(Set(members, frozen=False))
 
-    # --- tensors ----------------------------------------------------------------------------------------------
+    # --- tensors ----------------------------------------------------------------------
 
     def _tensor(self, call: Opaque) -> Node | None:
         func = call.func
         whole = self.parts_of(call)
         if whole is not None:
             return self.shell_of(whole)
-        if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
+        if type(func) is Global and func.name in (
+            "_rebuild_from_type_v2",
+            "_rebuild_from_type",
+        ):
             kind = call.args[1] if len(call.args) > 1 else None
-            if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _is_allowed(kind)):
-                self._note_kind(f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}")
+            if isinstance(call.meaning, TensorRef) and not (
+                type(kind) is Global and _is_allowed(kind)
+            ):
+                self._note_kind(
+                    "a tensor of "
+                    f"{kind.qualified if type(kind) is Global else 'a subclass'}"
+                )
                 return call.meaning._replace(storage=self.storage(call.meaning.storage))
         if isinstance(call.meaning, TensorRef) and not _is_allowed(func):
             return call.meaning._replace(storage=self.storage(call.meaning.storage))
@@ -466,13 +576,17 @@ class Plain(Spread):
                 return (
                     tensor
                     if tensor is not None
-                    else self._lose_node(call, f"a tensor: {call.meaning.detail or call.meaning.layout}")
+                    else self._lose_node(
+                        call, f"a tensor: {call.meaning.detail or call.meaning.layout}"
+                    )
                 )
             if call.meaning.layout == "wrapper":
-                return self._lose_node(call, f"a tensor: {call.meaning.detail or 'a wrapper'}")
+                return self._lose_node(
+                    call, f"a tensor: {call.meaning.detail or 'a wrapper'}"
+                )
         return None
 
-    # --- objects ----------------------------------------------------------------------------------------------
+    # --- objects ----------------------------------------------------------------------
 
     def _plain_object(self, call: Opaque) -> Node | None:
         call = as_class_call(call)
@@ -483,7 +597,9 @@ class Plain(Spread):
             return (
                 None
                 if _is_kept(call)
-                else self._lose_node(call, f"{look(call).type} with odd arguments or changes")
+                else self._lose_node(
+                    call, f"{look(call).type} with odd arguments or changes"
+                )
             )
         described = array_of(call)
         if described is not None:
@@ -507,9 +623,18 @@ class Plain(Spread):
             if view.type.startswith("numpy.complex") and isinstance(view.value, str):
                 number = complex(view.value)
                 self._note_kind(view.type)
-                return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
+                return Opaque(
+                    "reduce",
+                    Global("__builtin__", "complex"),
+                    (number.real, number.imag),
+                    None,
+                    0,
+                )
             if isinstance(view.value, _SCALARS) and (
-                is_known(call.func) or _is_class(call) or name in READERS or name in _CLASSES
+                is_known(call.func)
+                or _is_class(call)
+                or name in READERS
+                or name in _CLASSES
             ):
                 self._note_kind("a name" if view.type == "name" else view.type)
                 value = self._text(view.value)
@@ -530,7 +655,9 @@ class Plain(Spread):
                 not _is_built(call) and len(view.children) == 1
             ):  # an enum whose value is a tuple, a set of a class
                 return self._content(view.children[0])
-            return self.shell_of(list(view.children) if numbered and view.keys else _dict_of_view(view))
+            return self.shell_of(
+                list(view.children) if numbered and view.keys else _dict_of_view(view)
+            )
         return self._lose_node(call, view.type)
 
     def known(self, call: Opaque) -> Known | None:
@@ -542,7 +669,9 @@ class Plain(Spread):
         if name.startswith(_OPAQUE):
             return False
         return _is_built(call) or (
-            type(call.func) is Global and (_is_class(call) or name in _CLASSES) and not call.kwargs
+            type(call.func) is Global
+            and (_is_class(call) or name in _CLASSES)
+            and not call.kwargs
         )
 
     def _content(self, node: Node) -> Node:
@@ -550,7 +679,9 @@ class Plain(Spread):
 
         A tuple becomes a list if objects are inside, because they may hold it.
         """
-        if is_tuple(node) and not all(type(item) in _SCALARS or tensor_of(item) is not None for item in node):
+        if is_tuple(node) and not all(
+            type(item) in _SCALARS or tensor_of(item) is not None for item in node
+        ):
             return self.shell_of(list(node))
         if type(node) in (list, tuple, Dict):
             return self.shell_of(node)
@@ -577,7 +708,9 @@ class Plain(Spread):
         return self._lose_node(call, f"a numpy array of {described.dtype.name}")
 
     def _rows(self, values: list[Node], described: NumpyArray) -> Node:
-        """The items of an array as nested lists in its shape, or the item of an array without dimensions."""
+        """The items of an array as nested lists in its shape, or the item of an array
+        without dimensions.
+        """
         if not described.shape:
             return self._item(values[0])
         return self.shell_of(nest_values(values, described.shape, described.fortran))
@@ -591,7 +724,11 @@ class Plain(Spread):
             return value.raw.decode(self._encoding or "utf-8")
         except UnicodeDecodeError:
             self._lose_node(
-                value, "text of Python 2 that is not UTF-8: ckpt convert --encoding latin1 reads it"
+                value,
+                (
+                    "text of Python 2 that is not UTF-8: ckpt convert --encoding "
+                    "latin1 reads it"
+                ),
             )
             return None
 
@@ -604,7 +741,8 @@ class Plain(Spread):
 
 
 class _Unrolled(Edit):
-    """Makes lists of tuples and sets that hold themselves, and bare tensors of those whose attributes do.
+    """Makes lists of tuples and sets that hold themselves, and bare tensors of those
+    whose attributes do.
 
     weights_only refuses the opcode that such a pickle takes.
     """
@@ -618,7 +756,9 @@ class _Unrolled(Edit):
             return None
         if type(node) is Opaque:
             return node.meaning if isinstance(node.meaning, TensorRef) else DROPPED
-        return self.shell_of(node.items if type(node) is Set else list(node) if is_tuple(node) else node)
+        return self.shell_of(
+            node.items if type(node) is Set else list(node) if is_tuple(node) else node
+        )
 
 
 def _dict_of_view(view: View) -> Dict:
@@ -626,21 +766,38 @@ def _dict_of_view(view: View) -> Dict:
 
 
 def _is_built(call: Opaque) -> bool:
-    """Tell whether an object is put together from its fields, and is not the result of some function."""
-    return call.how != "reduce" or bool(call.states) or class_of(call) != call.class_name or not call.args
+    """Tell whether an object is put together from its fields, and is not the result of
+    some function.
+    """
+    return (
+        call.how != "reduce"
+        or bool(call.states)
+        or class_of(call) != call.class_name
+        or not call.args
+    )
 
 
 def _is_class(call: Opaque) -> bool:
-    """Tell whether the callee looks like a class (an enum, say), as Python's classes are written."""
+    """Tell whether the callee looks like a class (an enum, say), as Python's classes
+    are written.
+    """
     return class_of(call).rpartition(".")[2][:1].isupper()
 
 
 def _is_kept(call: Opaque, depth: int = 8) -> bool:
-    """Tell whether weights_only loads a call of an allowed name as it is, with the calls in its arguments."""
-    if depth == 0 or call_refusals(call) or impossible_call([call.func], [call]) is not None:
+    """Tell whether weights_only loads a call of an allowed name as it is, with the
+    calls in its arguments.
+    """
+    if (
+        depth == 0
+        or call_refusals(call)
+        or impossible_call([call.func], [call]) is not None
+    ):
         return False
     for arg in call.args:
-        if (type(arg) is Global and not _is_allowed(arg)) or (type(arg) is ByteStr and not arg.isascii()):
+        if (type(arg) is Global and not _is_allowed(arg)) or (
+            type(arg) is ByteStr and not arg.isascii()
+        ):
             return False
         if (
             type(arg) is Opaque

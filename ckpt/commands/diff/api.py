@@ -11,7 +11,15 @@ from ckpt.commands.inspect.api import is_quantised
 from ckpt.hooks import find_hook, load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.surface.api.keywords import Path, Texts, gate_of, globs_of, keyword_texts, model_of, text_only
+from ckpt.surface.api.keywords import (
+    Path,
+    Texts,
+    gate_of,
+    globs_of,
+    keyword_texts,
+    model_of,
+    text_only,
+)
 from ckpt.surface.api.opening import Input, at_hand, open_side, path_of, with_model
 from ckpt.surface.api.progress import Progress, metered_reading
 
@@ -51,13 +59,16 @@ def diff(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> DiffReport:
-    """Compare two checkpoints, given as paths or open, and return the report of `ckpt diff`.
+    """Compare two checkpoints, given as paths or open, and return the report of `ckpt
+    diff`.
 
-    `recipe` is the path of a recipe, which brings `before`
-    into the layout of `after` first. `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
-    out, `report.rows` all tensors, `report.to_json()` the document. `adapter` is a LoRA that `after` should hold;
-    `report.account` says so pair by pair. Raises CkptError, also where a tensor cannot be
-    compared, unless `check` is False: then the report says so, and `report.check()` raises.
+    `recipe` is the path of a recipe, which brings `before` into the layout of `after`
+    first. `report.same` is the answer. `report.changed` and `report.frozen` are names
+    of tensors, `report.findings` what stands out, `report.rows` all tensors,
+    `report.to_json()` the document. `adapter` is a LoRA that `after` should hold;
+    `report.account` says so pair by pair. Raises CkptError, also where a tensor cannot
+    be compared, unless `check` is False: then the report says so, and `report.check()`
+    raises.
     """
     from ckpt.commands.diff.diff import DIFFER, Options, tolerance_of
     from ckpt.commands.diff.diff import diff as job
@@ -88,12 +99,16 @@ def diff(
         for side in (before, after):
             if structure and isinstance(side, (str, os.PathLike)):
                 side = stack.enter_context(
-                    open_side(path_of(side), structure=True, limits=limits, plugins=plugins)
+                    open_side(
+                        path_of(side), structure=True, limits=limits, plugins=plugins
+                    )
                 )
             sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
         with metered_reading(progress, *sides) as meter:
             options = options._replace(progress=meter)
-            old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
+            old, new = (
+                with_ties(with_model(side, live), side.limits) for side in sides
+            )
             judging = None
             if recipe is None and adapter is None and not (structure or quick):
                 judging = _judging(old, new, sides[1].limits)
@@ -103,16 +118,26 @@ def diff(
             elif recipe is None:
                 report = _compared(old, new, options)
             else:
-                relaid = load_hook("layouts").relaid_survey(old, recipe, sides[0].limits, section)
+                relaid = load_hook("layouts").relaid_survey(
+                    old, recipe, sides[0].limits, section
+                )
                 options = options._replace(section=None, align=False)
                 report = job(relaid, new, options)
                 names = [row.name for row in report.rows if row.status == "changed"]
-                notes = load_hook("layouts").wrong_notes(old, new, recipe, sides[0].limits, names)
+                notes = load_hook("layouts").wrong_notes(
+                    old, new, recipe, sides[0].limits, names
+                )
                 report = report._replace(notes=(*report.notes, *notes))
-            if recipe is None and report.account is None and not (structure or quick or options.select):
+            if (
+                recipe is None
+                and report.account is None
+                and not (structure or quick or options.select)
+            ):
                 report = _with_layout(report, old, new)
         if adapter is not None:
-            report = load_hook("adapters").explained_by(report, adapter, limits, plugins=plugins)
+            report = load_hook("adapters").explained_by(
+                report, adapter, limits, plugins=plugins
+            )
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
@@ -122,7 +147,9 @@ def diff(
 
 
 def _judging(before: Survey, after: Survey, limits: Limits) -> Any:
-    """Both sides with plain weights, where one of them is quantised and the other is not so, or None."""
+    """Both sides with plain weights, where one of them is quantised and the other is
+    not so, or None.
+    """
     if not any(is_quantised(side) for side in (before, after)):
         return None
     quantised = find_hook("quantised")
@@ -130,11 +157,16 @@ def _judging(before: Survey, after: Survey, limits: Limits) -> Any:
 
 
 def _compared(before: Survey, after: Survey, options: Options) -> DiffReport:
-    """The report on both: where one is a GGUF, under the names of the other, and judged by the errors of its types."""
+    """The report on both: where one is a GGUF, under the names of the other, and judged
+    by the errors of its types.
+    """
     from ckpt.commands.diff.diff import diff as job
 
     meeting = None
-    if before.checkpoint.traits.has_own_metadata != after.checkpoint.traits.has_own_metadata:
+    if (
+        before.checkpoint.traits.has_own_metadata
+        != after.checkpoint.traits.has_own_metadata
+    ):
         meeting = load_hook("gguf").met(before, after, options)
     if meeting is None:
         return job(before, after, options)
@@ -143,14 +175,28 @@ def _compared(before: Survey, after: Survey, options: Options) -> DiffReport:
 
 
 def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffReport:
-    """The report with a line where tensors of one side alone have values that the other side has in another layout."""
+    """The report with a line where tensors of one side alone have values that the other
+    side has in another layout.
+    """
     apart = [row for row in report.rows if row.kind in ("model", "ema", "other")]
-    removed = [row.before.name for row in apart if row.before is not None and row.status in _APART]
-    added = [row.after.name for row in apart if row.after is not None and row.status in _APART]
+    removed = [
+        row.before.name
+        for row in apart
+        if row.before is not None and row.status in _APART
+    ]
+    added = [
+        row.after.name
+        for row in apart
+        if row.after is not None and row.status in _APART
+    ]
     layouts = find_hook("layouts") if removed and added else None
-    note = None if layouts is None else layouts.layout_note(before, after, removed, added)
+    note = (
+        None if layouts is None else layouts.layout_note(before, after, removed, added)
+    )
     return report if note is None else report._replace(notes=(*report.notes, note))
 
 
 _APART = ("added", "removed", "reshaped")
-"""The states of tensors whose values are not compared, because the other side has no such name or shape."""
+"""The states of tensors whose values are not compared, because the other side has no
+such name or shape.
+"""

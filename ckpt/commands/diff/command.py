@@ -15,7 +15,13 @@ from ckpt.model.text import show as shown
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import documenting_errors, gate_given, opened, refuse_factory, using_cluster
+from ckpt.surface.cli.inputs import (
+    documenting_errors,
+    gate_given,
+    opened,
+    refuse_factory,
+    using_cluster,
+)
 
 _SHOW = ("auto", "changed", "unchanged", "buffers", "all")
 _REASONS = "frozen"
@@ -43,8 +49,8 @@ def command(
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
 
-    Formats, devices, wrappers, nesting and the first part of all names may differ. Every byte counts, unless a
-    tolerance is given.
+    Formats, devices, wrappers, nesting and the first part of all names may differ.
+    Every byte counts, unless a tolerance is given.
 
     \b
     ckpt diff before.pth after.pth
@@ -63,7 +69,9 @@ def command(
     if force and html is None:
         raise UsageError("--force goes with --html")
     if html == "-" and (json or tsv or name_only):
-        raise UsageError("--html - writes to stdout, as --json, --tsv and --name-only do")
+        raise UsageError(
+            "--html - writes to stdout, as --json, --tsv and --name-only do"
+        )
     page = None if html is None else _report_page(html, force)
 
     def side(path: str) -> Checkpoint:
@@ -102,7 +110,9 @@ def command(
     if json:
         output.write_json(report.to_json())
     elif tsv:
-        output.write_table(diff_table(report, show), tsv=True, table=None, header=header)
+        output.write_table(
+            diff_table(report, show), tsv=True, table=None, header=header
+        )
     elif name_only:
         output.write_lines(name_lines(report))
     elif report.account is not None:
@@ -110,7 +120,14 @@ def command(
     elif html != "-" and not output.is_silent():
         width, height = output.screen_width(), output.screen_height()
         output.write_lines(
-            diff_lines(report, width=width, height=height, show_rows=show, stat=keywords["stat"], depth=depth)
+            diff_lines(
+                report,
+                width=width,
+                height=height,
+                show_rows=show,
+                stat=keywords["stat"],
+                depth=depth,
+            )
         )
     if page is not None:
         page.tell()
@@ -120,4 +137,6 @@ def command(
 
 def _report_page(out: str, force: bool) -> Any:
     """The page of `ckpt report` that the comparison is drawn on."""
-    return load_hook("page").Page(out, force=force)  # here: only --html pays for what writes
+    return load_hook("page").Page(
+        out, force=force
+    )  # here: only --html pays for what writes

@@ -1,4 +1,6 @@
-"""`ckpt diff`: two checkpoints, tensor by tensor: names aligned, then shapes and dtypes, then values."""
+"""`ckpt diff`: two checkpoints, tensor by tensor: names aligned, then shapes and
+dtypes, then values.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,10 @@ from ckpt.surface.reports import reduce_report, shown_as_html
 class Options(NamedTuple):
     """The scope of a comparison and its tolerance.
 
-    `tolerance` gives (absolute, relative) for a dtype; None is exact. `rules` rename the weights of the first
-    file. Without `align` names are compared as they are. `structure` reads no values, `quick` only the CRCs
-    that the containers recorded. `norms` works out the numbers of equal tensors too, `histogram` counts the
+    `tolerance` gives (absolute, relative) for a dtype; None is exact. `rules` rename
+    the weights of the first file. Without `align` names are compared as they are.
+    `structure` reads no values, `quick` only the CRCs that the containers recorded.
+    `norms` works out the numbers of equal tensors too, `histogram` counts the
     differences of each tensor in bins.
     """
 
@@ -100,7 +103,9 @@ class Explained(Protocol):
 
 @shown_as_html("ckpt.commands.diff.text", "html_diff")
 class DiffReport(NamedTuple):
-    """The differences between two checkpoints. `differs` is the answer of the exit code."""
+    """The differences between two checkpoints. `differs` is the answer of the exit
+    code.
+    """
 
     before: Checkpoint
     after: Checkpoint
@@ -113,23 +118,37 @@ class DiffReport(NamedTuple):
     differs: bool
     options: Options = Options()
     lost: tuple[str, ...] = ()
-    """The parts that were not compared because a side has lost them, or because nothing says which model is which."""
+    """The parts that were not compared because a side has lost them, or because nothing
+    says which model is which.
+    """
     unjoined: tuple[str, ...] = ()
     """The optimizers that were not compared, and why."""
     gate: Gate = Gate()
     tied: tuple[Tied, ...] = ()
-    """The names of one file that are other names of tensors that both files hold. They differ only under `strict`."""
+    """The names of one file that are other names of tensors that both files hold. They
+    differ only under `strict`.
+    """
     account: Explained | None = None
-    """An explanation of the differences, where it was asked for: a merge of an adapter."""
+    """An explanation of the differences, where it was asked for: a merge of an
+    adapter.
+    """
 
     @property
     def same(self) -> bool:
         """Tell whether both sides are known to be the same."""
-        return not (self.differs or self.damaged or self.count("unchecked") or self.lost or self.unjoined)
+        return not (
+            self.differs
+            or self.damaged
+            or self.count("unchecked")
+            or self.lost
+            or self.unjoined
+        )
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 1 where the files differ, or as the gate says."""
+        """The exit code of the command: 1 where the files differ, or as the
+        gate says.
+        """
         differs = self.differs if self.account is None else self.account.differs
         differs = differs and (not self.gate.fails or DIFFER in self.gate.fails)
         return int(differs) or self.gate.code(self.findings)
@@ -137,8 +156,8 @@ class DiffReport(NamedTuple):
     def check(self) -> None:
         """Raise CkptError where what was asked cannot be decided.
 
-        A tensor could not be read, or its bytes do not match their checksums; checksums are missing; each file holds
-        another part of a tensor.
+        A tensor could not be read, or its bytes do not match their checksums; checksums
+        are missing; each file holds another part of a tensor.
         """
         self._refuse_damage()
         self._refuse_unread()
@@ -147,17 +166,26 @@ class DiffReport(NamedTuple):
         after = self.after.path
         apart = sum(row.apart for row in self.rows)
         if apart:
-            problem = f"{counted_noun(apart, 'tensor')} cannot be compared: each file holds another part"
+            problem = (
+                f"{counted_noun(apart, 'tensor')} cannot be compared: each file holds "
+                "another part"
+            )
             raise UsageError(
-                problem, path=after, hint="the folder with the files of all ranks is one checkpoint"
+                problem,
+                path=after,
+                hint="the folder with the files of all ranks is one checkpoint",
             )
         if self.options.quick and self.count("unchecked"):
             raise UsageError(
-                "--quick cannot decide: checksums are missing", path=after, hint="without --quick"
+                "--quick cannot decide: checksums are missing",
+                path=after,
+                hint="without --quick",
             )
 
     def _refuse_damage(self) -> None:
-        """Raise UnreadableError where bytes do not match the checksums: no exit code would be true."""
+        """Raise UnreadableError where bytes do not match the checksums: no exit code
+        would be true.
+        """
         if self.damaged:
             names = show_names(self.damaged, 5)
             rows = [row for row in self.rows if row.damaged]
@@ -168,9 +196,13 @@ class DiffReport(NamedTuple):
             ]
             what = "damaged"
             if not files or not all(any(row.damaged_sides) for row in rows):
-                files, what = [self.after.path], f"damaged, it or {show(self.before.path, None)}"
+                files, what = (
+                    [self.after.path],
+                    f"damaged, it or {show(self.before.path, None)}",
+                )
             raise UnreadableError(
-                f"{what}: the bytes do not match the checksums: {names}", path=" and ".join(files)
+                f"{what}: the bytes do not match the checksums: {names}",
+                path=" and ".join(files),
             )
 
     @property
@@ -180,12 +212,22 @@ class DiffReport(NamedTuple):
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """The parameters that stayed unchanged while others changed: the names in the finding `frozen`."""
-        return tuple(name for row in self.findings if row.code == "frozen" for name in row.tensors)
+        """The parameters that stayed unchanged while others changed: the names in the
+        finding `frozen`.
+        """
+        return tuple(
+            name
+            for row in self.findings
+            if row.code == "frozen"
+            for name in row.tensors
+        )
 
     def __repr__(self) -> str:
         names = f"{show(self.before.path)} → {show(self.after.path)}"
-        return f"<ckpt.DiffReport {names}: {len(self.changed):,} changed, {self.count('same'):,} same>"
+        return (
+            f"<ckpt.DiffReport {names}: {len(self.changed):,} changed, "
+            f"{self.count('same'):,} same>"
+        )
 
     @property
     def unread(self) -> tuple[Row, ...]:
@@ -193,24 +235,31 @@ class DiffReport(NamedTuple):
         return tuple(row for row in self.rows if row.unread is not None)
 
     def _refuse_unread(self) -> None:
-        """Raise UnreadableError where tensors could not be read: whether the files differ is not known then."""
+        """Raise UnreadableError where tensors could not be read: whether the files
+        differ is not known then.
+        """
         if self.unread:
             names = show_names([row.name for row in self.unread], 5)
             raise UnreadableError(
-                f"not compared: {names}: {self.unread[0].unread}", path=self._lacking_paths()
+                f"not compared: {names}: {self.unread[0].unread}",
+                path=self._lacking_paths(),
             )
         if self.lost:
-            lacking = [file.path for file in (self.before, self.after) if file.account.unread] or [
-                self.after.path
-            ]
+            lacking = [
+                file.path for file in (self.before, self.after) if file.account.unread
+            ] or [self.after.path]
             problem = f"not compared: {and_more(self.lost, 3, '; ')}"
             raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 
     def _lacking_paths(self) -> str:
-        """The path of the file whose reader said that it lacks the first tensor that was not read; else both paths."""
+        """The path of the file whose reader said that it lacks the first tensor that
+        was not read; else both paths.
+        """
         row = self.unread[0]
         sides = ((self.before, row.before), (self.after, row.after))
-        held = [(file.path, file, entry.name) for file, entry in sides if entry is not None]
+        held = [
+            (file.path, file, entry.name) for file, entry in sides if entry is not None
+        ]
         lacking = [path for path, file, name in held if _is_lost(file, name)]
         return " or ".join(dict.fromkeys(lacking or [path for path, *_ in held]))
 
@@ -235,10 +284,14 @@ class DiffReport(NamedTuple):
 
     def count(self, status: Status, role: str | None = None) -> int:
         """Tensors of a status, of one role or of all."""
-        return sum(row.status == status and role in (None, row.role.role) for row in self.rows)
+        return sum(
+            row.status == status and role in (None, row.role.role) for row in self.rows
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
-        asked = self.options._replace(tolerance=None, rules=(), progress=None, executor=None)
+        asked = self.options._replace(
+            tolerance=None, rules=(), progress=None, executor=None
+        )
         return reduce_report(self.after.path, DiffReport, *self._replace(options=asked))
 
     def __copy__(self) -> DiffReport:
@@ -254,14 +307,16 @@ class DiffReport(NamedTuple):
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
     """Compare two checkpoints.
 
-    Sections are paired by their place, else by their kind. The names of models are mapped to one
-    another: wrappers, other beginnings, other words. Raises UsageError when a section is not there or two names would become one,
-    UnreadableError.
+    Sections are paired by their place, else by their kind. The names of models are
+    mapped to one another: wrappers, other beginnings, other words. Raises UsageError
+    when a section is not there or two names would become one, UnreadableError.
     """
     options = options or Options()
     everything_asked = not options.select and options.section is None
     pairs, ours, theirs = _pair_sections(before, after, options)
-    undecided = _undecided_models(before, after, ours, theirs) if everything_asked else []
+    undecided = (
+        _undecided_models(before, after, ours, theirs) if everything_asked else []
+    )
     alone = _lone_sections(before, after, ours, theirs)
     pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
@@ -291,7 +346,9 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         rows = [with_reason(row, *sides, kept) for row in rows]
     values: list[ValueRow] = []
     if not options.select and not options.structure:
-        values, lonely = differing_values(before, after, aligned, outside=everything_asked)
+        values, lonely = differing_values(
+            before, after, aligned, outside=everything_asked
+        )
         values = [row for row in values if not is_same_list(row, keyed)]
         alone += lonely
     gone = lost_of(before.checkpoint, after.checkpoint)
@@ -301,10 +358,14 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     notes: list[str] = []
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + strict_notes(rows)
-        notes += [f"only on one side: {row.name}, another name of {row.of}" for row in tied]
+        notes += [
+            f"only on one side: {row.name}, another name of {row.of}" for row in tied
+        ]
         notes += [f"not compared: {name}" for name in unjoined]
         notes += [
-            f"renamed: {rename.text[0]} to {rename.text[1]}" for pair in aligned for rename in pair.renames
+            f"renamed: {rename.text[0]} to {rename.text[1]}"
+            for pair in aligned
+            for rename in pair.renames
         ]
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
     made = (
@@ -334,8 +395,12 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     )
 
 
-def _of_weights(rows: Sequence[Row], before: Survey, after: Survey) -> Iterator[Finding]:
-    """Yield what makes numbers of weights none that a model computes with: codes, and a side without weights."""
+def _of_weights(
+    rows: Sequence[Row], before: Survey, after: Survey
+) -> Iterator[Finding]:
+    """Yield what makes numbers of weights none that a model computes with: codes, and a
+    side without weights.
+    """
     for side in (before, after) if before.path != after.path else (after,):
         for row in emptied_findings(side):
             yield row._replace(message=f"{show(side.path, None)}: {row.message}")
@@ -347,7 +412,10 @@ def _of_weights(rows: Sequence[Row], before: Survey, after: Survey) -> Iterator[
             [
                 row.name
                 for row, entries in sides
-                if any(entry and entry.name in held for entry, held in zip(entries, codes, strict=True))
+                if any(
+                    entry and entry.name in held
+                    for entry, held in zip(entries, codes, strict=True)
+                )
             ]
         )
 
@@ -355,24 +423,34 @@ def _of_weights(rows: Sequence[Row], before: Survey, after: Survey) -> Iterator[
 _WEIGHTS = frozenset(("model", "ema"))
 
 
-# --- which parts go together ------------------------------------------------------------------------------------------
+# --- which parts go together ----------------------------------------------------------
 
 
 def _pair_sections(
     before: Survey, after: Survey, options: Options
 ) -> tuple[list[Pair], list[Section], list[Section]]:
-    """The sections that are compared with each other, and what is left of either side."""
+    """The sections that are compared with each other, and what is left of
+    either side.
+    """
     # A snapshot's record is evidence, not content.
-    ours, theirs = ([part for part in side.sections if part.kind != "snapshot"] for side in (before, after))
+    ours, theirs = (
+        [part for part in side.sections if part.kind != "snapshot"]
+        for side in (before, after)
+    )
     if options.section is not None:
-        wanted = before.section_name(options.section), after.section_name(options.section)
+        wanted = (
+            before.section_name(options.section),
+            after.section_name(options.section),
+        )
         ours, theirs = (
             [part for part in side if part.name == name]
             for side, name in zip((ours, theirs), wanted, strict=True)
         )
         for side, parts in ((before, ours), (after, theirs)):
             if not parts:
-                side.section(options.section)  # which raises, with the names that there are
+                side.section(
+                    options.section
+                )  # which raises, with the names that there are
     pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
     if not any(pair.after.kind in _WEIGHTS for pair in pairs):
         pairs += _only_weights(ours, theirs)
@@ -383,12 +461,23 @@ def _pair_sections(
     return pairs, ours, theirs
 
 
-def _undecided_models(before: Survey, after: Survey, ours: list[Section], theirs: list[Section]) -> list[str]:
-    """A sentence on the models, or averages, that both sides have left, taken off the lists: no place or number pairs them."""
+def _undecided_models(
+    before: Survey, after: Survey, ours: list[Section], theirs: list[Section]
+) -> list[str]:
+    """A sentence on the models, or averages, that both sides have left, taken off the
+    lists: no place or number pairs them.
+    """
     rows = []
-    for kind in _WEIGHTS & {part.kind for part in ours} & {part.kind for part in theirs}:
-        sides = [[part for part in side if part.kind == kind] for side in (ours, theirs)]
-        names = [f"{_names_of(side)} of {one.path}" for side, one in zip(sides, (before, after), strict=True)]
+    for kind in (
+        _WEIGHTS & {part.kind for part in ours} & {part.kind for part in theirs}
+    ):
+        sides = [
+            [part for part in side if part.kind == kind] for side in (ours, theirs)
+        ]
+        names = [
+            f"{_names_of(side)} of {one.path}"
+            for side, one in zip(sides, (before, after), strict=True)
+        ]
         rows.append(f"{' and '.join(names)}: nothing says which is which")
         for side, parts in zip((ours, theirs), sides, strict=True):
             side[:] = [part for part in side if part not in parts]
@@ -411,10 +500,19 @@ def _lone_sections(
 
 
 def _by_path(ours: list[Section], theirs: list[Section]) -> list[Pair]:
-    """The sections of one kind at one place of both files, which are taken off the lists."""
+    """The sections of one kind at one place of both files, which are taken off the
+    lists.
+    """
     pairs = []
     for part in list(ours):
-        same = next((other for other in theirs if (other.path, other.kind) == (part.path, part.kind)), None)
+        same = next(
+            (
+                other
+                for other in theirs
+                if (other.path, other.kind) == (part.path, part.kind)
+            ),
+            None,
+        )
         if same is not None:
             pairs.append(Pair(part, same))
             ours.remove(part)
@@ -423,7 +521,9 @@ def _by_path(ours: list[Section], theirs: list[Section]) -> list[Pair]:
 
 
 def _by_kind(ours: list[Section], theirs: list[Section]) -> list[Pair]:
-    """The sections that are the only ones of their kind on either side, which are taken off the lists."""
+    """The sections that are the only ones of their kind on either side, which are taken
+    off the lists.
+    """
     pairs = []
     for kind in dict.fromkeys(part.kind for part in ours):
         mine = [part for part in ours if part.kind == kind]
@@ -436,8 +536,12 @@ def _by_kind(ours: list[Section], theirs: list[Section]) -> list[Pair]:
 
 
 def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
-    """The only weights of either side, taken off the lists: an average in a training file, and what slim makes of it."""
-    mine, others = ([part for part in side if part.kind in _WEIGHTS] for side in (ours, theirs))
+    """The only weights of either side, taken off the lists: an average in a training
+    file, and what slim makes of it.
+    """
+    mine, others = (
+        [part for part in side if part.kind in _WEIGHTS] for side in (ours, theirs)
+    )
     if not len(mine) == len(others) == 1:
         return []
     ours.remove(mine[0])
@@ -446,21 +550,35 @@ def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
 
 
 def _taken_where(other: Survey, parts: list[Section]) -> list[Section]:
-    """The sections at whose place the other file has values and no tensors, taken off the list."""
-    taken = [part for part in parts if part.path and holds_values(other.checkpoint, part.path)]
+    """The sections at whose place the other file has values and no tensors, taken off
+    the list.
+    """
+    taken = [
+        part
+        for part in parts
+        if part.path and holds_values(other.checkpoint, part.path)
+    ]
     parts[:] = [part for part in parts if part not in taken]
     return taken
 
 
 def _empty_section(part: Section) -> Section:
-    """The empty section at the place of another, for a file that has no tensor there."""
+    """The empty section at the place of another, for a file that has no tensor
+    there.
+    """
     return Section(part.path, part.name, part.kind, 0)
 
 
 def _pair_names(
-    before: Survey, after: Survey, pairs: Sequence[Pair], options: Options, keyed: Mapping[int, Keyed]
+    before: Survey,
+    after: Survey,
+    pairs: Sequence[Pair],
+    options: Options,
+    keyed: Mapping[int, Keyed],
 ) -> list[Paired]:
-    """Match the names of each pair. The names in an optimizer follow the names of the weights."""
+    """Match the names of each pair. The names in an optimizer follow the names of the
+    weights.
+    """
     found: dict[int, Paired] = {}
     known: dict[str, str] = {}
     for index, pair in enumerate(pairs):
@@ -470,14 +588,22 @@ def _pair_names(
             Alignment(pair.before, before.path, in_turn(options.rules)),
             Alignment(pair.after, after.path),
         )
-        each = pair_tensors(*sides, align=options.align, suggest=not options.rules, strict=True)
+        each = pair_tensors(
+            *sides, align=options.align, suggest=not options.rules, strict=True
+        )
         found[index] = each
         for two, one in each.partners.items():
-            old, new = before.tensors[each.one[one]].name, after.tensors[each.two[two]].name
+            old, new = (
+                before.tensors[each.one[one]].name,
+                after.tensors[each.two[two]].name,
+            )
             known[pair.after.relative(new)] = pair.before.relative(old)
     for index, pair in enumerate(pairs):
         if index not in found:
-            ours, theirs = Alignment(pair.before, before.path), Alignment(pair.after, after.path)
+            ours, theirs = (
+                Alignment(pair.before, before.path),
+                Alignment(pair.after, after.path),
+            )
             if index in keyed:
                 keys = keyed[index]
                 ours = ours.then(lambda name, keys=keys: named_by(name, keys.before))  # type: ignore[misc]
@@ -490,10 +616,14 @@ def _pair_names(
 
 
 def _of_optimizer(name: str, known: dict[str, str]) -> str:
-    """Return the name in the first file for a tensor of an optimizer that keeps its state by names."""
+    """Return the name in the first file for a tensor of an optimizer that keeps its
+    state by names.
+    """
     start, _, rest = name.partition(".")
     parameter, _, key = rest.rpartition(".")
-    if start != "state" or parameter not in known or parameter.isdigit():  # a number is not a name
+    if (
+        start != "state" or parameter not in known or parameter.isdigit()
+    ):  # a number is not a name
         return name
     return f"{start}.{known[parameter]}.{key}"
 
@@ -501,7 +631,9 @@ def _of_optimizer(name: str, known: dict[str, str]) -> str:
 def _pair_rows(
     before: Survey, after: Survey, pair: Pair, names: Paired, options: Options
 ) -> tuple[Pair, list[Row]]:
-    """Return the tensors of two sections by name: pairs, and tensors of one side, in the order of after."""
+    """Return the tensors of two sections by name: pairs, and tensors of one side, in
+    the order of after.
+    """
     rows: list[Row] = []
     for name, index in names.two.items():
         entry = after.tensors[index]
@@ -509,34 +641,67 @@ def _pair_rows(
         role = after.roles[index]
         if partner is None:
             if _is_selected(options, entry.name, name):
-                rows.append(Row("added", None, entry, role, labels=("", name), indices=(None, index)))
+                rows.append(
+                    Row(
+                        "added",
+                        None,
+                        entry,
+                        role,
+                        labels=("", name),
+                        indices=(None, index),
+                    )
+                )
             continue
         at = names.one[partner]
         other = before.tensors[at]
         if _is_selected(options, entry.name, name, partner):
             role = min(role, before.roles[at], key=_trust_rank)
             status = shape_status(other, entry, ignore_dtype=options.ignore_dtype)
-            rows.append(Row(status, other, entry, role, labels=(partner, name), indices=(at, index)))
+            rows.append(
+                Row(
+                    status,
+                    other,
+                    entry,
+                    role,
+                    labels=(partner, name),
+                    indices=(at, index),
+                )
+            )
     taken = set(names.partners.values())
     for name, index in names.one.items():
         entry = before.tensors[index]
         if name not in taken and _is_selected(options, entry.name, name):
             role = before.roles[index]
-            rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
-    return pair._replace(prefixes=names.prefixes, renames=names.renames, suggested=names.suggested), rows
+            rows.append(
+                Row(
+                    "removed",
+                    entry,
+                    None,
+                    role,
+                    labels=(name, ""),
+                    indices=(index, None),
+                )
+            )
+    return pair._replace(
+        prefixes=names.prefixes, renames=names.renames, suggested=names.suggested
+    ), rows
 
 
 def _without_tied(
     before: Survey, after: Survey, names: Paired, rows: list[Row]
 ) -> tuple[list[Row], list[Tied]]:
-    """Split off the tensors of one side that share the memory of a tensor that both sides hold.
+    """Split off the tensors of one side that share the memory of a tensor that both
+    sides hold.
 
     A file of safetensors, or transformers when it saves, writes such a tensor once.
     """
     if all(row.status not in ("added", "removed") for row in rows):
         return rows, []
     both = (
-        {before.tensors[names.one[partner]].name for partner in names.partners.values()},
+        {
+            before.tensors[names.one[partner]].name
+            for partner in names.partners.values()
+        },
         {after.tensors[names.two[name]].name for name in names.partners},
     )
     shared: list[dict[object, str]] = []
@@ -549,7 +714,9 @@ def _without_tied(
         side = 0 if row.after is None else 1
         entry = row.before if row.after is None else row.after
         other = (
-            None if entry is None or _shown_memory(entry) is None else shared[side].get(_shown_memory(entry))
+            None
+            if entry is None or _shown_memory(entry) is None
+            else shared[side].get(_shown_memory(entry))
         )
         if other is None or row.status not in ("added", "removed"):
             left.append(row)
@@ -559,7 +726,9 @@ def _without_tied(
 
 
 def _shown_memory(entry: Entry) -> object:
-    """Return the elements of a storage that a tensor shows, or None for an empty tensor."""
+    """Return the elements of a storage that a tensor shows, or None for an empty
+    tensor.
+    """
     tensor = entry.tensor
     return tensor.view if isinstance(tensor, TensorRef) and tensor.numel else None
 
@@ -600,18 +769,32 @@ def _refuse_nothing(
     rows: list[Row],
     options: Options,
 ) -> None:
-    """Raise UsageError where a file holds tensors and none is compared: that must not say "same"."""
+    """Raise UsageError where a file holds tensors and none is compared: that must not
+    say "same".
+    """
     if rows or not (before.tensors or after.tensors):
         return
     if options.select:
-        raise UsageError("no tensor matches", path=after.path, hint="--include, --exclude")
+        raise UsageError(
+            "no tensor matches", path=after.path, hint="--include, --exclude"
+        )
     for side, other in ((before, after), (after, before)):
         if not side.tensors:
             path = pasted_path(side.path)
-            problem = f"no tensors, so there is nothing to compare with {show(other.path, None)}"
-            raise UsageError(problem, path=side.path, hint=path and f"what it holds: ckpt inspect {path}")
+            problem = (
+                "no tensors, so there is nothing to compare with "
+                f"{show(other.path, None)}"
+            )
+            raise UsageError(
+                problem,
+                path=side.path,
+                hint=path and f"what it holds: ckpt inspect {path}",
+            )
     parts = [
-        f"{show(side.path, None)}: {', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8])}"
+        (
+            f"{show(side.path, None)}: "
+            f"{', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8])}"
+        )
         for side in (before, after)
     ]
     raise UsageError("nothing to compare", path=after.path, hint="; ".join(parts))
@@ -626,11 +809,17 @@ _CLOSE: dict[str, Tolerance] = {
     "complex64": (1e-5, 1.3e-6),
     "complex128": (1e-7, 1e-7),
 }
-"""(absolute, relative) for each dtype, as torch.testing.assert_close has them; integers are exact."""
+"""(absolute, relative) for each dtype, as torch.testing.assert_close has them; integers
+are exact.
+"""
 
 
-def tolerance_of(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
-    """Return a function that gives the tolerance of a dtype, or None if every byte counts."""
+def tolerance_of(
+    atol: float | None, rtol: float | None, *, close: bool
+) -> Callable[[str], Tolerance] | None:
+    """Return a function that gives the tolerance of a dtype, or None if every byte
+    counts.
+    """
     if close:
         return lambda dtype: _CLOSE.get(dtype, (0.0, 0.0))
     if atol is None and rtol is None:

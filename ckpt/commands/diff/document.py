@@ -38,7 +38,11 @@ def document(report: DiffReport) -> dict[str, Json]:
         "totals": {
             **{status: report.count(status) for status in STATUSES},
             "roles": {
-                role: {status: count for status in STATUSES if (count := report.count(status, role))}
+                role: {
+                    status: count
+                    for status in STATUSES
+                    if (count := report.count(status, role))
+                }
                 for role in roles
             },
         },
@@ -47,12 +51,18 @@ def document(report: DiffReport) -> dict[str, Json]:
             *(
                 {"from": row.before.name, "to": row.after.name, "count": 1}
                 for row in report.rows
-                if row.status == "renamed" and row.before is not None and row.after is not None
+                if row.status == "renamed"
+                and row.before is not None
+                and row.after is not None
             ),
         ],
         "suggested": [each.suggestion() for each in report.suggested],
         "tensors": [_row_json(row) for row in report.rows],
-        **({"modules": [_module_json(row) for row in modules(report.rows)]} if report.options.norms else {}),
+        **(
+            {"modules": [_module_json(row) for row in modules(report.rows)]}
+            if report.options.norms
+            else {}
+        ),
         "tied": [
             {
                 "before": row.name if row.is_before else None,
@@ -69,13 +79,19 @@ def document(report: DiffReport) -> dict[str, Json]:
 
 
 def _row_json(row: Row) -> dict[str, Json]:
-    sides = [None if entry is None else entry.tensor for entry in (row.before, row.after)]
+    sides = [
+        None if entry is None else entry.tensor for entry in (row.before, row.after)
+    ]
     return {
         "status": row.status,
         "before": row.before.name if row.before is not None else None,
         "after": row.after.name if row.after is not None else None,
         "role": row.role.role,
-        "evidence": {"trust": row.role.trust, "source": row.role.source, "note": row.role.note},
+        "evidence": {
+            "trust": row.role.trust,
+            "source": row.role.source,
+            "note": row.role.note,
+        },
         "in_optimizer": list(row.in_optimizer),
         **({} if row.parameter is None else {"parameter": row.parameter}),
         "dtype": [None if tensor is None else tensor.dtype.name for tensor in sides],
@@ -109,7 +125,11 @@ def _change_json(change: Change) -> dict[str, Json]:
         "nan": list(change.nan),
         "inf": list(change.inf),
     }
-    for name, value in (("max_abs", change.max_abs), ("rms", change.rms), ("rel_l2", change.rel_l2)):
+    for name, value in (
+        ("max_abs", change.max_abs),
+        ("rms", change.rms),
+        ("rel_l2", change.rel_l2),
+    ):
         found |= number_json(name, value)
     if change.histogram is not None:
         found["histogram"] = change.histogram.to_json()

@@ -1,4 +1,6 @@
-"""The findings of a comparison: unchanged parameters, changes without state, skipped steps, ranks that differ."""
+"""The findings of a comparison: unchanged parameters, changes without state, skipped
+steps, ranks that differ.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
 _NAME = 100
 """Characters of a name in a sentence; a longer one is without its middle."""
 _CANNOT_TELL = (
-    "Unused, detached, frozen, or too small a step: these files cannot say which (ckpt.snapshot does)."
+    "Unused, detached, frozen, or too small a step: these files cannot say which "
+    "(ckpt.snapshot does)."
 )
 
 
-def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool) -> Iterable[Finding]:
-    """The findings of a comparison; `same` says that nothing at all differs, `whole` that nothing was left aside."""
+def findings(
+    rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool
+) -> Iterable[Finding]:
+    """The findings of a comparison; `same` says that nothing at all differs, `whole`
+    that nothing was left aside.
+    """
     if ranks.are_pieces(rows):
         yield from ranks.rank_findings(rows)
     elif are_parallel(before, after):
@@ -35,9 +42,15 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
         if before.is_disordered or after.is_disordered:
             yield Finding(
                 "changed-without-state",
-                "Parameters changed for which the optimizer had no gradient, by the order of the model.",
+                (
+                    "Parameters changed for which the optimizer had no gradient, by "
+                    "the order of the model."
+                ),
                 raised="info",
-                consequence="So it got its parameters in another order, and its state does not say whose it is.",
+                consequence=(
+                    "So it got its parameters in another order, and its state does not "
+                    "say whose it is."
+                ),
             )
         if whole and not same:
             yield from _skipped_findings(rows, before, after)
@@ -48,10 +61,16 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
 
 def _extra_findings(rows: Sequence[Row]) -> Iterable[Finding]:
     """Report the tensors of one side alone that carry no weights."""
-    both = {row.name for row in rows if row.before is not None and row.after is not None}
+    both = {
+        row.name for row in rows if row.before is not None and row.after is not None
+    }
     for status in ("removed", "added"):
-        alone = [row for row in rows if row.status == status and row.kind in ("model", "ema")]
-        entries = [entry for row in alone if (entry := row.before or row.after) is not None]
+        alone = [
+            row for row in rows if row.status == status and row.kind in ("model", "ema")
+        ]
+        entries = [
+            entry for row in alone if (entry := row.before or row.after) is not None
+        ]
         names = [entry.name for entry in entries]
         found = find_extras(names, [entry.tensor for entry in entries])
         if counters := lone_counters(names, both):
@@ -66,7 +85,9 @@ def _parameter_rows(rows: Iterable[Row]) -> list[Row]:
     return [
         row
         for row in rows
-        if row.role.role in ("parameter", "unknown") and row.before is not None and row.after is not None
+        if row.role.role in ("parameter", "unknown")
+        and row.before is not None
+        and row.after is not None
     ]
 
 
@@ -79,16 +100,23 @@ def _labels_text(rows: Iterable[Row]) -> str:
 
 
 def _is_trained(row: Row) -> bool:
-    """Tell whether a step may have changed a parameter: a cast and another vocabulary say nothing about the others."""
+    """Tell whether a step may have changed a parameter: a cast and another vocabulary
+    say nothing about the others.
+    """
     return row.moved and row.status not in ("same", "retyped", "reshaped")
 
 
 def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
-    """Report the parameters that did not move while others did, even if the reason is unknown.
+    """Report the parameters that did not move while others did, even if the reason is
+    unknown.
 
     `step` is the step of both files.
     """
-    parameters = [row for row in _parameter_rows(rows) if row.after is not None and row.after.tensor.numel]
+    parameters = [
+        row
+        for row in _parameter_rows(rows)
+        if row.after is not None and row.after.tensor.numel
+    ]
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     # A parameter that is equal within the tolerance did not change.
@@ -99,31 +127,55 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
     if not moved:
         return
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
-    others = f"stayed unchanged while {counted_noun(len(moved), 'other parameter')} changed"
+    others = (
+        f"stayed unchanged while {counted_noun(len(moved), 'other parameter')} changed"
+    )
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         certain = all(row.cause == "no-gradient" for row in lost)
         why = and_more(list(dict.fromkeys(str(row.reason) for row in lost)), 4, "; ")
-        follows = f"{why[:1].upper()}{why[1:]}. {f'{UNUSED} {STOPS}' if certain else UNLESS_FROZEN}"
-        yield Finding("frozen", f"{_labels_text(lost)} {others}.", _row_names(lost), consequence=follows)
+        follows = (
+            f"{why[:1].upper()}{why[1:]}. "
+            f"{f'{UNUSED} {STOPS}' if certain else UNLESS_FROZEN}"
+        )
+        yield Finding(
+            "frozen",
+            f"{_labels_text(lost)} {others}.",
+            _row_names(lost),
+            consequence=follows,
+        )
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
         reasons = dict.fromkeys(str(row.reason) for row in still)
         follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding("frozen", f"{_labels_text(still)} {others}.", _row_names(still), consequence=follows)
+        yield Finding(
+            "frozen",
+            f"{_labels_text(still)} {others}.",
+            _row_names(still),
+            consequence=follows,
+        )
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
         reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text, follows = f"{_labels_text(purpose)} {others}.", f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding("frozen", text, _row_names(purpose), raised="info", consequence=follows)
+        text, follows = (
+            f"{_labels_text(purpose)} {others}.",
+            f"Reason: {and_more(list(reasons), 4, '; ')}.",
+        )
+        yield Finding(
+            "frozen", text, _row_names(purpose), raised="info", consequence=follows
+        )
     unknown = [row for row in parameters if row.cause == "unknown"]
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
         text = f"{_labels_text(named)} {others}."
         follows = (
-            f"Both files are at {step}, so they do not show what a step changes." if step else _CANNOT_TELL
+            f"Both files are at {step}, so they do not show what a step changes."
+            if step
+            else _CANNOT_TELL
         )
-        yield Finding("frozen", text, _row_names(named), raised="info", consequence=follows)
+        yield Finding(
+            "frozen", text, _row_names(named), raised="info", consequence=follows
+        )
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
         may = (
@@ -132,7 +184,13 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
             else "They may be buffers: their names do"
         )
         text = f"{_labels_text(doubtful)} {others}."
-        yield Finding("frozen", text, _row_names(doubtful), raised="info", consequence=f"{may} not say.")
+        yield Finding(
+            "frozen",
+            text,
+            _row_names(doubtful),
+            raised="info",
+            consequence=f"{may} not say.",
+        )
 
 
 def _may_be_buffer(row: Row) -> bool:
@@ -141,23 +199,39 @@ def _may_be_buffer(row: Row) -> bool:
 
 
 def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
-    """Parameters that moved although the optimizer, which did step, never had a gradient for them."""
+    """Parameters that moved although the optimizer, which did step, never had a
+    gradient for them.
+    """
     if not _has_advanced(before, after):
         return
     odd = [
         row
         for row in _parameter_rows(rows)
-        if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
+        if row.moved
+        and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
     ]
     if odd:
-        text = f"{_labels_text(odd)} changed, but the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
+        text = (
+            f"{_labels_text(odd)} changed, but the optimizer never had a gradient for "
+            f"{'it' if len(odd) == 1 else 'them'}"
+        )
         follows = "Something else writes to the weights."
-        yield Finding("changed-without-state", f"{text}.", _row_names(odd), consequence=follows)
+        yield Finding(
+            "changed-without-state", f"{text}.", _row_names(odd), consequence=follows
+        )
 
 
-def _skipped_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
-    """No parameter moved, and none may have: all of the model are in both files, and were compared."""
-    parameters = [row for row in rows if row.role.role in ("parameter", "unknown") and row.kind != "ema"]
+def _skipped_findings(
+    rows: Sequence[Row], before: Side, after: Side
+) -> Iterable[Finding]:
+    """No parameter moved, and none may have: all of the model are in both files, and
+    were compared.
+    """
+    parameters = [
+        row
+        for row in rows
+        if row.role.role in ("parameter", "unknown") and row.kind != "ema"
+    ]
     if not parameters or any(row.moved or row.status != "same" for row in parameters):
         return
     state = any(row.moved for row in rows if row.role.role == "optimizer")
@@ -168,18 +242,27 @@ def _skipped_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterabl
         yield Finding("step-skipped", text, consequence=follows)
     elif _has_advanced(before, after):
         text = "The step counters advanced, but no parameter changed."
-        follows = "The gradients were zero, lr is 0, or every update is too small for the dtype."
+        follows = (
+            "The gradients were zero, lr is 0, or every update is too small for the "
+            "dtype."
+        )
         yield Finding("step-skipped", text, consequence=follows)
 
 
 def _has_advanced(before: Side, after: Side) -> bool:
     """Tell whether every optimizer took steps from one file to the other."""
     pairs = list(zip(before.steps, after.steps, strict=False))
-    return len(before.steps) == len(after.steps) and bool(pairs) and all(b < a for b, a in pairs)
+    return (
+        len(before.steps) == len(after.steps)
+        and bool(pairs)
+        and all(b < a for b, a in pairs)
+    )
 
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Statistics that move beside parameters that did not, while others did. Where nothing says why, it is information."""
+    """Statistics that move beside parameters that did not, while others did. Where
+    nothing says why, it is information.
+    """
     if not any(_is_trained(row) for row in _parameter_rows(rows)):
         return
     by_module: dict[str, list[Row]] = {}
@@ -189,11 +272,17 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     sure: list[str] = []
     unsure: list[str] = []
     for module, inside in by_module.items():
-        mean = next((row for row in inside if row.name.rpartition(".")[2] == "running_mean"), None)
+        mean = next(
+            (row for row in inside if row.name.rpartition(".")[2] == "running_mean"),
+            None,
+        )
         weights = [row for row in inside if row.role.role == "parameter"]
         if mean is None or mean.status != "changed" or not weights:
             continue
-        if all(row.status == "same" and row.cause not in (None, "stepped") for row in weights):
+        if all(
+            row.status == "same" and row.cause not in (None, "stepped")
+            for row in weights
+        ):
             modules = unsure if any(row.cause == "unknown" for row in weights) else sure
             modules.append(module)
     for modules, is_sure in ((sure, True), (unsure, False)):
@@ -201,15 +290,22 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
             begin = "Call" if is_sure else "If they are frozen, call"
             yield Finding(
                 "buffers-in-frozen",
-                f"The statistics of {show_folded_names(modules, limit=60)} changed, but the parameters beside them are unchanged.",
+                (
+                    f"The statistics of {show_folded_names(modules, limit=60)} "
+                    "changed, but the parameters beside them are unchanged."
+                ),
                 tuple(f"{module}.running_mean" for module in modules),
                 raised=None if is_sure else "info",
-                consequence=f"{begin} eval() on these modules to keep their statistics.",
+                consequence=(
+                    f"{begin} eval() on these modules to keep their statistics."
+                ),
             )
 
 
 def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Report NaN and infinities in what changed, on the side after. New ones are errors: they spread at the next step."""
+    """Report NaN and infinities in what changed, on the side after. New ones are
+    errors: they spread at the next step.
+    """
     changed = [(row, row.change) for row in rows if row.change is not None]
     for code, label, pairs in (
         ("nan", "NaN", [(row, change.nan) for row, change in changed]),
@@ -221,49 +317,81 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
             if bad:
                 total = sum(count for _, count in bad)
                 text = (
-                    f"{counted_noun(total, 'element')} {'are' if total > 1 else 'is'} {label} in"
+                    f"{counted_noun(total, 'element')} {'are' if total > 1 else 'is'} "
+                    f"{label} in"
                     f" {show_folded_names([row.label for row, _ in bad])}{'' if are_new else ', as before'}."
                 )
                 yield Finding(
-                    code, text, _row_names(row for row, _ in bad), raised="error" if are_new else None
+                    code,
+                    text,
+                    _row_names(row for row, _ in bad),
+                    raised="error" if are_new else None,
                 )
 
 
-# --- ranks ------------------------------------------------------------------------------------------------------------
+# --- ranks ----------------------------------------------------------------------------
 
 
 def are_ranks(before: Side, after: Side, rows: Sequence[Row]) -> bool:
-    """Tell whether two files are snapshots of two ranks of one run, or hold other parts of their tensors."""
+    """Tell whether two files are snapshots of two ranks of one run, or hold other parts
+    of their tensors.
+    """
     if ranks.are_pieces(rows) or are_parallel(before, after):
         return True
     one, two = before.record, after.record
-    if one is None or two is None or one.source != "snapshot" or two.source != "snapshot":
+    if (
+        one is None
+        or two is None
+        or one.source != "snapshot"
+        or two.source != "snapshot"
+    ):
         return False
     return one.world_size == two.world_size > 1 and one.rank != two.rank
 
 
 def are_parallel(before: Side, after: Side) -> bool:
-    """Tell whether two files are of two ranks of tensor parallelism. Two files of one rank may be two steps of it."""
+    """Tell whether two files are of two ranks of tensor parallelism. Two files of one
+    rank may be two steps of it.
+    """
     one, two = before.rank, after.rank
-    return one is not None and two is not None and one.of == two.of and one.number != two.number
+    return (
+        one is not None
+        and two is not None
+        and one.of == two.of
+        and one.number != two.number
+    )
 
 
-def _parallel_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
-    """Report two ranks of tensor parallelism: what differs is a part on each, whatever training did."""
+def _parallel_findings(
+    rows: Sequence[Row], before: Side, after: Side
+) -> Iterable[Finding]:
+    """Report two ranks of tensor parallelism: what differs is a part on each, whatever
+    training did.
+    """
     one, two = before.rank, after.rank
     assert one is not None and two is not None
     parts = [row for row in rows if row.status in ("changed", "reshaped")]
     same = sum(row.status == "same" for row in rows)
-    text = f"The files are ranks {one.number} and {two.number} of {one.of} of tensor parallelism"
-    text += f": {counted_noun(len(parts), 'tensor')} {'differs' if len(parts) == 1 else 'differ'}, {same:,} are equal."
-    follows = "What differs is another part on each rank, so it says nothing about training."
+    text = (
+        f"The files are ranks {one.number} and {two.number} of {one.of} of tensor "
+        "parallelism"
+    )
+    text += (
+        f": {counted_noun(len(parts), 'tensor')} "
+        f"{'differs' if len(parts) == 1 else 'differ'}, {same:,} are equal."
+    )
+    follows = (
+        "What differs is another part on each rank, so it says nothing about training."
+    )
     yield Finding("tensor-parallel", text, _row_names(parts), consequence=follows)
 
 
 def _rank_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
-    """Report the parameters that differ between ranks, or have a gradient on one rank only.
+    """Report the parameters that differ between ranks, or have a gradient on one rank
+    only.
 
-    Shards are left out, and buffers too: the statistics of BatchNorm follow each rank's own data.
+    Shards are left out, and buffers too: the statistics of BatchNorm follow each rank's
+    own data.
     """
     assert before.record is not None and after.record is not None
     numbers = before.record.rank, after.record.rank
@@ -279,11 +407,17 @@ def _rank_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
         if propagated and (one.gradient is None) != (two.gradient is None):
             only[one.gradient is None].append(row)
     if other:
-        text = f"{_labels_text(other)} ({counted_noun(len(other), 'parameter')}) differ between rank {numbers[0]} and rank {numbers[1]}."
+        text = (
+            f"{_labels_text(other)} ({counted_noun(len(other), 'parameter')}) differ "
+            f"between rank {numbers[0]} and rank {numbers[1]}."
+        )
         yield Finding("ranks-differ", text, _row_names(other))
     for rank, rows in zip(numbers, only, strict=True):
         if rows:
-            text = f"{_labels_text(rows)} ({counted_noun(len(rows), 'parameter')}) have a gradient on rank {rank} only."
+            text = (
+                f"{_labels_text(rows)} ({counted_noun(len(rows), 'parameter')}) have a "
+                f"gradient on rank {rank} only."
+            )
             yield Finding(
                 "ranks-differ",
                 text,

@@ -1,4 +1,6 @@
-"""An optimizer by numbers beside one by names: their state is compared parameter by parameter."""
+"""An optimizer by numbers beside one by names: their state is compared parameter by
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ _STATE, _GROUPS, _LIST = "state", "param_groups", "params"
 
 
 class Keyed(NamedTuple):
-    """The keys of the state on either side, with the names of the parameters in their model.
+    """The keys of the state on either side, with the names of the parameters in their
+    model.
 
-    `lists` are the paths of the lists of parameters that are the same on both sides, one by numbers and one by names.
+    `lists` are the paths of the lists of parameters that are the same on both sides,
+    one by numbers and one by names.
     """
 
     before: dict[str, str]
@@ -29,28 +33,44 @@ class Keyed(NamedTuple):
 def by_parameters(
     before: Survey, after: Survey, pairs: Sequence[Pair]
 ) -> tuple[list[Pair], dict[int, Keyed], list[str]]:
-    """Return the pairs that are compared, the keys of mixed ones by their position, and the optimizers that are not compared."""
+    """Return the pairs that are compared, the keys of mixed ones by their position, and
+    the optimizers that are not compared.
+    """
     kept: list[Pair] = []
     keyed: dict[int, Keyed] = {}
     alone: list[str] = []
     for pair in pairs:
-        one, two = _match_at(before, pair.before.path), _match_at(after, pair.after.path)
-        if one is not None and two is not None and _is_numbered(one) != _is_numbered(two):
+        one, two = (
+            _match_at(before, pair.before.path),
+            _match_at(after, pair.after.path),
+        )
+        if (
+            one is not None
+            and two is not None
+            and _is_numbered(one) != _is_numbered(two)
+        ):
             rows = join_names(before.checkpoint, one), join_names(after.checkpoint, two)
             doubtful = next((row for row in rows if not row.is_sure), None)
             if doubtful is not None:
                 name = pair.after.name or "the optimizer"
-                alone.append(f"{name}, by numbers in one file and by names in the other: {doubtful.reason}")
+                alone.append(
+                    f"{name}, by numbers in one file and by names in the other: "
+                    f"{doubtful.reason}"
+                )
                 continue
             keyed[len(kept)] = Keyed(
-                _names_by_key(before, one), _names_by_key(after, two), _same_lists(*rows)
+                _names_by_key(before, one),
+                _names_by_key(after, two),
+                _same_lists(*rows),
             )
         kept.append(pair)
     return kept, keyed, alone
 
 
 def named_by(name: str, keys: Mapping[str, str]) -> str:
-    """The name of a tensor in an optimizer, with the name of its parameter in place of the key."""
+    """The name of a tensor in an optimizer, with the name of its parameter in place of
+    the key.
+    """
     start, _, rest = name.partition(".")
     if start == _STATE:
         for key, field in cut_at_dots(rest):
@@ -60,16 +80,30 @@ def named_by(name: str, keys: Mapping[str, str]) -> str:
 
 
 def is_same_list(row: ValueRow, keyed: Mapping[int, Keyed]) -> bool:
-    """Tell whether a value that differs is a list of the same parameters by other keys."""
+    """Tell whether a value that differs is a list of the same parameters by
+    other keys.
+    """
     if row.before is None or row.after is None:
         return False
-    return any((row.before.path, row.after.path) in pair.lists for pair in keyed.values())
+    return any(
+        (row.before.path, row.after.path) in pair.lists for pair in keyed.values()
+    )
 
 
 def _match_at(survey: Survey, path: Path) -> Match | None:
-    if not any(section.kind == "optimizer" and section.path == path for section in survey.sections):
+    if not any(
+        section.kind == "optimizer" and section.path == path
+        for section in survey.sections
+    ):
         return None
-    return next((match for match in survey.matches if match.optimizer.path == path and match.slots), None)
+    return next(
+        (
+            match
+            for match in survey.matches
+            if match.optimizer.path == path and match.slots
+        ),
+        None,
+    )
 
 
 def _is_numbered(match: Match) -> bool:
@@ -77,7 +111,9 @@ def _is_numbered(match: Match) -> bool:
 
 
 def _names_by_key(survey: Survey, match: Match) -> dict[str, str]:
-    """The key of each parameter in the state -> its name in the model, or the name that the optimizer gives it."""
+    """The key of each parameter in the state -> its name in the model, or the name that
+    the optimizer gives it.
+    """
     model = match.model
     return {
         str(slot.key): str(slot.name)
@@ -89,7 +125,9 @@ def _names_by_key(survey: Survey, match: Match) -> dict[str, str]:
 
 def _same_lists(one: Joined, two: Joined) -> frozenset[tuple[Path, Path]]:
     rows = zip(_parameter_lists(one), _parameter_lists(two), strict=False)
-    return frozenset((first, second) for (first, names), (second, others) in rows if names == others)
+    return frozenset(
+        (first, second) for (first, names), (second, others) in rows if names == others
+    )
 
 
 def _parameter_lists(row: Joined) -> list[tuple[Path, tuple[str, ...]]]:

@@ -1,4 +1,6 @@
-"""The order of two saves of one run, as their counters tell it: which of them is of an earlier epoch."""
+"""The order of two saves of one run, as their counters tell it: which of them is of an
+earlier epoch.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,20 @@ from ckpt.tree.find import counter, is_run_counter
 
 def is_counter(row: ValueRow) -> bool:
     """Tell whether a value is an epoch or a step of the run on both sides."""
-    sides = [side for side in (row.before, row.after) if side is not None and is_run_counter(side.path)]
+    sides = [
+        side
+        for side in (row.before, row.after)
+        if side is not None and is_run_counter(side.path)
+    ]
     return len(sides) == 2 and all(counter(side.node) is not None for side in sides)
 
 
 def backwards(report: DiffReport) -> str:
-    """Return the counters by which the first save is the later one, as `epoch 3 → 1`, or nothing.
+    """Return the counters by which the first save is the later one, as `epoch 3 → 1`,
+    or nothing.
 
-    All counters that differ must agree. They do not prove that both are saves of one run.
+    All counters that differ must agree. They do not prove that both are saves of one
+    run.
     """
     texts = []
     for row in report.values:

@@ -20,7 +20,14 @@ from ckpt.model.checkpoint import Entry, ParallelRank
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef, parts_of, unwrap_dtensor
+from ckpt.model.tensors import (
+    Composite,
+    Storage,
+    Tensor,
+    TensorRef,
+    parts_of,
+    unwrap_dtensor,
+)
 from ckpt.model.text import counted_noun, show, show_folded_names, show_names
 from ckpt.pickle.sharded import is_flat
 
@@ -28,7 +35,9 @@ if TYPE_CHECKING:
     from ckpt.commands.diff.diff import Options
 
 State = float | str | None
-"""The state of a parameter in an optimizer: a step counter, `never` (a gradient), `absent`; None: unknown."""
+"""The state of a parameter in an optimizer: a step counter, `never` (a gradient),
+`absent`; None: unknown.
+"""
 
 
 class Reason(NamedTuple):
@@ -48,11 +57,15 @@ _MAY_BE_BUFFER = Reason(
 )
 _FROZEN = Reason("frozen", "frozen (requires_grad is False)")
 _NEVER = Reason("never", "in the optimizer, never had a gradient")
-_ABSENT = Reason("not-in-optimizer", "not in the optimizer: left out on purpose, or a buffer")
+_ABSENT = Reason(
+    "not-in-optimizer", "not in the optimizer: left out on purpose, or a buffer"
+)
 
 
 class Side:
-    """The facts of one of the two files about each of its tensors, by the index in `Checkpoint.tensors`."""
+    """The facts of one of the two files about each of its tensors, by the index in
+    `Checkpoint.tensors`.
+    """
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -60,23 +73,33 @@ class Side:
         self._clocks: dict[int, float] = {}
         self._doubted: set[int] = set()
         self.is_disordered = False
-        """True where the optimizer got its parameters in another order than the model has."""
+        """True where the optimizer got its parameters in another order than the model
+        has.
+        """
         self._recorded = {} if survey.record is None else survey.record.known()
         for use in survey.uses:
             never, lagging = set(use.never), dict(use.lagging)
             for number, index in enumerate(use.match.indices):
                 if index is not None:
                     counter = lagging.get(number, use.steps) if use.steps else None
-                    self._states.setdefault(index, "never" if number in never else counter)
+                    self._states.setdefault(
+                        index, "never" if number in never else counter
+                    )
                     self._clocks.setdefault(index, use.steps)
         for index, held in enumerate(survey.in_optimizer):
             if held is False:
                 self._states.setdefault(index, "absent")
 
     def doubt(self, index: int | None) -> None:
-        """Forget what an optimizer says about a tensor that contradicts it, and about all that are matched by order alone."""
+        """Forget what an optimizer says about a tensor that contradicts it, and about
+        all that are matched by order alone.
+        """
         for use in self._survey.uses:
-            ordered = by_order(self._survey.checkpoint, use.match) if index in use.match.indices else ()
+            ordered = (
+                by_order(self._survey.checkpoint, use.match)
+                if index in use.match.indices
+                else ()
+            )
             if ordered:
                 self.is_disordered = True
                 for number in ordered:
@@ -100,7 +123,9 @@ class Side:
         return None if index is None else self._states.get(index)
 
     def is_doubted(self, index: int | None) -> bool:
-        """Tell whether another tensor may own the state that the optimizer holds for this one."""
+        """Tell whether another tensor may own the state that the optimizer holds for
+        this one.
+        """
         return index in self._doubted
 
     def clock(self, index: int | None) -> float | None:
@@ -129,15 +154,22 @@ def at_one_step(before: Side, after: Side) -> str | None:
 
 
 def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
-    """Drop claims that rest on the order of the model where a parameter without a gradient changed: the order is wrong."""
+    """Drop claims that rest on the order of the model where a parameter without a
+    gradient changed: the order is wrong.
+    """
     for row in rows:
-        if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never":
+        if (
+            row.moved
+            and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
+        ):
             before.doubt(row.indices[0])
             after.doubt(row.indices[1])
 
 
 class Kept:
-    """The state that optimizers hold for each parameter, such as `momentum_buffer`: which of it changed."""
+    """The state that optimizers hold for each parameter, such as `momentum_buffer`:
+    which of it changed.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._moved: dict[str, str] = {}
@@ -152,29 +184,41 @@ class Kept:
                 self._stayed.setdefault(row.parameter, []).append(key)
 
     def reason(self, name: str, dtype: str) -> Reason | None:
-        """Return the reason why a parameter did not change, or None where no state says it."""
+        """Return the reason why a parameter did not change, or None where no state says
+        it.
+        """
         if name in self._moved:
             return Reason(
                 "stepped",
-                f"stepped, for its {show(self._moved[name], 40)} changed, but the update is smaller than {dtype} can represent,"
+                f"stepped, for its {show(self._moved[name], 40)} changed, but the "
+                f"update is smaller than {dtype} can represent,"
                 " or lr is 0",
             )
         if name in self._stayed and self._moved:
             return Reason(
                 "not-stepped",
-                f"had no gradient in between, its {show_names([show(key, 40) for key in self._stayed[name]])} stayed",
+                (
+                    "had no gradient in between, its "
+                    f"{show_names([show(key, 40) for key in self._stayed[name]])} "
+                    "stayed"
+                ),
             )
         return None
 
 
 def with_reason(row: Row, before: Side, after: Side, kept: Kept) -> Row:
     """The row of a parameter that did not move, with the reason."""
-    if row.status != "same" or row.moved or row.role.role not in ("parameter", "unknown"):
+    if (
+        row.status != "same"
+        or row.moved
+        or row.role.role not in ("parameter", "unknown")
+    ):
         return row
     if row.before is None or row.after is None:
         return row
     found = _row_reason(row, before, after)
-    # The state of another parameter says nothing, and where steps are counted they have said it, also by going back.
+    # The state of another parameter says nothing, and where steps are counted they have
+    # said it, also by going back.
     counted = isinstance(before.state(row.indices[0]), float) or isinstance(
         after.state(row.indices[1]), float
     )
@@ -199,13 +243,18 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
         if recorded.gradient is None:
             return Reason("no-gradient", "had no gradient when the snapshot was taken")
         if recorded.gradient == 0:
-            return Reason("zero-gradient", "its gradient was zero when the snapshot was taken")
+            return Reason(
+                "zero-gradient", "its gradient was zero when the snapshot was taken"
+            )
         if after.record.optimizers and states[1] == "absent":
-            return Reason("not-in-optimizer", "has a gradient, but no optimizer holds it")
+            return Reason(
+                "not-in-optimizer", "has a gradient, but no optimizer holds it"
+            )
         if after.record.optimizers:
             return Reason(
                 "stepped",
-                f"has a gradient (norm {recorded.gradient:.3g}), but the update is smaller than {dtype} can"
+                f"has a gradient (norm {recorded.gradient:.3g}), but the update is "
+                f"smaller than {dtype} can"
                 " represent, or lr is 0",
             )
     latest = states[1] if states[1] is not None else states[0]
@@ -213,7 +262,11 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
         return _NEVER
     if latest == "absent":
         return _ABSENT
-    if isinstance(latest, float) and isinstance(states[0], float) and isinstance(states[1], float):
+    if (
+        isinstance(latest, float)
+        and isinstance(states[0], float)
+        and isinstance(states[1], float)
+    ):
         if states[0] == states[1]:
             step = at_one_step(before, after)
             if step is not None:  # there is nothing in between
@@ -225,17 +278,25 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
         if states[1] > states[0]:
             return Reason(
                 "stepped",
-                f"stepped, but the gradient was zero, the update is smaller than {dtype} can represent, or lr is 0",
+                (
+                    "stepped, but the gradient was zero, the update is smaller than "
+                    f"{dtype} can represent, or lr is 0"
+                ),
             )
     return _MAY_BE_BUFFER if row.role.role == "unknown" else _CANNOT_TELL
 
 
 def recorded_same(before: Tensor, after: Tensor) -> bool | None:
-    """Compare two tensors of one shape and dtype by their recorded CRCs. Return None if the CRCs cannot say.
+    """Compare two tensors of one shape and dtype by their recorded CRCs. Return None if
+    the CRCs cannot say.
 
-    Nothing is read. A CRC covers a whole storage, so both tensors must be the same view of their storages.
+    Nothing is read. A CRC covers a whole storage, so both tensors must be the same view
+    of their storages.
     """
-    answers = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
+    answers = [
+        _recorded_same(one, two)
+        for one, two in zip(parts_of(before), parts_of(after), strict=False)
+    ]
     if len(parts_of(before)) != len(parts_of(after)) or None in answers:
         return None
     return all(answers)
@@ -244,7 +305,9 @@ def recorded_same(before: Tensor, after: Tensor) -> bool | None:
 def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
     if not one.numel:
         return True
-    alike = _view_key(one) == _view_key(two) and one.storage.nbytes == two.storage.nbytes
+    alike = (
+        _view_key(one) == _view_key(two) and one.storage.nbytes == two.storage.nbytes
+    )
     if not alike or one.storage.crc is None or two.storage.crc is None:
         return None
     if one.storage.crc == two.storage.crc:
@@ -253,10 +316,16 @@ def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
 
 
 def is_contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
-    """Tell whether the recorded CRCs contradict the comparison of the bytes. Then one file is damaged."""
+    """Tell whether the recorded CRCs contradict the comparison of the bytes. Then one
+    file is damaged.
+    """
     for one, two in zip(parts_of(before), parts_of(after), strict=False):
         recorded = _recorded_same(one, two) if _is_whole(one) and one.numel else None
-        if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
+        if (
+            recorded is not None
+            and recorded != same
+            and (same or len(parts_of(before)) == 1)
+        ):
             return True
     return False
 
@@ -267,7 +336,9 @@ def _view_key(ref: TensorRef) -> tuple[object, ...]:
 
 
 def _is_whole(ref: TensorRef) -> bool:
-    """Tell whether a tensor covers its whole storage, and the storage its whole record."""
+    """Tell whether a tensor covers its whole storage, and the storage its whole
+    record.
+    """
     is_all = ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes
     return is_all and is_permuted(ref) and _is_all(ref.storage)
 
@@ -277,7 +348,9 @@ def _is_all(storage: Storage) -> bool:
 
 
 def shape_status(before: Entry, after: Entry, *, ignore_dtype: bool = False) -> Status:
-    """Return the status of two tensors by their shapes and dtypes, or by their shapes alone."""
+    """Return the status of two tensors by their shapes and dtypes, or by their shapes
+    alone.
+    """
     old, new = unwrap_dtensor(before.tensor), unwrap_dtensor(after.tensor)
     if old.shape != new.shape or old.layout != new.layout:
         return "reshaped"
@@ -286,16 +359,25 @@ def shape_status(before: Entry, after: Entry, *, ignore_dtype: bool = False) -> 
 
 
 def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
-    """Compare the values of the rows that have one shape. `path` is the path of the file after."""
+    """Compare the values of the rows that have one shape. `path` is the path of the
+    file after.
+    """
     if options.structure:
         return rows
-    rows = [row._replace(status="unchecked", apart=True) if is_apart(row) else row for row in rows]
+    rows = [
+        row._replace(status="unchecked", apart=True) if is_apart(row) else row
+        for row in rows
+    ]
     if options.quick:
         return [_compare_recorded(row) for row in rows]
 
     plans = {}
     for index, row in enumerate(rows):
-        if row.before is None or row.after is None or row.status in ("reshaped", "unchecked"):
+        if (
+            row.before is None
+            or row.after is None
+            or row.status in ("reshaped", "unchecked")
+        ):
             continue
         try:
             plans[index] = plan_comparison(
@@ -311,7 +393,10 @@ def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
     executor = options.executor or Local()
     changes = compare_all(list(plans.values()), executor, options.progress)
     found = dict(zip(plans, changes, strict=True))
-    rows = [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
+    rows = [
+        _with_change(row, found[index]) if index in found else row
+        for index, row in enumerate(rows)
+    ]
     return _with_damage(rows, executor)
 
 
@@ -320,23 +405,40 @@ _LITTLE = 16
 
 
 def _with_damage(rows: list[Row], executor: Executor) -> list[Row]:
-    """The rows, those marked that differ little and whose bytes do not match the checksums that their file records.
+    """The rows, those marked that differ little and whose bytes do not match the
+    checksums that their file records.
 
-    A flipped bit changes one element, and a tolerance hides it. What differs in most elements is no such damage, and costs no
-    second reading.
+    A flipped bit changes one element, and a tolerance hides it. What differs in most
+    elements is no such damage, and costs no second reading.
     """
-    doubtful = [(index, row) for index, row in enumerate(rows) if row.damaged or _differs_little(row.change)]
-    sides = [entry.tensor for _, row in doubtful for entry in (row.before, row.after) if entry is not None]
+    doubtful = [
+        (index, row)
+        for index, row in enumerate(rows)
+        if row.damaged or _differs_little(row.change)
+    ]
+    sides = [
+        entry.tensor
+        for _, row in doubtful
+        for entry in (row.before, row.after)
+        if entry is not None
+    ]
     answers = are_damaged(sides, executor)
-    for (index, row), bad in zip(doubtful, zip(answers[::2], answers[1::2], strict=True), strict=True):
-        # Checksums that contradict each other show damage also where none of them can be computed alone.
+    for (index, row), bad in zip(
+        doubtful, zip(answers[::2], answers[1::2], strict=True), strict=True
+    ):
+        # Checksums that contradict each other show damage also where none of them can
+        # be computed alone.
         rows[index] = row._replace(damaged=row.damaged or any(bad), damaged_sides=bad)
     return rows
 
 
 def _differs_little(change: Change | None) -> bool:
     differing = 0 if change is None else change.differing + change.other_bytes
-    return change is not None and differing > 0 and (change.close or differing * _LITTLE <= change.numel)
+    return (
+        change is not None
+        and differing > 0
+        and (change.close or differing * _LITTLE <= change.numel)
+    )
 
 
 def _with_change(row: Row, change: Change | Failed | None) -> Row:
@@ -346,9 +448,13 @@ def _with_change(row: Row, change: Change | Failed | None) -> Row:
         status: Status = "unchecked" if row.status == "same" else row.status
         return row._replace(status=status, unread=change.problem)
     same = change is None or not (change.differing or change.other_bytes)
-    damaged = row.status == "same" and is_contradicted(row.before.tensor, row.after.tensor, same=same)
+    damaged = row.status == "same" and is_contradicted(
+        row.before.tensor, row.after.tensor, same=same
+    )
     is_close = change is not None and change.close
-    status = "changed" if row.status == "same" and not same and not is_close else row.status
+    status = (
+        "changed" if row.status == "same" and not same and not is_close else row.status
+    )
     return row._replace(status=status, change=change, damaged=damaged)
 
 
@@ -357,11 +463,15 @@ def _compare_recorded(row: Row) -> Row:
     if row.status != "same" or row.before is None or row.after is None:
         return row
     same = recorded_same(row.before.tensor, row.after.tensor)
-    return row if same else row._replace(status="unchecked" if same is None else "changed")
+    return (
+        row if same else row._replace(status="unchecked" if same is None else "changed")
+    )
 
 
 def is_apart(row: Row) -> bool:
-    """Tell whether one file holds a part of the tensor, and the other file another part, or all of it."""
+    """Tell whether one file holds a part of the tensor, and the other file another
+    part, or all of it.
+    """
     if row.before is None or row.after is None:
         return False
     one, two = row.before.tensor, row.after.tensor
@@ -376,24 +486,32 @@ def is_apart(row: Row) -> bool:
 def _part_key(tensor: Tensor) -> object:
     """Return a key that tells the parts of one tensor apart.
 
-    It is None if the tensor is whole, and an empty text if the place of the part is unknown.
+    It is None if the tensor is whole, and an empty text if the place of the part is
+    unknown.
     """
     if not isinstance(tensor, Composite):
         return None
     piece = tensor.piece
     if piece is not None and piece.is_cut:
-        return "" if piece.place is None else (piece.mesh, piece.placements, piece.place)
+        return (
+            "" if piece.place is None else (piece.mesh, piece.placements, piece.place)
+        )
     shards = tensor.shards
     if shards is not None and shards.offsets:
         sizes = tuple(part.shape for _, part in tensor.parts)
         return shards.world, shards.cut, shards.offsets, sizes
     if ".ShardedTensor" in (tensor.detail or ""):
-        return tensor.detail, shards and shards.rank  # two ranks without a shard have nothing to compare
+        return (
+            tensor.detail,
+            shards and shards.rank,
+        )  # two ranks without a shard have nothing to compare
     return None
 
 
 def are_pieces(rows: Iterable[Row]) -> bool:
-    """Tell whether two files hold other parts of tensors, or the copies of two ranks."""
+    """Tell whether two files hold other parts of tensors, or the copies of two
+    ranks.
+    """
     rows = list(rows)
     return any(row.apart for row in rows) or ranks_of(rows) is not None
 
@@ -406,32 +524,55 @@ def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
         one, two = _run_and_rank(row.before.tensor), _run_and_rank(row.after.tensor)
         if one is not None and two is not None and one[0] == two[0]:
             ranks = one[1], two[1]
-            return None if None in ranks or ranks[0] == ranks[1] else cast("tuple[int, int]", ranks)
+            return (
+                None
+                if None in ranks or ranks[0] == ranks[1]
+                else cast("tuple[int, int]", ranks)
+            )
     return None
 
 
 def rank_findings(rows: Sequence[Row]) -> Iterable[Finding]:
     """Tensors that are no parts, and differ."""
     if any(_is_flat(row) for row in rows):
-        return  # plain tensors beside flat parameters are slices of others (LOCAL_STATE_DICT of FSDP 1)
+        # plain tensors beside flat parameters are slices of others (LOCAL_STATE_DICT of
+        # FSDP 1)
+        return
     ranks = ranks_of(rows)
-    other = [row for row in rows if row.status in ("changed", "retyped", "reshaped") and not row.apart]
+    other = [
+        row
+        for row in rows
+        if row.status in ("changed", "retyped", "reshaped") and not row.apart
+    ]
     if ranks is not None and other:
-        text = f"{show_folded_names([row.label for row in other], limit=100)} ({counted_noun(len(other), 'tensor')})"
+        text = (
+            f"{show_folded_names([row.label for row in other], limit=100)} "
+            f"({counted_noun(len(other), 'tensor')})"
+        )
         yield Finding(
             "ranks-differ",
-            f"{text} differ{'s' if len(other) == 1 else ''} between rank {ranks[0]} and rank {ranks[1]}.",
+            (
+                f"{text} differ{'s' if len(other) == 1 else ''} between rank "
+                f"{ranks[0]} and rank {ranks[1]}."
+            ),
             tuple(row.name for row in other),
-            consequence="They are whole, or copies of one part: all ranks of one save should hold the same.",
+            consequence=(
+                "They are whole, or copies of one part: all ranks of one save should "
+                "hold the same."
+            ),
         )
 
 
 def _is_flat(row: Row) -> bool:
-    return row.before is not None and is_flat(row.name.rpartition(".")[2], row.before.tensor)
+    return row.before is not None and is_flat(
+        row.name.rpartition(".")[2], row.before.tensor
+    )
 
 
 def _run_and_rank(tensor: Tensor) -> tuple[object, int | None] | None:
-    """Return what the ranks of one run have in common, and the rank; or None if a tensor is not a part."""
+    """Return what the ranks of one run have in common, and the rank; or None if a
+    tensor is not a part.
+    """
     if not isinstance(tensor, Composite):
         return None
     if tensor.piece is not None:
@@ -452,10 +593,19 @@ def strict_notes(rows: Iterable[Row]) -> list[str]:
         if row.before is not None and row.after is not None:
             one, two = row.before.tensor, row.after.tensor
             if None not in (one.device, two.device):
-                moved.setdefault(one.device, {}).setdefault(two.device, []).append(row.label)
+                moved.setdefault(one.device, {}).setdefault(two.device, []).append(
+                    row.label
+                )
             if one.device == two.device or None in (one.device, two.device):
-                if isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
-                    notes.append(f"{row.label}: stride {list(one.stride)}, then {list(two.stride)}")
+                if (
+                    isinstance(one, TensorRef)
+                    and isinstance(two, TensorRef)
+                    and one.stride != two.stride
+                ):
+                    notes.append(
+                        f"{row.label}: stride {list(one.stride)}, then "
+                        f"{list(two.stride)}"
+                    )
     for before, by_device in moved.items():
         for after, names in by_device.items():
             if before != after:

@@ -1,4 +1,6 @@
-"""The findings of a comparison, row by row: tensors, values, and the sections that they lie in."""
+"""The findings of a comparison, row by row: tensors, values, and the sections that they
+lie in.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of, unwrap_dtensor
 from ckpt.model.text import counted_noun, show
 
-Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
+Status = Literal[
+    "same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"
+]
 STATUSES: tuple[Status, ...] = (
     "changed",
     "reshaped",
@@ -33,8 +37,9 @@ STATUSES: tuple[Status, ...] = (
     "unchecked",
     "same",
 )
-"""`unchecked`: the files hold other parts of the tensor, its bytes could not be read, or with `--quick` a file
-records no checksum."""
+"""`unchecked`: the files hold other parts of the tensor, its bytes could not be read,
+or with `--quick` a file records no checksum.
+"""
 DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
 
 
@@ -52,7 +57,8 @@ Cause = Literal[
 
 
 class Row(NamedTuple):
-    """A tensor of one file or of both. `change` says how its values differ, `reason` and `cause` why it did not change.
+    """A tensor of one file or of both. `change` says how its values differ, `reason`
+    and `cause` why it did not change.
 
     `damaged` says that its bytes do not match the checksums.
     """
@@ -68,11 +74,17 @@ class Row(NamedTuple):
     indices: tuple[int | None, int | None] = (None, None)
     """The index of the tensor in `Checkpoint.tensors`, before and after."""
     in_optimizer: tuple[bool | None, bool | None] = (None, None)
-    """A flag: an optimizer in the file holds it, before and after. None if the file does not say."""
+    """A flag: an optimizer in the file holds it, before and after. None if the file
+    does not say.
+    """
     parameter: str | None = None
-    """The name of the parameter whose state it is, if it is known state of an optimizer."""
+    """The name of the parameter whose state it is, if it is known state of an
+    optimizer.
+    """
     labels: tuple[str, str] = ("", "")
-    """The name in text, before and after: the name inside of the only model, if it lies in one."""
+    """The name in text, before and after: the name inside of the only model, if it lies
+    in one.
+    """
     kind: str = "model"
     """The kind of the section that it lies in."""
     apart: bool = False
@@ -80,12 +92,22 @@ class Row(NamedTuple):
     unread: str | None = None
     """The reason why its bytes could not be read."""
     damaged_sides: tuple[bool, bool] = (False, False)
-    """A flag: the bytes of the file before, and of the file after, do not match its own checksum."""
+    """A flag: the bytes of the file before, and of the file after, do not match its own
+    checksum.
+    """
 
     def __repr__(self) -> str:
         change = self.change
-        more = "" if change is None else f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
-        more += "" if change is None or change.max_abs is None else f", max |Δ| {change.max_abs:.3g}"
+        more = (
+            ""
+            if change is None
+            else f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
+        )
+        more += (
+            ""
+            if change is None or change.max_abs is None
+            else f", max |Δ| {change.max_abs:.3g}"
+        )
         return f"<Row {self.status} {self.role.role} {show(self.name)}{more}>"
 
     @property
@@ -104,12 +126,16 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the name in text: the name after, if there is one, else the name before."""
+        """Return the name in text: the name after, if there is one, else the name
+        before.
+        """
         return self.labels[1] or self.labels[0]
 
 
 class Tied(NamedTuple):
-    """A tensor of one file that is another name of one that both files hold: nothing that the other file lacks."""
+    """A tensor of one file that is another name of one that both files hold: nothing
+    that the other file lacks.
+    """
 
     name: str
     of: str
@@ -131,9 +157,11 @@ class ValueRow(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two sections that are compared. `prefixes` are what was taken off the names of each side.
+    """Two sections that are compared. `prefixes` are what was taken off the names of
+    each side.
 
-    `renames` are the rules that made names meet, `suggested` are those that `--sub` would use.
+    `renames` are the rules that made names meet, `suggested` are those that `--sub`
+    would use.
     """
 
     before: Section
@@ -143,16 +171,21 @@ class Pair(NamedTuple):
     suggested: tuple[Rename, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Pair {show(self.before.name) or '(the root)'}, {show(self.after.name) or '(the root)'}>"
+        return (
+            f"<Pair {show(self.before.name) or '(the root)'}, "
+            f"{show(self.after.name) or '(the root)'}>"
+        )
 
 
-# --- what one side has lost ---------------------------------------------------------------------------------------------
+# --- what one side has lost -----------------------------------------------------------
 
 
 def without_lost(
     rows: list[Row], values: list[ValueRow], before: Checkpoint, after: Checkpoint
 ) -> tuple[list[Row], list[ValueRow], list[str]]:
-    """The rows without those that stand on one side because the other side has lost them, and what was lost."""
+    """The rows without those that stand on one side because the other side has lost
+    them, and what was lost.
+    """
     lost: dict[str, set[str]] = {}
     said: dict[str, None] = {}
     for status, side in (("added", before), ("removed", after)):
@@ -160,11 +193,16 @@ def without_lost(
             continue
         path = show(side.path, None)
         said |= {
-            f"{why} (in {path})" if name == UNREAD else f"{show(name, 80)} of {path} is lost: {why}": None
+            f"{why} (in {path})"
+            if name == UNREAD
+            else f"{show(name, 80)} of {path} is lost: {why}": None
             for name, why in side.account.unread
         }
         said |= {f"{why} (in {path})": None for _, why in unlisted_parts(side)}
-        lost[status] = {*(name for name, _ in side.account.left_out), *side.account.lost_names}
+        lost[status] = {
+            *(name for name, _ in side.account.left_out),
+            *side.account.lost_names,
+        }
 
     if not any(lost.values()):
         return rows, values, list(said)
@@ -179,20 +217,31 @@ def without_lost(
             said[f"{show(row.name, 80)} of {show(side.path, None)} is lost"] = None
         else:
             kept.append(row)
-    return kept, [row for row in values if not is_lost(row.status, *names_above(row.name))], list(said)
+    return (
+        kept,
+        [row for row in values if not is_lost(row.status, *names_above(row.name))],
+        list(said),
+    )
 
 
 def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
-    """Return the names in `not_compared` of the parts that one side holds and the other side has lost."""
+    """Return the names in `not_compared` of the parts that one side holds and the other
+    side has lost.
+    """
     pairs = ((before, after), (after, before))
-    return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.account.left_out}
+    return {
+        f"{name} of {side.path}"
+        for side, other in pairs
+        for name, _ in other.account.left_out
+    }
 
 
 class Module(NamedTuple):
-    """The tensors below one name. `squares` are the sum of their squared differences, `reference` that before.
+    """The tensors below one name. `squares` are the sum of their squared differences,
+    `reference` that before.
 
-    `squares` is NaN where a difference has no finite norm. Changes without numbers, as of the indices of a sparse tensor,
-    are in `unmeasured` alone.
+    `squares` is NaN where a difference has no finite norm. Changes without numbers, as
+    of the indices of a sparse tensor, are in `unmeasured` alone.
     """
 
     name: str
@@ -205,9 +254,11 @@ class Module(NamedTuple):
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over the norm before, or None if there is no such number. It may be NaN.
+        """The norm of the difference over the norm before, or None if there is no such
+        number. It may be NaN.
 
-        There is none if the norm before is zero and something moved, or if no change has a norm.
+        There is none if the norm before is zero and something moved, or if no change
+        has a norm.
         """
         if isnan(self.squares):
             return nan
@@ -224,7 +275,9 @@ class Module(NamedTuple):
 
 
 def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
-    """The modules of the tensors that are compared by value, in file order; names cut to `depth` parts."""
+    """The modules of the tensors that are compared by value, in file order; names cut
+    to `depth` parts.
+    """
     found: dict[str, list[Module]] = {}
     for row in rows:
         change = row.change
@@ -250,14 +303,24 @@ def _merge_modules(name: str, inside: Sequence[Module]) -> Module:
     """Return several modules as one."""
     if len(inside) == 1:
         return inside[0] if inside[0].name == name else inside[0]._replace(name=name)
-    _, tensors, changed, retyped, unmeasured, squares, reference = zip(*inside, strict=True)
+    _, tensors, changed, retyped, unmeasured, squares, reference = zip(
+        *inside, strict=True
+    )
     return Module(
-        name, sum(tensors), sum(changed), sum(retyped), sum(unmeasured), sum(squares), sum(reference)
+        name,
+        sum(tensors),
+        sum(changed),
+        sum(retyped),
+        sum(unmeasured),
+        sum(squares),
+        sum(reference),
     )
 
 
 class Bars(NamedTuple):
-    """The modules that a screen has bars for, in file order. They stand for the `total` modules at `depth`."""
+    """The modules that a screen has bars for, in file order. They stand for the `total`
+    modules at `depth`.
+    """
 
     modules: list[Module]
     depth: int
@@ -271,8 +334,8 @@ _FEW = 4
 def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
     """Return at most `most` modules: those at the deepest cut of the names that fits.
 
-    Where these are few, the modules one part deeper stand for them: numbered siblings as ranges of one size,
-    else the ones that changed most, and one for all others.
+    Where these are few, the modules one part deeper stand for them: numbered siblings
+    as ranges of one size, else the ones that changed most, and one for all others.
     """
     deeper = modules(rows)
     depth = max((module.name.count(".") + 1 for module in deeper), default=1)
@@ -299,17 +362,23 @@ def _cut_names(every: Sequence[Module], depth: int) -> list[Module]:
     """Return modules with their names cut to `depth` parts."""
     found: dict[str, list[Module]] = {}
     for module in every:
-        found.setdefault(".".join(module.name.split(".", depth)[:depth]), []).append(module)
+        found.setdefault(".".join(module.name.split(".", depth)[:depth]), []).append(
+            module
+        )
     return [_merge_modules(name, inside) for name, inside in found.items()]
 
 
 def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
-    """Return modules with numbered siblings as ranges of one size, so that there are at most `most` if that can be."""
+    """Return modules with numbered siblings as ranges of one size, so that there are at
+    most `most` if that can be.
+    """
     families: dict[tuple[str, bool], list[Module]] = {}
     for module in every:
         begin = module.name.rstrip(_DIGITS)
         is_numbered = 0 < len(module.name) - len(begin) < 10
-        families.setdefault((begin if is_numbered else module.name, is_numbered), []).append(module)
+        families.setdefault(
+            (begin if is_numbered else module.name, is_numbered), []
+        ).append(module)
     counts = [len(family) for family in families.values()]
 
     def length(size: int) -> int:
@@ -322,7 +391,8 @@ def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
     size = min(
         range(least, min(2 * least, longest) + 1),
         key=lambda size: (
-            any(count % size for count in counts if count > size) + (str(size).rstrip("0") not in "125"),
+            any(count % size for count in counts if count > size)
+            + (str(size).rstrip("0") not in "125"),
             size,
         ),
     )
@@ -340,13 +410,17 @@ def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
 
 
 def _largest_modules(every: Sequence[Module], most: int) -> list[Module]:
-    """Return the modules that changed most, in their order, and all others as the last one."""
+    """Return the modules that changed most, in their order, and all others as the last
+    one.
+    """
 
     def weight(module: Module) -> float:
         share = module.rel_l2
         return inf if share is None or isnan(share) else share
 
-    chosen = {module.name for module in sorted(every, key=weight, reverse=True)[: most - 1]}
+    chosen = {
+        module.name for module in sorted(every, key=weight, reverse=True)[: most - 1]
+    }
     others = [module for module in every if module.name not in chosen]
     rest = _merge_modules(f"({len(others):,} others)", others)
     return [*(module for module in every if module.name in chosen), rest]
@@ -364,25 +438,47 @@ _DEPTH = 32
 
 
 def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
-    """The rows with each tensor that moved to another name as one row, at the place of the new name.
+    """The rows with each tensor that moved to another name as one row, at the place of
+    the new name.
 
-    Equal tensors are paired by the end of their names, the longest first; ambiguous ones stay unpaired. What they are is
-    told by SHA-256, so each is read once, and no two must be read side by side.
+    Equal tensors are paired by the end of their names, the longest first; ambiguous
+    ones stay unpaired. What they are is told by SHA-256, so each is read once, and no
+    two must be read side by side.
     """
-    gone = {index: row.before for index, row in enumerate(rows) if row.status == "removed" and row.before}
-    come = {index: row.after for index, row in enumerate(rows) if row.status == "added" and row.after}
+    gone = {
+        index: row.before
+        for index, row in enumerate(rows)
+        if row.status == "removed" and row.before
+    }
+    come = {
+        index: row.after
+        for index, row in enumerate(rows)
+        if row.status == "added" and row.after
+    }
     gone, come = _movable_entries(gone), _movable_entries(come)
     shapes = {_tensor_geometry(entry.tensor) for entry in gone.values()}
     shapes &= {_tensor_geometry(entry.tensor) for entry in come.values()}
     if not shapes:
         return rows
-    gone = {index: entry for index, entry in gone.items() if _tensor_geometry(entry.tensor) in shapes}
-    come = {index: entry for index, entry in come.items() if _tensor_geometry(entry.tensor) in shapes}
+    gone = {
+        index: entry
+        for index, entry in gone.items()
+        if _tensor_geometry(entry.tensor) in shapes
+    }
+    come = {
+        index: entry
+        for index, entry in come.items()
+        if _tensor_geometry(entry.tensor) in shapes
+    }
     every = gone | come
     content, unread = _content_keys(
-        {index: unwrap_dtensor(entry.tensor) for index, entry in every.items()}, executor
+        {index: unwrap_dtensor(entry.tensor) for index, entry in every.items()},
+        executor,
     )
-    rows = [row._replace(unread=unread[index]) if index in unread else row for index, row in enumerate(rows)]
+    rows = [
+        row._replace(unread=unread[index]) if index in unread else row
+        for index, row in enumerate(rows)
+    ]
     gone = {index: entry for index, entry in gone.items() if index in content}
     come = {index: entry for index, entry in come.items() if index in content}
     pairs: list[tuple[int, int]] = []
@@ -408,7 +504,11 @@ def _renamed_row(old: Row, new: Row) -> Row:
     labels, indices = (old.labels[0], new.labels[1]), (old.indices[0], new.indices[1])
     held = old.in_optimizer[0], new.in_optimizer[1]
     return new._replace(
-        status="renamed", before=old.before, labels=labels, indices=indices, in_optimizer=held
+        status="renamed",
+        before=old.before,
+        labels=labels,
+        indices=indices,
+        in_optimizer=held,
     )
 
 
@@ -439,7 +539,8 @@ def _name_end(name: str, depth: int) -> str:
 
 def _can_move(entry: Entry) -> bool:
     return bool(entry.tensor.numel) and all(
-        part.storage.place is not None and part.nbytes <= max(part.storage.nbytes, _UNFOLDED)
+        part.storage.place is not None
+        and part.nbytes <= max(part.storage.nbytes, _UNFOLDED)
         for part in parts_of(entry.tensor)
     )
 
@@ -452,7 +553,9 @@ def _tensor_geometry(tensor: Tensor) -> tuple[Hashable, ...]:
 def _content_keys(
     tensors: dict[int, Tensor], executor: Executor
 ) -> tuple[dict[int, Hashable], dict[int, str]]:
-    """Read the contents of tensors as keys that are equal for equal tensors, and why some cannot be read."""
+    """Read the contents of tensors as keys that are equal for equal tensors, and why
+    some cannot be read.
+    """
     alike: dict[Hashable, list[TensorRef]] = {}
     for tensor in tensors.values():
         if isinstance(tensor, TensorRef):
@@ -463,7 +566,10 @@ def _content_keys(
     tasks: dict[int, list[Task[str]]] = {}
     for index, tensor in tensors.items():
         if isinstance(tensor, TensorRef):
-            parts = [slice_of(tensor, first, last) for first, last in spans[_tensor_geometry(tensor)]]
+            parts = [
+                slice_of(tensor, first, last)
+                for first, last in spans[_tensor_geometry(tensor)]
+            ]
             tasks[index] = [Task(digest, (part,), part.nbytes) for part in parts]
         else:
             tasks[index] = [Task(digest, (tensor,), tensor.nbytes)]

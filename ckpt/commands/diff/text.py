@@ -1,4 +1,6 @@
-"""`ckpt diff` as text: counts, parameters that did not change and why, the findings, the verdict."""
+"""`ckpt diff` as text: counts, parameters that did not change and why, the findings,
+the verdict.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from math import isnan
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.diff.order import backwards, is_counter
 from ckpt.commands.diff.reasons import ranks_of
-from ckpt.commands.diff.rows import STATUSES, Bars, Row, Tied, ValueRow, bars_that_fit, modules
+from ckpt.commands.diff.rows import (
+    STATUSES,
+    Bars,
+    Row,
+    Tied,
+    ValueRow,
+    bars_that_fit,
+    modules,
+)
 from ckpt.commands.inspect.bars import CELLS, spark_text
 from ckpt.commands.inspect.tables import value_text
 from ckpt.elements.compare import Change, merge_changes
@@ -63,11 +73,15 @@ _ROWS = 20
 _LEAST_NAME = 16
 """The fewest cells that a name is shortened to, so that its row is one line."""
 Texts = tuple[str, ...]
-"""One thing said at several lengths, the longest first. A row shows the first that fits its line."""
+"""One thing said at several lengths, the longest first. A row shows the first that fits
+its line.
+"""
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
 _SMALL = 12
-"""Rows for changes, of which fewer have no room for bars beside what was added, removed and reshaped."""
+"""Rows for changes, of which fewer have no room for bars beside what was added, removed
+and reshaped.
+"""
 _VALUES = 12
 _VALUE_CELLS = 40
 """Characters of a value that are shown."""
@@ -97,14 +111,18 @@ def diff_lines(
     stat: bool = False,
     depth: int | None = None,
 ) -> list[Line]:
-    """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead.
+    """The report as a person reads it. `show_rows` says which tensors are listed;
+    `stat` draws bars instead.
 
-    Of what changed, the rows are listed that are left on a screen of `height` rows. Bars are of modules at the deepest
-    place of the names that fits, or at `depth`.
+    Of what changed, the rows are listed that are left on a screen of `height` rows.
+    Bars are of modules at the deepest place of the names that fits, or at `depth`.
     """
     out = _headline_lines(report, width) + _counter_lines(report, width)
     if backwards(report):
-        text = f"{show(report.before.path, 80)} is of a later epoch or step: if both are saves of one run, the older one comes first:"
+        text = (
+            f"{show(report.before.path, 80)} is of a later epoch or step: if both are "
+            "saves of one run, the older one comes first:"
+        )
         out += hanging_lines([], text, width, 2, "warning")
         out.append(pasted_line(_swapped(report), width))
     for component in report.suggested:
@@ -112,47 +130,71 @@ def diff_lines(
         out.append(pasted_line(_command_with(report, component.option), width))
     out += _count_lines(report, width)
     out += (
-        _still_lines(report, width, show_rows) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+        _still_lines(report, width, show_rows)
+        if show_rows in ("auto", "unchanged", "frozen", "all")
+        else []
     )
     if report.findings:
         out += [[], *findings_lines(report.findings, width)]
     end = _changed_value_lines(report, width)
-    notes = [*_tied_notes(report), *_apart_notes(report), *(show(note, 200) for note in report.notes[:_ROWS])]
+    notes = [
+        *_tied_notes(report),
+        *_apart_notes(report),
+        *(show(note, 200) for note in report.notes[:_ROWS]),
+    ]
     if len(report.notes) > _ROWS:
         notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")
-    notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
+    notes += [
+        f"not compared: {show(name, 120)} (not in the other file)"
+        for name in report.not_compared
+    ]
     notes += [f"not compared: {show(name, 200)}" for name in report.unjoined]
     notes += [f"not compared: {text}" for text in report.lost[:_LOST]]
     if len(report.lost) > _LOST:
-        notes.append(f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)")
+        notes.append(
+            f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)"
+        )
     end += [[]] if notes else []
     end += [line for note in notes for line in hanging_lines([], note, width, 2)]
     end += hanging_lines([], _verdict_text(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
-        most = _BARS if height is None else min(height - used - 2, _BARS)  # the header, and what is folded
+        most = (
+            _BARS if height is None else min(height - used - 2, _BARS)
+        )  # the header, and what is folded
         chosen = [
-            row for row in report.rows if show_rows == "all" or row.role.role in ("parameter", "unknown")
+            row
+            for row in report.rows
+            if show_rows == "all" or row.role.role in ("parameter", "unknown")
         ]
         out += [[], *_bar_lines(chosen or report.rows, width, most, depth)]
         drawn = {row.role.role for row in chosen or report.rows}
         rest = {
-            label: sum(row.status == "changed" and row.role.role in roles for row in report.rows)
+            label: sum(
+                row.status == "changed" and row.role.role in roles
+                for row in report.rows
+            )
             for label, roles in _GROUPS.items()
             if not drawn.intersection(roles)
         }
         left = [f"{count:,} {label}" for label, count in rest.items() if count]
         if left:
-            out += hanging_lines([], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim")
+            out += hanging_lines(
+                [], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim"
+            )
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
         limit = _ROWS if height is None else max(height - used, _LEAST)
-        out += _change_lines(report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS)
+        out += _change_lines(
+            report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS
+        )
     return out + end
 
 
 def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
-    """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 → 1,000`."""
+    """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 →
+    1,000`.
+    """
     pieces = [
         f"{show(row.name, 80)} {''.join(text for text, _ in _value_change(row))}"
         for row in report.values
@@ -163,21 +205,32 @@ def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
 
 def _swapped(report: DiffReport) -> str:
     """Return the command of the comparison the other way round."""
-    return " ".join(["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.after, report.before))])
+    return " ".join(
+        [
+            "ckpt diff",
+            *(pasted_path(side.path) or "…" for side in (report.after, report.before)),
+        ]
+    )
 
 
 def _command_with(report: DiffReport, option: str) -> str:
     """Return the command of the comparison with one more option."""
-    words = ["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.before, report.after))]
+    words = [
+        "ckpt diff",
+        *(pasted_path(side.path) or "…" for side in (report.before, report.after)),
+    ]
     if report.options.section is not None:
         words += ["--section", shell_word(report.options.section) or "…"]
     return " ".join([*words, option])
 
 
 def _tied_notes(report: DiffReport) -> list[str]:
-    """Return one note for each name of one file that is another name of a tensor that both files hold."""
+    """Return one note for each name of one file that is another name of a tensor that
+    both files hold.
+    """
     notes = [
-        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in {show(_tied_sides(report, row)[0].path, 80)}; "
+        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in "
+        f"{show(_tied_sides(report, row)[0].path, 80)}; "
         f"{show(_tied_sides(report, row)[1].path, 80)} has it under one name"
         for row in report.tied[:_TIED]
     ]
@@ -188,24 +241,38 @@ def _tied_notes(report: DiffReport) -> list[str]:
 
 def _tied_sides(report: DiffReport, row: Tied) -> tuple[Checkpoint, Checkpoint]:
     """Return the file that has both names of a tied tensor, and the other file."""
-    return (report.before, report.after) if row.is_before else (report.after, report.before)
+    return (
+        (report.before, report.after)
+        if row.is_before
+        else (report.after, report.before)
+    )
 
 
 def _apart_notes(report: DiffReport) -> list[str]:
-    """Return the note that the files hold other parts of tensors, which are not compared."""
+    """Return the note that the files hold other parts of tensors, which are not
+    compared.
+    """
     apart = [row for row in report.rows if row.apart]
     if not apart:
         return []
     numbers = ranks_of(apart)
-    whose = f"rank {numbers[0]} and rank {numbers[1]} of one mesh" if numbers else "other ranks, or the whole"
+    whose = (
+        f"rank {numbers[0]} and rank {numbers[1]} of one mesh"
+        if numbers
+        else "other ranks, or the whole"
+    )
     return [
-        f"not compared: {counted_noun(len(apart), 'tensor')} of which each file holds another part ({whose})"
+        (
+            f"not compared: {counted_noun(len(apart), 'tensor')} of which each file "
+            f"holds another part ({whose})"
+        )
     ]
 
 
 def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
     sides = [
-        sum((row.before if side == 0 else row.after) is not None for row in report.rows) for side in (0, 1)
+        sum((row.before if side == 0 else row.after) is not None for row in report.rows)
+        for side in (0, 1)
     ]
     count = (
         f"{counted_noun(sides[0], 'tensor')} each"
@@ -220,7 +287,9 @@ def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
             if prefix:
                 aligned.append(f"{prefix}* → * ({mark})")
         aligned += [rename.label for rename in pair.renames if rename.kind != "start"]
-    pieces += [f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}"] if aligned else []
+    pieces += (
+        [f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}"] if aligned else []
+    )
     return [
         [(text, "head" if style == "name" else style or "head") for text, style in line]
         for line in flowing_lines([(head, "name")], pieces, width, 2)
@@ -235,14 +304,20 @@ def _count_lines(report: DiffReport, width: int | None) -> list[Line]:
             parts = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
             if report.options.structure:
                 parts = [f"{counts['same']:,} same"]
-            parts += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
+            parts += [
+                f"{counts[status]:,} {status}"
+                for status in STATUSES[1:-1]
+                if counts[status]
+            ]
             parts = list(map(whole, parts))
             if role == "parameter" and any(_is_by_name(row) for row in report.rows):
                 parts.append("(by their names: a state dict does not mark buffers)")
             rows.append((label, "   ".join(parts)))
     size = max((len(label) for label, _ in rows), default=0)
     return [
-        line for label, text in rows for line in hanging_lines([(label.ljust(size + 3), "name")], text, width)
+        line
+        for label, text in rows
+        for line in hanging_lines([(label.ljust(size + 3), "name")], text, width)
     ]
 
 
@@ -259,10 +334,16 @@ def _still_lines(report: DiffReport, width: int | None, which: str) -> list[Line
     moved = any(row.status == "changed" for row in report.rows)
     if which == "auto" and any(row.code == "step-skipped" for row in report.findings):
         return []
-    told = {name for row in report.findings if row.code == "frozen" for name in row.tensors}
+    told = {
+        name for row in report.findings if row.code == "frozen" for name in row.tensors
+    }
     still: dict[str, list[str]] = {}
     for row in report.rows:
-        if row.status == "same" and row.reason is not None and (which != "auto" or row.name not in told):
+        if (
+            row.status == "same"
+            and row.reason is not None
+            and (which != "auto" or row.name not in told)
+        ):
             still.setdefault(row.reason, []).append(row.label)
     if not still or not moved or report.options.structure:
         return []
@@ -271,15 +352,21 @@ def _still_lines(report: DiffReport, width: int | None, which: str) -> list[Line
         out += hanging_lines([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
         if which == "auto":
             text = show_folded_names(names, _STILL, 200)
-            text += " (--show unchanged)" if len(names) > _STILL and " more" in text else ""
+            text += (
+                " (--show unchanged)" if len(names) > _STILL and " more" in text else ""
+            )
         else:
-            text = ", ".join(map(whole, brace_siblings([show(name, None) for name in names])))
+            text = ", ".join(
+                map(whole, brace_siblings([show(name, None) for name in names]))
+            )
         out += hanging_lines([("    ", "")], text, width, 4)
     return out
 
 
 def _name_size(rows: Sequence[tuple[str, Texts]], width: int | None) -> int:
-    """Cells of the column of names beside some texts: as many as the longest one, if all short texts fit beside it."""
+    """Cells of the column of names beside some texts: as many as the longest one, if
+    all short texts fit beside it.
+    """
     longest = max((cells(name) for name, _ in rows), default=0)
     if width is None:
         return min(longest, NAME)
@@ -288,18 +375,33 @@ def _name_size(rows: Sequence[tuple[str, Texts]], width: int | None) -> int:
 
 
 def _laid_out(
-    rows: Sequence[tuple[str, str, Texts]], size: int, width: int | None, *, is_whole: bool = False
+    rows: Sequence[tuple[str, str, Texts]],
+    size: int,
+    width: int | None,
+    *,
+    is_whole: bool = False,
 ) -> list[list[Line]]:
-    """Return the lines of each row: git's letter, a name, and what is said of it at several lengths.
+    """Return the lines of each row: git's letter, a name, and what is said of it at
+    several lengths.
 
-    Rows below each other leave out the same, and where names are too long, what all of these begin with.
+    Rows below each other leave out the same, and where names are too long, what all of
+    these begin with.
     """
     pairs = [(name, texts) for _, name, texts in rows]
     if width is not None and not is_whole:
-        begin = common_begin([name for name, texts in pairs if cells(name) + 4 + cells(texts[-1]) > width])
+        begin = common_begin(
+            [
+                name
+                for name, texts in pairs
+                if cells(name) + 4 + cells(texts[-1]) > width
+            ]
+        )
         if begin:
             pairs = [
-                ("…" + name.removeprefix(begin) if name.startswith(begin) else name, texts)
+                (
+                    "…" + name.removeprefix(begin) if name.startswith(begin) else name,
+                    texts,
+                )
                 for name, texts in pairs
             ]
             size = _name_size(pairs, width)
@@ -311,15 +413,22 @@ def _laid_out(
     ]
 
 
-def _in_one_length(rows: Sequence[tuple[str, Texts]], size: int, width: int | None) -> list[Texts]:
-    """The texts of rows, without those that not all rows of as many texts can show beside a name of `size` cells."""
+def _in_one_length(
+    rows: Sequence[tuple[str, Texts]], size: int, width: int | None
+) -> list[Texts]:
+    """The texts of rows, without those that not all rows of as many texts can show
+    beside a name of `size` cells.
+    """
     if width is None:
         return [texts for _, texts in rows]
     fitting: dict[int, int] = {}
     for name, texts in rows:
         if cells(name) <= size:
             room = width - 4 - size
-            first = next((i for i, text in enumerate(texts) if cells(text) <= room), len(texts) - 1)
+            first = next(
+                (i for i, text in enumerate(texts) if cells(text) <= room),
+                len(texts) - 1,
+            )
             fitting[len(texts)] = max(fitting.get(len(texts), 0), first)
     return [texts[fitting.get(len(texts), 0) :] for _, texts in rows]
 
@@ -333,9 +442,11 @@ def _row_lines(
     *,
     is_whole: bool = False,
 ) -> list[Line]:
-    """One line: a name in a column of `size` cells, and the longest of the texts that fits beside it.
+    """One line: a name in a column of `size` cells, and the longest of the texts that
+    fits beside it.
 
-    Where none does, the middle of the name is left out. Only a name that is to be whole has then a line of its own.
+    Where none does, the middle of the name is left out. Only a name that is to be whole
+    has then a line of its own.
     """
     head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
     beside = max(cells(name), size) + 2
@@ -346,10 +457,19 @@ def _row_lines(
             return [[*head, (_pad_name(name, size), ""), (text, "")]]
     room = width - 4 - cells(texts[-1])
     if room >= _LEAST_NAME and not is_whole:
-        return [[*head, (_pad_name(_fit_name(name, room), min(size, room)), ""), (texts[-1], "")]]
+        return [
+            [
+                *head,
+                (_pad_name(_fit_name(name, room), min(size, room)), ""),
+                (texts[-1], ""),
+            ]
+        ]
     shown = name if is_whole else _fit_name(name, width - 2)
     text = next((text for text in texts if 4 + cells(text) <= width), texts[-1])
-    return [[*head, (shown, "")], *(hanging_lines([("    ", "")], text, width) if text else [])]
+    return [
+        [*head, (shown, "")],
+        *(hanging_lines([("    ", "")], text, width) if text else []),
+    ]
 
 
 def _pad_name(name: str, size: int) -> str:
@@ -357,7 +477,9 @@ def _pad_name(name: str, size: int) -> str:
 
 
 def _fit_name(name: str, width: int) -> str:
-    """A name of at most `width` cells: fewer siblings in its braces, else its middle left out, but no part of braces."""
+    """A name of at most `width` cells: fewer siblings in its braces, else its middle
+    left out, but no part of braces.
+    """
     short = drop_siblings(name, width)
     return short if short is not None else cut(re.sub(r"\{[^{}]*\}", "*", name), width)
 
@@ -383,14 +505,20 @@ def _wanted_rows(report: DiffReport, which: str) -> list[Row]:
 def _change_lines(
     report: DiffReport, which: str, width: int | None, limit: int, least_bars: int = 0
 ) -> list[Line]:
-    """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
+    """Return the tensors that differ: new NaN first, then parameters, buffers and the
+    rest.
 
-    By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
-    parameters changed than fit, their modules are drawn in place of them. What is left out is counted.
+    By default there are about `limit` lines. An optimizer that one file alone has is
+    one of them, and where more parameters changed than fit, their modules are drawn in
+    place of them. What is left out is counted.
     """
     rows = _wanted_rows(report, which)
     if which != "auto":
-        return [[], *_listing_lines(sorted(rows, key=_rank_key), width, is_whole=True)] if rows else []
+        return (
+            [[], *_listing_lines(sorted(rows, key=_rank_key), width, is_whole=True)]
+            if rows
+            else []
+        )
     entire = _entire_optimizers(report.rows)
     rows = [row for row in rows if id(row) not in entire]
     bad = [row for row in rows if _is_bad(row)]
@@ -398,18 +526,24 @@ def _change_lines(
     others = [
         row
         for row in rows
-        if not _is_bad(row) and id(row) not in retyped and (row.status != "changed" or not _is_drawn(row))
+        if not _is_bad(row)
+        and id(row) not in retyped
+        and (row.status != "changed" or not _is_drawn(row))
     ]
     said = {*retyped, *(id(row) for row in (*bad, *others))}
     weight = {"added": 0, "removed": 0, "reshaped": 0}
     others.sort(key=lambda row: (weight.get(row.status, 1), *_rank_key(row)))
     groups = {
-        label: sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank_key)
+        label: sorted(
+            (row for row in rows if row.role.role in roles and id(row) not in said),
+            key=_rank_key,
+        )
         for label, roles in _GROUPS.items()
     }
     parameters = groups["parameters"]
     first, then = _merge_rows(bad), _merge_rows(others)
-    # What is added, removed and reshaped comes before the bars, and on a small screen in place of them.
+    # What is added, removed and reshaped comes before the bars, and on a small screen
+    # in place of them.
     least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
     has_bars = not then or limit >= _SMALL or len(first) + len(then) + least <= limit
     least = least if has_bars else 1
@@ -423,7 +557,9 @@ def _change_lines(
     out = _block_lines(first, len(bad), size, width, max(limit // 2, _LEAST))
     for_all = [
         line
-        for lines in _laid_out([("M", *row) for row in dict.fromkeys(retyped.values())], size, width)
+        for lines in _laid_out(
+            [("M", *row) for row in dict.fromkeys(retyped.values())], size, width
+        )
         for line in lines
     ]
     most = max(limit - len(out) - len(for_all) - least, limit // 2, _LEAST)
@@ -440,12 +576,20 @@ def _change_lines(
         elif (not lines and group) or len(lines) > room:
             most = max(min(room - 3, _FEW), least_bars)
             is_drawn = label == "parameters" and has_bars
-            lines = _bar_lines(group, width, most, only_changed=True) if is_drawn else []
+            lines = (
+                _bar_lines(group, width, most, only_changed=True) if is_drawn else []
+            )
             left.append(f"{len(group):,} {label}")
         out += lines
-    out += [line for lines in _laid_out([*dict.fromkeys(entire.values())], 0, width) for line in lines]
+    out += [
+        line
+        for lines in _laid_out([*dict.fromkeys(entire.values())], 0, width)
+        for line in lines
+    ]
     if left:
-        out += hanging_lines([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
+        out += hanging_lines(
+            [], f"… {', '.join(left)} (--show changed)", width, 2, "dim"
+        )
     return [[], *out] if out else []
 
 
@@ -460,7 +604,9 @@ _GROUPS = {
 def _is_bad(row: Row) -> bool:
     """Tell whether a tensor has NaN or Inf that it had not before."""
     change = row.change
-    return change is not None and (change.nan[1] > change.nan[0] or change.inf[1] > change.inf[0])
+    return change is not None and (
+        change.nan[1] > change.nan[0] or change.inf[1] > change.inf[0]
+    )
 
 
 def _is_drawn(row: Row) -> bool:
@@ -469,7 +615,9 @@ def _is_drawn(row: Row) -> bool:
 
 
 _Merged = tuple[str, str, Texts, int]
-"""Rows that are shown as one: git's letter, their names, what is said of all of them, and how many they are."""
+"""Rows that are shown as one: git's letter, their names, what is said of all of them,
+and how many they are.
+"""
 
 
 def _merge_rows(rows: Sequence[Row]) -> list[_Merged]:
@@ -489,7 +637,9 @@ def _merge_rows(rows: Sequence[Row]) -> list[_Merged]:
 def _block_lines(
     merged: Sequence[_Merged], count: int, size: int, width: int | None, most: int
 ) -> list[Line]:
-    """Return the lines of some of `count` rows, at most `most`, and how many rows are left out."""
+    """Return the lines of some of `count` rows, at most `most`, and how many rows are
+    left out.
+    """
     rows = [(letter, name, texts) for letter, name, texts, _ in merged[: most + 1]]
     blocks = _laid_out(rows, size, width)
     shown = sum(times for *_, times in merged)
@@ -528,22 +678,31 @@ def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, Texts]]:
             changes = [row.change for row in group if row.change is not None]
             texts: Texts = (f"{before} → {after}",)
             if len(changes) == len(group):
-                texts = tuple(f"{texts[0]}, {text}" for text in change_texts(merge_changes(changes)))
+                texts = tuple(
+                    f"{texts[0]}, {text}"
+                    for text in change_texts(merge_changes(changes))
+                )
             lines |= {id(row): (f"{len(group):,} {label}", texts) for row in group}
     return lines
 
 
 def _rank_key(row: Row) -> tuple[bool, int, bool]:
-    """The place of a row in a list: new NaN and Inf first, then by the role, and in it names and shapes before values."""
+    """The place of a row in a list: new NaN and Inf first, then by the role, and in it
+    names and shapes before values.
+    """
     return not _is_bad(row), list(_ROLES).index(row.role.role), row.status == "changed"
 
 
 def _entire_optimizers(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]:
-    """Return the rows of optimizers that one file alone has, by their id, each with the row for all of them."""
+    """Return the rows of optimizers that one file alone has, by their id, each with the
+    row for all of them.
+    """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.role.role == "optimizer" and row.status in ("added", "removed"):
-            groups.setdefault((row.status, row.name.partition(".state.")[0]), []).append(row)
+            groups.setdefault(
+                (row.status, row.name.partition(".state.")[0]), []
+            ).append(row)
     here = {
         (side, row.name.partition(".state.")[0])
         for row in rows
@@ -554,27 +713,48 @@ def _entire_optimizers(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]
     lines: dict[int, tuple[str, str, Texts]] = {}
     for (status, name), group in groups.items():
         if (status, name) not in here and len(group) > 1:
-            nbytes = sum(entry.tensor.nbytes for row in group for entry in (row.before, row.after) if entry)
+            nbytes = sum(
+                entry.tensor.nbytes
+                for row in group
+                for entry in (row.before, row.after)
+                if entry
+            )
             text = f"{counted_noun(len(group), 'tensor')}, {size_text(nbytes)}"
-            lines |= {id(row): (LETTERS[status], show(name, 120), (text,)) for row in group}
+            lines |= {
+                id(row): (LETTERS[status], show(name, 120), (text,)) for row in group
+            }
     return lines
 
 
 def _listing_lines(
-    rows: Sequence[Row], width: int | None, size: int | None = None, *, is_whole: bool = False
+    rows: Sequence[Row],
+    width: int | None,
+    size: int | None = None,
+    *,
+    is_whole: bool = False,
 ) -> list[Line]:
-    """Return the rows, one below the other. Names have `size` cells, by default as many as the longest one."""
+    """Return the rows, one below the other. Names have `size` cells, by default as many
+    as the longest one.
+    """
     named = [(LETTERS[row.status], _row_name(row), _row_texts(row)) for row in rows]
     if size is None:
         size = _name_size([(name, texts) for _, name, texts in named], width)
-    return [line for lines in _laid_out(named, size, width, is_whole=is_whole) for line in lines]
+    return [
+        line
+        for lines in _laid_out(named, size, width, is_whole=is_whole)
+        for line in lines
+    ]
 
 
 _BARS, _FEW = 40, 16
-"""The most bars of --stat where no screen says how many fit, and the most beside other rows."""
+"""The most bars of --stat where no screen says how many fit, and the most beside other
+rows.
+"""
 _LEAST_BARS = 4
 _FEWEST_CELLS, _BAR_CELLS = 10, 30
-"""Cells of the longest bar: a screen that is too narrow for the names has shorter bars."""
+"""Cells of the longest bar: a screen that is too narrow for the names has
+shorter bars.
+"""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -588,17 +768,25 @@ def _bar_lines(
 ) -> list[Line]:
     """One bar per module: the change of its tensors, relative to the largest.
 
-    `only_changed`: the rows are those that changed, for without --stat no norm of the others is known.
+    `only_changed`: the rows are those that changed, for without --stat no norm of the
+    others is known.
     """
     if depth is None:
         bars = bars_that_fit(chosen, max(most, _LEAST_BARS))
     else:
         rows = modules(chosen, depth)
         bars = Bars(rows, depth, len(rows))
-    shares = [0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2 for row in bars.modules]
+    shares = [
+        0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2
+        for row in bars.modules
+    ]
     largest = max(shares, default=0.0)
     retypes = any(row.retyped for row in bars.modules)
-    heads = ["TENSORS CHANGED"] if only_changed else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
+    heads = (
+        ["TENSORS CHANGED"]
+        if only_changed
+        else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
+    )
     table: list[list[str]] = []
     for row in bars.modules:
         none = "-" if row.is_unmeasured else "from 0"
@@ -608,18 +796,30 @@ def _bar_lines(
         name = show(row.name, 120) or "(the root)"
         table.append([name, *(f"{count:,}" for count in counts), number])
     columns_ = [Column(name, right=True) for name in (*heads, "REL. L2")]
-    sizes = [max(map(cells, column)) for column in zip(["MODULE", *heads, "REL. L2"], *table, strict=True)]
+    sizes = [
+        max(map(cells, column))
+        for column in zip(["MODULE", *heads, "REL. L2"], *table, strict=True)
+    ]
     room = _BAR_CELLS
     if width is not None:
         room = min(max(width - sum(sizes) - 2 * len(sizes), _FEWEST_CELLS), _BAR_CELLS)
     for cells_, change in zip(table, shares, strict=True):
         cells_.append(_bar_text(change, largest, room))
     out = column_lines(
-        [Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width
+        [Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")],
+        table,
+        width=width,
     )
     if len(bars.modules) < bars.total:
         every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"
-        out.append([(f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})", "dim")])
+        out.append(
+            [
+                (
+                    f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})",
+                    "dim",
+                )
+            ]
+        )
     return out
 
 
@@ -650,12 +850,19 @@ def _row_texts(row: Row) -> Texts:
     if row.status == "reshaped":
         layouts = [entry.tensor.layout for entry in (before, after)]
         marks = ["" if layouts[0] == layouts[1] else f" {layout}" for layout in layouts]
-        return (f"{list(before.tensor.shape)}{marks[0]} → {list(after.tensor.shape)}{marks[1]}",)
+        return (
+            (
+                f"{list(before.tensor.shape)}{marks[0]} → "
+                f"{list(after.tensor.shape)}{marks[1]}"
+            ),
+        )
     texts: Texts = ()
     change = row.change
     if change is not None:
         is_vague = (
-            before.tensor.layout != "strided" and change.differing == change.numel and change.squares is None
+            before.tensor.layout != "strided"
+            and change.differing == change.numel
+            and change.squares is None
         )
         texts = ("its parts differ",) if is_vague else change_texts(change)
     if row.status == "retyped":
@@ -670,8 +877,8 @@ def _row_texts(row: Row) -> Texts:
 def change_texts(change: Change) -> Texts:
     """`12 of 100 elements, max |Δ| 0.5 at [3, 1], relative L2 0.02`, and shorter.
 
-    The place of the largest change goes first, then `all elements`, then the cells of a histogram and the norm. A share
-    of the elements, and new NaN, are never left out.
+    The place of the largest change goes first, then `all elements`, then the cells of a
+    histogram and the norm. A share of the elements, and new NaN, are never left out.
     """
     if not change.differing and not change.other_bytes:
         return ("values are equal",)
@@ -679,7 +886,11 @@ def change_texts(change: Change) -> Texts:
         differ = f"{counted_noun(change.other_bytes, 'element')} differ in bytes only"
         return (f"values are equal, {differ} (-0.0, NaN)", differ)
     is_all = change.differing >= change.numel
-    share = "all elements" if is_all else f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
+    share = (
+        "all elements"
+        if is_all
+        else f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
+    )
     bad = ""
     if change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]:
         bad = ", ".join(
@@ -692,22 +903,34 @@ def change_texts(change: Change) -> Texts:
     norm = "" if change.rel_l2 is None else f"relative L2 {change.rel_l2:.3g}"
     kept = "" if is_all else share
     drawn = change.histogram is not None and bool(change.histogram.counts)
-    full = _histogram_text(change.histogram) if change.histogram is not None and drawn else ""
+    full = (
+        _histogram_text(change.histogram)
+        if change.histogram is not None and drawn
+        else ""
+    )
     lengths: list[tuple[str, ...]] = [
         (share, bad, largest + place, norm, full),
         (share, bad, largest, norm, full),
         (kept, bad, largest, norm, full),
     ]
     if change.histogram is not None and drawn:
-        small = _histogram_text(change.histogram, CELLS // 2)  # its ends say what the largest change is
-        lengths += [(kept, bad, largest, norm, small), (kept, bad, norm, small), (kept, bad, small)]
+        small = _histogram_text(
+            change.histogram, CELLS // 2
+        )  # its ends say what the largest change is
+        lengths += [
+            (kept, bad, largest, norm, small),
+            (kept, bad, norm, small),
+            (kept, bad, small),
+        ]
     else:
         lengths.append((kept, bad, largest) if largest else (share, bad))
     return tuple(", ".join(filter(None, pieces)) or share for pieces in lengths)
 
 
 def _histogram_text(histogram: Histogram, room: int = CELLS) -> str:
-    """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
+    """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the
+    largest.
+    """
     if histogram.low == histogram.high:
         return f"Δ {histogram.low:.3g}"
     return f"Δ {histogram.low:.3g} {spark_text(histogram, room)} {histogram.high:.3g}"
@@ -729,7 +952,8 @@ def _changed_value_lines(report: DiffReport, width: int | None) -> list[Line]:
 def _value_lines(head: Line, row: ValueRow, width: int | None) -> list[Line]:
     """A name with the old value and the new one, on one line.
 
-    Where they do not fit, the values are cut as long as they can be told apart, then the middle of the name is left out.
+    Where they do not fit, the values are cut as long as they can be told apart, then
+    the middle of the name is left out.
     """
     name = show(row.name)
     sides = _value_change(row)
@@ -760,18 +984,26 @@ def _are_apart(sides: Line) -> bool:
 def _value_change(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
     """The old value and the new one, in the colours of git.
 
-    Long lists are counted if that differs, and values that begin alike are without their middles.
+    Long lists are counted if that differs, and values that begin alike are without
+    their middles.
     """
     sides = _two_sides(
         row,
         lambda side: (
-            value_text(side, limit) if side.fields is not None else show_literal(brief_text(side.node, limit))
+            value_text(side, limit)
+            if side.fields is not None
+            else show_literal(brief_text(side.node, limit))
         ),
     )
     if len(sides) > 1 and any(text.endswith("…") for text, _ in sides):
         counted = _two_sides(row, lambda side: value_text(side, limit))
-        ends = _two_sides(row, lambda side: cut(show_literal(brief_text(side.node, _LONG_VALUE)), limit))
-        return next((ways for ways in (counted, sides, ends) if _are_apart(ways)), sides)
+        ends = _two_sides(
+            row,
+            lambda side: cut(show_literal(brief_text(side.node, _LONG_VALUE)), limit),
+        )
+        return next(
+            (ways for ways in (counted, sides, ends) if _are_apart(ways)), sides
+        )
     return sides
 
 
@@ -794,12 +1026,21 @@ def _verdict_text(report: DiffReport) -> str:
         unchecked = report.count("unchecked")
         decided = sum(row.apart or row.unread is not None for row in report.rows)
         if unchecked > decided:
-            what = f"undecided: {counted_noun(unchecked - decided, 'tensor')} have no checksum; {what}"
+            what = (
+                f"undecided: {counted_noun(unchecked - decided, 'tensor')} have no "
+                f"checksum; {what}"
+            )
         empty = [] if report.options.structure else _valueless(report)
         if empty:
-            what = f"same, but for the values of {counted_noun(len(empty), 'tensor')} on the device meta, which neither file holds"
+            what = (
+                f"same, but for the values of {counted_noun(len(empty), 'tensor')} on "
+                "the device meta, which neither file holds"
+            )
         if report.unread:
-            what = f"undecided: {counted_noun(len(report.unread), 'tensor')} could not be read; {what}"
+            what = (
+                f"undecided: {counted_noun(len(report.unread), 'tensor')} could not be "
+                f"read; {what}"
+            )
         return f"{what}: {counted_noun(report.count('same'), 'tensor')}"
     parts = [
         f"{report.count(status):,} {status}"
@@ -811,7 +1052,9 @@ def _verdict_text(report: DiffReport) -> str:
 
 
 def _valueless(report: DiffReport) -> list[Row]:
-    """Return the rows of tensors that count as the same, and of which neither side has values."""
+    """Return the rows of tensors that count as the same, and of which neither side has
+    values.
+    """
     empty = [set(valueless(side)) for side in (report.before, report.after)]
     if not all(empty):
         return []
@@ -827,12 +1070,17 @@ def _valueless(report: DiffReport) -> list[Row]:
 
 
 def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
-    """One row per tensor, the header first: git's letter, names, role, elements that differ, max |Δ|.
+    """One row per tensor, the header first: git's letter, names, role, elements that
+    differ, max |Δ|.
 
     All of them have one, unless `show_rows` asks for some.
     """
     rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
-    for row in report.rows if show_rows in ("auto", "frozen") else _wanted_rows(report, show_rows):
+    for row in (
+        report.rows
+        if show_rows in ("auto", "frozen")
+        else _wanted_rows(report, show_rows)
+    ):
         change = row.change
         rows.append(
             [
@@ -841,7 +1089,9 @@ def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
                 show(row.after.name, None) if row.after is not None else "",
                 row.role.role,
                 "" if change is None else str(change.differing),
-                "" if change is None or change.max_abs is None else repr(change.max_abs),
+                ""
+                if change is None or change.max_abs is None
+                else repr(change.max_abs),
             ]
         )
     for value in report.values if show_rows not in ("unchanged", "buffers") else ():
@@ -862,11 +1112,17 @@ def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
 def name_lines(report: DiffReport) -> Sequence[Line]:
     """The names of what differs, one per line."""
     names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
-    return [[(show(name, None), "")] for name in (*names, *(row.name for row in report.values))]
+    return [
+        [(show(name, None), "")]
+        for name in (*names, *(row.name for row in report.values))
+    ]
 
 
 def html_diff(report: DiffReport) -> str:
     """Return the lines of `ckpt diff`."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     return html_of(diff_lines(report, width=WIDTH))

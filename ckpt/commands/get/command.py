@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 
 from ckpt.commands.get.get import Lookup, first_values, get, lookup_whole, top_items
-from ckpt.commands.get.text import content_lines, get_lines, get_text, is_short, tensor_lines
+from ckpt.commands.get.text import (
+    content_lines,
+    get_lines,
+    get_text,
+    is_short,
+    tensor_lines,
+)
 from ckpt.model.errors import UsageError, about
 from ckpt.model.findings import LOST
 from ckpt.model.limits import Limits
@@ -14,7 +20,9 @@ from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import documenting_errors, notice_lines, opened
 
 _DOUBTFUL = (*LOST, "ranks-differ", "dead-files", "container")
-"""Reasons to doubt a value: files are missing, contradict each other, or belong to another save."""
+"""Reasons to doubt a value: files are missing, contradict each other, or belong to
+another save.
+"""
 _FIRST = 8
 """Elements of a tensor that are shown."""
 _FILES = 20
@@ -24,7 +32,8 @@ _FILES = 20
 def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
     """Print values of a checkpoint as text or JSON: a scalar bare, all else as a tree.
 
-    The name of a tensor prints what it is and its first values. Objects are read without their classes.
+    The name of a tensor prints what it is and its first values. Objects are read
+    without their classes.
 
     \b
     step=$(ckpt get last.ckpt global_step)
@@ -32,10 +41,21 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
     """
     swapped = next((name for name in names if os.path.isfile(name)), None)
     if swapped is not None and not os.path.exists(path):
-        words = [pasted_path(swapped), *(shell_word(name) for name in (path, *names) if name != swapped)]
-        hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
+        words = [
+            pasted_path(swapped),
+            *(shell_word(name) for name in (path, *names) if name != swapped),
+        ]
+        hint = (
+            None
+            if None in words
+            else f"ckpt get {' '.join(word or '' for word in words)}"
+        )
         raise UsageError("no such file", path=path, hint=hint)
-    with about(path), documenting_errors(path, "ckpt.get" if json else None), opened(path, limits) as found:
+    with (
+        about(path),
+        documenting_errors(path, "ckpt.get" if json else None),
+        opened(path, limits) as found,
+    ):
         checkpoint = found.checkpoint
         for text in notice_lines(found, _DOUBTFUL):
             output.write_talk(text)
@@ -46,7 +66,9 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
                 raise _several_files_error(path, names) or error from None
         elif not json and (items := top_items(checkpoint)):
             width = output.screen_width()
-            output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
+            output.write_lines(
+                content_lines(path, checkpoint.traits.label, items, width)
+            )
             return 0
         else:
             lookups = [lookup_whole(found.survey)]
@@ -59,7 +81,9 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
 
 
 def _several_files_error(path: str, names: list[str]) -> UsageError | None:
-    """The error for `ckpt get *.pth NAME`, with the loop that asks each file, or None where no name is a file."""
+    """The error for `ckpt get *.pth NAME`, with the loop that asks each file, or None
+    where no name is a file.
+    """
     files = [path, *(name for name in names if os.path.isfile(name))]
     rest = [name for name in names if name not in files]
     if len(files) == 1:
@@ -69,7 +93,8 @@ def _several_files_error(path: str, names: list[str]) -> UsageError | None:
     hint = None
     if rest and len(files) <= _FILES and None not in words and None not in asked:
         hint = (
-            f'for file in {" ".join(map(str, words))}; do ckpt get "$file" {" ".join(map(str, asked))}; done'
+            f'for file in {" ".join(map(str, words))}; do ckpt get "$file" '
+            f"{' '.join(map(str, asked))}; done"
         )
     return UsageError("a second file, and ckpt get takes one", path=files[1], hint=hint)
 
@@ -78,7 +103,9 @@ def _write_lookup(item: Lookup) -> None:
     """Print what goes by one name: one line where that is all of it."""
     if item.row is not None and item.role is not None:
         values = first_values(item.row.tensor, _FIRST)
-        output.write_lines(tensor_lines(item.row, item.role, values, output.screen_width()))
+        output.write_lines(
+            tensor_lines(item.row, item.role, values, output.screen_width())
+        )
     elif is_short(item.node):
         output.write_text(get_text(item.node))
     else:

@@ -33,9 +33,14 @@ class Lookup(NamedTuple):
     in_optimizer: bool | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
+        """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of
+        `ckpt.inspect`.
+        """
         if self.row is not None and self.role is not None:
-            return {"schema": SCHEMA, **tensor_json(self.row, self.role, self.in_optimizer)}
+            return {
+                "schema": SCHEMA,
+                **tensor_json(self.row, self.role, self.in_optimizer),
+            }
         view = look(self.node)
         document: dict[str, Json] = {
             "schema": SCHEMA,
@@ -72,14 +77,20 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
                 path=checkpoint.path,
                 hint=_look_hint(checkpoint, "for their paths", "--json"),
             )
-        if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
+        if (
+            matches
+            and tensor_of(matches[0][1]) is None
+            and look(matches[0][1]).kind != "storage"
+        ):
             lookups.append(Lookup(name, *matches[0]))
             continue
         row = _find_row(survey, name)
         if row is None:
             raise _unknown_name_error(checkpoint, name)
         role, held = survey.role_of(row.position)
-        lookups.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
+        lookups.append(
+            Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held)
+        )
     return lookups
 
 
@@ -103,12 +114,19 @@ def lookup_whole(survey: Survey) -> Lookup:
     root = survey.checkpoint.root
     if tensor_of(root) is None:
         return Lookup("", (), root)
-    row, role = Row(survey.tensors[0], next(iter(survey.sections), None), 0), survey.roles[0]
-    return Lookup(row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0])
+    row, role = (
+        Row(survey.tensors[0], next(iter(survey.sections), None), 0),
+        survey.roles[0],
+    )
+    return Lookup(
+        row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0]
+    )
 
 
 class Item(NamedTuple):
-    """A name at the top of a checkpoint, how many tensors lie below it, and their bytes."""
+    """A name at the top of a checkpoint, how many tensors lie below it, and their
+    bytes.
+    """
 
     name: str
     node: Node
@@ -117,7 +135,9 @@ class Item(NamedTuple):
 
 
 def top_items(checkpoint: Checkpoint) -> list[Item]:
-    """The names at the top of a checkpoint, in file order. A file that is one tensor or one value has none."""
+    """The names at the top of a checkpoint, in file order. A file that is one tensor or
+    one value has none.
+    """
     if tensor_of(checkpoint.root) is not None:
         return []
     children = list(named_children(look(checkpoint.root)))
@@ -131,10 +151,13 @@ def top_items(checkpoint: Checkpoint) -> list[Item]:
     return [Item(name, node, *counts[path]) for path, name, node in children]
 
 
-def first_values(tensor: Tensor, count: int) -> list[bool | int | float | complex] | None:
+def first_values(
+    tensor: Tensor, count: int
+) -> list[bool | int | float | complex] | None:
     """Return the first elements of a tensor in the order of its shape, at most `count`.
 
-    Return None if numpy has no numbers for it, or it has no data. Raises UnreadableError.
+    Return None if numpy has no numbers for it, or it has no data. Raises
+    UnreadableError.
     """
     from ckpt.elements import cast  # here: a value needs none of them
     from ckpt.elements.blocks import elements
@@ -166,10 +189,16 @@ def _look_hint(checkpoint: Checkpoint, why: str, option: str) -> str | None:
 def _unknown_name_error(checkpoint: Checkpoint, name: str) -> CkptError:
     for lost, why in checkpoint.account.left_out:
         if name == lost or name.startswith(f"{lost}."):
-            return UnreadableError(f"{show(name, 80)} is lost: {why}", path=checkpoint.path)
-    names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
+            return UnreadableError(
+                f"{show(name, 80)} is lost: {why}", path=checkpoint.path
+            )
+    names = [value.name for value in checkpoint.values] + [
+        entry.name for entry in checkpoint.tensors
+    ]
     alike = nearest_names(name, names)
     hint = (
-        f"did you mean {', '.join(alike)}?" if alike else _look_hint(checkpoint, "for all names", "--values")
+        f"did you mean {', '.join(alike)}?"
+        if alike
+        else _look_hint(checkpoint, "for all names", "--values")
     )
     return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

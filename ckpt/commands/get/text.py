@@ -1,4 +1,6 @@
-"""`ckpt get` as text: bare scalars, made for `$(…)`, and all else as a tree that a person can read."""
+"""`ckpt get` as text: bare scalars, made for `$(…)`, and all else as a tree that a
+person can read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from ckpt.commands.inspect.inspect import Row
 from ckpt.evidence.roles import Role
 from ckpt.model.nodes import ByteStr, Node
 from ckpt.model.tensors import Tensor, TensorRef, sharding_of
-from ckpt.model.text import and_more, count_text, counted_noun, show, show_literal, size_text
+from ckpt.model.text import (
+    and_more,
+    count_text,
+    counted_noun,
+    show,
+    show_literal,
+    size_text,
+)
 from ckpt.surface.text.lines import Line, cells, cut, hanging_lines, shorten_name
 from ckpt.tree.find import named_children
 from ckpt.tree.literals import Repeats, brief_text, scalar_text, text_pieces
@@ -34,7 +43,8 @@ _LONG = 200
 
 
 def get_text(node: Node) -> str:
-    """A value as text: strings and numbers bare, lists and dicts in the style of Python, all on one line.
+    """A value as text: strings and numbers bare, lists and dicts in the style of
+    Python, all on one line.
 
     Raises UnreadableError when the value repeats its own parts too often.
     """
@@ -50,17 +60,27 @@ def is_short(node: Node) -> bool:
     That is a scalar, an empty container, or a short list of scalars.
     """
     view = look(node)
-    return view.kind == "scalar" or (view.kind != "tensor" and _inline_text(node, view) is not None)
+    return view.kind == "scalar" or (
+        view.kind != "tensor" and _inline_text(node, view) is not None
+    )
 
 
 def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
-    """A value that is no scalar as a tree: a name, its type, and its children below, bounded."""
-    lines = hanging_lines([(show(name, None), "name"), ("  ", "")], _summary_text(look(node)), width, 2)
+    """A value that is no scalar as a tree: a name, its type, and its children below,
+    bounded.
+    """
+    lines = hanging_lines(
+        [(show(name, None), "name"), ("  ", "")], _summary_text(look(node)), width, 2
+    )
     return [*lines, *_inside_lines(look(node), width, 1, LINES)]
 
 
-def content_lines(path: str, label: str, items: Sequence[Item], width: int | None = None) -> list[Line]:
-    """Return the top of a checkpoint: each name with its type, its tensors and their bytes."""
+def content_lines(
+    path: str, label: str, items: Sequence[Item], width: int | None = None
+) -> list[Line]:
+    """Return the top of a checkpoint: each name with its type, its tensors and their
+    bytes.
+    """
     head: Line = [(show(path, None), "head"), ("  ", "")]
     rows = []
     for item in items:
@@ -69,10 +89,15 @@ def content_lines(path: str, label: str, items: Sequence[Item], width: int | Non
         if text is None:
             text = _summary_text(view)
             if item.tensors:
-                text += f", {counted_noun(item.tensors, 'tensor')}, {size_text(item.nbytes)}"
+                text += (
+                    f", {counted_noun(item.tensors, 'tensor')}, "
+                    f"{size_text(item.nbytes)}"
+                )
         rows.append((item.name, text))
     return [
-        *hanging_lines(head, f"{label}, {counted_noun(len(items), 'name')} at the top", width, 2),
+        *hanging_lines(
+            head, f"{label}, {counted_noun(len(items), 'name')} at the top", width, 2
+        ),
         *_aligned_lines(rows[:CHILDREN], len(rows), width, 1),
     ]
 
@@ -104,7 +129,11 @@ def tensor_lines(
         facts.append(("values", _values_text(values, tensor.numel)))
     shown: list[Line] = [[(show(row.entry.name, None), "name")]]
     for label, text in facts:
-        shown += hanging_lines([("  ", ""), (f"{label:<9}", "dim")], text, width) if text else []
+        shown += (
+            hanging_lines([("  ", ""), (f"{label:<9}", "dim")], text, width)
+            if text
+            else []
+        )
     return shown
 
 
@@ -113,7 +142,10 @@ def _sharding_text(tensor: Tensor) -> str:
     if sharding is None:
         return ""
     dims = and_more([str(dim) for dim in sharding.dims], 8)
-    return f"{sharding.parts:,} parts along dimension{'' if len(sharding.dims) == 1 else 's'} {dims}"
+    return (
+        f"{sharding.parts:,} parts along "
+        f"dimension{'' if len(sharding.dims) == 1 else 's'} {dims}"
+    )
 
 
 def _storage_ids(tensor: Tensor) -> str:
@@ -138,7 +170,8 @@ def _number_text(value: bool | int | float | complex) -> str:
 
 
 def _bare_text(view: View) -> str:
-    # Backslashes stay as they are: a path of Windows must come out as it went in. --json is exact for all.
+    # Backslashes stay as they are: a path of Windows must come out as it went in.
+    # --json is exact for all.
     value = view.value
     if isinstance(value, str):
         return show_literal(value.text if isinstance(value, ByteStr) else str(value))
@@ -146,7 +179,7 @@ def _bare_text(view: View) -> str:
     return show_literal(scalar_text(View("scalar", kind, value), TEXT))
 
 
-# --- trees ----------------------------------------------------------------------------------------------------
+# --- trees ----------------------------------------------------------------------------
 
 
 def _first_children(view: View) -> tuple[list[tuple[str, Node]], int]:
@@ -163,12 +196,16 @@ def _first_children(view: View) -> tuple[list[tuple[str, Node]], int]:
 def _inside_lines(view: View, width: int | None, depth: int, room: int) -> list[Line]:
     """The lines below a value: its children, or for a list of numbers the numbers."""
     shown = view.children[: CHILDREN * _ACROSS] if view.kind == "sequence" else ()
-    if len(shown) > 1 and all(type(look(child).value) in (int, float) for child in shown):
+    if len(shown) > 1 and all(
+        type(look(child).value) in (int, float) for child in shown
+    ):
         return _number_lines(shown, len(view.children), width, depth, max(room, 1))
     return _child_lines(_first_children(view), width, depth, room)
 
 
-def _number_lines(shown: Sequence[Node], count: int, width: int | None, depth: int, room: int) -> list[Line]:
+def _number_lines(
+    shown: Sequence[Node], count: int, width: int | None, depth: int, room: int
+) -> list[Line]:
     """Numbers in columns, each line behind the place of its first one in the list."""
     texts = [show_literal(scalar_text(look(child), _LONG)) for child in shown]
     cell = max(map(cells, texts)) + 2
@@ -179,20 +216,33 @@ def _number_lines(shown: Sequence[Node], count: int, width: int | None, depth: i
     lines: list[Line] = []
     for first in range(0, end, across):
         row = "".join(
-            f"{' ' * (cell - cells(text))}{text}" for text in texts[first : min(first + across, end)]
+            f"{' ' * (cell - cells(text))}{text}"
+            for text in texts[first : min(first + across, end)]
         )
         lines.append([(f"{'  ' * depth}{first:>{len(str(count))}}", "dim"), (row, "")])
     return [*lines, _more_line(count - end, depth)] if count > end else lines
 
 
 def _child_lines(
-    children: tuple[list[tuple[str, Node]], int], width: int | None, depth: int, room: int
+    children: tuple[list[tuple[str, Node]], int],
+    width: int | None,
+    depth: int,
+    room: int,
 ) -> list[Line]:
-    """Return the lines of the children of a value, each with the lines below it, at most about `room`."""
-    rows = [(name, _leaf_text(child, look(child)), child) for name, child in children[0]]
-    texts = [(name, _summary_text(look(child)) if text is None else text) for name, text, child in rows]
+    """Return the lines of the children of a value, each with the lines below it, at
+    most about `room`.
+    """
+    rows = [
+        (name, _leaf_text(child, look(child)), child) for name, child in children[0]
+    ]
+    texts = [
+        (name, _summary_text(look(child)) if text is None else text)
+        for name, text, child in rows
+    ]
     lines: list[Line] = []
-    for line, (_, text, child) in zip(_aligned_lines(texts, children[1], width, depth), rows, strict=False):
+    for line, (_, text, child) in zip(
+        _aligned_lines(texts, children[1], width, depth), rows, strict=False
+    ):
         if len(lines) >= room:
             return [*lines, [(f"{'  ' * depth}… (--json prints all)", "dim")]]
         lines.append(line)
@@ -203,18 +253,29 @@ def _child_lines(
     return lines
 
 
-def _aligned_lines(rows: Sequence[tuple[str, str]], count: int, width: int | None, depth: int) -> list[Line]:
-    """Return names and texts as two columns, and a line for the rest of `count` that has no row."""
+def _aligned_lines(
+    rows: Sequence[tuple[str, str]], count: int, width: int | None, depth: int
+) -> list[Line]:
+    """Return names and texts as two columns, and a line for the rest of `count` that
+    has no row.
+    """
     most = None if width is None else max(width // 2 - 2 * depth, 16)
     shown = [(show(name) or "''", text) for name, text in rows]
-    shown = [(name if most is None else shorten_name(name, most), text) for name, text in shown]
-    column = max((size for size in (cells(name) for name, _ in shown) if size <= _KEY), default=0)
+    shown = [
+        (name if most is None else shorten_name(name, most), text)
+        for name, text in shown
+    ]
+    column = max(
+        (size for size in (cells(name) for name, _ in shown) if size <= _KEY), default=0
+    )
     lines: list[Line] = []
     for name, text in shown:
         begin = f"{'  ' * depth}{name}{' ' * max(column - cells(name), 0)}  "
         room = None if width is None else max(width - cells(begin), 16)
         lines.append([(begin, ""), (text if room is None else cut(text, room), "")])
-    return [*lines, _more_line(count - len(rows), depth)] if count > len(rows) else lines
+    return (
+        [*lines, _more_line(count - len(rows), depth)] if count > len(rows) else lines
+    )
 
 
 def _more_line(count: int, depth: int) -> Line:
@@ -224,7 +285,9 @@ def _more_line(count: int, depth: int) -> Line:
 def _leaf_text(node: Node, view: View) -> str | None:
     """Return a value that has no lines below it as text, or None for any other."""
     if view.kind == "scalar":
-        if view.type.startswith("omegaconf."):  # every value of its configurations is wrapped
+        if view.type.startswith(
+            "omegaconf."
+        ):  # every value of its configurations is wrapped
             view = view._replace(type="str")
         return show_literal(scalar_text(view, _LONG))
     if view.kind == "tensor":
@@ -236,7 +299,9 @@ def _leaf_text(node: Node, view: View) -> str | None:
 
 
 def _inline_text(node: Node, view: View) -> str | None:
-    """Return an empty container or a short list of scalars on one line, or None for all else."""
+    """Return an empty container or a short list of scalars on one line, or None for all
+    else.
+    """
     if view.kind == "storage":
         return show_literal(brief_text(node))
     if len(view.children) > _SHORT or not _is_plain_view(view):
@@ -246,7 +311,9 @@ def _inline_text(node: Node, view: View) -> str | None:
 
 
 def _is_plain_view(view: View) -> bool:
-    return not view.children or (view.kind == "sequence" and _are_scalars(view.children))
+    return not view.children or (
+        view.kind == "sequence" and _are_scalars(view.children)
+    )
 
 
 def _are_scalars(nodes: Iterable[Node]) -> bool:
@@ -255,5 +322,9 @@ def _are_scalars(nodes: Iterable[Node]) -> bool:
 
 def _summary_text(view: View) -> str:
     noun = "item" if view.kind == "sequence" else "field"
-    count = len(view.children) if view.kind != "module" else sum(1 for _ in named_children(view))
+    count = (
+        len(view.children)
+        if view.kind != "module"
+        else sum(1 for _ in named_children(view))
+    )
     return f"{show_literal(view.type)}, {counted_noun(count, noun)}"

@@ -1,4 +1,6 @@
-"""The function `inspect`, and its report: a mapping of names to what tensors are, which outlives the file."""
+"""The function `inspect`, and its report: a mapping of names to what tensors are, which
+outlives the file.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from ckpt.model.checkpoint import looks_of, names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun
-from ckpt.surface.api.checkpoint import MissingNameError, SectionSummary, Shown, section_summaries
+from ckpt.surface.api.checkpoint import (
+    MissingNameError,
+    SectionSummary,
+    Shown,
+    section_summaries,
+)
 from ckpt.surface.api.keywords import Texts, gate_of, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input, at_hand, with_model
 from ckpt.surface.reports import reduce_report
@@ -31,7 +38,9 @@ if TYPE_CHECKING:
 
 
 class TensorSummary(NamedTuple):
-    """A tensor in a report, without its bytes. `role` says what it is, `evidence` how sure that is."""
+    """A tensor in a report, without its bytes. `role` says what it is, `evidence` how
+    sure that is.
+    """
 
     name: str
     section: str | None
@@ -45,13 +54,16 @@ class TensorSummary(NamedTuple):
 
 
 class InspectReport(Shown[TensorSummary]):
-    """The report of `ckpt inspect`, which outlives the file: dotted names -> tensors, in file order.
+    """The report of `ckpt inspect`, which outlives the file: dotted names -> tensors,
+    in file order.
 
-    `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show the
-    text of the command.
+    `findings` are the most serious first. `load` is the expression that opens the file,
+    or None. Notebooks show the text of the command.
     """
 
-    def __init__(self, report: Inspection, gate: Gate, index: Numbering | None = None) -> None:
+    def __init__(
+        self, report: Inspection, gate: Gate, index: Numbering | None = None
+    ) -> None:
         self.report = report
         self.checkpoint = report.checkpoint
         self.findings: tuple[Finding, ...] = report.findings
@@ -65,7 +77,10 @@ class InspectReport(Shown[TensorSummary]):
     def exit_code(self) -> int:
         """The exit code of the command: 1 where the gate closes."""
         described = self.report.described
-        return max(self._gate.code(self.findings), 0 if described is None else described.exit_code)
+        return max(
+            self._gate.code(self.findings),
+            0 if described is None else described.exit_code,
+        )
 
     @property
     def sections(self) -> tuple[SectionSummary, ...]:
@@ -92,7 +107,9 @@ class InspectReport(Shown[TensorSummary]):
         return self._rows
 
     def __reduce__(self) -> tuple[object, ...]:
-        return reduce_report(self.path, InspectReport, self.report, self._gate, self.index)
+        return reduce_report(
+            self.path, InspectReport, self.report, self._gate, self.index
+        )
 
     def __copy__(self) -> InspectReport:
         return self
@@ -108,7 +125,9 @@ class InspectReport(Shown[TensorSummary]):
 
     def __getitem__(self, name: str) -> TensorSummary:
         if name not in self._tensors:
-            raise MissingNameError(name, "tensor", self._tensors, partial(self.elsewhere, name))
+            raise MissingNameError(
+                name, "tensor", self._tensors, partial(self.elsewhere, name)
+            )
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -120,16 +139,24 @@ class InspectReport(Shown[TensorSummary]):
     def _repr_html_(self) -> str:
         """Return the lines of `ckpt inspect` as HTML."""
         # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.commands.inspect.notebook").html_inspect(self.report)
+        html: str = import_module("ckpt.commands.inspect.notebook").html_inspect(
+            self.report
+        )
         return html
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
         document = self.report.to_json()
-        return document if self.index is None else {**document, "index": self.index.to_json()}
+        return (
+            document
+            if self.index is None
+            else {**document, "index": self.index.to_json()}
+        )
 
     def __repr__(self) -> str:
-        findings = f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
+        findings = (
+            f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
+        )
         return f"<ckpt.InspectReport {self._sizes()}{findings}>"
 
 
@@ -151,12 +178,13 @@ def inspect(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> InspectReport:
-    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
+    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open.
+    Reads no tensor data.
 
-    `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
-    of parameters in an error of DDP, as text. `base` is the checkpoint that an adapter is meant for: the report says whether it
-    fits. Without `hints`, findings name no commands, which takes less time. Raises
-    CkptError.
+    `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the
+    arguments. `index` are the numbers of parameters in an error of DDP, as text. `base`
+    is the checkpoint that an adapter is meant for: the report says whether it fits.
+    Without `hints`, findings name no commands, which takes less time. Raises CkptError.
     """
     from ckpt.commands.inspect.inspect import inspect as job
 
@@ -166,12 +194,17 @@ def inspect(
     live = model_of(model, arg)
     with at_hand(source, limits, plugins=plugins) as opened:
         survey = with_model(opened, live)
-        # Named as text: who looks at a file loads what writes only where a finding needs a command.
-        plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
+        # Named as text: who looks at a file loads what writes only where a finding
+        # needs a command.
+        plan = (
+            import_module("ckpt.surface.api.advice").planning(survey) if hints else None
+        )
         report = job(survey, globs, section, plan)
         report = _with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
-        report = with_description(report, limits, base, plugins=plugins)._replace(card=_find_card(opened))
+        report = with_description(report, limits, base, plugins=plugins)._replace(
+            card=_find_card(opened)
+        )
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbered_parameters as solve
@@ -183,12 +216,18 @@ def inspect(
 
 
 def _find_card(opened: Checkpoint) -> Card | None:
-    """Return what the model card beside an open checkpoint says, or None without one."""
+    """Return what the model card beside an open checkpoint says, or None
+    without one.
+    """
     path = opened.path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    if not is_cached_model(path) and not os.path.isfile(os.path.join(folder, "README.md")):
+    if not is_cached_model(path) and not os.path.isfile(
+        os.path.join(folder, "README.md")
+    ):
         return None
-    from ckpt.commands.inspect.card_file import card_beside  # here: few checkpoints have one
+    from ckpt.commands.inspect.card_file import (
+        card_beside,
+    )  # here: few checkpoints have one
 
     return card_beside(opened)
 
@@ -196,7 +235,9 @@ def _find_card(opened: Checkpoint) -> Card | None:
 def _with_quantised(
     report: Inspection, limits: Limits | None, globs: Globs, section: str | None
 ) -> Inspection:
-    """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
+    """Return the report with the weights that consist of several tensors. Any other
+    report stays as it is.
+    """
     quantised = find_hook("quantised") if is_quantised(report.survey) else None
     if quantised is None:
         return report
@@ -206,7 +247,9 @@ def _with_quantised(
 
 def is_quantised(survey: Survey) -> bool:
     """Tell whether tensors look as if weights consisted of several of them."""
-    return bool(survey.scaled.codes) or any(map(_is_of_torchao, set(looks_of(survey.tensors))))
+    return bool(survey.scaled.codes) or any(
+        map(_is_of_torchao, set(looks_of(survey.tensors)))
+    )
 
 
 def _is_of_torchao(tensor: Tensor) -> bool:
@@ -214,9 +257,15 @@ def _is_of_torchao(tensor: Tensor) -> bool:
 
 
 def with_description(
-    report: Inspection, limits: Limits | None, base: Input | None = None, *, plugins: bool = False
+    report: Inspection,
+    limits: Limits | None,
+    base: Input | None = None,
+    *,
+    plugins: bool = False,
 ) -> Inspection:
-    """Return the report with what an adapter is, and whether it fits a base. Any other report stays as it is."""
+    """Return the report with what an adapter is, and whether it fits a base. Any other
+    report stays as it is.
+    """
     if base is None and not _is_adapter(report):
         return report
     # A base is asked for, a description is not.
@@ -238,4 +287,6 @@ def _is_adapter(report: Inspection) -> bool:
 
 
 _MOST_NAMES = 4_096
-"""The most tensors of a file of which each name is looked at: few adapters have more."""
+"""The most tensors of a file of which each name is looked at: few adapters have
+more.
+"""

@@ -1,7 +1,9 @@
-"""The head of a model card: the few keys of a README.md that say whose weights lie beside it.
+"""The head of a model card: the few keys of a README.md that say whose weights lie
+beside it.
 
-The head is YAML between two lines of `---`. Only its plain forms are read, a text or a list of texts under a key at
-the left: what a stranger's file nests, anchors or folds is passed over, as is a key that stands there twice.
+The head is YAML between two lines of `---`. Only its plain forms are read, a text or a
+list of texts under a key at the left: what a stranger's file nests, anchors or folds is
+passed over, as is a key that stands there twice.
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ _NOTHING = ("", "~", "null", "Null", "NULL")
 
 
 class Card(NamedTuple):
-    """The words of a model card about the weights. A key that is missing is an empty text or list."""
+    """The words of a model card about the weights. A key that is missing is an empty
+    text or list.
+    """
 
     license: str = ""
     base_models: tuple[str, ...] = ()
     relation: str = ""
-    """The way in which the weights are made of the base model: `finetune`, `adapter`, `quantized` or `merge`."""
+    """The way in which the weights are made of the base model: `finetune`, `adapter`,
+    `quantized` or `merge`.
+    """
     task: str = ""
     library: str = ""
     tags: tuple[str, ...] = ()
@@ -47,7 +53,9 @@ class Card(NamedTuple):
 
 
 def card_of(data: bytes) -> Card | None:
-    """Return what the beginning of a README.md says, or None where it has no head, or none of the keys."""
+    """Return what the beginning of a README.md says, or None where it has no head, or
+    none of the keys.
+    """
     keys = _keys(_head(data.decode("utf-8", "replace")))
     license = _first(keys.get("license", ()))
     named = _first(keys.get("license_name", ()))
@@ -73,7 +81,9 @@ def _head(text: str) -> list[str]:
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         return []
-    ends = (number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---")
+    ends = (
+        number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"
+    )
     return lines[1 : next(ends, 1)]
 
 
@@ -81,7 +91,9 @@ def _keys(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the texts under each key at the left that has some."""
     blocks = list(_blocks(lines))
     counts = Counter(key for key, _, _ in blocks)
-    texts = {key: _texts(value, below) for key, value, below in blocks if counts[key] == 1}
+    texts = {
+        key: _texts(value, below) for key, value, below in blocks if counts[key] == 1
+    }
     return {key: found for key, found in texts.items() if found}
 
 
@@ -102,27 +114,39 @@ def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _texts(value: str, below: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of a value: one behind its key, a list in brackets, or a line with a dash for each."""
+    """Return the texts of a value: one behind its key, a list in brackets, or a line
+    with a dash for each.
+    """
     value = value.strip()
     if value.startswith("#"):
         value = ""
-    rows = [line for line in below if line.strip() and not line.lstrip().startswith("#")]
+    rows = [
+        line for line in below if line.strip() and not line.lstrip().startswith("#")
+    ]
     if not value:
-        items = [row.lstrip()[1:].strip() for row in rows if row.lstrip(" ").startswith("- ")]
+        items = [
+            row.lstrip()[1:].strip() for row in rows if row.lstrip(" ").startswith("- ")
+        ]
         indents = {len(row) - len(row.lstrip(" ")) for row in rows}
         return _taken(items) if len(items) == len(rows) and len(indents) == 1 else ()
     if rows:
         return ()  # a text over several lines
     if value.startswith("["):
         inner = value.partition(" #")[0].strip()
-        is_flat = inner.endswith("]") and not any(sign in inner[1:-1] for sign in "[]{}")
+        is_flat = inner.endswith("]") and not any(
+            sign in inner[1:-1] for sign in "[]{}"
+        )
         return _taken(_split(inner[1:-1])) if is_flat else ()
     return _taken([value])
 
 
 def _split(text: str) -> list[str]:
-    """Return the items between the commas of a list in brackets; a comma in quotes is none."""
-    return [item.strip() for item in re.findall(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""", text)]
+    """Return the items between the commas of a list in brackets; a comma in quotes is
+    none.
+    """
+    return [
+        item.strip() for item in re.findall(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""", text)
+    ]
 
 
 def _taken(items: Sequence[str]) -> tuple[str, ...]:
@@ -137,7 +161,11 @@ def _text(item: str) -> str:
             end = item.find(quote, 1)
             rest = item[end + 1 :].strip()
             # An escape, or a quote in quotes, is more than a licence or a name needs.
-            is_whole = end > 0 and (not rest or rest.startswith("#")) and "\\" not in item[:end]
+            is_whole = (
+                end > 0
+                and (not rest or rest.startswith("#"))
+                and "\\" not in item[:end]
+            )
             return item[1:end][:_LENGTH] if is_whole else ""
     plain = item.partition(" #")[0].strip()
     if (

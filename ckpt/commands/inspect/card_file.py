@@ -1,4 +1,6 @@
-"""The model card beside weights: a README.md in the folder, or beside a file that has the name of a published model."""
+"""The model card beside weights: a README.md in the folder, or beside a file that has
+the name of a published model.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ from ckpt.surface.api.checkpoint import Checkpoint
 
 _NAME = "README.md"
 _PUBLISHED = re.compile(
-    r"(?:(?:adapter_|diffusion_pytorch_)?model|pytorch_model)(?:[-.].*)?\.(?:safetensors|bin|index\.json)"
+    r"(?:(?:adapter_|diffusion_pytorch_)?model"
+    r"|pytorch_model)(?:[-.].*)?\.(?:safetensors|bin|index\.json)"
 )
-"""Names under which models are published, one in a folder: a README.md beside them is about them."""
+"""Names under which models are published, one in a folder: a README.md beside them is
+about them.
+"""
 
 
 def card_beside(opened: Checkpoint) -> Card | None:
@@ -37,7 +42,8 @@ def card_beside(opened: Checkpoint) -> Card | None:
             return card_of(bytes(source.read(0, min(source.size, BYTES))))
         finally:
             source.close()
-    except CkptError:  # a card that cannot be read is none, and no reason to say nothing of the weights
+    # a card that cannot be read is none, and no reason to say nothing of the weights
+    except CkptError:
         return None
 
 
@@ -45,7 +51,9 @@ def _folder(path: str) -> Location | None:
     """Return the folder whose README.md is about a checkpoint."""
     place = locate(path)
     if is_cached_model(path):
-        from ckpt.formats.common.cached import snapshot_of  # here: few paths lead into a cache
+        from ckpt.formats.common.cached import (
+            snapshot_of,
+        )  # here: few paths lead into a cache
 
         return snapshot_of(place, Limits())
     if place.is_folder():

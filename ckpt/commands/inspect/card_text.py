@@ -1,4 +1,6 @@
-"""The words of people about weights: the metadata of safetensors, and the model card, as lines of `ckpt inspect`."""
+"""The words of people about weights: the metadata of safetensors, and the model card,
+as lines of `ckpt inspect`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,28 @@ from ckpt.model.checkpoint import Value
 from ckpt.model.text import and_more, show
 
 _METADATA, _TAGS = 6, 5
-_FIRST = ("license", "title", "author", "base_model", "format", "modelspec.title", "modelspec.license")
+_FIRST = (
+    "license",
+    "title",
+    "author",
+    "base_model",
+    "format",
+    "modelspec.title",
+    "modelspec.license",
+)
 """The keys of metadata that stand first."""
 
 
 def metadata_pieces(values: list[Value]) -> list[str]:
-    """Return a piece for each text of the metadata, the well-known ones first, and a count of the rest."""
+    """Return a piece for each text of the metadata, the well-known ones first, and a
+    count of the rest.
+    """
     rank = {key: number for number, key in enumerate(_FIRST)}
     rows = sorted(values, key=lambda value: rank.get(str(value.path[-1]), len(rank)))
-    pieces = [f"{show(str(value.path[-1]), 40)} {value_text(value)}" for value in rows[:_METADATA]]
+    pieces = [
+        f"{show(str(value.path[-1]), 40)} {value_text(value)}"
+        for value in rows[:_METADATA]
+    ]
     rest = len(rows) - len(pieces)
     return [*pieces, f"{rest:,} more (--values)"] if rest else pieces
 
@@ -40,7 +55,9 @@ _COUNTERS = ("epoch", "step", "global_step", "iter", "iteration", "num_updates")
 
 
 def counters_below(values: list[Value]) -> str:
-    """Return the counters of training among the values under one key, as `epoch 12, iter 1000`, or nothing."""
+    """Return the counters of training among the values under one key, as `epoch 12,
+    iter 1000`, or nothing.
+    """
     found: dict[str, str] = {}
     for value in sorted(values, key=lambda value: len(value.path)):
         key = str(value.path[-1])

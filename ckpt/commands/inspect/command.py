@@ -56,7 +56,8 @@ def command(
     limits: Limits,
     **keywords: Any,
 ) -> int:
-    """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
+    """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values,
+    imports, and how to load it.
 
     Nothing in the file is run, and no tensor data is read.
 
@@ -85,10 +86,14 @@ def command(
     check_table(table)
     indices = None if index is None else ",".join(index)
     if indices is not None:
-        from ckpt.evidence.numbering import numbers  # here: inspect alone does not pay for it
+        from ckpt.evidence.numbering import (
+            numbers,
+        )  # here: inspect alone does not pay for it
 
         numbers(indices)
-    if indices is not None and any(path.isdigit() and not os.path.exists(path) for path in names):
+    if indices is not None and any(
+        path.isdigit() and not os.path.exists(path) for path in names
+    ):
         together = ",".join([indices, *(path for path in names if path.isdigit())])
         raise UsageError("--index takes one list", hint=f"--index {show(together, 80)}")
     gate_given("inspect", keywords)
@@ -97,8 +102,12 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=header)
 
-    has_no_findings = bool(rows.asked or views or bars or indices)  # so stderr says what was not read
-    as_list = not (has_no_findings or keywords["section"] or keywords["fail_on"] or live)
+    has_no_findings = bool(
+        rows.asked or views or bars or indices
+    )  # so stderr says what was not read
+    as_list = not (
+        has_no_findings or keywords["section"] or keywords["fail_on"] or live
+    )
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -117,7 +126,11 @@ def command(
 
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
-            for line in notice_lines(checkpoint, (*DOUBTS, *LOST)) if has_no_findings and not json else ():
+            for line in (
+                notice_lines(checkpoint, (*DOUBTS, *LOST))
+                if has_no_findings and not json
+                else ()
+            ):
                 output.write_talk(line)
             done = inspect(
                 checkpoint,
@@ -137,14 +150,18 @@ def command(
                 rows.write(path, (views[0] if views else every)(done.report))
             else:
                 output.separate_reports()
-                _write_text(done.report, views, depth, everything, bars, by_size=by_size)
+                _write_text(
+                    done.report, views, depth, everything, bars, by_size=by_size
+                )
         return done.exit_code
 
     return run_for_each(names, one, json="ckpt.inspect" if json else None)
 
 
 def _write_index(parameters: Numbering) -> None:
-    from ckpt.commands.inspect.numbering import numbering_lines  # here: inspect alone does not pay for it
+    from ckpt.commands.inspect.numbering import (
+        numbering_lines,
+    )  # here: inspect alone does not pay for it
 
     output.write_lines(numbering_lines(parameters, output.screen_width()))
 
@@ -166,11 +183,18 @@ def _write_text(
         height = None if everything or depth is not None else output.screen_height()
         output.write_lines(
             render.inspect_lines(
-                report, width=width, height=height, depth=depth, everything=everything, by_size=by_size
+                report,
+                width=width,
+                height=height,
+                depth=depth,
+                everything=everything,
+                by_size=by_size,
             )
         )
         return
-    output.write_lines([*render.call_lines(report, width), *render.headline_lines(report, width)])
+    output.write_lines(
+        [*render.call_lines(report, width), *render.headline_lines(report, width)]
+    )
     folded: dict[_Table, _Table] = {
         tables.storage_table: tables.folded_storages,
         tables.import_table: tables.folded_imports,
@@ -182,27 +206,43 @@ def _write_text(
         output.write_table(view(report), tsv=False, table=None)
 
 
-def _write_bars(report: Inspection, width: int | None, depth: int | None, everything: bool) -> None:
+def _write_bars(
+    report: Inspection, width: int | None, depth: int | None, everything: bool
+) -> None:
     """The headline, and a bar for each part: as many as there is room for."""
-    from ckpt.commands.inspect.bars import bar_lines  # here: other views do not pay for it
+    from ckpt.commands.inspect.bars import (
+        bar_lines,
+    )  # here: other views do not pay for it
     from ckpt.commands.inspect.tables import ROWS
 
     head = [*render.call_lines(report, width), *render.headline_lines(report, width)]
     height = output.screen_height()
-    rows = ROWS if height is None else height - height_of(head, width) - 2  # a blank row, and the prompt
+    rows = (
+        ROWS if height is None else height - height_of(head, width) - 2
+    )  # a blank row, and the prompt
     output.write_lines(
-        [*head, [], *bar_lines(report, width=width, rows=rows, depth=depth, everything=everything)]
+        [
+            *head,
+            [],
+            *bar_lines(
+                report, width=width, rows=rows, depth=depth, everything=everything
+            ),
+        ]
     )
 
 
 def _write_textconv(path: str, limits: Limits) -> int:
-    """The text of a file for git, which shows no difference at all where the command fails."""
+    """The text of a file for git, which shows no difference at all where the command
+    fails.
+    """
     from ckpt.commands.inspect.text import textconv_lines, unread_line
     from ckpt.commands.sum.sums import digests
 
     try:
         with opened(path, limits, tell=False) as checkpoint:
-            lines = textconv_lines(inspect(checkpoint, hints=False).report, digests(checkpoint.survey))
+            lines = textconv_lines(
+                inspect(checkpoint, hints=False).report, digests(checkpoint.survey)
+            )
     except CkptError as error:
         lines = [unread_line(first_bytes(path), error.problem)]
     for line in lines:

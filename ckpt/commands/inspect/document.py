@@ -1,4 +1,6 @@
-"""The document `ckpt.inspect`, version 1. docs/json.md is the contract that this file keeps."""
+"""The document `ckpt.inspect`, version 1. docs/json.md is the contract that this file
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def document(report: Inspection) -> dict[str, Json]:
         },
         "totals": totals(report),
         "tensors": [
-            tensor_json(row, role, report.survey.in_optimizer[row.position]) | states.get(row.position, {})
+            tensor_json(row, role, report.survey.in_optimizer[row.position])
+            | states.get(row.position, {})
             for row, role in zip(report.rows, report.roles(), strict=True)
         ],
         "storages": [
@@ -82,7 +85,8 @@ def document(report: Inspection) -> dict[str, Json]:
         "card": None if report.card is None else report.card.to_json(),
         "values": _values_json(report.values),
         "devices_in_values": [
-            {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices
+            {"name": name, "device": device, "type": kind}
+            for name, device, kind in report.hidden_devices
         ],
         "imports": [
             {
@@ -102,7 +106,11 @@ def document(report: Inspection) -> dict[str, Json]:
             "loads": not refused and checkpoint.not_loadable is None,
             "torch": TORCH,
             "reasons": [
-                {"reason": refusal.reason, "where": list(refusal.where), "file": refusal.file or None}
+                {
+                    "reason": refusal.reason,
+                    "where": list(refusal.where),
+                    "file": refusal.file or None,
+                }
                 for refusal in refused
             ],
         },
@@ -111,7 +119,11 @@ def document(report: Inspection) -> dict[str, Json]:
         "load_note": report.load.note or report.load.reason,
         "load_command": None if report.way is None else report.way.command,
         "findings": [finding.to_json() for finding in report.findings],
-        **({} if report.quantised is None else {"quantised": report.quantised.to_json()}),
+        **(
+            {}
+            if report.quantised is None
+            else {"quantised": report.quantised.to_json()}
+        ),
     }
 
 
@@ -120,22 +132,29 @@ def _adapter_json(report: Inspection) -> dict[str, Json] | None:
     found, described = report.adapter, report.described
     if described is None:
         return None if found is None else found.to_json()
-    return (described.plain_json() if found is None else found.to_json()) | described.to_json()
+    return (
+        described.plain_json() if found is None else found.to_json()
+    ) | described.to_json()
 
 
 def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
-    """Return the bytes of each file of a set in their order, or None if no file has any.
+    """Return the bytes of each file of a set in their order, or None if no file has
+    any.
 
     The bytes of a file are None if it holds no tensors.
     """
     sizes = {source.name: source.size for source in checkpoint.all_sources()}
     folder = checkpoint.path.rstrip("/")
-    part_sizes = [sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts]
+    part_sizes = [
+        sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts
+    ]
     return part_sizes if any(size is not None for size in part_sizes) else None
 
 
 def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
-    """Return the optimizer state of tensors, by index: whether it is held, and the steps counted for them."""
+    """Return the optimizer state of tensors, by index: whether it is held, and the
+    steps counted for them.
+    """
     states: dict[int, dict[str, Json]] = {}
     for use in survey.uses:
         if use.is_before or not says_gradients(use):
@@ -161,7 +180,9 @@ def _step_count(counter: float | None) -> int | None:
 
 
 def totals(report: Inspection) -> dict[str, Json]:
-    """Sums over the selected tensors; `storage_bytes` counts shared bytes once, over the whole file."""
+    """Sums over the selected tensors; `storage_bytes` counts shared bytes once, over
+    the whole file.
+    """
     dtypes: dict[str, int] = {}
     for row in report.rows:
         dtypes[row.tensor.dtype.name] = dtypes.get(row.tensor.dtype.name, 0) + 1
@@ -226,7 +247,9 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
 
 
 def _piece_json(piece: Piece) -> dict[str, Json]:
-    """Return the part of a distributed tensor that a rank holds. The tensor has the shape of the whole."""
+    """Return the part of a distributed tensor that a rank holds. The tensor has the
+    shape of the whole.
+    """
     return {
         "rank": piece.rank,
         "mesh": list(piece.mesh),
@@ -269,7 +292,9 @@ def value_json(value: Value, repeats: Repeats) -> dict[str, Json]:
 
 
 def device_totals(report: Inspection) -> dict[str, dict[str, int]]:
-    """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
+    """Device -> tensors and their logical bytes, of the selected tensors, the heaviest
+    first.
+    """
     by_device: dict[str, dict[str, int]] = {}
     for row in report.rows:
         if row.tensor.device is not None:

@@ -1,4 +1,6 @@
-"""`ckpt inspect`: what a checkpoint says about itself, as a report. Reads no tensor data."""
+"""`ckpt inspect`: what a checkpoint says about itself, as a report. Reads no tensor
+data.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect import unused
 from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
-from ckpt.evidence.extras import exclude_patterns, extras_consequence, extras_sentence, find_extras
+from ckpt.evidence.extras import (
+    exclude_patterns,
+    extras_consequence,
+    extras_sentence,
+    find_extras,
+)
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
@@ -44,7 +51,14 @@ from ckpt.model.findings import Finding, Level, Plan, Way, order
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Opaque
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Storage, Tensor, TensorRef, overlapping_groups, parts_of, unexpanded_view
+from ckpt.model.tensors import (
+    Storage,
+    Tensor,
+    TensorRef,
+    overlapping_groups,
+    parts_of,
+    unexpanded_view,
+)
 from ckpt.model.text import (
     Json,
     and_more,
@@ -65,15 +79,19 @@ if TYPE_CHECKING:
 
 
 def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
-    """Parameters without state: `get_state_dict` makes state for each that is trained, and a strict load looks for it.
+    """Parameters without state: `get_state_dict` makes state for each that is trained,
+    and a strict load looks for it.
 
-    Source: torch/distributed/checkpoint/state_dict.py `_init_optim_state`, default_planner.py `DefaultLoadPlanner`.
+    Source: torch/distributed/checkpoint/state_dict.py `_init_optim_state`,
+    default_planner.py `DefaultLoadPlanner`.
     """
     if not survey.checkpoint.traits.fills_a_state:
         return
     for use in survey.uses:
         slots = [use.match.slots[number] for number in use.never]
-        names = [slot.name for slot in slots if slot.name is not None and not slot.has_state]
+        names = [
+            slot.name for slot in slots if slot.name is not None and not slot.has_state
+        ]
         section = use.match.optimizer.name
         field = first_field(use.match.optimizer)
         if not names or field is None:
@@ -81,14 +99,19 @@ def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
         key = show(f"{section}{'.' if section else ''}state.{names[0]}.{field}", 120)
         yield Finding(
             "resume-stops",
-            f'Unless {show_folded_names(names)} are frozen, a strict load stops: "Missing key in checkpoint state_dict: {key}".',
+            (
+                f"Unless {show_folded_names(names)} are frozen, a strict load stops: "
+                f'"Missing key in checkpoint state_dict: {key}".'
+            ),
             tuple(
                 survey.tensors[index].name
                 for number in use.never
                 if (index := use.match.indices[number]) is not None
             ),
             plan(("completed",)).command,
-            consequence="Load with planner=DefaultLoadPlanner(allow_partial_load=True).",
+            consequence=(
+                "Load with planner=DefaultLoadPlanner(allow_partial_load=True)."
+            ),
         )
 
 
@@ -111,7 +134,9 @@ class Row(NamedTuple):
     @property
     def relative(self) -> str:
         """Its name inside its section."""
-        return self.section.relative(self.entry.name) if self.section else self.entry.name
+        return (
+            self.section.relative(self.entry.name) if self.section else self.entry.name
+        )
 
 
 class Prefix(NamedTuple):
@@ -132,7 +157,9 @@ class Prefix(NamedTuple):
 
 
 class AdapterFound(NamedTuple):
-    """The adapter that the file is. `base` is the base model that kohya's metadata names."""
+    """The adapter that the file is. `base` is the base model that kohya's metadata
+    names.
+    """
 
     adapter: Adapter
     scales: Scales
@@ -140,15 +167,28 @@ class AdapterFound(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`names of kohya (…), rank 4, alpha 2 (scale 0.5); changes 9 layers: 8 of the UNet, 1 of the text encoder`."""
+        """`names of kohya (…), rank 4, alpha 2 (scale 0.5); changes 9 layers: 8 of the
+        UNet, 1 of the text encoder`.
+        """
         found = self.adapter
         ranks = found.ranks
-        rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        rank = (
+            f"rank {ranks[0]}"
+            if len(ranks) == 1
+            else f"ranks {ranks[0]} to {ranks[-1]}"
+            if ranks
+            else ""
+        )
         extra = "DoRA" if found.has_magnitude else ""
         base = f"base {show(self.base, 60)}" if self.base else ""
-        texts = [text for text in (found.format, rank, self.scales.text, extra, base) if text]
+        texts = [
+            text for text in (found.format, rank, self.scales.text, extra, base) if text
+        ]
         places = f": {found.places}" if found.places else ""
-        return f"{', '.join(texts)}; changes {counted_noun(len(found.layers), 'layer')}{places}"
+        return (
+            f"{', '.join(texts)}; changes "
+            f"{counted_noun(len(found.layers), 'layer')}{places}"
+        )
 
     def to_json(self) -> dict[str, Json]:
         """Return the object `adapter` of the document."""
@@ -166,7 +206,9 @@ class AdapterFound(NamedTuple):
 
 
 def _find_adapter(survey: Survey) -> AdapterFound | None:
-    """The adapter that the only model of a file is. Reads the scales of its layers, a number each."""
+    """The adapter that the only model of a file is. Reads the scales of its layers, a
+    number each.
+    """
     if len(survey.candidates) != 1:
         return None
     part = survey.candidates[0]
@@ -174,7 +216,9 @@ def _find_adapter(survey: Survey) -> AdapterFound | None:
     if found is None:
         return None
     bases = [
-        value.node for value in survey.checkpoint.values if value.path[-1:] == ("ss_base_model_version",)
+        value.node
+        for value in survey.checkpoint.values
+        if value.path[-1:] == ("ss_base_model_version",)
     ]
     base = bases[0] if bases and isinstance(bases[0], str) else ""
     is_far = any(source.far is not None for source in survey.checkpoint.all_sources())
@@ -205,16 +249,22 @@ class Described(Protocol):
         ...
 
     def plain_json(self) -> dict[str, Json]:
-        """Return the usual fields of that object, where names alone do not tell an adapter."""
+        """Return the usual fields of that object, where names alone do not tell an
+        adapter.
+        """
         ...
 
 
 class Quantised(Protocol):
-    """The weights of a file that consist of several tensors, and the report in which each is one."""
+    """The weights of a file that consist of several tensors, and the report in which
+    each is one.
+    """
 
     @property
     def shown(self) -> Inspection | None:
-        """The report for people, or None where only parts of such weights are selected."""
+        """The report for people, or None where only parts of such weights are
+        selected.
+        """
         ...
 
     @property
@@ -228,9 +278,11 @@ class Quantised(Protocol):
 
 
 class Inspection(NamedTuple):
-    """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
+    """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is
+    about the whole file.
 
-    `entries` are the same tensors: what looks at their names alone does not make a row of each.
+    `entries` are the same tensors: what looks at their names alone does not make a row
+    of each.
     """
 
     survey: Survey
@@ -287,9 +339,13 @@ class Inspection(NamedTuple):
 
 
 def inspect(
-    survey: Survey, select: Globs | None = None, section: str | None = None, plan: Plan | None = None
+    survey: Survey,
+    select: Globs | None = None,
+    section: str | None = None,
+    plan: Plan | None = None,
 ) -> Inspection:
-    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError.
+    """The report on a checkpoint, over all tensors or those that are selected. Raises
+    UsageError.
 
     `plan` finds the commands of the hints; without it findings have none.
     """
@@ -301,7 +357,9 @@ def inspect(
         chosen = [part for part in parts if part.name == name]
         indices = [index for part in chosen for index in part.indices]
         values = tuple(
-            value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)
+            value
+            for value in values
+            if any(value.path[: len(part.path)] == part.path for part in chosen)
         )
     if select:
         names = names_of(entries)
@@ -309,7 +367,9 @@ def inspect(
         for part in parts:
             relative[part.first : part.first + part.tensors] = part.names()
         candidates = [relative[index] for index in indices]
-        indices = [index for index in indices if select.match(names[index], relative[index])]
+        indices = [
+            index for index in indices if select.match(names[index], relative[index])
+        ]
         if not indices:
             raise select.refusal(candidates, checkpoint.path)
     prefixes = _find_prefixes(parts)
@@ -325,7 +385,9 @@ def inspect(
             owner[part.first : part.first + part.tensors] = [part] * part.tensors
         return [
             Row(entry, owner[index], index)
-            for entry, index in zip(chosen_entries[first:last], indices[first:last], strict=True)
+            for entry, index in zip(
+                chosen_entries[first:last], indices[first:last], strict=True
+            )
         ]
 
     report = Inspection(
@@ -353,11 +415,15 @@ def _way_out(report: Inspection, plan: Plan) -> Way | None:
     checkpoint = report.checkpoint
     if checkpoint.not_loadable or checkpoint.traits.names_are_code:
         return None
-    if checkpoint.traits.is_set and checkpoint.members:  # a file of one rank is no model
+    if (
+        checkpoint.traits.is_set and checkpoint.members
+    ):  # a file of one rank is no model
         return None
     if any(row.group == "called" for row in checkpoint.imports):
         return plan(("weights",))
-    refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only or ())
+    refused = any(
+        checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only or ()
+    )
     return plan(("plain",)) if refused or report.load.expression is None else None
 
 
@@ -377,11 +443,17 @@ def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
                 inner.setdefault(wrapper, []).append(place)
         single = {tensor for tensor in set(looks_of(part.entries)) if not tensor.shape}
         pairs = zip(names, looks_of(part.entries), strict=True) if single else ()
-        counters = {name for name, tensor in pairs if tensor in single and name.endswith(AVERAGE_COUNTERS)}
+        counters = {
+            name
+            for name, tensor in pairs
+            if tensor in single and name.endswith(AVERAGE_COUNTERS)
+        }
         prefixes += [
             Prefix(
                 prefix,
-                writers_of_prefix(prefix, counters=counters, is_average=part.kind == "ema"),
+                writers_of_prefix(
+                    prefix, counters=counters, is_average=part.kind == "ema"
+                ),
                 part,
                 count,
             )
@@ -401,7 +473,9 @@ def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
 
 
 def _inner_prefixes(part: Section) -> Iterator[Prefix]:
-    """Yield the places inside of names where DataParallel or DDP is around a part of the model."""
+    """Yield the places inside of names where DataParallel or DDP is around a part of
+    the model.
+    """
     if not part.is_module:  # its classes would say what it is
         yield from _prefixes_at(part, inner_modules(part.names()).sure)
 
@@ -411,7 +485,7 @@ def _prefixes_at(part: Section, places: Iterable[str]) -> Iterator[Prefix]:
         yield Prefix(place, writers_of_prefix("module"), part, count)
 
 
-# --- findings -------------------------------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------
 
 
 def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
@@ -439,7 +513,9 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         yield from _resume_stops(survey, plan)
         yield from _reordered_findings(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
-        from ckpt.commands.inspect.unused import loose_findings  # here: few files hold modules
+        from ckpt.commands.inspect.unused import (
+            loose_findings,
+        )  # here: few files hold modules
 
         yield from loose_findings(survey.unseen.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
@@ -449,7 +525,9 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.account.notices:
         hint = plan(("indexed",)).command if notice.code in _WRITTEN_ANEW else None
-        if notice.code == "container" and checkpoint.is_edited:  # it is written anew in any case
+        if (
+            notice.code == "container" and checkpoint.is_edited
+        ):  # it is written anew in any case
             hint = _as_it_is(checkpoint, plan)
         hint = hint or notice.hint
         yield Finding(notice.code, notice.message, notice.tensors, hint)
@@ -466,7 +544,9 @@ _WRITTEN_ANEW = ("no-index", "stale-index", "unpacked")
 
 
 def _refused_findings(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
-    """Report what weights_only refuses: one finding, or one for each file of a folder."""
+    """Report what weights_only refuses: one finding, or one for each file of a
+    folder.
+    """
     files: dict[str, list[Refusal]] = {}
     for row in checkpoint.weights_only or ():
         files.setdefault(row.file, []).append(row)
@@ -477,49 +557,82 @@ def _refused_findings(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
         follows = _ALONE if way.command is not None and way.keeps == "weights" else None
         of = f" {show(file, 80)}:" if file else ""
         text = f"weights_only=True refuses{of} {refusals_text(tuple(rows))}."
-        yield Finding("weights-only", text, (), way.command, tuple(places), consequence=follows)
+        yield Finding(
+            "weights-only", text, (), way.command, tuple(places), consequence=follows
+        )
 
 
 def _wrapper_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     for prefix in report.prefixes:
-        if not prefix.prefix.startswith(("*", *_LEADING)) and prefix.prefix.endswith(".module."):
+        if not prefix.prefix.startswith(("*", *_LEADING)) and prefix.prefix.endswith(
+            ".module."
+        ):
             yield _wrapped_part(report, prefix, plan, is_sure=True)
             continue
         where = f" of {prefix.section}" if prefix.section else ""
         count = (
-            f"all {prefix.of:,}" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,}"
+            f"all {prefix.of:,}"
+            if prefix.tensors == prefix.of
+            else f"{prefix.tensors:,} of {prefix.of:,}"
         )
         begin = "contain" if prefix.prefix.startswith("*") else "begin with"
-        text = f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} ({prefix.writer})."
+        text = (
+            f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} "
+            f"({prefix.writer})."
+        )
         names = _prefixed_names(report, prefix)
         hint = plan(("stripped", prefix.section)).command
         yield Finding("prefix", text, names, hint)
     for section in report.sections:
         if section.kind in ("model", "ema") and not section.is_module:
-            for prefix in _prefixes_at(section, inner_modules(section.names()).possible):
+            for prefix in _prefixes_at(
+                section, inner_modules(section.names()).possible
+            ):
                 yield _wrapped_part(report, prefix, plan, is_sure=False)
 
 
 _LEADING = tuple(f"{part}." for part in WRAPPERS)
 
 
-def _wrapped_part(report: Inspection, prefix: Prefix, plan: Plan, *, is_sure: bool) -> Finding:
-    """The finding on a part of a model with a wrapper around it, or with a child of its own that is called `module`."""
+def _wrapped_part(
+    report: Inspection, prefix: Prefix, plan: Plan, *, is_sure: bool
+) -> Finding:
+    """The finding on a part of a model with a wrapper around it, or with a child of its
+    own that is called `module`.
+    """
     part = prefix.prefix.removesuffix("module.")
     where = f" of {prefix.section}" if prefix.section else ""
     names = _prefixed_names(report, prefix)
-    count = f"{prefix.tensors:,} of {prefix.of:,}" if prefix.tensors < prefix.of else f"all {prefix.of:,}"
+    count = (
+        f"{prefix.tensors:,} of {prefix.of:,}"
+        if prefix.tensors < prefix.of
+        else f"all {prefix.of:,}"
+    )
     if is_sure:
-        text = f"{count} names{where} begin with {show(prefix.prefix, 80)} ({prefix.writer} around {show(part[:-1], 60)})."
+        text = (
+            f"{count} names{where} begin with {show(prefix.prefix, 80)} "
+            f"({prefix.writer} around {show(part[:-1], 60)})."
+        )
         follows = f"Nothing else is below {show(part[:-1], 60)}."
-        return Finding("prefix", text, names, plan(("stripped", prefix.section)).command, consequence=follows)
-    text = f"{count} names{where} begin with {show(prefix.prefix, 80)}: {prefix.writer} may be around {show(part[:-1], 60)}."
+        return Finding(
+            "prefix",
+            text,
+            names,
+            plan(("stripped", prefix.section)).command,
+            consequence=follows,
+        )
+    text = (
+        f"{count} names{where} begin with {show(prefix.prefix, 80)}: {prefix.writer} "
+        f"may be around {show(part[:-1], 60)}."
+    )
     words = ["rename", "--sub", f"s/^{re.escape(prefix.prefix)}/{part}/"]
     if len(report.survey.candidates) > 1:
         words += ["--section", prefix.section]
     follows = "Or its author called a module so; then the name is right."
     way = plan(tuple(words)) if _PLAIN.fullmatch(prefix.prefix) else Way(None)
-    return Finding("prefix", text, names, way.command, raised="info", consequence=follows)
+    return Finding(
+        "prefix", text, names, way.command, raised="info", consequence=follows
+    )
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
@@ -531,12 +644,16 @@ def _prefixed_names(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
     part = prefix.part
     names = ((entry.name, part.relative(entry.name)) for entry in part.entries)
     return tuple(
-        full for full, name in names if (mark in name if mark != prefix.prefix else name.startswith(mark))
+        full
+        for full, name in names
+        if (mark in name if mark != prefix.prefix else name.startswith(mark))
     )
 
 
 def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
-    """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
+    """Names that ckpt does not know: one finding for each that loading calls, one for
+    all others.
+    """
     checkpoint = survey.checkpoint
     called = [row for row in checkpoint.imports if row.group == "called"]
     way = plan(("weights",)) if called else Way(None)
@@ -544,7 +661,9 @@ def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     for row in called:
         level: Level | None = "warning" if row.is_enum else None
         what = "It looks like a member of an enum." if row.is_enum else follows
-        yield Finding("called-on-load", _call_text(row), (), way.command, row.where, level, what)
+        yield Finding(
+            "called-on-load", _call_text(row), (), way.command, row.where, level, what
+        )
     if any(row.name == RECONSTRUCT for row in called):
         yield from _source_findings(checkpoint)
     files: dict[str, list[Import]] = {}
@@ -554,12 +673,19 @@ def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     for file, rows in files.items():
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         unknown = [f"{row.module}.{row.name}" for row in rows]
-        text = f"Loading {_file_text(file)} imports {and_more(unknown, 3)}, which ckpt does not know."
-        yield Finding("unknown-import", text, (), look_at(checkpoint.path, "--imports"), where)
+        text = (
+            f"Loading {_file_text(file)} imports {and_more(unknown, 3)}, which ckpt "
+            "does not know."
+        )
+        yield Finding(
+            "unknown-import", text, (), look_at(checkpoint.path, "--imports"), where
+        )
 
 
 def _source_findings(checkpoint: Checkpoint) -> Iterable[Finding]:
-    """Report the source texts of classes that the objects of a file bring along, in one finding."""
+    """Report the source texts of classes that the objects of a file bring along, in one
+    finding.
+    """
     places: dict[str, str] = {}
     for row in checkpoint.containers:
         kept = persistent_parts(row.node) if type(row.node) is Opaque else None
@@ -568,7 +694,10 @@ def _source_findings(checkpoint: Checkpoint) -> Iterable[Finding]:
     if not places:
         return
     classes = and_more([show(name, 60) for name in places], 5)
-    text = f"DANGER: loading this file runs the Python source that it holds, for {classes}."
+    text = (
+        "DANGER: loading this file runs the Python source that it holds, for "
+        f"{classes}."
+    )
     first = next(iter(places.values()))
     source = shell_word(f"{first}.{SOURCE}" if first else SOURCE)
     path = pasted_path(checkpoint.path)
@@ -583,9 +712,14 @@ def _attribute_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     way = plan(("plain",)) if odd else Way(None)
     for row in odd:
         names = and_more([show(name, 60) for name in row.attributes], 3)
-        text = f"Loading {_file_text(row.file)} sets {names} on {row.module}.{row.name}, which its class does not write."
+        text = (
+            f"Loading {_file_text(row.file)} sets {names} on {row.module}.{row.name}, "
+            "which its class does not write."
+        )
         follows = "Do not load it as it is, unless you know who set it."
-        yield Finding("unknown-attribute", text, (), way.command, row.where, consequence=follows)
+        yield Finding(
+            "unknown-attribute", text, (), way.command, row.where, consequence=follows
+        )
 
 
 def _file_text(name: str) -> str:
@@ -596,14 +730,29 @@ def _file_text(name: str) -> str:
 def _call_text(row: Import) -> str:
     where = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
     if not row.calls:
-        return f"DANGER: loading {_file_text(row.file)} can run anything: it holds {row.module}.{row.name} as a value{where}."
-    more = f" and makes {counted_noun(row.times - 1, 'more such call')}" if row.times > 1 else ""
+        return (
+            f"DANGER: loading {_file_text(row.file)} can run anything: it holds "
+            f"{row.module}.{row.name} as a value{where}."
+        )
+    more = (
+        f" and makes {counted_noun(row.times - 1, 'more such call')}"
+        if row.times > 1
+        else ""
+    )
     if row.attributes:
         names = and_more([show(name, 60) for name in row.attributes], 3)
-        return f"DANGER: loading {_file_text(row.file)} sets {names} on {row.module}.{row.name}{where}, which torch calls or reads{more}."
+        return (
+            f"DANGER: loading {_file_text(row.file)} sets {names} on "
+            f"{row.module}.{row.name}{where}, which torch calls or reads{more}."
+        )
     if is_own(row.module):
-        return f"DANGER: loading {_file_text(row.file)} runs {row.calls[0]}{where}{more}."
-    return f"Loading {_file_text(row.file)} calls {row.calls[0]}{where}, which ckpt does not know{more}."
+        return (
+            f"DANGER: loading {_file_text(row.file)} runs {row.calls[0]}{where}{more}."
+        )
+    return (
+        f"Loading {_file_text(row.file)} calls {row.calls[0]}{where}, which ckpt does "
+        f"not know{more}."
+    )
 
 
 def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
@@ -611,14 +760,21 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     placed = storage_devices(report)
     away = {tag: nbytes for tag, nbytes in placed.items() if is_accelerator(tag)}
     if away:
-        held = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
+        held = " and ".join(
+            f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items()
+        )
         loader = (
-            checkpoint.traits.load.partition("(")[0] if checkpoint.traits.names_are_code else "torch.load"
+            checkpoint.traits.load.partition("(")[0]
+            if checkpoint.traits.names_are_code
+            else "torch.load"
         )
         gpus = [
             int(tag[5:])
             for tag in away
-            if tag.startswith("cuda:") and tag[5:].isascii() and tag[5:].isdigit() and len(tag) < 9
+            if tag.startswith("cuda:")
+            and tag[5:].isascii()
+            and tag[5:].isdigit()
+            and len(tag) < 9
         ]
         follows = None
         if any(tag.partition(":")[0] == "cuda" for tag in away):
@@ -627,17 +783,26 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         pairs = zip(names_of(report.entries), looks_of(report.entries), strict=True)
         names = tuple([name for name, look in pairs if look.device in away])
         yield Finding(
-            "cuda", f"A bare {loader} puts {held}.", names, plan(("rehome",)).command, consequence=follows
+            "cuda",
+            f"A bare {loader} puts {held}.",
+            names,
+            plan(("rehome",)).command,
+            consequence=follows,
         )
     named = [row for row in checkpoint.code_devices if is_accelerator(row.device)]
     yield from _in_code(
-        named, "map_location does not change it: the program runs only where there is such a device."
+        named,
+        (
+            "map_location does not change it: the program runs only where there is "
+            "such a device."
+        ),
     )
     if any(row.is_traced for row in checkpoint.code_devices):
         others = [row for row in checkpoint.code_devices if row.device == "cpu"]
         yield from _in_code(
             others,
-            "Tracing wrote the device of the trace, which neither map_location nor .to() changes."
+            "Tracing wrote the device of the trace, which neither map_location nor "
+            ".to() changes."
             " To run on another device, trace the model there, or script it.",
         )
     for part in report.sections if len(placed) > 1 else ():
@@ -649,13 +814,20 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         ]
         number = Counter(str(entry.tensor.device) for entry in counted)
         if len(number) > 1:
-            devices_text = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
-            text = f"The tensors of {part.name or 'the file'} are saved on several devices: {devices_text}."
+            devices_text = ", ".join(
+                f"{count:,} on {tag}" for tag, count in number.items()
+            )
+            text = (
+                f"The tensors of {part.name or 'the file'} are saved on several "
+                f"devices: {devices_text}."
+            )
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
 def _reordered_findings(survey: Survey) -> Iterable[Finding]:
-    """Optimizers whose state stands in another order than the parameters of their model."""
+    """Optimizers whose state stands in another order than the parameters of their
+    model.
+    """
     if all(match.models or match.by_name for match in survey.matches):
         return
     from ckpt.evidence.reordered import reordered  # here: few optimizers fit no model
@@ -665,18 +837,27 @@ def _reordered_findings(survey: Survey) -> Iterable[Finding]:
         which = "The optimizer" if name in ("", "optimizer") else show(name, 60)
         mine, other = (list(shape) for shape in row.shapes)
         text = (
-            f"{which} got the parameters in another order than the model's: its state {row.differs} has shape {mine},"
+            f"{which} got the parameters in another order than the model's: its state "
+            f"{row.differs} has shape {mine},"
             f" parameter {row.differs} of the model ({show(row.name, 60)}) {other}."
         )
         names = tuple(survey.tensors[index].name for index in row.order)
         if names:
             order = and_more([show(row.model.relative(each), 60) for each in names], 8)
-            follows = f"The shapes fit one order: {order}. Build the new optimizer in it."
+            follows = (
+                f"The shapes fit one order: {order}. Build the new optimizer in it."
+            )
         elif row.parts:
             order = and_more([show(part, 60) for part in row.parts], 8)
-            follows = f"The shapes fit if the parts came so: {order}. Build the new optimizer in that order."
+            follows = (
+                f"The shapes fit if the parts came so: {order}. Build the new "
+                "optimizer in that order."
+            )
         else:
-            follows = "A new optimizer of model.parameters() loads it without a word, and gives it to other parameters."
+            follows = (
+                "A new optimizer of model.parameters() loads it without a word, and "
+                "gives it to other parameters."
+            )
         yield Finding("optimizer-order", text, names, consequence=follows)
 
 
@@ -684,15 +865,22 @@ def _adapter_names(report: Inspection) -> Iterable[Finding]:
     """Report an adapter in other names than PEFT's."""
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
         found = report.adapter
-        text = f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not those of PEFT (lora_A, lora_B)."
-        follows = "A loader of other names finds no layer in it. ckpt warmstart pairs both."
+        text = (
+            f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not "
+            "those of PEFT (lora_A, lora_B)."
+        )
+        follows = (
+            "A loader of other names finds no layer in it. ckpt warmstart pairs both."
+        )
         if "LoRA" not in found.adapter.methods:
             follows = "A loader of LoRA alone finds no layer in it."
         yield Finding("adapter-names", text, consequence=follows)
 
 
 _AVERAGES = "model_ema."
-"""The attribute of LitEma, which keeps averages in the state dict of the model that they are averages of."""
+"""The attribute of LitEma, which keeps averages in the state dict of the model that
+they are averages of.
+"""
 
 
 def _averages(survey: Survey, plan: Plan) -> Iterable[Finding]:
@@ -702,14 +890,28 @@ def _averages(survey: Survey, plan: Plan) -> Iterable[Finding]:
         indices = [index for index, name in enumerate(every) if _AVERAGES in name]
         if indices and len(indices) < len(every):
             where = show(part.name or "the model", 60)
-            text = f"{counted_noun(len(indices), 'tensor')} of {where} are running averages (EMA) of others: {_AVERAGES}…"
-            follows = "Programs use them for inference, and a strict load without EMA calls them unexpected."
+            text = (
+                f"{counted_noun(len(indices), 'tensor')} of {where} are running "
+                f"averages (EMA) of others: {_AVERAGES}…"
+            )
+            follows = (
+                "Programs use them for inference, and a strict load without EMA calls "
+                "them unexpected."
+            )
             names = tuple(every[index] for index in indices)
-            yield Finding("averages", text, names, plan(("slim", "--ema")).command, consequence=follows)
+            yield Finding(
+                "averages",
+                text,
+                names,
+                plan(("slim", "--ema")).command,
+                consequence=follows,
+            )
 
 
 def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
-    """Tensors of models that carry no weights, and for which other versions of the code have no place."""
+    """Tensors of models that carry no weights, and for which other versions of the code
+    have no place.
+    """
     if survey.checkpoint.traits.names_are_code:
         return
     for part in survey.sections:
@@ -718,8 +920,14 @@ def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
         names = part.names()
         for kind, chosen in find_extras(names, looks_of(part.entries)).items():
             way = _way_without(survey, part, chosen, names, plan)
-            alone = f" {_ALONE}" if way.command is not None and way.keeps == "weights" else ""
-            full = tuple(f"{part.name}.{name}" if part.path else name for name in chosen)
+            alone = (
+                f" {_ALONE}"
+                if way.command is not None and way.keeps == "weights"
+                else ""
+            )
+            full = tuple(
+                f"{part.name}.{name}" if part.path else name for name in chosen
+            )
             yield Finding(
                 "extra-buffers",
                 extras_sentence(kind, full),
@@ -730,21 +938,31 @@ def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
 
 
 def _way_without(
-    survey: Survey, part: Section, chosen: Sequence[str], names: Sequence[str], plan: Plan
+    survey: Survey,
+    part: Section,
+    chosen: Sequence[str],
+    names: Sequence[str],
+    plan: Plan,
 ) -> Way:
     """The command that writes the weights without some tensors."""
     globs = exclude_patterns(chosen, names)
     if not globs or len(chosen) == len(names):
         return Way(None)
     words = [word for glob in globs for word in ("--exclude", glob)]
-    section = ["--section", part.name] if len(survey.candidates) > 1 or part not in survey.candidates else []
+    section = (
+        ["--section", part.name]
+        if len(survey.candidates) > 1 or part not in survey.candidates
+        else []
+    )
     return plan(("slim", *words, *section))
 
 
 def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
     """Report the constants of code that are devices."""
     if rows:
-        places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in rows]
+        places = [
+            row.file if row.line is None else f"{row.file}:{row.line}" for row in rows
+        ]
         tags = show_names(list(dict.fromkeys(row.device for row in rows)))
         text = f"The code names {tags}: {show_names(places)}."
         yield Finding("device-in-code", text, where=tuple(places), consequence=follows)
@@ -753,15 +971,28 @@ def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
 def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     ties = tied_weights(report.survey)
     if ties:
-        more = f", and {counted_noun(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
+        more = (
+            f", and {counted_noun(len(ties) - 1, 'more group')} too"
+            if len(ties) > 1
+            else ""
+        )
         tied = tuple(name for names in ties for name in names)
-        yield Finding("tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied)
+        yield Finding(
+            "tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied
+        )
     held = list(holding_storages(report.checkpoint))
     total = sum(row.held for row in held)
     if total >= _BLOAT_BYTES:
         worst = max(held, key=lambda row: row.held)
-        more = f", and {counted_noun(len(held) - 1, 'more storage')}" if len(held) > 1 else ""
-        views = f"{and_more(worst.tensors, 2)} in a storage of {size_text(worst.storage.nbytes)}{more}"
+        more = (
+            f", and {counted_noun(len(held) - 1, 'more storage')}"
+            if len(held) > 1
+            else ""
+        )
+        views = (
+            f"{and_more(worst.tensors, 2)} in a storage of "
+            f"{size_text(worst.storage.nbytes)}{more}"
+        )
         least = "At least " if any(row.is_bound for row in held) else ""
         text = f"{least}{size_text(total)} are stored that no tensor uses: {views}."
         names = tuple(name for row in held for name in row.tensors)
@@ -773,7 +1004,9 @@ def storage_devices(report: Inspection) -> dict[str, int]:
     placed: dict[str, int] = {}
     for storage, count in Counter(looks(report.checkpoint.storages)).items():
         if storage.device is not None:
-            placed[storage.device] = placed.get(storage.device, 0) + count * storage.nbytes
+            placed[storage.device] = (
+                placed.get(storage.device, 0) + count * storage.nbytes
+            )
     return placed
 
 
@@ -783,9 +1016,10 @@ Kind = Literal["own", "tied", "packed", "overlapping"]
 class StorageUse(NamedTuple):
     """A storage and the tensors over it, in file order.
 
-    `kind`: own (one tensor, or none), tied (all see equal ranges), packed (disjoint slices, as cuDNN keeps
-    LSTM weights; some may be tied), overlapping (anything else). `used` counts the bytes that tensors see. Where
-    different views overlap it counts those from the first to the last, which `slim` keeps: a bound.
+    `kind`: own (one tensor, or none), tied (all see equal ranges), packed (disjoint
+    slices, as cuDNN keeps LSTM weights; some may be tied), overlapping (anything else).
+    `used` counts the bytes that tensors see. Where different views overlap it counts
+    those from the first to the last, which `slim` keeps: a bound.
     """
 
     storage: Storage
@@ -804,12 +1038,21 @@ class StorageUse(NamedTuple):
 def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
     users = _storage_users(checkpoint)
-    return tuple([_storage_use(storage, users.get(id(storage), [])) for storage in checkpoint.storages])
+    return tuple(
+        [
+            _storage_use(storage, users.get(id(storage), []))
+            for storage in checkpoint.storages
+        ]
+    )
 
 
 def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
-    """The storages with bytes that no tensor sees, in the order in which the file names them."""
-    if not _is_apart(checkpoint.tensors) or not all(map(_is_whole, set(looks_of(checkpoint.tensors)))):
+    """The storages with bytes that no tensor sees, in the order in which the file names
+    them.
+    """
+    if not _is_apart(checkpoint.tensors) or not all(
+        map(_is_whole, set(looks_of(checkpoint.tensors)))
+    ):
         yield from (row for row in storage_uses(checkpoint) if row.held > 0)
 
 
@@ -823,8 +1066,9 @@ def _is_whole(tensor: Tensor) -> bool:
 def _is_apart(entries: Sequence[Entry]) -> bool:
     """Tell whether each tensor, and each part of one, has a storage of its own.
 
-    The tensors of a column do, unless another tensor has asked for one of their storages, which makes it.
-    They do not if the dict of the column has a second place in the tree.
+    The tensors of a column do, unless another tensor has asked for one of their
+    storages, which makes it. They do not if the dict of the column has a second place
+    in the tree.
     """
     used: list[Storage] = []
     columns: set[int] = set()
@@ -836,12 +1080,18 @@ def _is_apart(entries: Sequence[Entry]) -> bool:
             storages = part.tensors.storages
             used += storages.made if isinstance(storages, Column) else storages
         else:
-            used += [part_ref.storage for entry in part for part_ref in parts_of(entry.tensor)]
+            used += [
+                part_ref.storage
+                for entry in part
+                for part_ref in parts_of(entry.tensor)
+            ]
     return len(set(used)) == len(used)
 
 
 def _storage_users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
-    """The id of each storage that tensors look into -> their names, and the tensors or their parts."""
+    """The id of each storage that tensors look into -> their names, and the tensors or
+    their parts.
+    """
     users: dict[int, list[tuple[str, TensorRef]]] = {}
     for entry in checkpoint.tensors:
         tensor = entry.tensor
@@ -852,7 +1102,9 @@ def _storage_users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRe
                 same.append(user)
         else:
             for label, part in tensor.parts:
-                users.setdefault(id(part.storage), []).append((f"{entry.name}[{label}]", part))
+                users.setdefault(id(part.storage), []).append(
+                    (f"{entry.name}[{label}]", part)
+                )
     return users
 
 
@@ -867,28 +1119,51 @@ def _storage_use(storage: Storage, users: list[tuple[str, TensorRef]]) -> Storag
         used += min(*seen.values(), span) if len(seen) == 1 else span
         is_bound |= len(seen) > 1 and sum(seen.values()) < span
         overlaps |= len({ref.extent for ref in group}) > 1
-    ties = any(len(names) > 1 and last > first for (first, last), names in ranges.items())
-    kind: Kind = "overlapping" if overlaps else "packed" if len(ranges) > 1 else "tied" if ties else "own"
+    ties = any(
+        len(names) > 1 and last > first for (first, last), names in ranges.items()
+    )
+    kind: Kind = (
+        "overlapping"
+        if overlaps
+        else "packed"
+        if len(ranges) > 1
+        else "tied"
+        if ties
+        else "own"
+    )
     return StorageUse(storage, tuple(name for name, _ in users), kind, used, is_bound)
 
 
 def _count_seen_bytes(ref: TensorRef) -> int:
-    """Count the bytes of the elements that a view sees, each once, at most the bytes of its extent."""
+    """Count the bytes of the elements that a view sees, each once, at most the bytes of
+    its extent.
+    """
     first, last = ref.extent
-    return min(unexpanded_view(ref).nbytes, last - first) if ref.dtype.bits >= 8 else last - first
+    return (
+        min(unexpanded_view(ref).nbytes, last - first)
+        if ref.dtype.bits >= 8
+        else last - first
+    )
 
 
 def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     """The names of weights that are one and the same memory, a group each.
 
-    Averages may share buffers with their model and are compared on their own. What other sections share, the parts
-    of one tensor, what a quantized layer packs and single numbers that are no parameters are no weights.
+    Averages may share buffers with their model and are compared on their own. What
+    other sections share, the parts of one tensor, what a quantized layer packs and
+    single numbers that are no parameters are no weights.
     """
     averages = [[section] for section in survey.sections if section.kind == "ema"]
     ties: list[tuple[str, ...]] = []
     if _is_apart(survey.tensors):
         return ties
-    uses = Counter([id(part.storage) for entry in survey.tensors for part in parts_of(entry.tensor)])
+    uses = Counter(
+        [
+            id(part.storage)
+            for entry in survey.tensors
+            for part in parts_of(entry.tensor)
+        ]
+    )
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
         for index, entry in _named_entries(sections):
@@ -907,9 +1182,13 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
 
 
 def _named_entries(sections: Iterable[Section]) -> Iterator[tuple[int, Entry]]:
-    """The tensors that state_dict() lists by a name of their own, not within the tuple of a packed layer."""
+    """The tensors that state_dict() lists by a name of their own, not within the tuple
+    of a packed layer.
+    """
     for section in sections:
         depth = len(section.path)
         for index, entry in zip(section.indices, section.entries, strict=True):
-            if entry.registered and not any(isinstance(step, int) for step in entry.path[depth:]):
+            if entry.registered and not any(
+                isinstance(step, int) for step in entry.path[depth:]
+            ):
                 yield index, entry

@@ -12,9 +12,13 @@ from ckpt.surface.text.notebook import WIDTH, html_of
 
 
 def html_checkpoint(survey: Survey) -> str | None:
-    """Return the lines of `ckpt inspect` on an open checkpoint, or None when it can no longer be read."""
+    """Return the lines of `ckpt inspect` on an open checkpoint, or None when it can no
+    longer be read.
+    """
     try:
-        return html_inspect(with_description(inspect(survey, plan=planning(survey)), None))
+        return html_inspect(
+            with_description(inspect(survey, plan=planning(survey)), None)
+        )
     except CkptError:
         return None
 

@@ -1,4 +1,6 @@
-"""The parameters behind the numbers of DDP, as text: one name per line, and many that fit one number folded."""
+"""The parameters behind the numbers of DDP, as text: one name per line, and many that
+fit one number folded.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,31 @@ def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line
     out += lined_up(rows, 1, right=frozenset((0,)), width=width)
     if given_up:
         out += hanging_lines(
-            [], f"… no room for {', '.join(given_up)} (--json, or a wider screen)", width, 2, "dim"
+            [],
+            f"… no room for {', '.join(given_up)} (--json, or a wider screen)",
+            width,
+            2,
+            "dim",
         )
     for text in _closing_sentences(numbering):
         out += hanging_lines([], text, width, 2, "dim")
     return out
 
 
-def _fitting(rows: list[list[str]], width: int | None) -> tuple[list[list[str]], list[str]]:
-    """Return the rows without the columns that a narrow screen has no room for, and the titles of these.
+def _fitting(
+    rows: list[list[str]], width: int | None
+) -> tuple[list[list[str]], list[str]]:
+    """Return the rows without the columns that a narrow screen has no room for, and the
+    titles of these.
 
     Where the names alone are too long, giving up a column helps nobody.
     """
     for given_up in ([], ["DTYPE"], ["DTYPE", "SHAPE"]):
         kept = [i for i, title in enumerate(rows[0]) if title not in given_up]
         used = [i for i in kept if any(row[i] for row in rows[1:])]
-        size = sum(max(cells(row[i]) for row in rows) for i in used) + 2 * (len(used) - 1)
+        size = sum(max(cells(row[i]) for row in rows) for i in used) + 2 * (
+            len(used) - 1
+        )
         if width is None or size <= width:
             return [[row[i] for i in kept] for row in rows], given_up
     return rows, []
@@ -60,23 +71,33 @@ def _number_rows(row: Numbered, ranks: str) -> list[list[str]]:
             _GRADIENTS[had],
             ranks,
         ]
-        for position, (entry, had) in enumerate(zip(row.entries, row.had_gradient, strict=True))
+        for position, (entry, had) in enumerate(
+            zip(row.entries, row.had_gradient, strict=True)
+        )
     ]
 
 
 def _one_of(row: Numbered) -> list[str]:
-    """The cells of a number that many tensors fit: their names folded, and what they have in common."""
+    """The cells of a number that many tensors fit: their names folded, and what they
+    have in common.
+    """
     shapes = {str(list(entry.tensor.shape)) for entry in row.entries}
     dtypes = {entry.tensor.dtype.name for entry in row.entries}
     had = {_GRADIENTS[gradient] for gradient in row.had_gradient}
     names = show_folded_names([entry.name for entry in row.entries], _FEW)
     cells = [f"one of {len(row.entries):,}: {names}"]
-    return cells + [values.pop() if len(values) == 1 else "" for values in (shapes, dtypes, had)]
+    return cells + [
+        values.pop() if len(values) == 1 else "" for values in (shapes, dtypes, had)
+    ]
 
 
 def _closing_sentences(numbering: Numbering) -> list[str]:
     """Two short sentences: what DDP counts, and on what the names rest."""
     counted = counted_noun(numbering.parameters, "parameter")
-    counted = counted if numbering.least == numbering.parameters else f"{numbering.least:,} to {counted}"
+    counted = (
+        counted
+        if numbering.least == numbering.parameters
+        else f"{numbering.least:,} to {counted}"
+    )
     why = f"{numbering.trust}: {numbering.why}."
     return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]

@@ -1,4 +1,5 @@
-"""The views of `ckpt inspect` as rows of text: tensors, storages, values, imports. The first row is the header.
+"""The views of `ckpt inspect` as rows of text: tensors, storages, values, imports. The
+first row is the header.
 
 Every form that is a table is made of these: `--tsv`, `--table`, aligned columns.
 """
@@ -43,8 +44,12 @@ def tensor_table(report: Inspection) -> Iterator[list[str]]:
     # By id, because the hash of a tensor takes longer than its row.
     kinds: dict[int, tuple[str, str, str, str]] = {}
     names, storages = names_of(report.entries), storages_of(report.entries)
-    for name, tensor, role, storage in zip(names, tensors, report.roles(), storages, strict=True):
-        kind = kinds.get(id(tensor)) or kinds.setdefault(id(tensor), _tensor_cells(tensor))
+    for name, tensor, role, storage in zip(
+        names, tensors, report.roles(), storages, strict=True
+    ):
+        kind = kinds.get(id(tensor)) or kinds.setdefault(
+            id(tensor), _tensor_cells(tensor)
+        )
         yield [show(name, None), *kind, role.role, show(storage, None)]
 
 
@@ -74,8 +79,8 @@ def storage_table(report: Inspection) -> list[list[str]]:
 def folded_storages(report: Inspection) -> list[list[str]]:
     """Return `storage_table` for people: storages that are alike are one row.
 
-    The row has their number and the sum of their bytes. Alike are storages of one tensor each, on one device,
-    of one size, whose names differ in a number or a word.
+    The row has their number and the sum of their bytes. Alike are storages of one
+    tensor each, on one device, of one size, whose names differ in a number or a word.
     """
     rows = storage_table(report)
     uses = report.storages
@@ -91,7 +96,14 @@ def folded_storages(report: Inspection) -> list[list[str]]:
         if len(indices) > 1:
             nbytes = sum(uses[index].storage.nbytes for index in indices)
             used = sum(uses[index].used for index in indices)
-            first = [f"×{len(indices)}", first[1], str(nbytes), str(used), first[4], name]
+            first = [
+                f"×{len(indices)}",
+                first[1],
+                str(nbytes),
+                str(used),
+                first[4],
+                name,
+            ]
         out.append(first)
     return out
 
@@ -102,16 +114,22 @@ def value_table(report: Inspection) -> list[list[str]]:
     for value in report.values:
         text = "" if value.fields is not None else value_text(value, 200)
         kind = (
-            f"{value.type}, {counted_noun(value.fields, 'field')}" if value.fields is not None else value.type
+            f"{value.type}, {counted_noun(value.fields, 'field')}"
+            if value.fields is not None
+            else value.type
         )
         rows.append([show(value.name or "(the root)", None), show(kind, None), text])
     return rows
 
 
 def import_table(report: Inspection) -> list[list[str]]:
-    """One imported name a row, the called ones first, then what else weights_only refuses: the view `--imports`."""
+    """One imported name a row, the called ones first, then what else weights_only
+    refuses: the view `--imports`.
+    """
     checkpoint = report.checkpoint
-    refused = {refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()}
+    refused = {
+        refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()
+    }
     rank = {"called": 0, "unknown": 1, "odd": 2, "known": 3}
     rows = [["group", "name", "weights_only", "where", "calls"]]
     for row in sorted(checkpoint.imports, key=lambda row: rank[row.group]):
@@ -122,27 +140,49 @@ def import_table(report: Inspection) -> list[list[str]]:
             calls = f"sets {and_more(list(row.attributes), 3)}"
         elif row.times > 1:
             calls += f", and {row.times - 1:,} more"
-        rows.append([row.group, show(name, None), verdict, _places_text(row.where), show(calls, None)])
+        rows.append(
+            [
+                row.group,
+                show(name, None),
+                verdict,
+                _places_text(row.where),
+                show(calls, None),
+            ]
+        )
     rows += [
-        ["", show(reason, None), "refused", _places_text(where), ""] for reason, where in refused.items()
+        ["", show(reason, None), "refused", _places_text(where), ""]
+        for reason, where in refused.items()
     ]
     return rows
 
 
 def folded_imports(report: Inspection) -> list[list[str]]:
-    """As `import_table`, for people: a name of Python 3 and its name in Python 2 are one row, which tells both."""
+    """As `import_table`, for people: a name of Python 3 and its name in Python 2 are
+    one row, which tells both.
+    """
     header, *rows = import_table(report)
-    stored = {show(f"{row.module}.{row.name}", None): row for row in report.checkpoint.imports}
+    stored = {
+        show(f"{row.module}.{row.name}", None): row for row in report.checkpoint.imports
+    }
     met: dict[tuple[str, str], list[list[str]]] = {}
     for row in rows:
         stored_name = stored.get(row[1])
-        name = row[1] if stored_name is None else python3_name(stored_name.module, stored_name.name)
+        name = (
+            row[1]
+            if stored_name is None
+            else python3_name(stored_name.module, stored_name.name)
+        )
         met.setdefault((row[0], name), []).append(row)
     out = [header]
     for same in met.values():
         names = dict.fromkeys(row[1] for row in same)
-        more = f" (also stored as {', '.join(list(names)[1:])})" if len(names) > 1 else ""
-        rest = [", ".join(dict.fromkeys(filter(None, cells))) for cells in list(zip(*same, strict=True))[2:]]
+        more = (
+            f" (also stored as {', '.join(list(names)[1:])})" if len(names) > 1 else ""
+        )
+        rest = [
+            ", ".join(dict.fromkeys(filter(None, cells)))
+            for cells in list(zip(*same, strict=True))[2:]
+        ]
         out.append([same[0][0], same[0][1] + more, *rest])
     return out
 
@@ -153,7 +193,9 @@ def _places_text(places: Sequence[str]) -> str:
 
 
 def value_text(value: Value, limit: int = 60) -> str:
-    """A value in a few words: a scalar as Python writes it, a list by its length, an object by its class."""
+    """A value in a few words: a scalar as Python writes it, a list by its length, an
+    object by its class.
+    """
     if value.same_as is not None:
         return f"{show(value.type, limit)}, same as {show(value.same_as, limit)}"
     if value.fields is not None:
@@ -165,7 +207,11 @@ def value_text(value: Value, limit: int = 60) -> str:
     if view.kind == "object":
         return show(view.type, limit)
     looked = [look(child) for child in view.children[:7]]
-    if view.kind == "sequence" and count <= 6 and all(child.kind == "scalar" for child in looked):
+    if (
+        view.kind == "sequence"
+        and count <= 6
+        and all(child.kind == "scalar" for child in looked)
+    ):
         inner = ", ".join(scalar_text(child, 16) for child in looked)
         opening, closing = BRACKETS.get(view.type, (f"{view.type}([", "])"))
         inner += "," if view.type == "tuple" and count == 1 else ""
@@ -190,19 +236,33 @@ def tensor_lines(
     everything: bool = False,
     by_size: bool = False,
 ) -> list[Line]:
-    """A table of at most `rows` lines with its header; `depth` and `everything` ask for more, `by_size` for the largest first.
+    """A table of at most `rows` lines with its header; `depth` and `everything` ask for
+    more, `by_size` for the largest first.
 
-    The state of an optimizer is one row. Where its section is asked for, its rows have the names of the parameters.
+    The state of an optimizer is one row. Where its section is asked for, its rows have
+    the names of the parameters.
     """
     if rows < _FEW and not (everything or by_size) and depth is None:
-        return [[(f"… {counted_noun(len(report.entries), 'tensor')} (--all, --depth N)", "dim")]]
+        return [
+            [
+                (
+                    (
+                        f"… {counted_noun(len(report.entries), 'tensor')} (--all, "
+                        "--depth N)"
+                    ),
+                    "dim",
+                )
+            ]
+        ]
     tree = leaves_of(report, everything or by_size)
     table = _Table(tree)
     rest = 0
     if everything or by_size:
         pairs = list(zip(tree.names, tree.leaves, strict=True))
         if by_size:
-            pairs.sort(key=lambda pair: -pair[1].nbytes)  # equal ones stay in the order of the file
+            pairs.sort(
+                key=lambda pair: -pair[1].nbytes
+            )  # equal ones stay in the order of the file
         room = len(pairs) if everything else max(rows - 2, _FEW)
         rest = len(pairs) - room if len(pairs) > room + 1 else 0
         for name, leaf in pairs[: len(pairs) - rest]:
@@ -228,7 +288,11 @@ def tensor_lines(
 
 def _open_lines(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[Opened]:
     opened = lines(folds, depth, room)
-    if depth is not None or len(opened) >= min(_FEW, room) or not any(line.shut for line in opened):
+    if (
+        depth is not None
+        or len(opened) >= min(_FEW, room)
+        or not any(line.shut for line in opened)
+    ):
         return opened
     for level in range(1, 9):
         deeper = lines(folds, level)
@@ -238,18 +302,35 @@ def _open_lines(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[O
 
 
 class _Table:
-    """The rows of a table; tensors that look alike get one number, for folding compares numbers."""
+    """The rows of a table; tensors that look alike get one number, for folding compares
+    numbers.
+    """
 
     def __init__(self, tree: Leaves) -> None:
-        self._looks = [(shape_text(kind), kind.dtype.name, kind.device or "") for kind in tree.kinds]
+        self._looks = [
+            (shape_text(kind), kind.dtype.name, kind.device or "")
+            for kind in tree.kinds
+        ]
         self._rows: list[tuple[str, str, str, str, int, int, bool]] = []
 
     def add(self, label: str, fold_: Fold, *, shut: bool = False) -> None:
-        shape, dtype, device = self._looks[fold_.look] if isinstance(fold_.look, int) else ("", "", "")
+        shape, dtype, device = (
+            self._looks[fold_.look] if isinstance(fold_.look, int) else ("", "", "")
+        )
         if fold_.children:
             shape = counted_noun(fold_.tensors, "tensor") if shut else ""
             dtype, device = (dtype, device) if shut else ("", "")
-        self._rows.append((label, shape, dtype, device, fold_.numel, fold_.nbytes, bool(fold_.children)))
+        self._rows.append(
+            (
+                label,
+                shape,
+                dtype,
+                device,
+                fold_.numel,
+                fold_.nbytes,
+                bool(fold_.children),
+            )
+        )
 
     def lines(self, optimizers: Sequence[Optimizer], width: int | None) -> list[Line]:
         """The table below its header, with a row for each optimizer that is one."""
@@ -257,14 +338,30 @@ class _Table:
         rows = list(self._rows)
         for name, tensors, numel, nbytes in optimizers:
             rows.append(
-                (show(name, None), f"… {counted_noun(tensors, 'tensor')}", "", "", numel, nbytes, True)
+                (
+                    show(name, None),
+                    f"… {counted_noun(tensors, 'tensor')}",
+                    "",
+                    "",
+                    numel,
+                    nbytes,
+                    True,
+                )
             )
-        mixed = [Column(name) for name, shown in zip(("DTYPE", "DEVICE"), is_mixed, strict=True) if shown]
+        mixed = [
+            Column(name)
+            for name, shown in zip(("DTYPE", "DEVICE"), is_mixed, strict=True)
+            if shown
+        ]
         heads = [Column("NAME", gives_way=True), Column("SHAPE"), *mixed]
         heads += [Column("NUMEL", right=True), Column("SIZE", right=True)]
         table: list[list[str]] = []
         for label, shape, dtype, device, numel, nbytes, _ in rows:
-            middle = [text for text, shown in zip((dtype, show(device, 20)), is_mixed, strict=True) if shown]
+            middle = [
+                text
+                for text, shown in zip((dtype, show(device, 20)), is_mixed, strict=True)
+                if shown
+            ]
             table.append([label, shape, *middle, count_text(numel), size_text(nbytes)])
         out = column_lines(heads, table, width=width)
         for line, row in zip(out[1:], rows, strict=True):
@@ -276,10 +373,17 @@ class _Table:
 def shape_text(tensor: Tensor) -> str:
     """The shape in brackets, with what is unusual about the tensor."""
     text = f"[{', '.join(map(str, tensor.shape))}]"
-    if isinstance(tensor, Composite) and tensor.piece is not None and tensor.piece.is_cut:
+    if (
+        isinstance(tensor, Composite)
+        and tensor.piece is not None
+        and tensor.piece.is_cut
+    ):
         text = f"[{', '.join(map(str, tensor.parts[0][1].shape))}] of {text}"
     if isinstance(tensor, Composite) and tensor.layout == "wrapper" and tensor.detail:
         text += f" {show(tensor.detail.rpartition('.')[2], 40)}"  # the class that wraps
-    elif tensor.layout not in ("strided", "quantised"):  # the dtype of a quantised weight says it
+    elif tensor.layout not in (
+        "strided",
+        "quantised",
+    ):  # the dtype of a quantised weight says it
         text += f" {tensor.layout}"
     return text

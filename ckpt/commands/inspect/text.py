@@ -1,4 +1,6 @@
-"""`ckpt inspect` as text: what the file is, how it loads, its parts, the findings, and last its tensors folded."""
+"""`ckpt inspect` as text: what the file is, how it loads, its parts, the findings, and
+last its tensors folded.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
-from ckpt.commands.inspect.tables import ROWS, import_table, tensor_lines, value_table, value_text
+from ckpt.commands.inspect.tables import (
+    ROWS,
+    import_table,
+    tensor_lines,
+    value_table,
+    value_text,
+)
 from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
 from ckpt.evidence.optimizers import optimizer_facts
@@ -48,35 +56,58 @@ from ckpt.tree.find import REGISTERED, is_metadata
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import UNINITIALIZED, look
 
-_POINTER = rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
+_POINTER = (
+    rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
+)
 _DIGITS = 16
-"""Hexadecimal digits of a SHA-256 that are shown: enough to see that a tensor changed."""
+"""Hexadecimal digits of a SHA-256 that are shown: enough to see that a tensor
+changed.
+"""
 
 
 def textconv_lines(report: Inspection, digests: Sequence[str | None]) -> list[str]:
-    """The format, the findings, the values, the imports and the tensors of a file; no path, which is git's own."""
+    """The format, the findings, the values, the imports and the tensors of a file; no
+    path, which is git's own.
+    """
     lines = [f"format {report.checkpoint.format}"]
-    lines += [f"finding {row.code}: {show_literal(row.message)}" for row in report.findings]
-    lines += [f"value {name} = {value or kind}" for name, kind, value in value_table(report)[1:]]
+    lines += [
+        f"finding {row.code}: {show_literal(row.message)}" for row in report.findings
+    ]
+    lines += [
+        f"value {name} = {value or kind}"
+        for name, kind, value in value_table(report)[1:]
+    ]
     lines += [f"import {row[0]} {row[1]}" for row in import_table(report)[1:]]
     for row, digest in zip(report.rows, digests, strict=True):
         tensor = row.tensor
         shape = ", ".join(map(str, tensor.shape))
-        what = f"{tensor.dtype.name} [{shape}] {show(tensor.device or '', None)}".rstrip()
-        lines.append(f"tensor {show(row.entry.name, None)} {what} {(digest or 'no data')[:_DIGITS]}")
+        what = (
+            f"{tensor.dtype.name} [{shape}] {show(tensor.device or '', None)}".rstrip()
+        )
+        lines.append(
+            f"tensor {show(row.entry.name, None)} {what} "
+            f"{(digest or 'no data')[:_DIGITS]}"
+        )
     return lines
 
 
 def unread_line(head: bytes, problem: str) -> str:
-    """The line for what cannot be read: what a Git LFS pointer points to, else the problem."""
+    """The line for what cannot be read: what a Git LFS pointer points to, else the
+    problem.
+    """
     pointer = re.match(_POINTER, head)
     if pointer:
-        return f"Git LFS pointer to {int(pointer[2]):,} bytes, sha256 {pointer[1].decode()}"
+        return (
+            f"Git LFS pointer to {int(pointer[2]):,} bytes, sha256 "
+            f"{pointer[1].decode()}"
+        )
     return f"not read: {show_literal(problem)}"
 
 
 _FINDINGS = 10
-"""Findings of one code that are shown; the calls that loading would make are never left out."""
+"""Findings of one code that are shown; the calls that loading would make are never left
+out.
+"""
 
 
 def inspect_lines(
@@ -88,16 +119,33 @@ def inspect_lines(
     everything: bool = False,
     by_size: bool = False,
 ) -> list[Line]:
-    """The report as a person reads it. The table is cut to the rows left on a screen of `height` rows."""
-    shown = report if everything or report.quantised is None else report.quantised.shown or report
-    out = [*call_lines(report, width), *headline_lines(report, width, shown), *part_lines(report, width)]
+    """The report as a person reads it. The table is cut to the rows left on a screen of
+    `height` rows.
+    """
+    shown = (
+        report
+        if everything or report.quantised is None
+        else report.quantised.shown or report
+    )
+    out = [
+        *call_lines(report, width),
+        *headline_lines(report, width, shown),
+        *part_lines(report, width),
+    ]
     findings = _finding_lines(report, width)
     if findings:
         out += [[], *findings]
     if shown.entries:
-        room = ROWS if height is None else height - height_of(out, width) - 2  # a blank row, and the prompt
+        room = (
+            ROWS if height is None else height - height_of(out, width) - 2
+        )  # a blank row, and the prompt
         table = tensor_lines(
-            shown, width=width, rows=room, depth=depth, everything=everything, by_size=by_size
+            shown,
+            width=width,
+            rows=room,
+            depth=depth,
+            everything=everything,
+            by_size=by_size,
         )
         out += table if len(table) == 1 else [[], *table]
     return out
@@ -106,12 +154,23 @@ def inspect_lines(
 def _finding_lines(report: Inspection, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
-    ways = {finding.hint for finding in report.findings if finding.code in _RUNS and finding.hint is not None}
-    command = None if report.load.expression is None or report.way is None else report.way.command
+    ways = {
+        finding.hint
+        for finding in report.findings
+        if finding.code in _RUNS and finding.hint is not None
+    }
+    command = (
+        None
+        if report.load.expression is None or report.way is None
+        else report.way.command
+    )
     for finding in report.findings:
         if finding.code in _RUNS:
             continue  # said above
-        if command is not None and (finding.code, finding.hint) == ("weights-only", command):
+        if command is not None and (finding.code, finding.hint) == (
+            "weights-only",
+            command,
+        ):
             continue
         count = counts[finding.code] = counts.get(finding.code, 0) + 1
         if finding.hint in ways:
@@ -152,15 +211,15 @@ def call_lines(report: Inspection, width: int | None = None) -> list[Line]:
 def headline_lines(
     report: Inspection, width: int | None = None, shown: Inspection | None = None
 ) -> list[Line]:
-    """The first line: what the file is; broken to fit `width`. `shown` has other tensors, which are counted."""
+    """The first line: what the file is; broken to fit `width`. `shown` has other
+    tensors, which are counted.
+    """
     quantised = report.quantised
     report = shown or report
     checkpoint, rows = report.checkpoint, report.entries
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
-        text += (
-            f", {counted_noun(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
-        )
+        text += f", {counted_noun(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
     pieces = [text]
     if checkpoint.byteorder == "big":
         pieces.append("big-endian")
@@ -169,7 +228,10 @@ def headline_lines(
     chosen, unknown = report.survey.parameters, report.survey.unknown
     if report.selected:
         here = {row.position for row in report.rows}
-        chosen, unknown = ([index for index in indices if index in here] for indices in (chosen, unknown))
+        chosen, unknown = (
+            [index for index in indices if index in here]
+            for indices in (chosen, unknown)
+        )
         pieces.append(f"{counted_noun(len(rows), 'tensor')} selected")
     else:
         pieces.append(size_text(checkpoint.nbytes))
@@ -180,10 +242,16 @@ def headline_lines(
         count = report.survey.count_elements(unknown)
         pieces += [f"{count_text(count)} unknown"] if count else []
     elif rows:
-        pieces.append(_counted_noun(sum([tensor.numel for tensor in tensors]), "element"))
+        pieces.append(
+            _counted_noun(sum([tensor.numel for tensor in tensors]), "element")
+        )
     if report.selected and rows:
         pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
-    counted = tensors if report.selected or not chosen else [every[i] for i in report.survey.weight_indices]
+    counted = (
+        tensors
+        if report.selected or not chosen
+        else [every[i] for i in report.survey.weight_indices]
+    )
     dtypes = _dtype_names(counted, with_parts=not report.selected)
     if blocks_in(dict.fromkeys(counted)):
         pieces += _shares(counted)
@@ -192,14 +260,20 @@ def headline_lines(
     if quantised is not None:
         pieces.append(quantised.text)
     pieces += _device_texts(report)
-    return flowing_lines([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
+    return flowing_lines(
+        [(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2
+    )
 
 
 def _dtype_names(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
-    """Return the names of the dtypes of some tensors, the one with the most bytes first."""
+    """Return the names of the dtypes of some tensors, the one with the most bytes
+    first.
+    """
     nbytes: Counter[str] = Counter()
     inner: dict[str, None] = {}
-    for tensor, count in Counter(tensors).items():  # of 100,000 tensors few look different
+    for tensor, count in Counter(
+        tensors
+    ).items():  # of 100,000 tensors few look different
         nbytes[tensor.dtype.name] += count * tensor.nbytes
         # A wrapper shows a dtype that none of its parts may have.
         if with_parts and type(tensor) is Composite and tensor.layout == "wrapper":
@@ -208,7 +282,9 @@ def _dtype_names(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
 
 
 def _shares(tensors: Sequence[Tensor]) -> list[str]:
-    """Return the share of each dtype in all elements, the largest first, and the bits that an element takes."""
+    """Return the share of each dtype in all elements, the largest first, and the bits
+    that an element takes.
+    """
     numels: Counter[str] = Counter()
     nbytes = 0
     for tensor, count in Counter(tensors).items():
@@ -217,7 +293,9 @@ def _shares(tensors: Sequence[Tensor]) -> list[str]:
     whole = sum(numels.values())
     if not whole:
         return []
-    shares = [f"{name} {percent_text(numel, whole)}" for name, numel in numels.most_common()]
+    shares = [
+        f"{name} {percent_text(numel, whole)}" for name, numel in numels.most_common()
+    ]
     return [and_more(shares, 3), f"{8 * nbytes / whole:.3g} bits per weight"]
 
 
@@ -226,17 +304,23 @@ def _counted_noun(count: int, noun: str) -> str:
 
 
 def _device_texts(report: Inspection) -> list[str]:
-    """Return the devices on which the tensors are saved, the one with the most bytes first."""
+    """Return the devices on which the tensors are saved, the one with the most bytes
+    first.
+    """
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
     devices = [tensor.device for tensor in dict.fromkeys(looks_of(report.entries))]
-    by_device: dict[str, list[Row]] = {device: [] for device in devices if device is not None}
+    by_device: dict[str, list[Row]] = {
+        device: [] for device in devices if device is not None
+    }
     for row in report.rows if len(by_device) > 1 else ():
         device = row.tensor.device
         if device is not None:
             by_device[device].append(row)
     texts = []
-    for tag, rows in sorted(by_device.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
+    for tag, rows in sorted(
+        by_device.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])
+    ):
         text = show(tag, 40)
         if len(by_device) > 1 and all(not row.tensor.shape for row in rows):
             steps = all(row.entry.path and row.entry.path[-1] == "step" for row in rows)
@@ -258,10 +342,17 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     The parts have lines only where there is more than the weights.
     """
     sections = [] if report.selected else _section_rows(report)
-    labels = [shorten_name(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
+    labels = [
+        shorten_name(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]
+    ]
     sharded = _sharding_text(report)
     metadata = _metadata_texts(report)
-    rows = ["loads", "values", *(["sharded"] if sharded else []), *(["metadata"] if metadata else [])]
+    rows = [
+        "loads",
+        "values",
+        *(["sharded"] if sharded else []),
+        *(["metadata"] if metadata else []),
+    ]
     size = max(cells(label) for label in (*rows, *labels))
 
     def head(label: str) -> Line:
@@ -282,7 +373,9 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     if values:
         out += flowing_lines(head("values"), values, width)
     if metadata:
-        from ckpt.commands.inspect.card_text import metadata_pieces  # here: few files have more than a format
+        from ckpt.commands.inspect.card_text import (
+            metadata_pieces,
+        )  # here: few files have more than a format
 
         out += flowing_lines(head("metadata"), metadata_pieces(metadata), width)
     if report.card is not None and not report.selected:
@@ -291,12 +384,22 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         out += flowing_lines(head("card"), card_pieces(report.card), width)
     for name, device, kind in report.hidden_devices[:3]:
         text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
-        out += hanging_lines(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
+        out += hanging_lines(
+            head(""),
+            f"{show(name)} = {show(text)}: map_location does not change it",
+            width,
+        )
     if len(report.hidden_devices) > 3:
         rest = counted_noun(len(report.hidden_devices) - 3, "more device")
-        out += hanging_lines(head(""), f"… {rest} in values (--json)", width, style="dim")
+        out += hanging_lines(
+            head(""), f"… {rest} in values (--json)", width, style="dim"
+        )
     names = [] if report.selected else names_of(report.entries)
-    layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
+    layers = (
+        adapted_layers([row.relative for row in report.rows])
+        if "lora_" in "\n".join(names)
+        else []
+    )
     texts: tuple[str, ...] = ()
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
         texts = (report.adapter.text,)
@@ -304,7 +407,10 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         texts = report.described.texts
     elif layers:
         texts = (
-            f"changes {counted_noun(len(layers), 'layer')} of the base model: {show_folded_names(layers, 6)}",
+            (
+                f"changes {counted_noun(len(layers), 'layer')} of the base model: "
+                f"{show_folded_names(layers, 6)}"
+            ),
         )
     if report.described is not None and report.described.fit_text:
         texts = (*texts, report.described.fit_text)
@@ -312,13 +418,18 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         out += hanging_lines(head("" if row else "LoRA"), text, width)
     lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
     if lazy:
-        text = f"uninitialized, for their lazy modules have not run: {show_folded_names(lazy, 6)}"
+        text = (
+            "uninitialized, for their lazy modules have not run: "
+            f"{show_folded_names(lazy, 6)}"
+        )
         out += hanging_lines(head("lazy"), text, width)
     return out
 
 
 def _pieces_text(report: Inspection) -> str:
-    """Return the rank and mesh that wrote a file of parts of tensors, and how they are cut."""
+    """Return the rank and mesh that wrote a file of parts of tensors, and how they are
+    cut.
+    """
     pieces = [
         tensor.piece
         for tensor in dict.fromkeys(looks_of(report.entries))
@@ -336,9 +447,15 @@ def _pieces_text(report: Inspection) -> str:
         if piece.is_cut:
             text = ", ".join(placement.text for placement in piece.placements)
             cut[text] = cut.get(text, 0) + 1
-    how = and_more([f"{counted_noun(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
+    how = and_more(
+        [f"{counted_noun(count, 'tensor')} by {text}" for text, count in cut.items()], 3
+    )
     whole = f"; {counted_noun(len(report.entries) - sum(cut.values()), 'tensor')} whole"
-    return f"{whose} of {mesh}; parts of {how}{whole}" if cut else f"{whose} of {mesh}{whole}"
+    return (
+        f"{whose} of {mesh}; parts of {how}{whole}"
+        if cut
+        else f"{whose} of {mesh}{whole}"
+    )
 
 
 def _shards_text(report: Inspection) -> str:
@@ -352,34 +469,58 @@ def _shards_text(report: Inspection) -> str:
         return ""
     ranks = {(shard.rank, shard.world) for shard in shards}
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
-    whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
+    whose = (
+        "not recorded"
+        if rank is None
+        else f"{rank} of {world} ranks"
+        if world
+        else str(rank)
+    )
     whole = len(report.entries) - len(shards)
-    return f"{whose}; shards of {counted_noun(len(shards), 'tensor')}; {counted_noun(whole, 'tensor')} whole"
+    return (
+        f"{whose}; shards of {counted_noun(len(shards), 'tensor')}; "
+        f"{counted_noun(whole, 'tensor')} whole"
+    )
 
 
 def _sharding_text(report: Inspection) -> str:
-    """Return how many tensors are cut, along which dimensions, and into how many parts."""
+    """Return how many tensors are cut, along which dimensions, and into how
+    many parts.
+    """
     places = [storage.place for storage in set(looks(report.checkpoint.storages))]
     if not any(place.grid for place in places if place is not None):
         return ""
-    every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
+    every = [
+        sharding
+        for row in report.rows
+        if (sharding := sharding_of(row.tensor)) is not None
+    ]
     if not every:
         return ""
     dims = sorted({dim for sharding in every for dim in sharding.dims})
     along = (
-        f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
+        f"dimension {dims[0]}"
+        if len(dims) == 1
+        else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
     )
     most = max(sharding.parts for sharding in every)
     parts = (
-        f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
+        f"{most:,} parts"
+        if all(sharding.parts == most for sharding in every)
+        else f"up to {most:,} parts"
     )
-    return f"{len(every):,} of {counted_noun(len(report.entries), 'tensor')} along {along}, in {parts}"
+    return (
+        f"{len(every):,} of {counted_noun(len(report.entries), 'tensor')} along "
+        f"{along}, in {parts}"
+    )
 
 
 def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Line]:
-    """Return whether loading is safe, and the expression that does it on a line of its own, to paste.
+    """Return whether loading is safe, and the expression that does it on a line of its
+    own, to paste.
 
-    Where torch must trust the file, the command that makes a file without code comes first.
+    Where torch must trust the file, the command that makes a file without code comes
+    first.
     """
     load, indent = report.load, sum(cells(text) for text, _ in head)
     way = report.way
@@ -388,32 +529,48 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
         advice = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
         note, needed = load.note or "", NEEDED.format(reasons)
         is_flag = note.startswith(needed)
-        how = f", with weights_only=False{note.removeprefix(needed)}" if is_flag else f" ({note})"
+        how = (
+            f", with weights_only=False{note.removeprefix(needed)}"
+            if is_flag
+            else f" ({note})"
+        )
         trust = f"or, only if you trust its author{safe_sentence(how)}:"
         return [
-            *hanging_lines(head, f"weights_only refuses {safe_sentence(reasons)}. {advice}:", width),
+            *hanging_lines(
+                head, f"weights_only refuses {safe_sentence(reasons)}. {advice}:", width
+            ),
             pasted_line(way.command, width, indent),
             *hanging_lines([(" " * indent, "")], trust, width),
             pasted_line(load.expression, width, indent),
         ]
     if load.expression is None:
         runs = any(row.code == "code-inside" for row in report.findings)
-        runs = runs or any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
+        runs = runs or any(
+            row.group == "called" and is_own(row.module)
+            for row in report.checkpoint.imports
+        )
         reason = safe_sentence(load.reason or "")
         if runs and reason.startswith(("loading this file runs ", "loading it runs ")):
             reason = "do not load it"  # DANGER stands above, with the call
         out = hanging_lines(head, reason, width, style="error" if runs else "warning")
     else:
         verdict = _verdict_text(report)
-        out = hanging_lines(head, verdict, width, style="good" if verdict.startswith("safe") else "")
+        out = hanging_lines(
+            head, verdict, width, style="good" if verdict.startswith("safe") else ""
+        )
         if load.model is not None:
-            out += [pasted_line(load.model, width, indent), [(" " * indent + "or its tensors alone:", "")]]
+            out += [
+                pasted_line(load.model, width, indent),
+                [(" " * indent + "or its tensors alone:", "")],
+            ]
         out.append(pasted_line(load.expression, width, indent))
     if way is None:
         return out
     if way.command is None:
         return out + (
-            hanging_lines([(" " * indent, "")], safe_sentence(way.reason), width) if way.reason else []
+            hanging_lines([(" " * indent, "")], safe_sentence(way.reason), width)
+            if way.reason
+            else []
         )
     if any(finding.hint == way.command for finding in report.findings):
         return out  # said by the finding
@@ -423,16 +580,25 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
 
 
 def _verdict_text(report: Inspection) -> str:
-    """Return how the expression loads the file: what it needs, or why nothing can happen."""
+    """Return how the expression loads the file: what it needs, or why nothing can
+    happen.
+    """
     checkpoint, note = report.checkpoint, safe_sentence(report.load.note or "")
     if note:
         is_told = any(finding.code == "weights-only" for finding in report.findings)
-        if is_told and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
+        if is_told and note == NEEDED.format(
+            refusals_text(checkpoint.weights_only or ())
+        ):
             note = "weights_only=False"
         return note
     if checkpoint.traits.names_are_code:
-        return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
-    opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
+        return (
+            f"a {checkpoint.traits.label} program, which "
+            f"{checkpoint.traits.load.partition('(')[0]} reads"
+        )
+    opened = [
+        member.checkpoint for member in checkpoint.members if member.is_model
+    ] or [checkpoint]
     if not any(part.traits.is_pickle for part in opened):
         return "safe: a format without code"
     if all(part.weights_only == () for part in opened):
@@ -441,14 +607,16 @@ def _verdict_text(report: Inspection) -> str:
 
 
 def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
-    """The name of each section below the root, what it holds, and the same without the steps of an optimizer; loose
-    tensors under one key are one.
+    """The name of each section below the root, what it holds, and the same without the
+    steps of an optimizer; loose tensors under one key are one.
     """
     groups: dict[tuple[str, str], list[Section]] = {}
     loose = any(part.path for part in report.sections) and not report.checkpoint.members
     for part in report.sections:
         if part.path or part.kind == "optimizer" or (loose and part.kind == "model"):
-            groups.setdefault((part.name if part.path else part.kind, part.kind), []).append(part)
+            groups.setdefault(
+                (part.name if part.path else part.kind, part.kind), []
+            ).append(part)
     prefixes: dict[str, list[Prefix]] = {}
     for prefix in report.prefixes:
         prefixes.setdefault(prefix.section, []).append(prefix)
@@ -461,7 +629,11 @@ def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
             continue
         label = "" if kind in (name, "other") else f"{kind}, "
         record = record_of(report.checkpoint) if kind == "snapshot" else None
-        uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
+        uses = [
+            use
+            for use in report.survey.uses
+            if use.match.optimizer.path == parts[0].path
+        ]
         use = uses[0] if uses and uses[0].steps else None
         texts = [
             _part_text(parts, prefixes.get(name, []), gradient_use, lost)
@@ -477,7 +649,10 @@ def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
 
 
 def _part_text(
-    parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None, lost: Sequence[str] = ()
+    parts: Sequence[Section],
+    prefixes: Sequence[Prefix],
+    use: GradientUse | None,
+    lost: Sequence[str] = (),
 ) -> str:
     """A part in one line. `lost` are the names of values that the checkpoint lacks."""
     part = parts[0]
@@ -494,7 +669,10 @@ def _part_text(
         gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
         count = counted_noun(facts.parameters, "parameter")
         if "params" in gone:
-            count = f"at least {counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
+            count = (
+                "at least "
+                f"{counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
+            )
         text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
         if (
             not facts.parameters and facts.with_state and "params" not in gone
@@ -511,22 +689,40 @@ def _part_text(
         if "lr" in gone:
             rates = f"{rates} and others, which are lost" if rates else "lost"
         text += f", lr {rates}" if rates else ""
-        is_over = facts.rates == (0,) and "lr" not in gone and (facts.with_state or facts.is_plain_sgd)
-        text += " in every group, as at the end of a schedule: a step changes no weight" if is_over else ""
-        text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
+        is_over = (
+            facts.rates == (0,)
+            and "lr" not in gone
+            and (facts.with_state or facts.is_plain_sgd)
+        )
+        text += (
+            " in every group, as at the end of a schedule: a step changes no weight"
+            if is_over
+            else ""
+        )
+        text += (
+            ", 1 step with zero moments, as before the first"
+            if use is not None and use.is_before
+            else ""
+        )
         return text
     prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
     text = f"{prefix_text}{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
     if part.kind in ("model", "ema"):
         text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
-            count = "" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,} "
+            count = (
+                ""
+                if prefix.tensors == prefix.of
+                else f"{prefix.tensors:,} of {prefix.of:,} "
+            )
             text += f", {count}names {begin_text(prefix.prefix)}"
     return text
 
 
 def _snapshot_text(record: ModelRecord) -> str:
-    """Return the module, devices, rank and gradients of a snapshot, and the names that it left out."""
+    """Return the module, devices, rank and gradients of a snapshot, and the names that
+    it left out.
+    """
     text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
     if record.wrappers:
         text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
@@ -546,7 +742,11 @@ def _snapshot_text(record: ModelRecord) -> str:
 
 def begin_text(prefix: str) -> str:
     """`begin with module.`, or `contain` what stands further inside."""
-    return f"contain {prefix.removeprefix('*')}" if prefix.startswith("*") else f"begin with {prefix}"
+    return (
+        f"contain {prefix.removeprefix('*')}"
+        if prefix.startswith("*")
+        else f"begin with {prefix}"
+    )
 
 
 def _fact_text(node: Node) -> str:
@@ -556,7 +756,9 @@ def _fact_text(node: Node) -> str:
 
 def _counters_text(values: list[Value]) -> str:
     """The counters of epochs and steps among values below one key."""
-    from ckpt.commands.inspect.card_text import counters_below  # here: few files have values below a key
+    from ckpt.commands.inspect.card_text import (
+        counters_below,
+    )  # here: few files have values below a key
 
     return counters_below(values)
 
@@ -601,7 +803,11 @@ def _value_texts(report: Inspection) -> list[str]:
         name = show(str(key), 40)
         if is_metadata(values[0].path) and len(values[0].path) > 1 and not has_own:
             continue  # has a line of its own
-        text = value_text(values[0]) if len(values[0].path) == 1 else counted_noun(len(values), "value")
+        text = (
+            value_text(values[0])
+            if len(values[0].path) == 1
+            else counted_noun(len(values), "value")
+        )
         counters = _counters_text(values) if len(values[0].path) > 1 else ""
         pieces.append(f"{name} {text}" + (f" ({counters})" if counters else ""))
     if len(pieces) > _VALUES:

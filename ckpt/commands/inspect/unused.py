@@ -1,4 +1,6 @@
-"""Parameters without a gradient, as findings: from an optimizer's state, a snapshot, or a live model."""
+"""Parameters without a gradient, as findings: from an optimizer's state, a snapshot, or
+a live model.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,25 @@ UNLESS_FROZEN = 'Unless frozen, DDP stops: "Expected to have finished reduction"
 
 
 def unused_findings(survey: Survey) -> Iterable[Finding]:
-    """Report the parameters that never, or not always, had a gradient, as far as the file knows."""
+    """Report the parameters that never, or not always, had a gradient, as far as the
+    file knows.
+    """
     none: tuple[int, ...] = ()
     if survey.record is not None:
         none = without_gradient(survey.record)
         yield from _recorded_findings(survey, survey.record, none)
     mixed = survey.mixed
     for use in survey.uses:
-        yield from _by_state(survey, use, none, frozenset() if mixed is None else mixed.steps)
+        yield from _by_state(
+            survey, use, none, frozenset() if mixed is None else mixed.steps
+        )
     if mixed is not None:
         yield Finding("mixed-steps", mixed.text)
 
 
-def _recorded_findings(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iterable[Finding]:
+def _recorded_findings(
+    survey: Survey, match: RecordMatch, none: tuple[int, ...]
+) -> Iterable[Finding]:
     """Parameters that had no gradient when a snapshot was taken."""
     held = {
         index
@@ -47,7 +55,9 @@ def _recorded_findings(survey: Survey, match: RecordMatch, none: tuple[int, ...]
     never = [index for index in none if index not in held]
     if never:
         text, names = _tensors_text(survey, match.section, never)
-        before = {use.match.indices[number] for use in survey.uses for number in use.never}
+        before = {
+            use.match.indices[number] for use in survey.uses for number in use.never
+        }
         also = ", and never before" if before.issuperset(never) else ""
         yield Finding(
             "unused",
@@ -69,7 +79,10 @@ def _recorded_findings(survey: Survey, match: RecordMatch, none: tuple[int, ...]
         text, names = _tensors_text(survey, match.section, earlier)
         yield Finding(
             "sometimes-unused",
-            f"{text} had no gradient when the snapshot was taken, but had one in an earlier step.",
+            (
+                f"{text} had no gradient when the snapshot was taken, but had one in "
+                "an earlier step."
+            ),
             names,
         )
 
@@ -77,16 +90,22 @@ def _recorded_findings(survey: Survey, match: RecordMatch, none: tuple[int, ...]
 def _by_state(
     survey: Survey, use: GradientUse, none: tuple[int, ...], mixed: frozenset[float]
 ) -> Iterable[Finding]:
-    """Parameters for which an optimizer holds no state while it does for others, or whose counters are behind.
+    """Parameters for which an optimizer holds no state while it does for others, or
+    whose counters are behind.
 
-    A counter at one of the steps `mixed` says something of its file, and not of its parameter.
+    A counter at one of the steps `mixed` says something of its file, and not of its
+    parameter.
     """
     match = survey.record
     recorded = match.known() if match is not None else {}
     frozen = {index for index, row in recorded.items() if not row.requires_grad}
     skip = frozen.union(none)
     never = [number for number in use.never if use.match.indices[number] not in skip]
-    behind = [row for row in use.lagging if use.match.indices[row[0]] not in skip and row[1] not in mixed]
+    behind = [
+        row
+        for row in use.lagging
+        if use.match.indices[row[0]] not in skip and row[1] not in mixed
+    ]
     lagging = [row for row in behind if row[0] not in use.zero]
     zero = [row for row in behind if row[0] in use.zero]
     name = use.match.optimizer.name
@@ -98,7 +117,9 @@ def _by_state(
         if match is None:
             follows = UNLESS_FROZEN
             if not by_order(survey.checkpoint, use.match).isdisjoint(never):
-                message = f"If {which} got model.parameters(), {text} never had a gradient."
+                message = (
+                    f"If {which} got model.parameters(), {text} never had a gradient."
+                )
         else:
             follows, level = f"{UNUSED} {STOPS}", "warning"
         yield Finding("unused", message, names, raised=level, consequence=follows)
@@ -107,84 +128,143 @@ def _by_state(
     resumed = [row for row in zero if row[1] <= 1]
     if resumed:
         text, names = _parameters_text(survey, use, [number for number, _ in resumed])
-        message = f"{text} had no gradient but zeros in {which}: {_steps_text(resumed, use)}, and all moments are zero."
+        message = (
+            f"{text} had no gradient but zeros in {which}: "
+            f"{_steps_text(resumed, use)}, and all moments are zero."
+        )
         follows = f"A resume makes such state without a gradient. {UNLESS_FROZEN}"
         yield Finding("unused", message, names, consequence=follows)
     if lagging:
         text, names = _parameters_text(survey, use, [number for number, _ in lagging])
-        reason = f"Sometimes there was no gradient, {which} got them later, or their state began anew."
+        reason = (
+            f"Sometimes there was no gradient, {which} got them later, or their state "
+            "began anew."
+        )
         yield Finding(
-            "sometimes-unused", f"{text} took {_steps_text(lagging, use)}.", names, consequence=reason
+            "sometimes-unused",
+            f"{text} took {_steps_text(lagging, use)}.",
+            names,
+            consequence=reason,
         )
 
 
-_NO_STOP = "DDP does not stop on a gradient of zero. Its output is multiplied by zero, or masked."
+_NO_STOP = (
+    "DDP does not stop on a gradient of zero. Its output is multiplied by zero, or "
+    "masked."
+)
 
 
 def _zero_findings(
     survey: Survey, use: GradientUse, rows: Sequence[tuple[int, float]], which: str
 ) -> Iterable[Finding]:
-    """Parameters whose moments are zero after several steps: each of their gradients was zero."""
+    """Parameters whose moments are zero after several steps: each of their gradients
+    was zero.
+    """
     if rows:
         text, names = _parameters_text(survey, use, [number for number, _ in rows])
-        message = f"{text} had gradients of zero only in {which}: {_steps_text(rows, use)}, and all moments are zero."
+        message = (
+            f"{text} had gradients of zero only in {which}: {_steps_text(rows, use)}, "
+            "and all moments are zero."
+        )
         yield Finding("zero-gradient", message, names, consequence=_NO_STOP)
 
 
 def _steps_text(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
     """`3 of 5 steps`, or a range of them."""
     steps = sorted({step for _, step in rows})
-    took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
+    took = (
+        f"{steps[0]:,.0f}"
+        if len(steps) == 1
+        else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
+    )
     return f"{took} of {use.steps:,.0f} steps"
 
 
-def _parameters_text(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
-    """Parameters of an optimizer as text, by their names where these are known, and all of the names."""
+def _parameters_text(
+    survey: Survey, use: GradientUse, numbers: Sequence[int]
+) -> tuple[str, tuple[str, ...]]:
+    """Parameters of an optimizer as text, by their names where these are known, and all
+    of the names.
+    """
     indices, unknown = known_indices(use, numbers)
-    named = [str(slot.name) for slot in map(use.match.slots.__getitem__, numbers) if slot.name]
-    if not use.match.models and len(named) == len(numbers):  # the model is not in this file
-        return f"{show_folded_names(named)} ({counted_noun(len(named), 'parameter')})", ()
+    named = [
+        str(slot.name)
+        for slot in map(use.match.slots.__getitem__, numbers)
+        if slot.name
+    ]
+    if not use.match.models and len(named) == len(
+        numbers
+    ):  # the model is not in this file
+        return (
+            f"{show_folded_names(named)} ({counted_noun(len(named), 'parameter')})",
+            (),
+        )
     other = ""
     if unknown:
         unnamed = [number for number in numbers if use.match.indices[number] is None]
         among = _candidate_indices(use, unnamed)
-        if len(among) == len(unnamed) and not among.intersection(indices):  # which is which does not matter
+        if len(among) == len(unnamed) and not among.intersection(
+            indices
+        ):  # which is which does not matter
             return _tensors_text(survey, use.match.model, sorted(among.union(indices)))
-        other = f"{counted_noun(unknown, 'unknown parameter')} ({_candidates_text(survey, use, unnamed)})"
+        other = (
+            f"{counted_noun(unknown, 'unknown parameter')} "
+            f"({_candidates_text(survey, use, unnamed)})"
+        )
     return _tensors_text(survey, use.match.model, indices, other)
 
 
 def _candidates_text(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
-    """Name the tensors that unknown parameters can be, else their numbers in the optimizer."""
+    """Name the tensors that unknown parameters can be, else their numbers in the
+    optimizer.
+    """
     match = use.match
     indices = sorted(_candidate_indices(use, numbers))
     if not match.models or not indices:
         which = "number" if len(numbers) == 1 else "numbers"
-        return f"{which} {and_more([str(number) for number in numbers], 8)} in the optimizer"
+        return (
+            f"{which} {and_more([str(number) for number in numbers], 8)} in the "
+            "optimizer"
+        )
     names = [
-        match.model.relative(survey.tensors[index].name) if match.model else survey.tensors[index].name
+        match.model.relative(survey.tensors[index].name)
+        if match.model
+        else survey.tensors[index].name
         for index in indices
     ]
-    return f"{'one' if len(numbers) == 1 else len(numbers)} of {show_folded_names(names)}"
+    return (
+        f"{'one' if len(numbers) == 1 else len(numbers)} of {show_folded_names(names)}"
+    )
 
 
 def _candidate_indices(use: GradientUse, numbers: Sequence[int]) -> set[int]:
-    """The indices of the tensors that some parameters can be; empty where the file does not say it of each."""
+    """The indices of the tensors that some parameters can be; empty where the file does
+    not say it of each.
+    """
     match = use.match
-    possible = [match.candidates[number] for number in numbers] if match.candidates else []
-    return {index for candidates in possible for index in candidates} if all(possible) else set()
+    possible = (
+        [match.candidates[number] for number in numbers] if match.candidates else []
+    )
+    return (
+        {index for candidates in possible for index in candidates}
+        if all(possible)
+        else set()
+    )
 
 
 def _tensors_text(
     survey: Survey, model: Section | None, indices: Sequence[int], other: str = ""
 ) -> tuple[str, tuple[str, ...]]:
-    """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and all of the names.
+    """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and
+    all of the names.
 
     Where there are several models the text names the one that holds them.
     """
     names = tuple(survey.tensors[index].name for index in indices)
     inside = model if len(survey.models) == 1 else None
-    text = show_folded_names([inside.relative(name) if inside else name for name in names])
+    text = show_folded_names(
+        [inside.relative(name) if inside else name for name in names]
+    )
     text += f"{' and ' if text and other else ''}{other}"
     if names:
         text += f" ({counted_noun(len(names), 'parameter')})"
@@ -196,12 +276,25 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     lost = [row for row in rows if row.registered is None]
     if lost:
         kinds = {row.kind for row in lost}
-        noun = "module" if kinds == {"module"} else "Parameter" if kinds == {"parameter"} else "object"
+        noun = (
+            "module"
+            if kinds == {"module"}
+            else "Parameter"
+            if kinds == {"parameter"}
+            else "object"
+        )
         count = counted_noun(sum(row.parameters for row in lost), "parameter")
-        instead = "nn.ParameterList" if kinds == {"parameter"} else "nn.ModuleList or nn.ModuleDict"
+        instead = (
+            "nn.ParameterList"
+            if kinds == {"parameter"}
+            else "nn.ModuleList or nn.ModuleDict"
+        )
         yield Finding(
             "list-modules",
-            f"{_places_text(lost)} are not registered ({counted_noun(len(lost), noun)}, {count}).",
+            (
+                f"{_places_text(lost)} are not registered "
+                f"({counted_noun(len(lost), noun)}, {count})."
+            ),
             where=tuple(row.place for row in lost),
             consequence="state_dict, .to(), the optimizer and DataParallel miss"
             f" {'it' if len(lost) == 1 else 'them'}. Use {instead}.",
@@ -212,7 +305,9 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
             "list-modules",
             f"{_places_text(again)} are registered as {_registered_text(again)} too.",
             where=tuple(row.place for row in again),
-            consequence="Replicas of DataParallel fail: the list holds the modules of device 0.",
+            consequence=(
+                "Replicas of DataParallel fail: the list holds the modules of device 0."
+            ),
         )
 
 
@@ -234,5 +329,7 @@ def _places_text(rows: Sequence[LooseModule]) -> str:
     for (place, cls), numbers in runs.items():
         run = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
         inside = f"{numbers[0]}..{numbers[-1]}" if run else ",".join(map(str, numbers))
-        texts.append(f"{show(place, 80)}{f'[{inside}]' if numbers else ''} ({show(cls, 40)})")
+        texts.append(
+            f"{show(place, 80)}{f'[{inside}]' if numbers else ''} ({show(cls, 40)})"
+        )
     return and_more(texts, 4)

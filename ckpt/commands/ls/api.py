@@ -1,4 +1,6 @@
-"""The function `ckpt.ls`: folders are walked, and each file is judged by its first bytes."""
+"""The function `ckpt.ls`: folders are walked, and each file is judged by its first
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.handle import read
-from ckpt.surface.api.keywords import Path, Texts, gate_of, limits_only, several_of, text_only
+from ckpt.surface.api.keywords import (
+    Path,
+    Texts,
+    gate_of,
+    limits_only,
+    several_of,
+    text_only,
+)
 from ckpt.surface.api.opening import path_of
 from ckpt.surface.api.progress import Progress
 from ckpt.surface.api.walk import Found, choose_executor, found, is_concern, split_items
@@ -34,11 +43,14 @@ _ORDERS: dict[str, Callable[[LsRow], tuple[int, ...]] | None] = {
     "params": lambda row: (-row.parameters - row.unknown,),
     "findings": lambda row: _severity_key(row),
 }
-"""Words of `--sort` -> the key of a row: the largest first. Equal rows stay in the order of their names."""
+"""Words of `--sort` -> the key of a row: the largest first. Equal rows stay in the
+order of their names.
+"""
 
 
 def _severity_key(row: LsRow) -> tuple[int, int, int]:
-    """Return the sort key of a row: files that run code come first, unreadable files last.
+    """Return the sort key of a row: files that run code come first, unreadable files
+    last.
 
     Between them the most serious finding decides, then how many codes there are.
     """
@@ -62,15 +74,19 @@ def ls(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> LsReport:
-    """List checkpoints, one row each: the report of `ckpt ls`. Paths to folders are searched.
+    """List checkpoints, one row each: the report of `ckpt ls`. Paths to folders are
+    searched.
 
-    A file that cannot be read is a row with an `error`. `jobs` processes read many files, None as many as there are
-    cores; they are forks of this one. `progress` gets the files that are done, and all files. Raises UsageError.
+    A file that cannot be read is a row with an `error`. `jobs` processes read many
+    files, None as many as there are cores; they are forks of this one. `progress` gets
+    the files that are done, and all files. Raises UsageError.
     """
     text_only(sort=sort)
     limits_only(limits)
     gate = gate_of("ls", select, ignore, level, fail_on)
-    every = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
+    every = several_of(
+        sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints"
+    )
     listing = Listing(
         every,
         gate,
@@ -85,7 +101,9 @@ def ls(
 
 
 class Listing:
-    """The rows so far of the files that paths lead to. Whoever interrupts `read` has them."""
+    """The rows so far of the files that paths lead to. Whoever interrupts `read` has
+    them.
+    """
 
     def __init__(
         self,
@@ -101,7 +119,9 @@ class Listing:
         if sort not in _ORDERS:
             raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
         self._open = [given for given in sources if isinstance(given, Checkpoint)]
-        self._paths = [path_of(given) for given in sources if not isinstance(given, Checkpoint)]
+        self._paths = [
+            path_of(given) for given in sources if not isinstance(given, Checkpoint)
+        ]
         self._gate = gate
         self._order = _ORDERS[sort]
         self._skip_unreadable = skip_unreadable
@@ -117,7 +137,11 @@ class Listing:
         if self._order is not None:
             rows.sort(key=self._order)
         return LsReport(
-            tuple(rows), tuple(self._others), tuple(self._skipped), self._gate, self._skip_unreadable
+            tuple(rows),
+            tuple(self._others),
+            tuple(self._skipped),
+            self._gate,
+            self._skip_unreadable,
         )
 
     def read(
@@ -126,11 +150,17 @@ class Listing:
         progress: Progress | None,
         skip: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Add the open checkpoints, and what the paths lead to. `skip` gets each path that is not looked at, and why."""
+        """Add the open checkpoints, and what the paths lead to. `skip` gets each path
+        that is not looked at, and why.
+        """
         for checkpoint in self._open:
             self._add_row(self._looking.row(checkpoint.survey))
-        items, self._others = split_items(found(self._paths, plugins=self._looking.plugins))
-        self._skipped = [(item.path, item.skipped) for item in items if item.skipped is not None]
+        items, self._others = split_items(
+            found(self._paths, plugins=self._looking.plugins)
+        )
+        self._skipped = [
+            (item.path, item.skipped) for item in items if item.skipped is not None
+        ]
         if skip is not None:
             for path, why in self._skipped:
                 skip(path, why)
@@ -161,7 +191,8 @@ class Looking(NamedTuple):
         """Return what finds the commands of the hints."""
         if not self.hints:
             return None
-        # Named as text: who looks at a file loads what writes only where a finding needs a command.
+        # Named as text: who looks at a file loads what writes only where a finding
+        # needs a command.
         plan: Plan = import_module("ckpt.surface.api.advice").planning(survey)
         return plan
 
@@ -175,14 +206,21 @@ class Looking(NamedTuple):
 
 
 def _file_row(item: Found, looking: Looking) -> LsRow | None:
-    """Return the row of one file, or None for a file in a folder that is no checkpoint."""
+    """Return the row of one file, or None for a file in a folder that is no
+    checkpoint.
+    """
     if item.error is not None:
         return LsRow(item.path, error=item.error.failure(item.path))
     try:
         opened = read(item.path, looking.limits, plugins=looking.plugins)
         with about(item.path), opened as checkpoint:
             row = looking.row(Survey(checkpoint))
-            # The folder of a cached model is shorter than the snapshot in it, and opens the same.
+            # The folder of a cached model is shorter than the snapshot in it, and opens
+            # the same.
             return row._replace(path=item.path) if is_cached_model(item.path) else row
     except CkptError as error:
-        return LsRow(item.path, error=error.failure(item.path)) if is_concern(item, error.code) else None
+        return (
+            LsRow(item.path, error=error.failure(item.path))
+            if is_concern(item, error.code)
+            else None
+        )

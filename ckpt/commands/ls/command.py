@@ -16,7 +16,13 @@ from ckpt.model.limits import Limits
 from ckpt.model.text import show
 from ckpt.surface.cli import output
 from ckpt.surface.cli.fencing import fence_in
-from ckpt.surface.cli.inputs import check_table, gate_given, may_be_many, named_paths, plugins_allowed
+from ckpt.surface.cli.inputs import (
+    check_table,
+    gate_given,
+    may_be_many,
+    named_paths,
+    plugins_allowed,
+)
 from ckpt.surface.cli.start import TROUBLE, Signal
 
 
@@ -36,10 +42,12 @@ def command(
     limits: Limits,
     **keywords: Any,
 ) -> int:
-    """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
+    """List checkpoints, one row each: format, size, parameters, dtype, device, how to
+    load them, findings.
 
-    Folders are searched, without a PATH the current one; the first bytes of a file say what it is, and links to folders are skipped. Exit code 2 when a file
-    cannot be read.
+    Folders are searched, without a PATH the current one; the first bytes of a file say
+    what it is, and links to folders are skipped. Exit code 2 when a file cannot be
+    read.
 
     \b
     ckpt ls
@@ -49,7 +57,9 @@ def command(
     """
     gate = gate_given("ls", keywords)
     check_table(table)
-    here = [os.curdir] if not paths and not files_from else paths  # as the ls of every shell does
+    here = (
+        [os.curdir] if not paths and not files_from else paths
+    )  # as the ls of every shell does
     names = named_paths(here, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(
@@ -63,7 +73,9 @@ def command(
     )
 
     def write() -> None:
-        _write_report(listing.report, names, json=json, tsv=tsv, table=table, header=header)
+        _write_report(
+            listing.report, names, json=json, tsv=tsv, table=table, header=header
+        )
 
     try:
         _read_listing(listing, jobs)
@@ -73,11 +85,15 @@ def command(
         raise
     report = listing.report
     if not report.rows:
-        raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
+        raise UsageError(
+            f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}"
+        )
     write()
     if others:
         output.list_others(report.others)
-    output.write_conclusion(summary_text(report.rows, report.others), gate_hint(report.rows, names))
+    output.write_conclusion(
+        summary_text(report.rows, report.others), gate_hint(report.rows, names)
+    )
     return report.exit_code
 
 
@@ -85,12 +101,19 @@ def show_folder(path: str, limits: Limits, *, json: bool) -> int:
     """Print the list of a folder that is no checkpoint itself; the exit code."""
     gate = Gate(Rules(level="info"))
     listing = Listing(
-        [path], gate, "name", skip_unreadable=False, hints=json, limits=limits, plugins=plugins_allowed()
+        [path],
+        gate,
+        "name",
+        skip_unreadable=False,
+        hints=json,
+        limits=limits,
+        plugins=plugins_allowed(),
     )
     _read_listing(listing, None)
     _write_report(listing.report, [path], json=json, tsv=False, table=None, header=True)
     output.write_conclusion(
-        summary_text(listing.report.rows, listing.report.others), gate_hint(listing.report.rows, [path])
+        summary_text(listing.report.rows, listing.report.others),
+        gate_hint(listing.report.rows, [path]),
     )
     return listing.report.exit_code
 
@@ -102,7 +125,13 @@ def _read_listing(listing: Listing, jobs: int | None) -> None:
 
 
 def _write_report(
-    report: LsReport, names: Sequence[str], *, json: bool, tsv: bool, table: str | None, header: bool
+    report: LsReport,
+    names: Sequence[str],
+    *,
+    json: bool,
+    tsv: bool,
+    table: str | None,
+    header: bool,
 ) -> None:
     if json:
         for document in report.to_json():

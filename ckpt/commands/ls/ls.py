@@ -26,13 +26,14 @@ RUNS_CODE, UNREADABLE, NOT_AS_IT_IS = "RUNS CODE", "unreadable", "not as it is"
 
 
 class LsRow(NamedTuple):
-    """A checkpoint, or a path with the `error` why it cannot be read. It pickles, so that another process can make it.
+    """A checkpoint, or a path with the `error` why it cannot be read. It pickles, so
+    that another process can make it.
 
-    `parameters` counts the elements of the parameters of its models, `unknown` the elements of tensors that
-    may be parameters or buffers, `nbytes` the bytes of its files.
-    `dtypes` are the dtypes of its parameters, `devices` the devices of its models, or both of all tensors.
-    The one with the most bytes comes first. `loads` is `weights_only`, or what else it takes to load the
-    file (docs/json.md lists it).
+    `parameters` counts the elements of the parameters of its models, `unknown` the
+    elements of tensors that may be parameters or buffers, `nbytes` the bytes of its
+    files. `dtypes` are the dtypes of its parameters, `devices` the devices of its
+    models, or both of all tensors. The one with the most bytes comes first. `loads` is
+    `weights_only`, or what else it takes to load the file (docs/json.md lists it).
     """
 
     path: str
@@ -51,13 +52,17 @@ class LsRow(NamedTuple):
 
     @property
     def reached(self) -> tuple[float, float] | None:
-        """The epoch and the step of the save, each -1 if it is not recorded. It is None if neither is."""
+        """The epoch and the step of the save, each -1 if it is not recorded. It is None
+        if neither is.
+        """
         counts = self.highest("epoch"), self.highest("step")
         epoch, step = (-1.0 if count is None else count for count in counts)
         return None if counts == (None, None) else (epoch, step)
 
     def highest(self, what: Literal["epoch", "step"]) -> float | None:
-        """The largest counter of epochs or of steps, or None if the file records none. YOLO writes -1 at the end."""
+        """The largest counter of epochs or of steps, or None if the file records none.
+        YOLO writes -1 at the end.
+        """
         counts = [
             value
             for name, value in self.counters
@@ -71,13 +76,19 @@ class LsRow(NamedTuple):
             if self.error is not None
             else f"{self.format}, {counted_noun(self.tensors, 'tensor')}"
         )
-        found = f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
+        found = (
+            f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
+        )
         return f"<ckpt.LsRow {show(self.path)}: {show(what, 120)}{found}>"
 
     @property
     def codes(self) -> list[str]:
         """The codes of the findings that the other fields do not tell, each once."""
-        return [code for code in dict.fromkeys(row.code for row in self.findings) if code not in _ELSEWHERE]
+        return [
+            code
+            for code in dict.fromkeys(row.code for row in self.findings)
+            if code not in _ELSEWHERE
+        ]
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.ls`; docs/json.md is its contract."""
@@ -95,23 +106,29 @@ class LsRow(NamedTuple):
             "dtypes": list(self.dtypes),
             "devices": list(self.devices),
             "loads": self.loads,
-            "counters": {name: int(value) if value.is_integer() else value for name, value in self.counters},
+            "counters": {
+                name: int(value) if value.is_integer() else value
+                for name, value in self.counters
+            },
             "findings": [finding.to_json() for finding in self.findings],
         }
 
 
 def in_order(rows: Iterable[LsRow]) -> list[LsRow]:
-    """Return the rows in the natural order of their paths; a file without a number, such as `best.pth`, by its values.
+    """Return the rows in the natural order of their paths; a file without a number,
+    such as `best.pth`, by its values.
 
-    It stands behind the last numbered file of its folder that has reached no more, where all of those are in the order
-    of what they record.
+    It stands behind the last numbered file of its folder that has reached no more,
+    where all of those are in the order of what they record.
     """
     out = sorted(rows, key=lambda row: natural_sort_key(row.path))
     folders: dict[str, list[int]] = {}
     for index, row in enumerate(out):
         folders.setdefault(os.path.dirname(row.path), []).append(index)
     for indices in folders.values():
-        for index, row in zip(indices, _by_values([out[index] for index in indices]), strict=True):
+        for index, row in zip(
+            indices, _by_values([out[index] for index in indices]), strict=True
+        ):
             out[index] = row
     return out
 
@@ -130,14 +147,18 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
     if not numbered or reached != sorted(reached):
         return rows
     rest = [row for row in rows if row.reached is None]
-    return [*(row for _, row in sorted([*numbered, *named], key=lambda pair: pair[0])), *rest]
+    return [
+        *(row for _, row in sorted([*numbered, *named], key=lambda pair: pair[0])),
+        *rest,
+    ]
 
 
 @shown_as_html("ckpt.commands.ls.text", "html_ls")
 class LsReport(Sequence[LsRow]):
     """The report of `ckpt ls`: a row for each checkpoint.
 
-    `others` are the files of folders that are none, `skipped` the paths that were not looked at, and why.
+    `others` are the files of folders that are none, `skipped` the paths that were not
+    looked at, and why.
     """
 
     def __init__(
@@ -158,7 +179,9 @@ class LsReport(Sequence[LsRow]):
     def __getitem__(self, index: int) -> LsRow: ...
 
     @overload
-    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> tuple[LsRow, ...]: ...
+    def __getitem__(
+        self, index: slice[int | None, int | None, int | None]
+    ) -> tuple[LsRow, ...]: ...
 
     def __getitem__(
         self, index: int | slice[int | None, int | None, int | None]
@@ -170,7 +193,9 @@ class LsReport(Sequence[LsRow]):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
+        """The exit code of the command: 2 where a file cannot be read, 1 where the gate
+        closes.
+        """
         return max(map(self._row_code, self.rows), default=0)
 
     def _row_code(self, row: LsRow) -> int:
@@ -179,13 +204,18 @@ class LsReport(Sequence[LsRow]):
         return self._gate.code(row.findings)
 
     def to_json(self) -> list[dict[str, Json]]:
-        """The documents `ckpt.ls`, one for each checkpoint; docs/json.md is their contract."""
+        """The documents `ckpt.ls`, one for each checkpoint; docs/json.md is their
+        contract.
+        """
         return [row.to_json() for row in self.rows]
 
     def __repr__(self) -> str:
         unread = sum(row.error is not None for row in self.rows)
         more = f", {unread:,} unreadable" if unread else ""
-        return f"<ckpt.LsReport: {counted_noun(len(self.rows) - unread, 'checkpoint')}{more}>"
+        return (
+            "<ckpt.LsReport: "
+            f"{counted_noun(len(self.rows) - unread, 'checkpoint')}{more}>"
+        )
 
 
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
@@ -218,7 +248,9 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
 
 
 def counters_of(checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
-    """Yield the names and the numbers of the epochs and steps among the values near the root."""
+    """Yield the names and the numbers of the epochs and steps among the values near the
+    root.
+    """
     for value in checkpoint.values:
         if value.node is not None and is_run_counter(value.path):
             count = counter(value.node)
@@ -227,15 +259,21 @@ def counters_of(checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
 
 
 _RUNS = ("code-inside", "unknown-import", "unknown-operator")
-"""Notices of readers about what a load runs, or imports by a name that no pickle holds."""
+"""Notices of readers about what a load runs, or imports by a name that no
+pickle holds.
+"""
 
 
 def _loading_word(survey: Survey) -> str:
-    """Return what it takes to load the file: a word of a closed list, or `needs` and the author's package."""
+    """Return what it takes to load the file: a word of a closed list, or `needs` and
+    the author's package.
+    """
     checkpoint = survey.checkpoint
     if checkpoint.account.has_noticed(*_RUNS):
         return RUNS_CODE
-    unknown = [row for row in checkpoint.imports if row.group != "known" and not row.is_script]
+    unknown = [
+        row for row in checkpoint.imports if row.group != "known" and not row.is_script
+    ]
     if any(row.group == "called" and is_own(row.module) for row in unknown):
         return RUNS_CODE  # whichever file of a folder does
     if checkpoint.not_loadable:
@@ -248,8 +286,12 @@ def _loading_word(survey: Survey) -> str:
             return NOT_AS_IT_IS
         return f"needs {worst.module.partition('.')[0]}"
     if checkpoint.traits.names_are_code:
-        return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, torch.export
-    if checkpoint.weights_only is None or (checkpoint.members and not checkpoint.traits.is_pickle):
+        return checkpoint.traits.load.partition("(")[0].rpartition(".")[
+            0
+        ]  # torch.jit, torch.export
+    if checkpoint.weights_only is None or (
+        checkpoint.members and not checkpoint.traits.is_pickle
+    ):
         return checkpoint.traits.label
     refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only)
     return "weights_only=False" if refused else "weights_only"

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
 from ckpt.model.names import are_series, pattern, short_labels
-from ckpt.model.text import count_text, counted_noun, pasted_path, show, show_literal, shown_apart, size_text
+from ckpt.model.text import (
+    count_text,
+    counted_noun,
+    pasted_path,
+    show,
+    show_literal,
+    shown_apart,
+    size_text,
+)
 from ckpt.surface.text.lines import (
     NAME,
     Column,
@@ -40,24 +48,33 @@ _ALIKE = {
     "PARAMS": "{} parameters",
     "FINDINGS": "each with {}",
 }
-"""Columns -> the words in the headline for their cell, where all rows have the same one."""
+"""Columns -> the words in the headline for their cell, where all rows have the same
+one.
+"""
 _LOADS, _FINDINGS = (
-    next(i for i, head in enumerate(_COLUMNS) if head.name == name) for name in ("LOADS", "FINDINGS")
+    next(i for i, head in enumerate(_COLUMNS) if head.name == name)
+    for name in ("LOADS", "FINDINGS")
 )
 _FEW = 3
 """Rows of which a headline says what they have in common."""
 _LEAST = 46
-"""Cells of a path that columns are given up for: what 80 columns leave beside LOADS and FINDINGS."""
+"""Cells of a path that columns are given up for: what 80 columns leave beside LOADS and
+FINDINGS.
+"""
 _LEAST_LABEL = 24
 """The same, of a label in a series."""
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
-def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") -> list[Line]:
+def ls_lines(
+    rows: Sequence[LsRow], width: int | None = None, folder: str = ""
+) -> list[Line]:
     """The rows as a table of at most `width` cells. Names are shown below `folder`.
 
-    A column that says the same of every checkpoint stands in a headline above the table. Columns that are empty are left
-    out, and those that least matter where the screen is narrow. Names that do not fit are shortened at a folder, or in their middle.
+    A column that says the same of every checkpoint stands in a headline above the
+    table. Columns that are empty are left out, and those that least matter where the
+    screen is narrow. Names that do not fit are shortened at a folder, or in their
+    middle.
     """
     names = [os.path.relpath(row.path, folder) if folder else row.path for row in rows]
     shown = shown_apart(names)
@@ -65,29 +82,48 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     alike = _common_cells(rows, table)
     always = {0} if alike else {0, _LOADS, _FINDINGS}
     kept = [
-        i for i in range(len(_COLUMNS)) if i not in alike and (i in always or any(row[i] for row in table))
+        i
+        for i in range(len(_COLUMNS))
+        if i not in alike and (i in always or any(row[i] for row in table))
     ]
     heads = [_COLUMNS[i] for i in kept]
     if width is not None:  # else no column is given up
         is_series = are_series(names)
         widest = max(map(cells, short_labels(names) if is_series else shown), default=0)
-        heads[0] = heads[0]._replace(least=min(widest, _LEAST_LABEL if is_series else _LEAST))
-    heads_shown, texts = narrow_columns(heads, [[row[i] for i in kept] for row in table], width)
+        heads[0] = heads[0]._replace(
+            least=min(widest, _LEAST_LABEL if is_series else _LEAST)
+        )
+    heads_shown, texts = narrow_columns(
+        heads, [[row[i] for i in kept] for row in table], width
+    )
     out, is_short = _table_lines(rows, heads_shown, texts, width)
     out += given_up_lines(heads, heads_shown, width)
     if not alike and not is_short:
         return out
-    said = [_ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()]
+    said = [
+        _ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()
+    ]
     shared = pattern(names)
     where = show(os.path.join(folder, "" if shared == "*" else shared), None)
     if width is not None:
         where = cut(where, min(max(NAME, width // 2), width))
     head: Line = [(f"{where or 'all'}   ", "head")]
-    return [*(flowing_lines(head, list(dict.fromkeys(said)), width, 2) if where or said else []), *out]
+    return [
+        *(
+            flowing_lines(head, list(dict.fromkeys(said)), width, 2)
+            if where or said
+            else []
+        ),
+        *out,
+    ]
 
 
-def _common_cells(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
-    """Return the columns in which all checkpoints have one cell, and that cell. Danger stays in its rows."""
+def _common_cells(
+    rows: Sequence[LsRow], table: Sequence[Sequence[str]]
+) -> dict[int, str]:
+    """Return the columns in which all checkpoints have one cell, and that cell. Danger
+    stays in its rows.
+    """
     read = [cells for row, cells in zip(rows, table, strict=True) if row.error is None]
     if len(read) < _FEW:
         return {}
@@ -97,7 +133,10 @@ def _common_cells(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict
         for i, ((text, *_), values) in enumerate(
             zip(zip(*read, strict=True), zip(*exact, strict=True), strict=True)
         )
-        if text and i and text != RUNS_CODE and all(value == values[0] for value in values)
+        if text
+        and i
+        and text != RUNS_CODE
+        and all(value == values[0] for value in values)
     }
 
 
@@ -105,37 +144,64 @@ def _exact_values(row: LsRow) -> tuple[object, ...]:
     """The values behind the cells of a row, which may be rounded or cut."""
     counts = (row.highest("epoch"), row.highest("step"))
     sizes = (row.nbytes, (row.parameters, row.unknown))
-    return row.path, *counts, row.format, *sizes, row.dtypes, row.devices, row.loads, row.codes
+    return (
+        row.path,
+        *counts,
+        row.format,
+        *sizes,
+        row.dtypes,
+        row.devices,
+        row.loads,
+        row.codes,
+    )
 
 
 def _table_lines(
-    rows: Sequence[LsRow], heads: Sequence[Column], texts: Sequence[Sequence[str]], width: int | None
+    rows: Sequence[LsRow],
+    heads: Sequence[Column],
+    texts: Sequence[Sequence[str]],
+    width: int | None,
 ) -> tuple[list[Line], bool]:
-    """Return the table, and a flag: names are shortened. The last column is broken at its blanks."""
+    """Return the table, and a flag: names are shortened. The last column is broken at
+    its blanks.
+    """
     findings = [""] * len(rows)
     title: Line = []
     room, least = width, 0
     if heads[-1].name == "FINDINGS":
         *heads, last = heads
         findings, texts = [row[-1] for row in texts], [row[:-1] for row in texts]
-        least = min(max(cells(text) for text in (last.name, *findings)), last.least or 0)
+        least = min(
+            max(cells(text) for text in (last.name, *findings)), last.least or 0
+        )
         room = None if width is None else max(width - 2 - least, 0)
         title = [("  FINDINGS", "head")]
     first, *lines = column_lines(heads, texts, width=room)
-    is_short = any(line[0][0].rstrip() != row[0] for line, row in zip(lines, texts, strict=True))
+    is_short = any(
+        line[0][0].rstrip() != row[0] for line, row in zip(lines, texts, strict=True)
+    )
     loads = next((i for i, head in enumerate(heads) if head.name == "LOADS"), None)
     out: list[Line] = [[*first, *title]]
     for line, cell, row in zip(lines, findings, rows, strict=True):
         if row.error is not None:  # its other columns are empty
-            name = line[0][0].rstrip().ljust(len(line[0][0]) + (2 if len(heads) == 1 else 0))
-            line, cell = [(name, ""), (UNREADABLE, _STYLES[UNREADABLE])], show_literal(str(row.error))
+            name = (
+                line[0][0]
+                .rstrip()
+                .ljust(len(line[0][0]) + (2 if len(heads) == 1 else 0))
+            )
+            line, cell = (
+                [(name, ""), (UNREADABLE, _STYLES[UNREADABLE])],
+                show_literal(str(row.error)),
+            )
         elif loads is not None:
             line[loads] = (line[loads][0], _STYLES.get(row.loads, ""))
         if not cell:
             out.append(line)
             continue
         indent = sum(cells(text) for text, _ in line) + 2
-        begin, *more = wrap_text(cell, None if width is None else max(width - indent, least), 0)
+        begin, *more = wrap_text(
+            cell, None if width is None else max(width - indent, least), 0
+        )
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + text, "")] for text in more]
     return out, is_short
@@ -146,7 +212,9 @@ def _row_cells(row: LsRow) -> list[str]:
     if row.error is not None:
         return [""] * (_LOADS - 1) + [UNREADABLE, ""]
     parameters = count_text(row.parameters) if row.parameters else ""
-    if row.unknown > row.parameters:  # weights in a packing: a state dict does not say which are parameters
+    if (
+        row.unknown > row.parameters
+    ):  # weights in a packing: a state dict does not say which are parameters
         parameters = f"{count_text(row.parameters + row.unknown)}?"
     counts = (row.highest("epoch"), row.highest("step"))
     epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)
@@ -161,7 +229,9 @@ def _first_and_more(names: Sequence[str]) -> str:
 
 
 def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
-    """Return the command that says more of files that run code or cannot be read, among what the `names` lead to, or None."""
+    """Return the command that says more of files that run code or cannot be read, among
+    what the `names` lead to, or None.
+    """
     if not any(row.error is not None or row.loads == RUNS_CODE for row in rows):
         return None
     paths = [pasted_path(name) for name in names]
@@ -171,25 +241,49 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
 
 
 def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
-    """Return the sum of the rows. `others` are the files of folders that are no checkpoint.
+    """Return the sum of the rows. `others` are the files of folders that are no
+    checkpoint.
 
     It reads `3 checkpoints, 587 MiB · 1 runs code · 2 not looked at (--others)`.
     """
     read = [row for row in rows if row.error is None]
-    parts = [f"{counted_noun(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
+    parts = [
+        (
+            f"{counted_noun(len(read), 'checkpoint')}, "
+            f"{size_text(sum(row.nbytes for row in read))}"
+        )
+    ]
     runs = sum(row.loads == RUNS_CODE for row in read)
     unread = len(rows) - len(read)
     parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
     parts += [f"{unread:,} unreadable"] if unread else []
-    unused = sum(any(finding.code == "unused" for finding in row.findings) for row in read)
-    parts += [f"{unused:,} with unused parameters: DDP stops unless they are frozen"] if unused else []
+    unused = sum(
+        any(finding.code == "unused" for finding in row.findings) for row in read
+    )
+    parts += (
+        [f"{unused:,} with unused parameters: DDP stops unless they are frozen"]
+        if unused
+        else []
+    )
     parts += [f"{len(others):,} not looked at (--others)"] if others else []
     return " · ".join(parts)
 
 
 def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
     """One checkpoint a row, exact: `--tsv` and `--table`."""
-    table = [["file", "format", "bytes", "parameters", "dtypes", "devices", "loads", "findings", "error"]]
+    table = [
+        [
+            "file",
+            "format",
+            "bytes",
+            "parameters",
+            "dtypes",
+            "devices",
+            "loads",
+            "findings",
+            "error",
+        ]
+    ]
     table[0] += ["epoch", "step"]
     for row in rows:
         is_readable = row.error is None
@@ -215,9 +309,16 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
 
 def html_ls(report: LsReport) -> str:
     """Return the table of `ckpt ls` and its closing line."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     rows = report.rows
     folders = {os.path.dirname(row.path) for row in rows}
-    lines = ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "") if rows else []
+    lines = (
+        ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "")
+        if rows
+        else []
+    )
     return html_of([*lines, [(summary_text(rows), "head")]])

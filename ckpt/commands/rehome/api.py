@@ -27,7 +27,8 @@ def rehome(
 ) -> RewriteReport:
     """Move tensors to other devices, by default to the CPU. No tensor byte changes.
 
-    `map` are texts such as `cuda:0=cuda:1`. With `objects`, devices in values change too. The other keywords are in `Writing`. Raises CkptError.
+    `map` are texts such as `cuda:0=cuda:1`. With `objects`, devices in values change
+    too. The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.commands.rehome.rehome import moves
     from ckpt.commands.rehome.rehome import rehome as job
@@ -38,5 +39,7 @@ def rehome(
     suffix = SUFFIXES["rehome"] if tag == "cpu" else f".{tag}"
     options = options_of(writing, source, "rehome", suffix=suffix)
     return rewrite_checkpoint(
-        source, lambda survey, limits: job(survey, targets, limits, objects=objects), options
+        source,
+        lambda survey, limits: job(survey, targets, limits, objects=objects),
+        options,
     )

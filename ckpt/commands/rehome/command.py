@@ -23,7 +23,8 @@ _WITH_UNDO = ("dry_run", "limits", "plugins")
 def command(paths: list[str], *, undo: bool, **keywords: Any) -> int:
     """Move tensors to other devices, by default to the CPU. No tensor byte changes.
 
-    A bare torch.load puts every tensor on the device where it was saved. The result loads anywhere.
+    A bare torch.load puts every tensor on the device where it was saved. The result
+    loads anywhere.
 
     \b
     ckpt rehome train.pth -o train.cpu.pth
@@ -31,19 +32,27 @@ def command(paths: list[str], *, undo: bool, **keywords: Any) -> int:
     """
     options, own = split_options("rehome", paths, keywords)
     if undo:
-        alone = {name for name, value in options.keywords.items() if value and name not in _WITH_UNDO}
+        alone = {
+            name
+            for name, value in options.keywords.items()
+            if value and name not in _WITH_UNDO
+        }
         if alone or options.places.out is not None or options.json or any(own.values()):
             raise UsageError("--undo goes alone, or with --dry-run")
         names = named_paths(paths, options.files_from, "change")
         url = next(filter(is_url, names), None)
         if url is not None:
-            raise UsageError("--undo takes local files only", path=url, hint="download it first")
+            raise UsageError(
+                "--undo takes local files only", path=url, hint="download it first"
+            )
         return _undo_all(names, options)
     return rewrite_paths(paths, partial(rehome, **own), options)
 
 
 def _undo_all(names: list[str], options: ResultOptions) -> int:
-    """Take back the last rewrite of each file, with -r of those in folders that have one."""
+    """Take back the last rewrite of each file, with -r of those in folders that have
+    one.
+    """
     folders = [name for name in names if options.recursive and os.path.isdir(name)]
     inside = {path: name for name in folders for path in list_archives(name)}
     never: list[str] = []
@@ -66,19 +75,28 @@ def _undo_all(names: list[str], options: ResultOptions) -> int:
         if never:
             was = "was" if len(never) == 1 else "were"
             output.write_conclusion(
-                f"{counted_noun(len(never), 'other file')} {was} never rewritten in place"
+                f"{counted_noun(len(never), 'other file')} {was} never rewritten in "
+                "place"
             )
     return code
 
 
 def _undo_rewrite(path: str, options: ResultOptions) -> int:
     if is_folder_format(path, options.places.limits):
-        raise UsageError("--undo is for zip files: of a DCP the old .metadata was replaced", path=path)
-    done = save.undo_rewrite(path, options.places.limits, dry_run=options.places.dry_run)
+        raise UsageError(
+            "--undo is for zip files: of a DCP the old .metadata was replaced",
+            path=path,
+        )
+    done = save.undo_rewrite(
+        path, options.places.limits, dry_run=options.places.dry_run
+    )
     name, cut = show(path, None), size_text(done.before - done.after)
     if options.places.dry_run:
         rest = f"{cut} behind it would be cut off"
-        lines = [f"{name}: a whole archive ends at byte {done.after:,}, {rest}", DRY_RUN]
+        lines = [
+            f"{name}: a whole archive ends at byte {done.after:,}, {rest}",
+            DRY_RUN,
+        ]
     else:
         lines = [f"{name}: took back the last rewrite, {cut} cut off"]
     output.write_lines([[(line, "")] for line in lines])

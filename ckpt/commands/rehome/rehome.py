@@ -1,8 +1,15 @@
-"""`ckpt rehome`: the tensors of a checkpoint on other devices. No byte of them changes: a device is a tag."""
+"""`ckpt rehome`: the tensors of a checkpoint on other devices. No byte of them changes:
+a device is a tag.
+"""
 
 from __future__ import annotations
 
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.report import (
+    Change,
+    Leftover,
+    RewriteReport,
+    edited_checkpoint,
+)
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.devices import check_device, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
@@ -28,13 +35,17 @@ _CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
 
 
 class Moves(NamedTuple):
-    """The new devices: `map` replaces devices one by one, `rest` all others. None leaves them."""
+    """The new devices: `map` replaces devices one by one, `rest` all others. None
+    leaves them.
+    """
 
     map: dict[str, str]
     rest: str | None
 
     def target(self, tag: str | None) -> str | None:
-        """The new tag of what is saved on a device, None when it stays. On `meta` there is nothing to move."""
+        """The new tag of what is saved on a device, None when it stays. On `meta` there
+        is nothing to move.
+        """
         if tag is None or tag == "meta":
             return None
         to = self.map.get(tag, self.rest)
@@ -42,12 +53,16 @@ class Moves(NamedTuple):
 
 
 def moves(to: str | None, maps: list[str]) -> Moves:
-    """The moves that `--to TAG` and `--map FROM=TO` ask for; neither means to the CPU. Raises UsageError."""
+    """The moves that `--to TAG` and `--map FROM=TO` ask for; neither means to the CPU.
+    Raises UsageError.
+    """
     targets: dict[str, str] = {}
     for setting in maps:
         before, equals, after = setting.partition("=")
         if not equals or not before:
-            raise UsageError(f"--map {setting}: not FROM=TO", hint="as in cuda:0=cuda:1")
+            raise UsageError(
+                f"--map {setting}: not FROM=TO", hint="as in cuda:0=cuda:1"
+            )
         if before in targets:
             raise UsageError(f"--map {setting}: {before} is moved twice")
         targets[before] = check_device(after)
@@ -56,32 +71,44 @@ def moves(to: str | None, maps: list[str]) -> Moves:
     return Moves(targets, None if targets else "cpu")
 
 
-def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
+def rehome(
+    survey: Survey, request: Moves, limits: Limits, *, objects: bool = False
+) -> RewriteReport:
     """The checkpoint with its device tags moved; with `objects`, devices in values too.
 
-    Raises UnsupportedError for a program whose code holds its devices, and where no device is kept but one is asked for.
+    Raises UnsupportedError for a program whose code holds its devices, and where no
+    device is kept but one is asked for.
     """
     checkpoint = survey.checkpoint
     if checkpoint.traits.names_are_code and not checkpoint.traits.tags_are_apart:
         raise UnsupportedError(
-            f"{checkpoint.traits.label} is not moved: its program names devices beside each tensor",
+            (
+                f"{checkpoint.traits.label} is not moved: its program names devices "
+                "beside each tensor"
+            ),
             path=checkpoint.path,
             way=("extracted",),
         )
     has_device = any(storage.device for storage in checkpoint.storages)
     is_empty = checkpoint.traits.keeps_devices and not checkpoint.storages
     if not (has_device or is_empty):
-        refuse_device(request, checkpoint.traits._replace(keeps_devices=False), checkpoint.path)
+        refuse_device(
+            request, checkpoint.traits._replace(keeps_devices=False), checkpoint.path
+        )
     refuse_incomplete(checkpoint)
     edit = _Rehome(survey, request, objects)
     if checkpoint.traits.names_are_code:
         result = edit.program(checkpoint, limits)
     else:
         root = edit.copy(checkpoint.root)
-        result = edited_checkpoint(checkpoint, root, limits) if edit.counts else checkpoint
+        result = (
+            edited_checkpoint(checkpoint, root, limits) if edit.counts else checkpoint
+        )
     changes = [
         Change("device", before, after, count, unit, nbytes)
-        for (before, after, unit), (count, nbytes) in sorted(edit.counts.items(), key=_order_key)
+        for (before, after, unit), (count, nbytes) in sorted(
+            edit.counts.items(), key=_order_key
+        )
     ]
     return RewriteReport(
         "rehome",
@@ -97,11 +124,16 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
 
 
 def refuse_device(request: Moves, traits: Traits, path: str) -> None:
-    """Raise UnsupportedError for a device other than the CPU in a format that keeps none."""
+    """Raise UnsupportedError for a device other than the CPU in a format that keeps
+    none.
+    """
     if traits.keeps_devices or request.rest in (None, "cpu"):
         return
     raise UnsupportedError(
-        f"{traits.label} keeps no device, so nothing in it can be moved to {request.rest}",
+        (
+            f"{traits.label} keeps no device, so nothing in it can be moved to "
+            f"{request.rest}"
+        ),
         path=path,
         hint="name the device where you load it",
     )
@@ -110,18 +142,24 @@ def refuse_device(request: Moves, traits: Traits, path: str) -> None:
 _TRAINED = ("model", "ema", "optimizer")
 """Kinds of sections that hold no states of random generators."""
 _OF_CPU, _OF_GPU = 5_056, 16
-"""Bytes of the state of a generator on the CPU, and on a GPU, where it is a seed and an offset. Source: torch 2.0 to 2.13."""
+"""Bytes of the state of a generator on the CPU, and on a GPU, where it is a seed and an
+offset. Source: torch 2.0 to 2.13.
+"""
 _WORDS = ("rng", "gen", "rand", "seed")
 
 
 def _is_state(entry: Entry, sizes: set[int]) -> bool:
-    """Tell whether a tensor of bytes is the state of a random generator: by its size, of a GPU by its name too."""
+    """Tell whether a tensor of bytes is the state of a random generator: by its size,
+    of a GPU by its name too.
+    """
     shape = entry.tensor.shape
     is_named = any(word in entry.name.lower() for word in _WORDS)
     return len(shape) == 1 and (shape[0] in sizes or (is_named and shape[0] == _OF_GPU))
 
 
-def _order_key(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, object]:
+def _order_key(
+    row: tuple[tuple[str, str, str], tuple[int, int]],
+) -> tuple[bool, object]:
     """Storages first, then by the number of the device."""
     return row[0][2] != "storage", natural_sort_key(row[0][0])
 
@@ -134,17 +172,29 @@ def _list_leftovers(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
         if not edit.asked.target(hidden.device):
             continue
         if holder in generators:
-            rows.append(Leftover(holder, "a random generator, which loads on its own device only"))
+            rows.append(
+                Leftover(
+                    holder, "a random generator, which loads on its own device only"
+                )
+            )
         else:
             is_text = hidden.type == "str"
             what = repr(hidden.device) if is_text else f"device({hidden.device!r})"
             # The code of a program may compare its texts.
-            hint = None if is_text and result.traits.names_are_code else "--objects to change it"
+            hint = (
+                None
+                if is_text and result.traits.names_are_code
+                else "--objects to change it"
+            )
             rows.append(Leftover(hidden.name, what, None, hint, is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
         if data is not None and data.startswith(_CHECKPOINTS):
-            rows.append(Leftover(value.name, "a checkpoint inside of bytes, which is not changed"))
+            rows.append(
+                Leftover(
+                    value.name, "a checkpoint inside of bytes, which is not changed"
+                )
+            )
     rows += _in_code(result, edit.asked)
     if edit.stayed:
         what = "the state of a random generator, which torch needs on the CPU"
@@ -157,18 +207,27 @@ def _in_code(result: Checkpoint, request: Moves) -> list[Leftover]:
     rows: dict[tuple[str, str], list[int]] = {}
     for row in result.code_devices:
         if request.target(row.device):
-            rows.setdefault((row.file, row.device), []).extend([] if row.line is None else [row.line])
+            rows.setdefault((row.file, row.device), []).extend(
+                [] if row.line is None else [row.line]
+            )
     leftovers = []
     for (file, tag), lines in rows.items():
         name = f"{file}:{lines[0]}" if lines else file
-        times = f", {len(lines):,} times (lines {and_more(list(map(str, lines)), _LINES)})"
-        what = f"the code names {tag}{times if len(lines) > 1 else ''}, which map_location leaves too"
+        times = (
+            f", {len(lines):,} times (lines {and_more(list(map(str, lines)), _LINES)})"
+        )
+        what = (
+            f"the code names {tag}{times if len(lines) > 1 else ''}, which "
+            "map_location leaves too"
+        )
         leftovers.append(Leftover(name, what))
     return leftovers
 
 
 class _Rehome(Edit):
-    """Moves storages, the devices beside them, and on request those in values. `counts` says how many."""
+    """Moves storages, the devices beside them, and on request those in values. `counts`
+    says how many.
+    """
 
     def __init__(self, survey: Survey, request: Moves, objects: bool) -> None:
         super().__init__()
@@ -185,7 +244,9 @@ class _Rehome(Edit):
         self._rng = self._generator_storages(survey) if is_away else set()
 
     def program(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
-        """Move the devices of a program. Its tensors are its tree's, then the constants of its code."""
+        """Move the devices of a program. Its tensors are its tree's, then the constants
+        of its code.
+        """
         root = self.copy(checkpoint.root)
         flat = flatten_tree(root, limits)
         tensors = [
@@ -195,7 +256,8 @@ class _Rehome(Edit):
         for entry in checkpoint.tensors[len(tensors) :]:
             tensors.append(entry._replace(tensor=self.tensor_over(entry.tensor)))
         values = [
-            old._replace(node=new.node) for old, new in zip(checkpoint.values, flat.values, strict=False)
+            old._replace(node=new.node)
+            for old, new in zip(checkpoint.values, flat.values, strict=False)
         ]
         # Storages that only the bytecode names are none of a tensor.
         storages = tuple(map(self.storage, checkpoint.storages))
@@ -211,7 +273,9 @@ class _Rehome(Edit):
         )
 
     def _generator_storages(self, survey: Survey) -> set[Storage]:
-        """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
+        """Storages of random states on the CPU: set_rng_state takes them from nowhere
+        else.
+        """
         found = [
             (part.kind == "rng", entry)
             for part in survey.sections
@@ -222,7 +286,9 @@ class _Rehome(Edit):
         sizes = {_OF_CPU}
         if any(entry.tensor.shape == (_OF_CPU,) for _, entry in found):
             sizes.add(_OF_GPU)  # who saves the one saves the other beside it
-        stayed = [entry for is_named, entry in found if is_named or _is_state(entry, sizes)]
+        stayed = [
+            entry for is_named, entry in found if is_named or _is_state(entry, sizes)
+        ]
         self.stayed = [entry.name for entry in stayed]
         return {part.storage for entry in stayed for part in parts_of(entry.tensor)}
 
@@ -238,7 +304,12 @@ class _Rehome(Edit):
         return moved
 
     def instead(self, node: Node) -> Node | None:
-        if type(node) is Opaque and node.meaning is None and self._objects and id(node) not in self._fixed:
+        if (
+            type(node) is Opaque
+            and node.meaning is None
+            and self._objects
+            and id(node) not in self._fixed
+        ):
             if class_of(node) == "torch.device":
                 to = self.asked.target(device_text(node))
                 if to is not None:
@@ -248,7 +319,8 @@ class _Rehome(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         if class_of(call) == _GENERATOR and call.args:
-            # Its state is that of its device. A device of its own: the object may lie elsewhere too.
+            # Its state is that of its device. A device of its own: the object may lie
+            # elsewhere too.
             own = device_call(device_text(call.args[0]) or "cpu")
             self._fixed[id(own)] = own
             return (own, *call.args[1:])
@@ -290,5 +362,10 @@ class _Rehome(Edit):
 
 def saved_on(checkpoint: Checkpoint) -> str:
     """Name the devices of the tensors of a checkpoint: `cpu`, `cuda:0 and cuda:1`."""
-    tags = dict.fromkeys(storage.device for storage in checkpoint.storages if storage.device)
-    return " and ".join(show(tag, 40) for tag in tags) or "no device (the format keeps none)"
+    tags = dict.fromkeys(
+        storage.device for storage in checkpoint.storages if storage.device
+    )
+    return (
+        " and ".join(show(tag, 40) for tag in tags)
+        or "no device (the format keeps none)"
+    )

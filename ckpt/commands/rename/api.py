@@ -26,7 +26,8 @@ def rename(
     link: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Rename the tensors of a model by substitutions such as `s/^bert\\\\.//`, one after the other.
+    """Rename the tensors of a model by substitutions such as `s/^bert\\\\.//`, one
+    after the other.
 
     The other keywords are in `Writing`. Raises CkptError.
     """
@@ -38,5 +39,7 @@ def rename(
     subs = [substitution(text) for text in keyword_texts(sub)]
     options = options_of(writing, source, "rename", link=link)
     return rewrite_checkpoint(
-        source, lambda survey, limits: job(survey, subs, limits, section=section, select=globs), options
+        source,
+        lambda survey, limits: job(survey, subs, limits, section=section, select=globs),
+        options,
     )

@@ -12,10 +12,11 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 def command(paths: list[str], **keywords: Any) -> int:
     """Rename the tensors of a model by regular expressions, one after the other.
 
-    Module versions and the names in an optimizer change with them. Two names never become one.
+    Module versions and the names in an optimizer change with them. Two names never
+    become one.
 
-    \b
-    ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
+    \b ckpt rename bert.pth --sub 's/^bert\\.//' --sub
+    's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
     options, own = split_options("rename", paths, keywords)
     return rewrite_paths(paths, partial(rename, **own), options)

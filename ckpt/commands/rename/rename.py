@@ -6,7 +6,12 @@ import re
 import warnings
 
 from ckpt.commands.rewriting.names import in_scope, with_new_names
-from ckpt.commands.rewriting.report import Change, RewriteReport, refuse_script, with_ties
+from ckpt.commands.rewriting.report import (
+    Change,
+    RewriteReport,
+    refuse_script,
+    with_ties,
+)
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import UsageError
@@ -17,7 +22,9 @@ from ckpt.model.text import show
 
 
 class Substitution(NamedTuple):
-    """`s/PATTERN/REPLACEMENT/`: a regular expression of Python, the first match or with `g` every one."""
+    """`s/PATTERN/REPLACEMENT/`: a regular expression of Python, the first match or with
+    `g` every one.
+    """
 
     text: str
     pattern: re.Pattern[str]
@@ -29,7 +36,8 @@ class Substitution(NamedTuple):
 
 
 def substitution(text: str) -> Substitution:
-    """Parse the text of `--sub`. Any character may stand for the slash; a backslash before it makes it plain.
+    """Parse the text of `--sub`. Any character may stand for the slash; a backslash
+    before it makes it plain.
 
     Raises UsageError.
     """
@@ -39,16 +47,25 @@ def substitution(text: str) -> Substitution:
     mark = text[1]
     parts = re.split(rf"(?<!\\){re.escape(mark)}", text[2:])
     if len(parts) != 3 or parts[2] not in ("", "g"):
-        raise UsageError(f"--sub {show(text, 80)}: not s{mark}PATTERN{mark}REPLACEMENT{mark}", hint=hint)
+        raise UsageError(
+            f"--sub {show(text, 80)}: not s{mark}PATTERN{mark}REPLACEMENT{mark}",
+            hint=hint,
+        )
     pattern = parts[0].replace(f"\\{mark}", re.escape(mark))
     replacement = parts[1].replace(f"\\{mark}", mark)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of a set that another syntax may nest one day
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # of a set that another syntax may nest one day
             compiled = re.compile(pattern)
-        compiled.sub(replacement, "")  # refuses a group that the pattern lacks, though nothing matches
+        compiled.sub(
+            replacement, ""
+        )  # refuses a group that the pattern lacks, though nothing matches
     except RecursionError:
-        raise UsageError(f"--sub {show(text, 80)}: it is nested too deep", hint=hint) from None
+        raise UsageError(
+            f"--sub {show(text, 80)}: it is nested too deep", hint=hint
+        ) from None
     except (re.error, IndexError, OverflowError) as error:
         raise UsageError(f"--sub {show(text, 80)}: {error}", hint=hint) from None
     return Substitution(text, compiled, replacement, 0 if parts[2] else 1)
@@ -62,10 +79,11 @@ def rename(
     section: str | None = None,
     select: Globs | None = None,
 ) -> RewriteReport:
-    """The checkpoint with the names of its models' tensors changed, each substitution after the other.
+    """The checkpoint with the names of its models' tensors changed, each substitution
+    after the other.
 
-    Names are those inside their section. Raises UsageError when nothing matches, LossError when two names
-    would become one.
+    Names are those inside their section. Raises UsageError when nothing matches,
+    LossError when two names would become one.
     """
     source = survey.checkpoint
     refuse_script(source)
@@ -81,7 +99,9 @@ def rename(
     result, names = with_new_names(survey, chosen, renamed, limits)
     if not names:
         listed = ", ".join(show(name, 60) for name in chosen[0].names()[:3])
-        raise UsageError("no name matches", path=source.path, hint=f"names are like {listed}")
+        raise UsageError(
+            "no name matches", path=source.path, hint=f"names are like {listed}"
+        )
     changes = [
         Change("name", old, new, 1, "", section=where)
         for where, pairs in names.items()

@@ -1,1 +1,3 @@
-"""The common work of the commands that write: the edited checkpoint, its names, its files, and the report."""
+"""The common work of the commands that write: the edited checkpoint, its names, its
+files, and the report.
+"""

@@ -1,4 +1,6 @@
-"""Other bytes in the tensors of a checkpoint, which keep their structure, order, strides and sharing."""
+"""Other bytes in the tensors of a checkpoint, which keep their structure, order,
+strides and sharing.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ class Filling:
         self._made: dict[Storage, Storage] = {}
 
     def put(self, ref: TensorRef, place: Place) -> None:
-        """Give a tensor that lies close its bytes, in the order in which they lie there."""
+        """Give a tensor that lies close its bytes, in the order in which they lie
+        there.
+        """
         self._pieces.setdefault(ref.storage, []).append((ref.extent[0], place))
         self._made.pop(ref.storage, None)
 
     def storage(self, old: Storage) -> Storage:
-        """The storage that takes the place of another one; the same where it gets no bytes."""
+        """The storage that takes the place of another one; the same where it gets no
+        bytes.
+        """
         pieces = self._pieces.get(old)
         if pieces is None:
             return old
@@ -55,7 +61,11 @@ class Filling:
 
     def checkpoint(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
         """The checkpoint over the new storages. Raises LimitError."""
-        return edited_checkpoint(checkpoint, self.root_of(checkpoint), limits) if self._pieces else checkpoint
+        return (
+            edited_checkpoint(checkpoint, self.root_of(checkpoint), limits)
+            if self._pieces
+            else checkpoint
+        )
 
 
 class Restored(Edit):

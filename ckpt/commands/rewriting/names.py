@@ -1,7 +1,7 @@
 """Other names for the tensors of a model: what `ckpt strip` and `ckpt rename` share.
 
-Keys of state dicts change where they stand, with the module paths of `_metadata` and the names that an
-optimizer keeps; order and all else stay. Two names never become one.
+Keys of state dicts change where they stand, with the module paths of `_metadata` and
+the names that an optimizer keeps; order and all else stay. Two names never become one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ NewName = Callable[[str], str]
 def in_scope(
     survey: Survey, section: str | None, select: Globs | None, new_name: NewName
 ) -> tuple[list[Section], NewName]:
-    """The sections that change, and the new name of those tensors alone that are selected.
+    """The sections that change, and the new name of those tensors alone that are
+    selected.
 
-    A selection is of one model. Raises UsageError where it matches nothing, or where there are several models.
+    A selection is of one model. Raises UsageError where it matches nothing, or where
+    there are several models.
     """
     if not select:
         return survey.weights(section), new_name
@@ -66,16 +68,20 @@ def with_new_names(
     limits: Limits,
     unwrapped: dict[int, Node] | None = None,
 ) -> tuple[Checkpoint, dict[str, dict[str, str]]]:
-    """The checkpoint under new names, and for each section that changed its old names with their new ones.
+    """The checkpoint under new names, and for each section that changed its old names
+    with their new ones.
 
-    `unwrapped` are modules that give way to the one that they wrap. Raises LossError when two tensors would
-    get one name, UnsupportedError when a tensor would have to move into another dict.
+    `unwrapped` are modules that give way to the one that they wrap. Raises LossError
+    when two tensors would get one name, UnsupportedError when a tensor would have to
+    move into another dict.
     """
     checkpoint = survey.checkpoint
     edit = _Rename(new_name, unwrapped or {})
     changed: dict[str, dict[str, str]] = {}
     for section in chosen:
-        beside = {key for key in keys_beside(survey, section) if not str(key).endswith(_EXTRA)}
+        beside = {
+            key for key in keys_beside(survey, section) if not str(key).endswith(_EXTRA)
+        }
         names = _plan_renames(checkpoint, section, new_name, edit, beside)
         if names:
             changed[section.name] = names
@@ -99,7 +105,9 @@ def _known_names(
     chosen: list[Section],
     changed: dict[str, dict[str, str]],
 ) -> dict[str, str]:
-    """Return an optimizer's new names: the sections' names that change, unless another section keeps them."""
+    """Return an optimizer's new names: the sections' names that change, unless another
+    section keeps them.
+    """
     new_names = {old: new for names in changed.values() for old, new in names.items()}
     for part in survey.sections:
         if part.kind in ("model", "ema") and part not in chosen:
@@ -111,7 +119,9 @@ def _known_names(
 def _check_names(
     checkpoint: Checkpoint, chosen: list[Section], new_name: NewName, result: Checkpoint
 ) -> None:
-    """Raise UnsupportedError unless exactly the tensors of the sections have their new names."""
+    """Raise UnsupportedError unless exactly the tensors of the sections have their new
+    names.
+    """
     for section in chosen:
         for index, entry in zip(section.indices, section.entries, strict=True):
             old = entry.name
@@ -119,15 +129,24 @@ def _check_names(
             expected = old.removesuffix(name) + new_name(name)
             if result.tensors[index].name != expected:
                 raise UnsupportedError(
-                    f"{show(expected, 80)} cannot be a name: the dict is used elsewhere too, or the key is not text",
+                    (
+                        f"{show(expected, 80)} cannot be a name: the dict is used "
+                        "elsewhere too, or the key is not text"
+                    ),
                     path=checkpoint.path,
                 )
 
 
 def _plan_renames(
-    checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename, beside: set[str | int]
+    checkpoint: Checkpoint,
+    section: Section,
+    new_name: NewName,
+    edit: _Rename,
+    beside: set[str | int],
 ) -> dict[str, str]:
-    """Mark the dicts of a section that change; old name -> new name of its tensors. Keys `beside` them stay."""
+    """Mark the dicts of a section that change; old name -> new name of its tensors.
+    Keys `beside` them stay.
+    """
     depth = len(section.path)
     parents: dict[Path, None] = {}
     names: dict[str, str] = {}
@@ -139,11 +158,15 @@ def _plan_renames(
             parents.setdefault(entry.path[depth:-1])
     if names and section.is_module:
         raise UnsupportedError(
-            f"{section.name or 'the root'} is a pickled module, whose names are those of its attributes",
+            (
+                f"{section.name or 'the root'} is a pickled module, whose names are "
+                "those of its attributes"
+            ),
             path=checkpoint.path,
             way=("plain",),
         )
-    # The root of a folder holds the weights and keys beside them: the section knows the root of its own file alone.
+    # The root of a folder holds the weights and keys beside them: the section knows the
+    # root of its own file alone.
     top = section.node if depth and section.node is not None else checkpoint.root
     for path in parents:
         node = node_at(top, path)
@@ -155,16 +178,28 @@ def _plan_renames(
         own = view.keys
         if not depth and not path and beside:
             edit.beside = beside
-            own = [key for key in view.keys if not isinstance(key, str) or key not in beside]
+            own = [
+                key
+                for key in view.keys
+                if not isinstance(key, str) or key not in beside
+            ]
         _check_keys(own, prefix, new_name, checkpoint)
         for key in own:  # values beside the tensors: an `_extra_state`
-            if isinstance(key, str) and key != METADATA and new_name(f"{prefix}{key}") != f"{prefix}{key}":
+            if (
+                isinstance(key, str)
+                and key != METADATA
+                and new_name(f"{prefix}{key}") != f"{prefix}{key}"
+            ):
                 names.setdefault(f"{prefix}{key}", new_name(f"{prefix}{key}"))
     return names
 
 
-def _check_keys(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint) -> None:
-    """Raise when two keys of one dict would become one, or one would have to leave it."""
+def _check_keys(
+    keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint
+) -> None:
+    """Raise when two keys of one dict would become one, or one would have to
+    leave it.
+    """
     taken: dict[str, str] = {}
     for key in keys:
         if not isinstance(key, str) or key == METADATA:
@@ -173,7 +208,10 @@ def _check_keys(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint
         new = new_name(old)
         if not new.startswith(prefix) or new == prefix:
             raise UnsupportedError(
-                f"{show(old, 80)} would become {show(new, 80)}, which lies in another dict",
+                (
+                    f"{show(old, 80)} would become {show(new, 80)}, which lies in "
+                    "another dict"
+                ),
                 path=checkpoint.path,
             )
         if new in taken:
@@ -193,7 +231,9 @@ def module_path(path: str, new_name: NewName) -> str:
 
 
 class _Rename(Edit):
-    """Changes the keys of marked dicts, their `_metadata`, and the names in marked parts of optimizers."""
+    """Changes the keys of marked dicts, their `_metadata`, and the names in marked
+    parts of optimizers.
+    """
 
     def __init__(self, new_name: NewName, unwrapped: dict[int, Node]) -> None:
         super().__init__()
@@ -224,7 +264,10 @@ class _Rename(Edit):
             return [self._rename_key(key, prefix) for key in keys]
         if id(node) in self.flattened:
             new = self.flattened[id(node)]
-            return [type(key)(new.get(str(key), key)) if isinstance(key, str) else key for key in keys]
+            return [
+                type(key)(new.get(str(key), key)) if isinstance(key, str) else key
+                for key in keys
+            ]
         return [self._text(key) for key in keys] if id(node) in self.named else keys
 
     def state(self, call: Opaque, state: Node) -> Node:
@@ -247,7 +290,9 @@ class _Rename(Edit):
         for key, value in zip(view.keys, view.children, strict=True):
             new = key
             if isinstance(key, str):
-                new = module_path(f"{prefix}{key}".rstrip("."), self._new_name)[len(prefix) :]
+                new = module_path(f"{prefix}{key}".rstrip("."), self._new_name)[
+                    len(prefix) :
+                ]
             # What was wrapped is the model; the wrapper's own entry gives way.
             if new not in entries or len(str(key)) >= len(entries[new][0]):
                 entries[new] = str(key), value
@@ -261,7 +306,9 @@ class _Rename(Edit):
         return plain
 
     def _fill_dict(self, node: Opaque) -> Opaque:
-        """An OrderedDict of Python 2, whose items are its argument, with its items set one by one."""
+        """An OrderedDict of Python 2, whose items are its argument, with its items set
+        one by one.
+        """
         view = look(node)
         call = Opaque(node.how, node.func, (), None, node.offset)
         prefix = self.dicts[id(node)][0]
@@ -273,7 +320,11 @@ class _Rename(Edit):
         return call
 
     def _rename_key(self, key: Node, prefix: str) -> Node:
-        if not isinstance(key, str) or key == METADATA or (not prefix and key in self.beside):
+        if (
+            not isinstance(key, str)
+            or key == METADATA
+            or (not prefix and key in self.beside)
+        ):
             return key
         new = self._new_name(f"{prefix}{key}")[len(prefix) :]
         return key if new == key else type(key)(new)
@@ -286,13 +337,20 @@ class _Rename(Edit):
 
 
 ATTRIBUTE = "a tensor in an attribute"
-"""The note on a tensor that Python code keeps on a tensor or a dict, if the result has no place for it."""
+"""The note on a tensor that Python code keeps on a tensor or a dict, if the result has
+no place for it.
+"""
 
 
 def attributes_left(root: Node) -> list[Leftover]:
     """Attributes that Python code put on tensors: only pickles of classes hold them."""
-    tensors = [node for node in nodes_below(root) if type(node) is Opaque and tensor_of(node) is not None]
+    tensors = [
+        node
+        for node in nodes_below(root)
+        if type(node) is Opaque and tensor_of(node) is not None
+    ]
     names = Counter(name for tensor in tensors for name in attributes(tensor))
     return [
-        Leftover(name, f"an attribute of {counted_noun(count, 'tensor')}") for name, count in names.items()
+        Leftover(name, f"an attribute of {counted_noun(count, 'tensor')}")
+        for name, count in names.items()
     ]

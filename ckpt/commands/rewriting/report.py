@@ -1,4 +1,6 @@
-"""The common parts of the commands that write: the edited checkpoint, and the report of what was changed."""
+"""The common parts of the commands that write: the edited checkpoint, and the report of
+what was changed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """One kind of change: what was, what is, on how many of what, and how many bytes."""
+    """One kind of change: what was, what is, on how many of what, and how many
+    bytes.
+    """
 
     kind: str
     before: str | None
@@ -57,7 +61,8 @@ class Change(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """Something that is left out of the result, or left unchanged in it although one might expect otherwise.
+    """Something that is left out of the result, or left unchanged in it although one
+    might expect otherwise.
 
     `what` is its value when `is_value`, else a description.
     """
@@ -70,7 +75,8 @@ class Leftover(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The tensors of a damaged checkpoint that are whole, of how many, and their bytes. `reasons` say what happened to it.
+    """The tensors of a damaged checkpoint that are whole, of how many, and their bytes.
+    `reasons` say what happened to it.
 
     `of_bytes` is None where the sizes of lost tensors are not known.
     """
@@ -109,7 +115,8 @@ class Filled(NamedTuple):
 class AverageSource(NamedTuple):
     """A checkpoint that a mean is made of, and its share of the sum.
 
-    `aligned` are the prefixes that were taken off its names and the names of the last one; `renames` are further rules.
+    `aligned` are the prefixes that were taken off its names and the names of the last
+    one; `renames` are further rules.
     """
 
     path: str
@@ -127,7 +134,9 @@ class AverageSource(NamedTuple):
             "bytes": self.nbytes,
             "ratio": self.share,
             "aligned": list(self.aligned),
-            "rules": [rename.to_json() | {"kind": rename.kind} for rename in self.renames],
+            "rules": [
+                rename.to_json() | {"kind": rename.kind} for rename in self.renames
+            ],
         }
 
 
@@ -145,7 +154,9 @@ class InputAccount(Protocol):
 
 @shown_as_html("ckpt.commands.rewriting.text", "html_rewrite")
 class RewriteReport(NamedTuple):
-    """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
+    """The changes of a command to a checkpoint. `source` was read, `result` will be
+    written.
+    """
 
     command: str
     source: Checkpoint
@@ -178,7 +189,9 @@ class RewriteReport(NamedTuple):
     carried: tuple[str, ...] = ()
     """The names of the files that go along with the weights, as they are."""
     code: tuple[str, ...] = ()
-    """The lines of Python that load the same into a model, where they were asked for."""
+    """The lines of Python that load the same into a model, where they were
+    asked for.
+    """
     account: InputAccount | None = None
     """An account of the input beside the changes."""
 
@@ -190,7 +203,9 @@ class RewriteReport(NamedTuple):
 
     @property
     def tied(self) -> dict[str, str]:
-        """The tensors that the result holds under another name alone, and that name: safetensors hold one once."""
+        """The tensors that the result holds under another name alone, and that name:
+        safetensors hold one once.
+        """
         return {} if self.result.traits.is_pickle else tied_names(self.result.tensors)
 
     @property
@@ -201,13 +216,20 @@ class RewriteReport(NamedTuple):
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
         tensors = counted_noun(len(self.result.tensors) - len(self.tied), "tensor")
-        return f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: {tensors}>"
+        return (
+            f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: "
+            f"{tensors}>"
+        )
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 1 where the result lacks something, is damaged, or was not written."""
+        """The exit code of the command: 1 where the result lacks something, is damaged,
+        or was not written.
+        """
         refused = self.coverage is not None and bool(self.coverage.refusal)
-        return int(refused or self.is_partial or bool(self.saved and self.saved.damaged))
+        return int(
+            refused or self.is_partial or bool(self.saved and self.saved.damaged)
+        )
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract."""
@@ -253,10 +275,17 @@ class RewriteReport(NamedTuple):
                 if self.share is None
                 else {
                     "lost": [_left_json(row) for row in self.lost],
-                    "filled_from": [{"path": row.path, "names": list(row.names)} for row in self.filled],
+                    "filled_from": [
+                        {"path": row.path, "names": list(row.names)}
+                        for row in self.filled
+                    ],
                 }
             ),
-            **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
+            **(
+                {"sources": [row.to_json() for row in self.sources]}
+                if self.sources
+                else {}
+            ),
             **({} if self.account is None else self.account.to_json()),
         }
 
@@ -285,7 +314,8 @@ def edited_checkpoint(
     traits: Traits | None = None,
     origin: Literal["same"] | None = "same",
 ) -> Checkpoint:
-    """The checkpoint over another tree, with the same file behind it. Raises LimitError, UnreadableError.
+    """The checkpoint over another tree, with the same file behind it. Raises
+    LimitError, UnreadableError.
 
     `origin=None` takes away what its format keeps for its own writer.
     """
@@ -306,11 +336,18 @@ def edited_checkpoint(
 
 
 def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
-    """Put the containers of an edited tree in order. Several files keep the order of their reader.
+    """Put the containers of an edited tree in order. Several files keep the order of
+    their reader.
 
-    There the root comes last, and only the weights are its own: the other files lie below keys of it.
+    There the root comes last, and only the weights are its own: the other files lie
+    below keys of it.
     """
-    if len(checkpoint.containers) < 2 or checkpoint.containers[-1].path or not rows or rows[0].path:
+    if (
+        len(checkpoint.containers) < 2
+        or checkpoint.containers[-1].path
+        or not rows
+        or rows[0].path
+    ):
         return rows
     root, inner = rows[0], rows[1:]
     others = {row.path[0] for row in inner}
@@ -321,29 +358,42 @@ def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
 
 def storages_of(tensors: Sequence[Entry]) -> tuple[Storage, ...]:
     """The storages that tensors look into, each once, in their order."""
-    return tuple(dict.fromkeys(part.storage for entry in tensors for part in parts_of(entry.tensor)))
+    return tuple(
+        dict.fromkeys(
+            part.storage for entry in tensors for part in parts_of(entry.tensor)
+        )
+    )
 
 
 def with_ties(survey: Survey, limits: Limits) -> Survey:
-    """A checkpoint of safetensors with the tied tensors that its metadata notes, as tensors under both names."""
+    """A checkpoint of safetensors with the tied tensors that its metadata notes, as
+    tensors under both names.
+    """
     checkpoint = survey.checkpoint
     if checkpoint.traits.keeps_ties:
         return survey
     others = tied_aliases(checkpoint)
     if not others:
         return survey
-    texts = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
+    texts = {
+        name: text
+        for name, text in metadata_of(checkpoint.root).items()
+        if name not in others
+    }
     root = with_metadata(checkpoint.root, {})
     nodes = dict(zip(map(str, root.keys), root.values, strict=True))
     root.set(list(others), [nodes[name] for name in others.values()])
-    return Survey(edited_checkpoint(checkpoint, with_metadata(root, texts), limits), survey.model)
+    return Survey(
+        edited_checkpoint(checkpoint, with_metadata(root, texts), limits), survey.model
+    )
 
 
 def keys_beside(survey: Survey, section: Section) -> set[str | int]:
-    """Return the keys of the root beside a section at the root: other sections, and what is with them.
+    """Return the keys of the root beside a section at the root: other sections, and
+    what is with them.
 
-    A folder has its weights at the root, and an optimizer of another file beside them. Empty for a section of its own
-    key, and for one that has the root for itself.
+    A folder has its weights at the root, and an optimizer of another file beside them.
+    Empty for a section of its own key, and for one that has the root for itself.
     """
     alone = all(part is section or not part.path for part in survey.sections)
     alone = alone and not any(member.key for member in survey.checkpoint.members)
@@ -356,7 +406,9 @@ def keys_beside(survey: Survey, section: Section) -> set[str | int]:
 
 
 def weights_of(survey: Survey, section: Section) -> Node:
-    """The state dict of a section: the mapping itself, or what `state_dict()` of a pickled module would give."""
+    """The state dict of a section: the mapping itself, or what `state_dict()` of a
+    pickled module would give.
+    """
     checkpoint = survey.checkpoint
     node = section.node if section.node is not None else checkpoint.root
     beside = keys_beside(survey, section)
@@ -364,13 +416,21 @@ def weights_of(survey: Survey, section: Section) -> Node:
         return without_keys(checkpoint.root, beside)
     if checkpoint.traits.names_are_code:
         return dict_of(
-            (section.relative(entry.name), without_gradient(node_at(checkpoint.root, entry.path)))
+            (
+                section.relative(entry.name),
+                without_gradient(node_at(checkpoint.root, entry.path)),
+            )
             for entry in section.entries
             if entry.kind and entry.persistent
         )
-    if section.node is None and section.path:  # tensors beside other sections, below one key
+    if (
+        section.node is None and section.path
+    ):  # tensors beside other sections, below one key
         return dict_of(
-            (section.relative(entry.name) or section.name, node_at(checkpoint.root, entry.path))
+            (
+                section.relative(entry.name) or section.name,
+                node_at(checkpoint.root, entry.path),
+            )
             for entry in section.entries
         )
     view = look(node)
@@ -382,22 +442,32 @@ def weights_of(survey: Survey, section: Section) -> Node:
 
 
 def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
-    """List what lies beside a section: other sections by their kind and size, values by what they are."""
+    """List what lies beside a section: other sections by their kind and size, values by
+    what they are.
+    """
     rows: list[Leftover] = []
     for part in survey.sections:
         if part is not chosen:
             kind = f"{part.kind}, " if part.kind != part.name else ""
             rows.append(
                 Leftover(
-                    part.name or "(the root)", f"{kind}{counted_noun(part.tensors, 'tensor')}", part.nbytes
+                    part.name or "(the root)",
+                    f"{kind}{counted_noun(part.tensors, 'tensor')}",
+                    part.nbytes,
                 )
             )
     covered = [part.path for part in survey.sections]
     beside = keys_beside(survey, chosen)
     loose = {
-        entry.path[0] for part in survey.sections if not part.path for entry in part.entries if entry.path
+        entry.path[0]
+        for part in survey.sections
+        if not part.path
+        for entry in part.entries
+        if entry.path
     }
-    for key, child in children_of(survey.checkpoint.root) if chosen.path or beside else ():
+    for key, child in (
+        children_of(survey.checkpoint.root) if chosen.path or beside else ()
+    ):
         inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
             rows.append(_document_leftover(survey.checkpoint, str(key), child))
@@ -409,7 +479,8 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
 def documents_of(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the documents beside the weights of a folder, their keys and their files.
 
-    Empty where other files of tensors or of a training have keys too: such a folder is a whole, and its documents belong to it.
+    Empty where other files of tensors or of a training have keys too: such a folder is
+    a whole, and its documents belong to it.
     """
     keyed = [member for member in checkpoint.members if member.key]
     if any(member.checkpoint.sources for member in keyed):
@@ -417,8 +488,11 @@ def documents_of(checkpoint: Checkpoint) -> dict[str, str]:
     return {member.key: member.file for member in keyed}
 
 
-def without_documents(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
-    """Return the weights of a folder without the documents beside them, such as config.json, and list these.
+def without_documents(
+    checkpoint: Checkpoint, limits: Limits
+) -> tuple[Checkpoint, list[Leftover]]:
+    """Return the weights of a folder without the documents beside them, such as
+    config.json, and list these.
 
     Who loads the result expects the tensors of the model, and nothing among them.
     """
@@ -430,25 +504,37 @@ def without_documents(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoin
         for key, child in children_of(checkpoint.root)
         if key in documents
     ]
-    return edited_checkpoint(checkpoint, without_keys(checkpoint.root, documents), limits), rows
+    return edited_checkpoint(
+        checkpoint, without_keys(checkpoint.root, documents), limits
+    ), rows
 
 
 def _document_leftover(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:
-    """The row of a document that does not go along, with the option that carries it along."""
+    """The row of a document that does not go along, with the option that carries it
+    along.
+    """
     file = documents_of(checkpoint).get(key, "")
-    hint = f"ckpt slim --with-config keeps {show(file, 80)}" if file.endswith("config.json") else None
+    hint = (
+        f"ckpt slim --with-config keeps {show(file, 80)}"
+        if file.endswith("config.json")
+        else None
+    )
     return Leftover(key, brief_text(node, 60), hint=hint, is_value=True)
 
 
 def with_own_option(rows: Iterable[Leftover]) -> tuple[Leftover, ...]:
     """The rows for a command that takes --with-config itself."""
     return tuple(
-        row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config")) if row.hint else row
+        row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config"))
+        if row.hint
+        else row
         for row in rows
     )
 
 
-def _leftovers_beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:
+def _leftovers_beside(
+    node: Node, path: Path, covered: Sequence[Path]
+) -> Iterator[Leftover]:
     """Yield the values in a part that holds sections and is none itself."""
     if path in covered or type(node) not in (list, Dict):
         return
@@ -461,9 +547,14 @@ def _leftovers_beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterat
 
 
 def weightless_leftovers(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
-    """List what a module holds beside its state dict: unregistered tensors, unsaved buffers, attributes."""
+    """List what a module holds beside its state dict: unregistered tensors, unsaved
+    buffers, attributes.
+    """
     if checkpoint.traits.names_are_code:
-        what = "neither parameter nor buffer of the program", "a buffer that is not saved"
+        what = (
+            "neither parameter nor buffer of the program",
+            "a buffer that is not saved",
+        )
         return [
             Leftover(entry.name, what[entry.kind is not None], entry.tensor.nbytes)
             for entry in section.entries
@@ -477,12 +568,16 @@ def weightless_leftovers(checkpoint: Checkpoint, section: Section) -> list[Lefto
         if not entry.registered or not entry.persistent
     ] + [
         *uninitialized_leftovers(checkpoint, section),
-        Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}"),
+        Leftover(
+            section.name or "(the root)", f"the attributes of {look(section.node).type}"
+        ),
     ]
 
 
 def uninitialized_leftovers(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
-    """The parameters and buffers of a section that have no shape yet, because their lazy modules have not run."""
+    """The parameters and buffers of a section that have no shape yet, because their
+    lazy modules have not run.
+    """
     depth = len(section.path)
     return [
         Leftover(value.name, LAZY)
@@ -492,7 +587,10 @@ def uninitialized_leftovers(checkpoint: Checkpoint, section: Section) -> list[Le
 
 
 def losses_of(
-    checkpoint: Checkpoint, edit: Plain, lost: dict[int, tuple[Node, str]], drop_other: bool
+    checkpoint: Checkpoint,
+    edit: Plain,
+    lost: dict[int, tuple[Node, str]],
+    drop_other: bool,
 ) -> list[Leftover]:
     """List the `lost` nodes that could not be made plain, with their places.
 
@@ -501,12 +599,21 @@ def losses_of(
     if not lost:
         return []
     within = {marker: edit.within[marker] for marker in lost if marker in edit.within}
-    names = places_of(checkpoint.root, {*lost, *(tensor for tensor, _ in within.values())})
+    names = places_of(
+        checkpoint.root, {*lost, *(tensor for tensor, _ in within.values())}
+    )
     for marker, (tensor, part) in within.items():
         names.setdefault(marker, f"{names.get(tensor, '(inside)')}.{part}")
-    rows = [Leftover(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
+    rows = [
+        Leftover(names.get(marker, "(inside)"), what)
+        for marker, (_, what) in lost.items()
+    ]
     if not drop_other:
-        listed = and_more([f"{show_name(row.name, 60)} ({show(row.what, 80)})" for row in rows], 5, "; ")
+        listed = and_more(
+            [f"{show_name(row.name, 60)} ({show(row.what, 80)})" for row in rows],
+            5,
+            "; ",
+        )
         raise LossError(
             f"cannot be made plain: {listed}",
             path=checkpoint.path,
@@ -516,15 +623,26 @@ def losses_of(
 
 
 def made_plain(edit: Plain) -> list[Change]:
-    """List what became plain: each class and its number of objects, and the tensors taken apart by parts."""
-    return [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()] + [
-        Change("apart", what, and_more([f".{name}" for name in parts], 8), count, "tensor")
+    """List what became plain: each class and its number of objects, and the tensors
+    taken apart by parts.
+    """
+    return [
+        Change("plain", kind, "plain", count, "object")
+        for kind, count in edit.made.items()
+    ] + [
+        Change(
+            "apart", what, and_more([f".{name}" for name in parts], 8), count, "tensor"
+        )
         for (what, parts), count in edit.taken.items()
     ]
 
 
-def make_with_drop_hint(make: Callable[[bool], RewriteReport], drop_other: bool) -> RewriteReport:
-    """Make a report with or without what cannot be kept. Its error names --drop-other only if that works."""
+def make_with_drop_hint(
+    make: Callable[[bool], RewriteReport], drop_other: bool
+) -> RewriteReport:
+    """Make a report with or without what cannot be kept. Its error names --drop-other
+    only if that works.
+    """
     try:
         return make(drop_other)
     except LossError as error:
@@ -537,23 +655,31 @@ def make_with_drop_hint(make: Callable[[bool], RewriteReport], drop_other: bool)
 
 
 _LEFT_BEHIND = ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
-"""Codes of notices about what no new file has. A file that is written anew lacks the records that torch does not read, too."""
+"""Codes of notices about what no new file has. A file that is written anew lacks the
+records that torch does not read, too.
+"""
 
 
 def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteReport:
-    """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage.
+    """The report with what was not read of the source, and a new file therefore lacks:
+    bytes behind the end, damage.
 
-    With `is_whole` the new file stands for all of the source, so that it is only a part of it where a file was not read.
+    With `is_whole` the new file stands for all of the source, so that it is only a part
+    of it where a file was not read.
     """
     source = report.source
-    is_copy = report.result is source and not source.traits.is_set and not source.is_edited
+    is_copy = (
+        report.result is source and not source.traits.is_set and not source.is_edited
+    )
     if report.share is not None or is_copy:
         return report  # it says what is lost, or nothing changes, so the file is copied
     named = {absence.why for absence in source.account.left_out}
     codes = (*_LEFT_BEHIND, "unread-file") if source.is_edited else _LEFT_BEHIND
     messages = source.account.messages(codes)
     rows = [Leftover(UNREAD, message) for message in messages if message not in named]
-    if report.is_partial:  # what is missing stands before the long list of what is lost with it
+    if (
+        report.is_partial
+    ):  # what is missing stands before the long list of what is lost with it
         return report._replace(left_out=(*rows, *report.left_out))
     rows += [Leftover(name, why) for name, why in source.account.left_out]
     is_part = is_whole and source.account.is_damaged
@@ -565,13 +691,20 @@ def refuse_empty(report: RewriteReport) -> RewriteReport:
     number = len(report.source.tensors)
     if number and not report.result.tensors:
         first = next(
-            (row for row in report.left_out if row.nbytes), report.left_out[0] if report.left_out else None
+            (row for row in report.left_out if row.nbytes),
+            report.left_out[0] if report.left_out else None,
         )
-        why = f": {show_name(first.name, 60)} is {show(first.what, 80)}" if first is not None else ""
+        why = (
+            f": {show_name(first.name, 60)} is {show(first.what, 80)}"
+            if first is not None
+            else ""
+        )
         raise LossError(
             f"nothing would be left of {counted_noun(number, 'tensor')}{why}",
             path=report.source.path,
-            hint="save the state_dict() of the module in torch" if report.source.traits.is_pickle else None,
+            hint="save the state_dict() of the module in torch"
+            if report.source.traits.is_pickle
+            else None,
         )
     return report
 
@@ -580,21 +713,36 @@ def refuse_script(checkpoint: Checkpoint) -> None:
     """Raise UnsupportedError for a program, whose code goes with its names."""
     if checkpoint.traits.names_are_code:
         raise UnsupportedError(
-            f"{checkpoint.traits.label} is not rewritten: its code uses the names of its tensors too",
+            (
+                f"{checkpoint.traits.label} is not rewritten: its code uses the names "
+                "of its tensors too"
+            ),
             path=checkpoint.path,
             way=("extracted",),
         )
 
 
 Status = Literal["loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected"]
-"""`tied`: it shares the memory of a loaded tensor. `kept`: the pretrained tensor of that name does not fit. `missing`: the
-pretrained model has no such tensor. `unexpected`: the target has no such tensor."""
-STATUSES: tuple[Status, ...] = ("loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected")
+"""`tied`: it shares the memory of a loaded tensor. `kept`: the pretrained tensor of
+that name does not fit. `missing`: the pretrained model has no such tensor.
+`unexpected`: the target has no such tensor.
+"""
+STATUSES: tuple[Status, ...] = (
+    "loaded",
+    "cast",
+    "sliced",
+    "tied",
+    "kept",
+    "missing",
+    "unexpected",
+)
 LOADED: tuple[Status, ...] = ("loaded", "cast", "sliced", "tied")
 
 
 class Pairing(NamedTuple):
-    """A tensor of the target, of the pretrained model, or both. `copied` elements of it come from the pretrained one."""
+    """A tensor of the target, of the pretrained model, or both. `copied` elements of it
+    come from the pretrained one.
+    """
 
     status: Status
     name: str
@@ -603,10 +751,15 @@ class Pairing(NamedTuple):
     copied: int = 0
     why: str = ""
     rows: tuple[Literal["target", "pretrained"], int, int] | None = None
-    """The rows of the tensor of that side that are meant, first and one past the last; the entry is a view of them."""
+    """The rows of the tensor of that side that are meant, first and one past the last;
+    the entry is a view of them.
+    """
 
     def __repr__(self) -> str:
-        return f"<Pairing {self.status} {show(self.name)}{f': {show(self.why)}' if self.why else ''}>"
+        return (
+            f"<Pairing {self.status} "
+            f"{show(self.name)}{f': {show(self.why)}' if self.why else ''}>"
+        )
 
 
 class Module(NamedTuple):
@@ -619,7 +772,9 @@ class Module(NamedTuple):
     def tensors(self) -> tuple[int, int]:
         """(tensors that are loaded, tensors of the module)."""
         whole = {row.name for row in self.rows}
-        return len(whole - {row.name for row in self.rows if row.status not in LOADED}), len(whole)
+        return len(
+            whole - {row.name for row in self.rows if row.status not in LOADED}
+        ), len(whole)
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -645,35 +800,47 @@ def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
     found: dict[str, list[Pairing]] = {}
     for row in rows:
         end = row.name.find(".", start)
-        found.setdefault(row.name[:end] if end > 0 else row.name[: max(start - 1, 0)], []).append(row)
+        found.setdefault(
+            row.name[:end] if end > 0 else row.name[: max(start - 1, 0)], []
+        ).append(row)
     return found
 
 
 def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
-    """The names of the last layer: modules that are called like one, else the last module where it does not fit."""
+    """The names of the last layer: modules that are called like one, else the last
+    module where it does not fit.
+    """
     names = [row.name for row in rows]
     first = len(common_component(names))
     head = frozenset(
-        name for name in names if name[first:].partition(".")[0] in HEADS and "." in name[first:]
+        name
+        for name in names
+        if name[first:].partition(".")[0] in HEADS and "." in name[first:]
     )
     if head or not rows:
         return head
     last = names[-1].rpartition(".")[0]
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     misfits = (
-        last and len(own) < len(rows) and all(row.status in ("kept", "sliced", "missing") for row in own)
+        last
+        and len(own) < len(rows)
+        and all(row.status in ("kept", "sliced", "missing") for row in own)
     )
     return frozenset(row.name for row in own) if misfits else frozenset()
 
 
 @shown_as_html("ckpt.commands.rewriting.text", "html_coverage")
 class Coverage(NamedTuple):
-    """The tensors that a warm start loads, one pairing each. `source` is the path of the pretrained model."""
+    """The tensors that a warm start loads, one pairing each. `source` is the path of
+    the pretrained model.
+    """
 
     pairings: tuple[Pairing, ...]
     source: str
     aligned: tuple[str, str]
-    """The prefixes that were taken off the names of the pretrained model and the target to align them."""
+    """The prefixes that were taken off the names of the pretrained model and the target
+    to align them.
+    """
     notes: tuple[str, ...] = ()
     renames: tuple[Rename, ...] = ()
     """The rules that made names meet."""
@@ -682,7 +849,9 @@ class Coverage(NamedTuple):
     head: frozenset[str] = frozenset()
     """The names of the target's last layer, which often answers another task."""
     layout: str = ""
-    """The reason why tensors of equal shapes hold other values than the target expects."""
+    """The reason why tensors of equal shapes hold other values than the target
+    expects.
+    """
     shift: Shift | None = None
     """The modules that are probably counted from another number on."""
     ways: tuple[tuple[str, ...], ...] = ()
@@ -694,7 +863,9 @@ class Coverage(NamedTuple):
     absent: tuple[str, ...] = ()
     """The names of the tensors of a model without values that the result lacks."""
     unscaled: str = ""
-    """The reason why tensors are not loaded that hold codes on one side and values on the other."""
+    """The reason why tensors are not loaded that hold codes on one side and values on
+    the other.
+    """
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduce_report(self.source, Coverage, *self)
@@ -704,7 +875,10 @@ class Coverage(NamedTuple):
 
     def __repr__(self) -> str:
         loaded, whole = self.tensors
-        return f"<ckpt.Coverage of {show(self.source)}: {loaded:,} of {counted_noun(whole, 'tensor')}>"
+        return (
+            f"<ckpt.Coverage of {show(self.source)}: {loaded:,} of "
+            f"{counted_noun(whole, 'tensor')}>"
+        )
 
     @property
     def component(self) -> Rename | None:
@@ -721,8 +895,12 @@ class Coverage(NamedTuple):
         if not rows:
             return {}
         entries = [row.target or row.source for row in rows.values()]
-        found = find_extras(list(rows), [entry.tensor for entry in entries if entry is not None])
-        if counters := lone_counters(list(rows), {row.name for row in self.of(*LOADED)}):
+        found = find_extras(
+            list(rows), [entry.tensor for entry in entries if entry is not None]
+        )
+        if counters := lone_counters(
+            list(rows), {row.name for row in self.of(*LOADED)}
+        ):
             found["counter"] = counters
         return {kind: [rows[name] for name in names] for kind, names in found.items()}
 
@@ -730,7 +908,11 @@ class Coverage(NamedTuple):
     def tensors(self) -> tuple[int, int]:
         """(tensors that are loaded, tensors of the target)."""
         whole = {row.name for row in self.pairings if row.target is not None}
-        rest = {row.name for row in self.pairings if row.status not in (*LOADED, "unexpected")}
+        rest = {
+            row.name
+            for row in self.pairings
+            if row.status not in (*LOADED, "unexpected")
+        }
         return len(whole - rest), len(whole)
 
     @property
@@ -740,7 +922,9 @@ class Coverage(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of the target's elements that are loaded: 1.0 if the target is empty."""
+        """The share of the target's elements that are loaded: 1.0 if the target is
+        empty.
+        """
         loaded, whole = self.elements
         return loaded / whole if whole else 1.0
 
@@ -751,12 +935,16 @@ class Coverage(NamedTuple):
         return _count_elements(body), _count_elements(head)
 
     def modules(self) -> list[Module]:
-        """The top-level modules of the target, below the beginning that all its names have."""
+        """The top-level modules of the target, below the beginning that all its names
+        have.
+        """
         rows = [row for row in self.pairings if row.target is not None]
         modules = _by_module(rows, len(common_component([row.name for row in rows])))
         out: list[Module] = []
         for name, inner in modules.items():
-            is_model = name and 100 * len(inner) > _MOST * len(rows) and len(modules) > 1
+            is_model = (
+                name and 100 * len(inner) > _MOST * len(rows) and len(modules) > 1
+            )
             below = _by_module(inner, len(name) + 1) if is_model else {name: inner}
             out += [Module(part, tuple(own)) for part, own in below.items()]
         return out
@@ -771,7 +959,9 @@ class Coverage(NamedTuple):
             "share": self.share,
             "aligned": list(self.aligned),
             "component": None if self.component is None else self.component.to_json(),
-            "rules": [rename.to_json() | {"kind": rename.kind} for rename in self.renames],
+            "rules": [
+                rename.to_json() | {"kind": rename.kind} for rename in self.renames
+            ],
             "suggested": [rename.suggestion() for rename in self.suggested],
             "body": list(self.halves()[0]),
             "head": list(self.halves()[1]),
@@ -793,10 +983,12 @@ class Coverage(NamedTuple):
                     "target": row.target.name if row.target else None,
                     "pretrained": row.source.name if row.source else None,
                     "shape": [
-                        list(entry.tensor.shape) if entry else None for entry in (row.source, row.target)
+                        list(entry.tensor.shape) if entry else None
+                        for entry in (row.source, row.target)
                     ],
                     "dtype": [
-                        entry.tensor.dtype.name if entry else None for entry in (row.source, row.target)
+                        entry.tensor.dtype.name if entry else None
+                        for entry in (row.source, row.target)
                     ],
                     "copied": row.copied,
                     "rows": None

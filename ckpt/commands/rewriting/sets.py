@@ -1,5 +1,6 @@
-"""A checkpoint in several files: the files that a command changes, the names that a state dict cannot be put together from, and
-what is left of an incomplete one: its whole tensors and the values that were read.
+"""A checkpoint in several files: the files that a command changes, the names that a
+state dict cannot be put together from, and what is left of an incomplete one: its whole
+tensors and the values that were read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from itertools import accumulate
 from ckpt.bytes.source import Zeros
 from ckpt.commands.rewriting.filling import Restored
 from ckpt.commands.rewriting.names import ATTRIBUTE, attributes_left
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.report import (
+    Change,
+    Leftover,
+    RewriteReport,
+    edited_checkpoint,
+)
 from ckpt.commands.sum.sums import Likeness
 from ckpt.elements.computed import lacks_bytes
 from ckpt.evidence.optimizers import LOST_STATE
@@ -32,20 +38,32 @@ from ckpt.tree.walk import parts_of as leaves_of
 
 
 def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
-    """The report without weights that the result holds a second time, in another precision."""
+    """The report without weights that the result holds a second time, in another
+    precision.
+    """
     result = report.result
-    gone = [key for key in result.copies if type(result.root) is Dict and key in result.root.keys]
+    gone = [
+        key
+        for key in result.copies
+        if type(result.root) is Dict and key in result.root.keys
+    ]
     if not gone:
         return report
     rows = [Leftover(str(key), "the weights in another precision") for key in gone]
-    whole = replace(edited_checkpoint(result, without_keys(result.root, gone), limits), copies=())
+    whole = replace(
+        edited_checkpoint(result, without_keys(result.root, gone), limits), copies=()
+    )
     return report._replace(result=whole, left_out=(*report.left_out, *rows))
 
 
-def refuse_incomplete(checkpoint: Checkpoint, section: str | None = None, option: str = "") -> None:
-    """Raise LossError where weights to be written are missing. `option` chooses others that are whole.
+def refuse_incomplete(
+    checkpoint: Checkpoint, section: str | None = None, option: str = ""
+) -> None:
+    """Raise LossError where weights to be written are missing. `option` chooses others
+    that are whole.
 
-    Of a distributed checkpoint each tensor says by itself what it lacks, when its bytes are read.
+    Of a distributed checkpoint each tensor says by itself what it lacks, when its bytes
+    are read.
     """
     if checkpoint.traits.fills_a_state:
         return
@@ -57,21 +75,32 @@ def refuse_incomplete(checkpoint: Checkpoint, section: str | None = None, option
 
 
 def refuse_ranks(checkpoint: Checkpoint, section: str | None) -> None:
-    """Raise UsageError for files of ranks that stand side by side: nothing in them says how they make a whole."""
+    """Raise UsageError for files of ranks that stand side by side: nothing in them says
+    how they make a whole.
+    """
     if not checkpoint.traits.is_set or not checkpoint.members or section is not None:
         return
-    files = [show(member.file, 80) for member in checkpoint.members if member.checkpoint.tensors]
+    files = [
+        show(member.file, 80)
+        for member in checkpoint.members
+        if member.checkpoint.tensors
+    ]
     raise UsageError(
-        f"{len(files)} files of ranks, each with a part of the model; ckpt does not merge them",
+        (
+            f"{len(files)} files of ranks, each with a part of the model; ckpt does "
+            "not merge them"
+        ),
         path=checkpoint.path,
         hint=f"name one: {and_more(files, 4, ', or ')}",
     )
 
 
 def weights_file(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint of the weights in a folder, as it is read alone; any other checkpoint as it is.
+    """The checkpoint of the weights in a folder, as it is read alone; any other
+    checkpoint as it is.
 
-    A merge of all files would be one that no framework loads. Raises UsageError where several files hold weights.
+    A merge of all files would be one that no framework loads. Raises UsageError where
+    several files hold weights.
     """
     members = [member for member in checkpoint.members if member.checkpoint.tensors]
     models = [member for member in members if member.is_model] or members
@@ -102,8 +131,11 @@ def with_files(report: RewriteReport, folder: Checkpoint) -> RewriteReport:
 ROOT = "(the root)"
 
 
-def with_flattening(report: RewriteReport, ranks: int | None, limits: Limits) -> RewriteReport:
-    """The report with the files of so many ranks, where their number is asked for, and with what is lost where dicts are taken apart.
+def with_flattening(
+    report: RewriteReport, ranks: int | None, limits: Limits
+) -> RewriteReport:
+    """The report with the files of so many ranks, where their number is asked for, and
+    with what is lost where dicts are taken apart.
 
     Raises LimitError.
     """
@@ -124,19 +156,30 @@ def with_flattening(report: RewriteReport, ranks: int | None, limits: Limits) ->
     ]
     leftovers = [Leftover(name, "an empty dict") for name in parts.empty]
     leftovers += [
-        Leftover(f"{name}._metadata" if name else "_metadata", "the versions of modules")
+        Leftover(
+            f"{name}._metadata" if name else "_metadata", "the versions of modules"
+        )
         for name in parts.versions
     ]
     leftovers += attributes_left(root)
-    objects = {tuple(map(str, leaf.path)) for leaf in parts.leaves if tensor_of(leaf.node) is None}
+    objects = {
+        tuple(map(str, leaf.path))
+        for leaf in parts.leaves
+        if tensor_of(leaf.node) is None
+    }
     lost = [
         entry
         for entry in report.result.tensors
-        if not entry.registered and objects.isdisjoint(accumulate((str(step),) for step in entry.path))
+        if not entry.registered
+        and objects.isdisjoint(accumulate((str(step),) for step in entry.path))
     ]
-    leftovers += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost]
+    leftovers += [
+        Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost
+    ]
     before = [
-        change._replace(number=change.number - len(lost)) if change.kind == "format" else change
+        change._replace(number=change.number - len(lost))
+        if change.kind == "format"
+        else change
         for change in report.changes
     ]
     alone = [Leftover(name, "a tuple, which stays one object") for name in parts.tuples]
@@ -148,18 +191,23 @@ def with_flattening(report: RewriteReport, ranks: int | None, limits: Limits) ->
 
 
 def refuse_lost(checkpoint: Checkpoint) -> None:
-    """Raise LossError where values of a distributed checkpoint are missing, which a copy of all of it would lack."""
+    """Raise LossError where values of a distributed checkpoint are missing, which a
+    copy of all of it would lack.
+    """
     left_out = checkpoint.account.left_out
     if left_out and checkpoint.traits.fills_a_state:
         rows = [f"{show_name(name, 60)} ({show(why, 100)})" for name, why in left_out]
-        problem = f"{counted_noun(len(left_out), 'value')} missing: {and_more(rows, 3, '; ')}"
+        problem = (
+            f"{counted_noun(len(left_out), 'value')} missing: {and_more(rows, 3, '; ')}"
+        )
         raise LossError(problem, path=checkpoint.path)
 
 
 def whole_part(
     checkpoint: Checkpoint, limits: Limits, like: Likeness | None = None
 ) -> tuple[Checkpoint, tuple[Leftover, ...]]:
-    """The checkpoint without the tensors of which a part is missing, and what is missing; also by another save.
+    """The checkpoint without the tensors of which a part is missing, and what is
+    missing; also by another save.
 
     Raises LossError where no tensor is whole.
     """
@@ -169,7 +217,10 @@ def whole_part(
         whys |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
         whys |= {name: f"only in {other}" for name in like.missing if name not in whys}
     whole, rows = without_lost(checkpoint, whys, limits)
-    return whole, (*rows, *(Leftover(name, why) for name, why in checkpoint.account.left_out))
+    return whole, (
+        *rows,
+        *(Leftover(name, why) for name, why in checkpoint.account.left_out),
+    )
 
 
 NOT_WHOLE = "not whole"
@@ -178,38 +229,54 @@ NOT_WHOLE = "not whole"
 def without_lost(
     checkpoint: Checkpoint, whys: Mapping[str, str], limits: Limits
 ) -> tuple[Checkpoint, tuple[Leftover, ...]]:
-    """The checkpoint without the tensors of these names, and a row for each with its reason.
+    """The checkpoint without the tensors of these names, and a row for each with its
+    reason.
 
-    So is a tensor that lacks bytes, whatever its reader noticed. One that is whole under another name stays. A storage of
-    which the end is missing becomes as long as its views need. Raises LossError where no tensor is left.
+    So is a tensor that lacks bytes, whatever its reader noticed. One that is whole
+    under another name stays. A storage of which the end is missing becomes as long as
+    its views need. Raises LossError where no tensor is left.
     """
     whys = dict(whys)
     for entry in checkpoint.tensors:
         if entry.name not in whys and any(map(lacks_bytes, parts_of(entry.tensor))):
             whys[entry.name] = NOT_WHOLE
     alive = {id(entry.tensor) for entry in checkpoint.tensors if entry.name not in whys}
-    gone = [entry for entry in checkpoint.tensors if entry.name in whys and id(entry.tensor) not in alive]
+    gone = [
+        entry
+        for entry in checkpoint.tensors
+        if entry.name in whys and id(entry.tensor) not in alive
+    ]
     for entry in checkpoint.tensors:
         if id(entry.tensor) in alive:
             whys.pop(entry.name, None)
     if gone and len(gone) == len(checkpoint.tensors):
         problem = f"none of {counted_noun(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
-    rows = [Leftover(entry.name, whys[entry.name], entry.tensor.nbytes) for entry in gone]
+    rows = [
+        Leftover(entry.name, whys[entry.name], entry.tensor.nbytes) for entry in gone
+    ]
     listed = {entry.name for entry in gone}
     rows += [Leftover(name, why) for name, why in whys.items() if name not in listed]
     whole = checkpoint
     if gone:
         root = _Without(id(entry.tensor) for entry in gone).copy(checkpoint.root)
         _note_lost_state(checkpoint, root, gone)
-        whole = edited_checkpoint(checkpoint, root, limits, origin=None if checkpoint.source else "same")
+        whole = edited_checkpoint(
+            checkpoint, root, limits, origin=None if checkpoint.source else "same"
+        )
     whole = _mend_storages(whole, limits)
     return replace(whole, account=checkpoint.account.without_losses()), tuple(rows)
 
 
 def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) -> None:
-    """Note in each optimizer of a tree the parameters of which state is gone: they had a gradient, and look as if they had none."""
-    paths = {section.path for section in Survey(checkpoint).sections if section.kind == "optimizer"}
+    """Note in each optimizer of a tree the parameters of which state is gone: they had
+    a gradient, and look as if they had none.
+    """
+    paths = {
+        section.path
+        for section in Survey(checkpoint).sections
+        if section.kind == "optimizer"
+    }
     lost: dict[Path, dict[str | int, None]] = {}
     for entry in gone:
         for depth in range(len(entry.path) - 2):
@@ -222,7 +289,9 @@ def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) 
 
 
 def _mend_storages(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
-    """The checkpoint whose storages hold no missing bytes: they are as long as their views need, and zero where none looks."""
+    """The checkpoint whose storages hold no missing bytes: they are as long as their
+    views need, and zero where none looks.
+    """
     ends: dict[Storage, int] = {}
     for entry in checkpoint.tensors:
         for part in parts_of(entry.tensor):
@@ -235,12 +304,16 @@ def _mend_storages(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     if not made:
         return checkpoint
     return edited_checkpoint(
-        checkpoint, Restored(lambda old: made.get(old, old)).copy(checkpoint.root), limits
+        checkpoint,
+        Restored(lambda old: made.get(old, old)).copy(checkpoint.root),
+        limits,
     )
 
 
 def _shorten_storage(storage: Storage, end: int) -> Storage:
-    """The storage with its first `end` bytes, of which those that are missing are zero; itself where none is missing."""
+    """The storage with its first `end` bytes, of which those that are missing are zero;
+    itself where none is missing.
+    """
     place = storage.place
     if place is None or not place.lacks_bytes(0, place.nbytes):
         return storage
@@ -255,12 +328,17 @@ def _shorten_storage(storage: Storage, end: int) -> Storage:
             pieces.append((position, piece.part(start, start + count)))
         position += count
     first, piece = pieces[0]
-    new = piece if not first and piece.nbytes == end else Patched(Range(Zeros(end), 0, end), end, pieces)
+    new = (
+        piece
+        if not first and piece.nbytes == end
+        else Patched(Range(Zeros(end), 0, end), end, pieces)
+    )
     return storage._replace(nbytes=end, place=new, crc=None)
 
 
 class _Without(Edit):
-    """Makes trees without tensors. A list that loses one becomes a dict, so that the others keep their numbers.
+    """Makes trees without tensors. A list that loses one becomes a dict, so that the
+    others keep their numbers.
 
     In a tuple, and among the arguments of a call, None takes its place.
     """
@@ -281,14 +359,22 @@ class _Without(Edit):
     def _without_gone(self, node: Node) -> Node:
         """The container without its own tensors that are gone."""
         if type(node) is list:
-            rows = dict_of((place, item) for place, item in enumerate(node) if self._is_kept(item))
+            rows = dict_of(
+                (place, item) for place, item in enumerate(node) if self._is_kept(item)
+            )
             return node if len(rows.keys) == len(node) else rows
         if type(node) is Set:
-            return Set([item for item in node.items if self._is_kept(item)], node.frozen)
+            return Set(
+                [item for item in node.items if self._is_kept(item)], node.frozen
+            )
         if not isinstance(node, (Dict, Opaque)):
             return node
         shell = copy(node)
-        pairs = [row for row in zip(node.keys, node.values, strict=True) if self._is_kept(row[1])]
+        pairs = [
+            row
+            for row in zip(node.keys, node.values, strict=True)
+            if self._is_kept(row[1])
+        ]
         shell.keys = [key for key, _ in pairs]
         shell.values = [value for _, value in pairs]
         if isinstance(shell, Opaque):

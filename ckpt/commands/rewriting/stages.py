@@ -1,4 +1,6 @@
-"""Several changes of one checkpoint in one go: `ckpt slim --strip --to cpu`, `ckpt convert --strip`."""
+"""Several changes of one checkpoint in one go: `ckpt slim --strip --to cpu`, `ckpt
+convert --strip`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ Stage = Callable[[Survey], RewriteReport]
 
 
 def in_stages(survey: Survey, stages: Sequence[Stage]) -> RewriteReport:
-    """The changes of all stages, one after the other, in the report of the last one. Raises what they raise.
+    """The changes of all stages, one after the other, in the report of the last one.
+    Raises what they raise.
 
     What a later stage leaves out is no change of the result.
     """
@@ -26,7 +29,9 @@ def in_stages(survey: Survey, stages: Sequence[Stage]) -> RewriteReport:
     for stage in others:
         done = stage(Survey(report.result, survey.model))
         left_out = {row.name for row in done.left_out}
-        changes = [change for change in report.changes if change.section not in left_out]
+        changes = [
+            change for change in report.changes if change.section not in left_out
+        ]
         report = done._replace(
             source=survey.checkpoint,
             changes=(*changes, *done.changes),
@@ -37,8 +42,12 @@ def in_stages(survey: Survey, stages: Sequence[Stage]) -> RewriteReport:
     return report
 
 
-def strip_first(survey: Survey, limits: Limits, *, prefix: str | None, section: str | None) -> RewriteReport:
-    """The checkpoint without the prefixes of wrappers on its names, or without `prefix`, and a row where none has one."""
+def strip_first(
+    survey: Survey, limits: Limits, *, prefix: str | None, section: str | None
+) -> RewriteReport:
+    """The checkpoint without the prefixes of wrappers on its names, or without
+    `prefix`, and a row where none has one.
+    """
     report = strip(survey, limits, prefix=prefix, section=section)
     if report.changes:
         return report
@@ -46,13 +55,17 @@ def strip_first(survey: Survey, limits: Limits, *, prefix: str | None, section: 
 
 
 def with_kept_prefixes(report: RewriteReport, limits: Limits) -> RewriteReport:
-    """The report that also lists the prefixes of wrappers in its result, of which a loader of the bare model finds no name."""
+    """The report that also lists the prefixes of wrappers in its result, of which a
+    loader of the bare model finds no name.
+    """
     result = Survey(report.result)
     if not _may_be_wrapped(result):
         return report
     try:
         stripped = strip(result, limits)
-    except CkptError as error:  # two names would become one: the prefix tells them apart
+    except (
+        CkptError
+    ) as error:  # two names would become one: the prefix tells them apart
         stays = Leftover("names", f"the prefixes of wrappers stay: {error.problem}")
         return report._replace(left_alone=(*report.left_alone, stays))
     rows = [
@@ -69,7 +82,9 @@ def with_kept_prefixes(report: RewriteReport, limits: Limits) -> RewriteReport:
 
 
 def _may_be_wrapped(survey: Survey) -> bool:
-    """Tell whether a name has the attribute of a wrapper, so that most files do not pay for a second look."""
+    """Tell whether a name has the attribute of a wrapper, so that most files do not pay
+    for a second look.
+    """
     texts = tuple(f"{attribute}." for attribute in WRAPPERS)
     for part in survey.sections:
         if part.kind not in ("model", "ema"):

@@ -1,4 +1,6 @@
-"""The report of a written result, as text: the changes, what was left out or left alone, where it is."""
+"""The report of a written result, as text: the changes, what was left out or left
+alone, where it is.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ _LEFT = 20
 
 def rewrite_lines(report: RewriteReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
-    return [line for row in _report_lines(report, width) for line in break_line(row, width)]
+    return [
+        line for row in _report_lines(report, width) for line in break_line(row, width)
+    ]
 
 
 def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
@@ -59,17 +63,24 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     if report.share is not None:
         out.append([(_share_text(report.share), "head")])
         out += [[(f"  {show_literal(reason)}", "")] for reason in report.share.reasons]
-    rows = [(_arrow_text(change), _change_text(change)) for change in report.changes[:_CHANGES]]
+    rows = [
+        (_arrow_text(change), _change_text(change))
+        for change in report.changes[:_CHANGES]
+    ]
     size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
     for head, what in rows:
-        out.append([(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")])
+        out.append(
+            [(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")]
+        )
     if len(report.changes) > _CHANGES:
         out.append([(f"… {len(report.changes) - _CHANGES:,} more (--json)", "dim")])
     if not report.changes and report.nothing:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
         out.append([(f"filled: {show_names(fill.names, _LEFT)}", "")])
-    tied = [f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()]
+    tied = [
+        f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()
+    ]
     if tied and report.changes:
         out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
     if report.carried:
@@ -80,19 +91,30 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         out += report.account.lines(width)
     out += _leftover_lines("left out", report.left_out)
     out += _leftover_lines(
-        "left alone", _merge_leftovers(report.left_alone) if report.sources else report.left_alone
+        "left alone",
+        _merge_leftovers(report.left_alone) if report.sources else report.left_alone,
     )
     overflowed = 0 if saved is None else saved.overflowed
     if overflowed:
-        names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
+        names = " and ".join(
+            dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype")
+        )
         names = names or "the target's dtype"
-        text = f"{counted_noun(overflowed, 'element')} became infinite, because {names} cannot represent them"
+        text = (
+            f"{counted_noun(overflowed, 'element')} became infinite, because {names} "
+            "cannot represent them"
+        )
         if report.sources:  # some types of 8 bits have no infinity
             text = f"{counted_noun(overflowed, 'mean')} beyond the range of {names}"
         out.append([(text, "warning")])
     if saved is not None and saved.vanished:
-        names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
-        text = f"{counted_noun(saved.vanished, 'element')} became 0, because {names or 'the new dtype'} has no number so small"
+        names = " and ".join(
+            dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype")
+        )
+        text = (
+            f"{counted_noun(saved.vanished, 'element')} became 0, because "
+            f"{names or 'the new dtype'} has no number so small"
+        )
         out.append([(text, "warning")])
     if saved is not None:
         out += _saved_lines(report, saved, width)
@@ -107,7 +129,10 @@ def _share_text(share: Share) -> str:
     text = f"{share.tensors:,} of {counted_noun(share.of, 'tensor')} {verb} whole"
     if share.of_bytes is None:  # the sizes of lost tensors are lost too
         return f"{text}, {size_text(share.nbytes)}"
-    return f"{text}, {percent_text(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}"
+    return (
+        f"{text}, {percent_text(share.nbytes, share.of_bytes)} of "
+        f"{size_text(share.of_bytes)}"
+    )
 
 
 def _source_lines(sources: Sequence[AverageSource], width: int | None) -> list[Line]:
@@ -124,7 +149,12 @@ def _source_lines(sources: Sequence[AverageSource], width: int | None) -> list[L
         if index == len(sources) - 1:
             notes = ["gives names, order and dtypes"]
         note = f"   {'; '.join(notes)}" if notes else ""
-        out += hanging_lines([(f"{row.share:.4g} × ", "")], f"{whole(show(row.path, None))}{note}", width, 2)
+        out += hanging_lines(
+            [(f"{row.share:.4g} × ", "")],
+            f"{whole(show(row.path, None))}{note}",
+            width,
+            2,
+        )
     if len(sources) > _CHANGES:
         out.append([(f"… {len(sources) - _CHANGES:,} more (--json)", "dim")])
     return out
@@ -139,14 +169,20 @@ def _merge_leftovers(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
         group[0]
         if len(group) == 1
         else Leftover(
-            show_folded_names([row.name for row in group], 2), what, sum(row.nbytes or 0 for row in group)
+            show_folded_names([row.name for row in group], 2),
+            what,
+            sum(row.nbytes or 0 for row in group),
         )
         for what, group in groups.items()
     )
 
 
 def _arrow_text(change: Change) -> str:
-    names = [whole(show(text, 80)) for text in (change.before, change.after) if text is not None]
+    names = [
+        whole(show(text, 80))
+        for text in (change.before, change.after)
+        if text is not None
+    ]
     arrow = " → ".join(names)
     if not change.name:
         return arrow
@@ -165,43 +201,72 @@ def _change_text(change: Change) -> str:
 
 def _leftover_lines(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     out: list[Line] = []
-    unset = [row for row in rows if row.is_value and row.what == "None" and not row.hint]
+    unset = [
+        row for row in rows if row.is_value and row.what == "None" and not row.hint
+    ]
     if len(unset) > 1:  # nothing that anybody misses: one line
         rows = tuple(row for row in rows if row not in unset)
-        out.append([(f"{title}: {show_names([row.name for row in unset], 6)} = None", "")])
+        out.append(
+            [(f"{title}: {show_names([row.name for row in unset], 6)} = None", "")]
+        )
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
         text = show_literal(row.what)
         what = f" = {text}" if row.is_value else f": {text}" if text else ""
-        out.append([(f"{title}: {whole(show_name(row.name))}{what}{size}", ""), (hint, "dim")])
+        out.append(
+            [(f"{title}: {whole(show_name(row.name))}{what}{size}", ""), (hint, "dim")]
+        )
     if len(rows) > _LEFT:
         out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
     return out
 
 
-def _saved_lines(report: RewriteReport, saved: SavedFile, width: int | None) -> list[Line]:
+def _saved_lines(
+    report: RewriteReport, saved: SavedFile, width: int | None
+) -> list[Line]:
     path = whole(show(saved.path, None))
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(
-        f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
+        f", {name} verified in {seconds:.2f} s"
+        for name, seconds in saved.checks
+        if name in ("crc", "torch")
     )
     if saved.relisted:
         first, *new = saved.relisted
-        more = f", changed items are in {and_more([show(name, 80) for name in new], 3)}" if new else ""
-        return [[(f"rewrote {first} of {path} in place{more}; its data files are as they were{checks}", "")]]
+        more = (
+            f", changed items are in {and_more([show(name, 80) for name in new], 3)}"
+            if new
+            else ""
+        )
+        return [
+            [
+                (
+                    (
+                        f"rewrote {first} of {path} in place{more}; its data files are "
+                        f"as they were{checks}"
+                    ),
+                    "",
+                )
+            ]
+        ]
     if saved.appended is not None:
         name = pasted_path(saved.path)
         before = saved.nbytes - saved.appended
         text = (
-            f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
+            f"rewrote {path} in place: {size_text(saved.appended)} added to "
+            f"{size_text(before)}{same}{checks}"
         )
         kept = "  the old pickle stays in the file as dead bytes"
         undo = f"ckpt rehome --undo {name}"
         line = kept if name is None else f"{kept} (to take it back: {undo})"
         if name is None or width is None or cells(line) <= width:
             return [[(text, "")], [(line, "dim")]]
-        return [[(text, "")], [(f"{kept}; to take it back:", "dim")], pasted_line(whole(undo), width)]
+        return [
+            [(text, "")],
+            [(f"{kept}; to take it back:", "dim")],
+            pasted_line(whole(undo), width),
+        ]
     if saved.shards is not None:
         path += f" and {saved.shards} shards"
         out_of_shards = _opened_by(saved.path, report.carried)
@@ -209,24 +274,50 @@ def _saved_lines(report: RewriteReport, saved: SavedFile, width: int | None) -> 
         out_of_shards = []
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
     less = f", {size_text(won)} less" if won > 0 else ""
-    return [[(f"wrote {path}, {size_text(saved.nbytes)}{less}{same}{checks}", "")], *out_of_shards]
-
-
-def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
-    """Return the line that says how `from_pretrained` opens shards, which it finds by the name of their index alone."""
-    folder, slash, name = index.rpartition("/")
-    if name not in _INDEXES:
-        return [
-            [(f"  from_pretrained looks for {_INDEXES[0]} in a folder (-o FOLDER/model.safetensors)", "dim")]
-        ]
-    text = f"  from_pretrained opens the folder {whole(show(folder or slash or '.', None))}"
-    is_whole = any(file.endswith("config.json") for file in carried)
     return [
-        [(text if is_whole else f"{text} once config.json of the model lies in it (--with-config)", "dim")]
+        [(f"wrote {path}, {size_text(saved.nbytes)}{less}{same}{checks}", "")],
+        *out_of_shards,
     ]
 
 
-_INDEXES = ("model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json")
+def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
+    """Return the line that says how `from_pretrained` opens shards, which it finds by
+    the name of their index alone.
+    """
+    folder, slash, name = index.rpartition("/")
+    if name not in _INDEXES:
+        return [
+            [
+                (
+                    (
+                        f"  from_pretrained looks for {_INDEXES[0]} in a folder (-o "
+                        "FOLDER/model.safetensors)"
+                    ),
+                    "dim",
+                )
+            ]
+        ]
+    text = (
+        "  from_pretrained opens the folder "
+        f"{whole(show(folder or slash or '.', None))}"
+    )
+    is_whole = any(file.endswith("config.json") for file in carried)
+    return [
+        [
+            (
+                text
+                if is_whole
+                else f"{text} once config.json of the model lies in it (--with-config)",
+                "dim",
+            )
+        ]
+    ]
+
+
+_INDEXES = (
+    "model.safetensors.index.json",
+    "diffusion_pytorch_model.safetensors.index.json",
+)
 """The indexes that transformers and diffusers look for."""
 _LISTED = 6
 _MODULES = 40
@@ -237,18 +328,28 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     """The report as a person reads it."""
     tensors, of = coverage.tensors
     loaded, whole = coverage.elements
-    parts = [f"loads {tensors:,} of {counted_noun(of, 'tensor')}, {percent_text(loaded, whole)} of the model"]
+    parts = [
+        (
+            f"loads {tensors:,} of {counted_noun(of, 'tensor')}, "
+            f"{percent_text(loaded, whole)} of the model"
+        )
+    ]
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
         ("tied", coverage.of("tied")),
     )
     parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
-    kept = "left out" if coverage.absent else "kept"  # a model on the meta device has nothing to keep
+    kept = (
+        "left out" if coverage.absent else "kept"
+    )  # a model on the meta device has nothing to keep
     parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
     statuses: tuple[Status, ...] = ("missing", "unexpected")
     light = {status: coverage.without_weights(status) for status in statuses}
-    rest = {status: _pairings_without(coverage.of(status), light[status]) for status in light}
+    rest = {
+        status: _pairings_without(coverage.of(status), light[status])
+        for status in light
+    }
     parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
     number = sum(len(rows) for kinds in light.values() for rows in kinds.values())
     parts += [f"{number:,} without weights"] if number else []
@@ -262,24 +363,37 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     if aligned:
         met = coverage.component
         count = f", {counted_noun(met.met, 'tensor')}" if met is not None else ""
-        out += hanging_lines([], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim")
+        out += hanging_lines(
+            [], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim"
+        )
     rules = [rename for rename in coverage.renames if rename.kind != "start"]
     for rename in rules[:_RULES]:
         evidence = ", by shape and order" if rename.kind == "shape" else ""
-        text = f"renamed: {rename.label}, {counted_noun(rename.met, 'tensor')}{evidence}"
+        text = (
+            f"renamed: {rename.label}, {counted_noun(rename.met, 'tensor')}{evidence}"
+        )
         out += hanging_lines([], text, width, 2, "dim")
     if len(rules) > _RULES:
         out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
     for rename in coverage.suggested:
-        out += hanging_lines([], f"{rename.advice} {rename.option}", width, 2, "warning")
+        out += hanging_lines(
+            [], f"{rename.advice} {rename.option}", width, 2, "warning"
+        )
     body, head = coverage.halves()
     if coverage.head and tensors < of:
-        names = show_folded_names([row.name for row in coverage.pairings if row.name in coverage.head], 2)
+        names = show_folded_names(
+            [row.name for row in coverage.pairings if row.name in coverage.head], 2
+        )
         out += hanging_lines(
-            [], f"body {percent_text(*body)} · head {percent_text(*head)} ({names})", width, 2
+            [],
+            f"body {percent_text(*body)} · head {percent_text(*head)} ({names})",
+            width,
+            2,
         )
     modules = coverage.modules()
-    if len(modules) > 1 and tensors < of:  # a table that says the same on every row says nothing
+    if (
+        len(modules) > 1 and tensors < of
+    ):  # a table that says the same on every row says nothing
         heads = (
             Column("MODULE", gives_way=True),
             Column("TENSORS", right=True),
@@ -291,7 +405,9 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
             some, all_ = module.tensors
             reasons = list(
                 dict.fromkeys(
-                    _kept_reason(row, kept) for row in module.rows if row.status in ("kept", "missing")
+                    _kept_reason(row, kept)
+                    for row in module.rows
+                    if row.status in ("kept", "missing")
                 )
             )
             row = [
@@ -314,7 +430,9 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     return out
 
 
-def _pairings_without(rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]) -> list[Pairing]:
+def _pairings_without(
+    rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]
+) -> list[Pairing]:
     """The pairings that are of none of these kinds."""
     names = {row.name for group in kinds.values() for row in group}
     return [row for row in rows if row.name not in names]
@@ -347,21 +465,34 @@ def _pairing_reason(row: Pairing) -> str:
 def _list_lines(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
     if not rows:
         return []
-    names = [name for name, _ in merge_alike_rows([(show(row.name, 80), None) for row in rows])]
+    names = [
+        name
+        for name, _ in merge_alike_rows([(show(row.name, 80), None) for row in rows])
+    ]
     if width is not None:
-        names = [shorten_name(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
-    return hanging_lines([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)
+        names = [
+            shorten_name(name, max(width - 3, 16)) for name in names
+        ]  # the indent, and a comma
+    return hanging_lines(
+        [], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2
+    )
 
 
 def html_coverage(coverage: Coverage) -> str:
     """Return the lines of `ckpt warmstart` on what is loaded into a model."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     return html_of(coverage_lines(coverage, width=WIDTH))
 
 
 def html_rewrite(report: RewriteReport) -> str:
     """Return the lines of a command that writes."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     return html_of(rewrite_lines(report, WIDTH))

@@ -44,12 +44,15 @@ def slim(
     with_config: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
+    """Keep the weights of the model, drop the optimizer and the rest, and pack
+    storages.
 
-    With `ema` the averages of the weights are kept, under the names of the model. `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
-    `prefix`, and `to` moves the tensors to a device. The result loads with weights_only=True; where `out` ends with
-    .safetensors it is that. `with_config` makes `out` a folder with config.json and the tokenizer beside the weights.
-    The other keywords are in `Writing`. Raises CkptError.
+    With `ema` the averages of the weights are kept, under the names of the model.
+    `keep` names sections and values that stay too. Before that, `strip` takes the
+    prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a
+    device. The result loads with weights_only=True; where `out` ends with .safetensors
+    it is that. `with_config` makes `out` a folder with config.json and the tokenizer
+    beside the weights. The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.commands.rewriting.stages import in_stages, with_kept_prefixes
     from ckpt.commands.slim.slim import slim as job
@@ -59,7 +62,9 @@ def slim(
     globs = globs_of(include, exclude)
     options = options_of(writing, source, "slim", plain=True)
     options = with_like(options, like, section)
-    if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
+    if with_config or (
+        options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")
+    ):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
 
     if ema and keyword_texts(keep):
@@ -70,10 +75,20 @@ def slim(
         stages = strip_stages(strip, prefix, part, limits)
         if ema:
             averages = load_hook("ema")
-            stages.insert(0, lambda survey: averages.averaged_weights(survey, limits, section=section))
+            stages.insert(
+                0,
+                lambda survey: averages.averaged_weights(
+                    survey, limits, section=section
+                ),
+            )
         stages.append(
             lambda survey: job(
-                survey, limits, section=part, select=globs, keep=keyword_texts(keep), drop_other=drop_other
+                survey,
+                limits,
+                section=part,
+                select=globs,
+                keep=keyword_texts(keep),
+                drop_other=drop_other,
             )
         )
         report = moved_report(in_stages(survey, stages), to, limits, options.format)

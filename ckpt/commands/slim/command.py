@@ -10,9 +10,11 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
-    """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
+    """Keep the weights of the model, drop the optimizer and the rest, and pack
+    storages.
 
-    The result is a state dict that loads with weights_only=True, or safetensors where OUT ends so. Tied weights stay tied.
+    The result is a state dict that loads with weights_only=True, or safetensors where
+    OUT ends so. Tied weights stay tied.
 
     \b
     ckpt slim train.pth -o weights.pth

@@ -1,4 +1,6 @@
-"""`ckpt slim`: the model's weights and nothing else, without the bytes that views keep alive."""
+"""`ckpt slim`: the model's weights and nothing else, without the bytes that views keep
+alive.
+"""
 
 from __future__ import annotations
 
@@ -72,13 +74,16 @@ def slim(
     keep: Sequence[str] = (),
     drop_other: bool = False,
 ) -> RewriteReport:
-    """The weights of the only model, or of a section, as a state dict that loads with weights_only=True.
+    """The weights of the only model, or of a section, as a state dict that loads with
+    weights_only=True.
 
-    `select` takes some of them. What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
-    or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
+    `select` takes some of them. What `keep` names stays at its place, and the model at
+    its own then. Raises UsageError for several models, or a name that is not there;
+    LossError for what cannot be made plain, unless it may be dropped.
     """
     return make_with_drop_hint(
-        lambda drop: _slim_weights(survey, limits, section, select, keep, drop), drop_other
+        lambda drop: _slim_weights(survey, limits, section, select, keep, drop),
+        drop_other,
     )
 
 
@@ -100,7 +105,9 @@ def _slim_weights(
     others = [entry for entry in chosen.entries if id(entry) not in picked]
     weights = weights_of(survey, chosen)
     node = weights = (
-        without_tensors(weights, {chosen.relative(entry.name) for entry in others}) if others else weights
+        without_tensors(weights, {chosen.relative(entry.name) for entry in others})
+        if others
+        else weights
     )
     beside = keys_beside(survey, chosen)
     if kept and (chosen.path or beside):
@@ -116,23 +123,51 @@ def _slim_weights(
         node = whole
     edit = _Slim()
     root = edit.copy(node)
-    # Weights are wanted, so an object without tensors is left out; one with tensors is lost only when that was asked.
-    objects = {marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])}
-    tensors = {marker: row for marker, row in edit.lost.items() if marker not in objects}
-    dropped = [*losses_of(checkpoint, edit, objects, True), *losses_of(checkpoint, edit, tensors, drop_other)]
+    # Weights are wanted, so an object without tensors is left out; one with tensors is
+    # lost only when that was asked.
+    objects = {
+        marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])
+    }
+    tensors = {
+        marker: row for marker, row in edit.lost.items() if marker not in objects
+    }
+    dropped = [
+        *losses_of(checkpoint, edit, objects, True),
+        *losses_of(checkpoint, edit, tensors, drop_other),
+    ]
     edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
-    result = replace(edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None), copies=())
-    tied = {} if traits.is_pickle else tied_names(result.tensors)  # safetensors hold a tied tensor once
+    result = replace(
+        edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None),
+        copies=(),
+    )
+    tied = (
+        {} if traits.is_pickle else tied_names(result.tensors)
+    )  # safetensors hold a tied tensor once
     stored = [entry for entry in result.tensors if entry.name not in tied]
     held = sum(entry.tensor.nbytes for entry in stored)
-    changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(stored), "tensor", held)]
+    changes = [
+        Change(
+            "kept", f"kept {chosen.name or 'model'}", None, len(stored), "tensor", held
+        )
+    ]
     if edit.packed:
-        changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
+        changes.append(
+            Change(
+                "packed",
+                "packed, held by views",
+                None,
+                edit.packed,
+                "storage",
+                edit.won,
+            )
+        )
     changes += made_plain(edit)
     leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
     leftovers += not_selected(others)
-    leftovers += _call_leftovers(checkpoint, {row.name for row in (*leftovers, *dropped)})
+    leftovers += _call_leftovers(
+        checkpoint, {row.name for row in (*leftovers, *dropped)}
+    )
     return refuse_empty(
         RewriteReport(
             "slim",
@@ -148,22 +183,34 @@ def _slim_weights(
 def _find_kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
     matches = find(checkpoint.root, name, limits)
     if not matches:
-        names = [row.name for row in checkpoint.containers] + [row.name for row in checkpoint.values]
+        names = [row.name for row in checkpoint.containers] + [
+            row.name for row in checkpoint.values
+        ]
         listed = ", ".join(show(other, 60) for other in nearest_names(name, names))
         raise UsageError(
-            f"--keep {name}: no such name", path=checkpoint.path, hint=f"near: {listed}" if listed else None
+            f"--keep {name}: no such name",
+            path=checkpoint.path,
+            hint=f"near: {listed}" if listed else None,
         )
     return matches[0]
 
 
 def _call_leftovers(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
-    """List the calls on load that the weights leave behind, unless a name in `listed` stands for them."""
-    called = (row for row in checkpoint.imports if row.group == "called" and listed.isdisjoint(row.where))
+    """List the calls on load that the weights leave behind, unless a name in `listed`
+    stands for them.
+    """
+    called = (
+        row
+        for row in checkpoint.imports
+        if row.group == "called" and listed.isdisjoint(row.where)
+    )
     return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
 
 
 def _holds_weights(node: Node) -> bool:
-    """Tell whether a node is a tensor or an object with tensors, and not of torch or numpy (a Generator)."""
+    """Tell whether a node is a tensor or an object with tensors, and not of torch or
+    numpy (a Generator).
+    """
     if type(node) is Opaque and node.meaning is None and is_known(node.func):
         return False
     return any(tensor_of(inner) is not None for inner in nodes_below(node))
@@ -178,16 +225,19 @@ def _outermost_parts(kept: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, 
 
 
 def _put_node(tree: Branches, path: Path, node: Node, checkpoint: Checkpoint) -> None:
-    """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
+    """Put a node at its path, below dicts. Raises UsageError for a path that dicts
+    cannot have.
+    """
     if any(isinstance(key, NamedKey) for key in path) or not tree.put(path, node):
         raise UsageError(f"{path[-1]} cannot stay at its path", path=checkpoint.path)
 
 
 class _Slim(Plain):
-    """Makes the tree plain, and tensors that look at a part of their storage look at one of their own.
+    """Makes the tree plain, and tensors that look at a part of their storage look at
+    one of their own.
 
-    Views that overlap keep sharing: they move together. `packed` storages were held by them, `won` bytes of
-    them are left behind.
+    Views that overlap keep sharing: they move together. `packed` storages were held by
+    them, `won` bytes of them are left behind.
     """
 
     def __init__(self) -> None:
@@ -204,7 +254,9 @@ class _Slim(Plain):
         return super().copy(root)
 
     def leave_out(self, weights: Node, lost: Collection[int]) -> None:
-        """Remove from the copy of a state dict the keys whose values were lost, which `load_state_dict` does not expect."""
+        """Remove from the copy of a state dict the keys whose values were lost, which
+        `load_state_dict` does not expect.
+        """
         seen: dict[int, Node] = {}
         todo = [weights]
         while todo:
@@ -215,15 +267,23 @@ class _Slim(Plain):
             copy = self._copies.get(id(node))
             node = self.spread(node)
             assert isinstance(node, (Dict, Opaque))
-            if isinstance(copy, (Dict, Opaque)) and len(node.values) == len(copy.values):
-                kept = [index for index, value in enumerate(node.values) if id(value) not in lost]
+            if isinstance(copy, (Dict, Opaque)) and len(node.values) == len(
+                copy.values
+            ):
+                kept = [
+                    index
+                    for index, value in enumerate(node.values)
+                    if id(value) not in lost
+                ]
                 if len(kept) < len(node.values):
                     copy.keys = [copy.keys[index] for index in kept]
                     copy.values = [copy.values[index] for index in kept]
             todo += node.values
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
-        return super().is_taken_apart(call, name) or _holds_weights(call)  # whatever made it
+        return super().is_taken_apart(call, name) or _holds_weights(
+            call
+        )  # whatever made it
 
     def known(self, call: Opaque) -> Known | None:
         return None  # generators and functions are no weights
@@ -233,7 +293,9 @@ class _Slim(Plain):
         ref = (
             node if replacement is None else replacement
         )  # a tensor of a column, or the tensor of a subclass
-        if type(ref) is TensorRef and ref.storage.id:  # numpy's have no storage of the file
+        if (
+            type(ref) is TensorRef and ref.storage.id
+        ):  # numpy's have no storage of the file
             return self._shrink_tensor(ref) or replacement
         return replacement
 
@@ -251,13 +313,23 @@ class _Slim(Plain):
         return new_args if inner is call.args else (*args[:2], new_args, *args[3:])
 
     def _shrink_tensor(self, ref: TensorRef) -> TensorRef | None:
-        """Return the same tensor over a smaller storage, or None if nothing can be saved."""
+        """Return the same tensor over a smaller storage, or None if nothing can be
+        saved.
+        """
         storage = ref.storage
-        # Only what lies in a file is packed: any other place is made by an edit, and holds what it needs.
-        if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
+        # Only what lies in a file is packed: any other place is made by an edit, and
+        # holds what it needs.
+        if (
+            storage in self._whole
+            or ref.dtype.bits < 8
+            or not isinstance(storage.place, Range)
+        ):
             return None
         if storage not in self._groups:
-            groups = [_Group(refs) for refs in overlapping_groups(self._views.get(storage, [ref]))]
+            groups = [
+                _Group(refs)
+                for refs in overlapping_groups(self._views.get(storage, [ref]))
+            ]
             self._groups[storage] = groups
             needed = sum(group.nbytes for group in groups)
             if needed < storage.nbytes:
@@ -273,7 +345,9 @@ class _Slim(Plain):
         return None
 
     def _place_empty(self, ref: TensorRef) -> TensorRef | None:
-        """A tensor without elements, over the first of the groups, or over a storage without bytes."""
+        """A tensor without elements, over the first of the groups, or over a storage
+        without bytes.
+        """
         storage = ref.storage
         groups = self._groups[storage]
         if groups:
@@ -288,7 +362,8 @@ class _Group:
     """Views of one storage whose extents overlap, bytes `first` to `last` of it."""
 
     def __init__(self, refs: list[TensorRef]) -> None:
-        # Views of several widths may share bytes: each must begin at one of its own elements.
+        # Views of several widths may share bytes: each must begin at one of its own
+        # elements.
         first = min(ref.extent[0] for ref in refs)
         self.first = first - first % max(ref.dtype.bits // 8 for ref in refs)
         self.last = max(ref.extent[1] for ref in refs)
@@ -297,11 +372,17 @@ class _Group:
 
     @property
     def nbytes(self) -> int:
-        return unexpanded_view(self.refs[0]).nbytes if self._gathered else self.last - self.first
+        return (
+            unexpanded_view(self.refs[0]).nbytes
+            if self._gathered
+            else self.last - self.first
+        )
 
     @property
     def _gathered(self) -> bool:
-        """Tell whether all views are the same, and leave gaps: their elements can lie side by side."""
+        """Tell whether all views are the same, and leave gaps: their elements can lie
+        side by side.
+        """
         first = self.refs[0]
         same = all(
             ref.geometry[:4] == first.geometry[:4] for ref in self.refs
@@ -323,7 +404,9 @@ class _Group:
             recorded = None if old.crc is None else Checksum(run, old.crc)
             place = run._replace(offset=first, size=self.nbytes, recorded=recorded)
         else:
-            place = Computed(tensor_ref(old, UINT8, (self.nbytes,), (1,), self.first), UINT8)
+            place = Computed(
+                tensor_ref(old, UINT8, (self.nbytes,), (1,), self.first), UINT8
+            )
         self.storage = old._replace(id=key, nbytes=self.nbytes, place=place, crc=None)
 
     def place(self, ref: TensorRef) -> TensorRef:
@@ -335,11 +418,18 @@ class _Group:
                 for size, step in zip(ref.shape, ref.stride, strict=True)
             )
             return moved(ref, self.storage, 0, stride)
-        return moved(ref, self.storage, ref.offset - self.first // (ref.dtype.bits // 8), ref.stride)
+        return moved(
+            ref,
+            self.storage,
+            ref.offset - self.first // (ref.dtype.bits // 8),
+            ref.stride,
+        )
 
 
 def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
-    """The arguments (storage, offset, size, stride, …) of a call that makes a view, else None."""
+    """The arguments (storage, offset, size, stride, …) of a call that makes a view,
+    else None.
+    """
     func, args = call.func, call.args
     if (
         type(func) is Global
@@ -348,13 +438,20 @@ def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
     ):
         func, inner = args[0], args[2]
         args = inner if is_tuple(inner) else ()
-    if type(func) is Global and func.name in _VIEWS and len(args) > 3 and type(args[0]) is PersistentId:
+    if (
+        type(func) is Global
+        and func.name in _VIEWS
+        and len(args) > 3
+        and type(args[0]) is PersistentId
+    ):
         return args
     return None
 
 
 def _views_in(root: Node) -> tuple[dict[Storage, list[TensorRef]], set[object]]:
-    """The views below a node by their storage, and the storages that something else looks into as well."""
+    """The views below a node by their storage, and the storages that something else
+    looks into as well.
+    """
     views: dict[Storage, list[TensorRef]] = {}
     whole: set[object] = set()
     seen: dict[int, Node] = {}

@@ -34,10 +34,12 @@ def stats(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> StatsReport:
-    """Measure the tensors of the only model, of a `section`, or `all`, and return the report of `ckpt stats`.
+    """Measure the tensors of the only model, of a `section`, or `all`, and return the
+    report of `ckpt stats`.
 
-    `report.rows` are the tensors with their numbers, `report.unread` those that could not be read. With `dequantize`
-    quantised weights are measured as the floats that they stand for. Raises CkptError.
+    `report.rows` are the tensors with their numbers, `report.unread` those that could
+    not be read. With `dequantize` quantised weights are measured as the floats that
+    they stand for. Raises CkptError.
     """
     from ckpt.commands.stats.stats import stats as job
 
@@ -45,7 +47,10 @@ def stats(
     gate = gate_of("stats", select, ignore, level, fail_on)
     globs = globs_of(include, exclude)
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
-    with at_hand(source, limits, plugins=plugins) as opened, metered_reading(progress, opened) as meter:
+    with (
+        at_hand(source, limits, plugins=plugins) as opened,
+        metered_reading(progress, opened) as meter,
+    ):
         report = job(
             weights_of(opened, dequantize=dequantize),
             globs,

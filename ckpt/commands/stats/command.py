@@ -43,7 +43,8 @@ def command(
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
 
-    Without --section or --all, the model is measured, or of a file without a model, every tensor. Mean, std and RMS are over finite elements.
+    Without --section or --all, the model is measured, or of a file without a model,
+    every tensor. Mean, std and RMS are over finite elements.
 
     \b
     ckpt stats model.pth --channels
@@ -78,7 +79,9 @@ def command(
         if rows.asked:
             return result._replace(rows=stats_table(report))
         width = output.screen_width()
-        lines = stats_lines(report, width=width, everything=keywords["all"], modules=modules)
+        lines = stats_lines(
+            report, width=width, everything=keywords["all"], modules=modules
+        )
         return result._replace(lines=lines)
 
     failed = failure_document("ckpt.stats") if json else None
@@ -88,7 +91,9 @@ def command(
             items,
             answer,
             json=failed,
-            jobs=1 if is_cluster else jobs,  # a process that talks to a cluster is not copied
+            jobs=1
+            if is_cluster
+            else jobs,  # a process that talks to a cluster is not copied
             doing="measuring",
             tables=rows,
             apart=True,
@@ -101,5 +106,8 @@ def command(
 def _summary_text(codes: Sequence[int]) -> str:
     """`5 files: 4 measured, 1 unreadable`."""
     failed = codes.count(2)
-    parts = [f"{len(codes) - failed:,} measured", *([f"{failed:,} unreadable"] if failed else [])]
+    parts = [
+        f"{len(codes) - failed:,} measured",
+        *([f"{failed:,} unreadable"] if failed else []),
+    ]
     return f"{counted_noun(len(codes), 'file')}: {', '.join(parts)}"

@@ -1,4 +1,6 @@
-"""`ckpt stats`: the numbers inside of tensors, in one pass over their bytes; which channels are dead."""
+"""`ckpt stats`: the numbers inside of tensors, in one pass over their bytes; which
+channels are dead.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,27 @@ from ckpt.tree.json import number_json
 from ckpt.tree.view import look
 
 _TRANSPOSED = re.compile(
-    r"(?:^|[._])(?:deconv|conv_?transpose|transposed?|up_?conv|up_?sample|up|decoder|gen(?:erator)?)\d*(?=[._]|$)",
+    (
+        r"(?:^|[._])(?:deconv|conv_?transpose|transposed?|up_?conv|up_?sample|up"
+        r"|decoder|gen(?:erator)?)\d*(?=[._]|$)"
+    ),
     re.I,
 )
 _CONVOLUTION = re.compile(r"conv|features|layer|block|stem|down|encoder|backbone", re.I)
 _LOOKED_UP = re.compile(
-    r"(?:^|[._])(?:\w*emb(?:ed(?:ding)?)?s?|wte|wpe|\w*position\w*|relative\w*)\d*(?=[._]|$)", re.I
+    (
+        r"(?:^|[._])(?:\w*emb(?:ed(?:ding)?)?s?|wte|wpe|\w*position\w*"
+        r"|relative\w*)\d*(?=[._]|$)"
+    ),
+    re.I,
 )
 """Embedding tables: a row of zeros there is an unused word, not a dead channel."""
 
 
 class Axis(NamedTuple):
-    """The dimension of a weight along which its output channels lie, and how that is known."""
+    """The dimension of a weight along which its output channels lie, and how that is
+    known.
+    """
 
     dim: int
     why: str
@@ -61,18 +72,27 @@ class Axis(NamedTuple):
 def axis_of(
     name: str, ref: TensorRef, siblings: Mapping[str, tuple[int, ...]], cls: str | None
 ) -> Axis | Literal["ambiguous"] | None:
-    """Return the axis of the output channels of a weight, or None if a tensor has no channels.
+    """Return the axis of the output channels of a weight, or None if a tensor has no
+    channels.
 
-    `siblings` are the shapes of the tensors of the same module by the last part of their name, `cls` the class of that
-    module where a file says it.
+    `siblings` are the shapes of the tensors of the same module by the last part of
+    their name, `cls` the class of that module where a file says it.
     """
     parent, _, leaf = name.rpartition(".")
     shape = ref.shape
-    if leaf not in ("weight", "weight_orig") or ref.dtype.kind not in ("float", "complex") or not ref.numel:
+    if (
+        leaf not in ("weight", "weight_orig")
+        or ref.dtype.kind not in ("float", "complex")
+        or not ref.numel
+    ):
         return None
     kind = (cls or "").rpartition(".")[2]
     if len(shape) == 1:
-        return Axis(0, "the scale of a normalization layer") if "running_mean" in siblings else None
+        return (
+            Axis(0, "the scale of a normalization layer")
+            if "running_mean" in siblings
+            else None
+        )
     if len(shape) == 2:
         if "Embedding" in kind or (not kind and _LOOKED_UP.search(name)):
             return None
@@ -81,20 +101,24 @@ def axis_of(
         return None
     bias = siblings.get("bias")
     if kind.startswith(("ConvTranspose", "LazyConvTranspose")):
-        # With groups there are more channels than the second dimension has, so the bias decides.
+        # With groups there are more channels than the second dimension has, so the bias
+        # decides.
         return Axis(1, kind) if bias == (shape[1],) else "ambiguous"
     if kind.startswith(("Conv", "LazyConv")):
         return Axis(0, kind)
     if bias is not None and bias != (shape[0],):
         return (
-            Axis(1, "as many as the bias, a transposed convolution") if bias == (shape[1],) else "ambiguous"
+            Axis(1, "as many as the bias, a transposed convolution")
+            if bias == (shape[1],)
+            else "ambiguous"
         )
     if bias is not None and shape[0] != shape[1]:
         return Axis(0, "as many as the bias")
     if _TRANSPOSED.search(parent):
         return "ambiguous"
     if shape[0] == shape[1] and not _CONVOLUTION.search(parent):
-        return "ambiguous"  # it could be either, and nothing says that it is the common one
+        # it could be either, and nothing says that it is the common one
+        return "ambiguous"
     return Axis(0, "the first dimension of a convolution")
 
 
@@ -104,7 +128,9 @@ def inner_numel(ref: TensorRef, axis: Axis) -> int:
 
 
 KEYS = ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel")
-"""The words of `--sort`. Names are sorted in natural order, numbers with the largest first."""
+"""The words of `--sort`. Names are sorted in natural order, numbers with the largest
+first.
+"""
 
 
 class DeadChannels(NamedTuple):
@@ -116,7 +142,9 @@ class DeadChannels(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A tensor and its numbers. `label` is its name inside of its section; `why` says why it has no numbers."""
+    """A tensor and its numbers. `label` is its name inside of its section; `why` says
+    why it has no numbers.
+    """
 
     entry: Entry
     label: str
@@ -128,9 +156,16 @@ class Row(NamedTuple):
 
     def __repr__(self) -> str:
         found = self.found
-        numbers = self.why if found is None else f"min {found.low}, max {found.high}, mean {self.mean}"
+        numbers = (
+            self.why
+            if found is None
+            else f"min {found.low}, max {found.high}, mean {self.mean}"
+        )
         tensor = self.entry.tensor
-        return f"<Row {show(self.name)} {tensor.dtype.name} {list(tensor.shape)}: {show(numbers, 120)}>"
+        return (
+            f"<Row {show(self.name)} {tensor.dtype.name} {list(tensor.shape)}: "
+            f"{show(numbers, 120)}>"
+        )
 
     @property
     def name(self) -> str:
@@ -164,7 +199,9 @@ class Row(NamedTuple):
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the finite elements, with n − 1 as torch has it; None below two."""
+        """The standard deviation of the finite elements, with n − 1 as torch has it;
+        None below two.
+        """
         if self.found is None or self.found.finite < 2:
             return None
         return sqrt(self.found.spread / (self.found.finite - 1))
@@ -172,7 +209,11 @@ class Row(NamedTuple):
     @property
     def rms(self) -> float | None:
         """The root of the mean square of the finite elements."""
-        return sqrt(self.found.squares / self.found.finite) if self.found and self.found.finite else None
+        return (
+            sqrt(self.found.squares / self.found.finite)
+            if self.found and self.found.finite
+            else None
+        )
 
     @property
     def mean(self) -> float | None:
@@ -209,7 +250,9 @@ class StatsReport(NamedTuple):
     """A flag: the elements of each tensor were counted in bins."""
     gate: Gate = Gate()
     missing: tuple[Absence, ...] = ()
-    """The tensors that are lost, and where all was asked for the parts of a folder that could not be read; and why."""
+    """The tensors that are lost, and where all was asked for the parts of a folder that
+    could not be read; and why.
+    """
 
     @property
     def path(self) -> str:
@@ -218,11 +261,16 @@ class StatsReport(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 2 where something could not be read, 1 where the gate closes."""
+        """The exit code of the command: 2 where something could not be read, 1 where
+        the gate closes.
+        """
         return 2 if self.unread or self.missing else self.gate.code(self.findings)
 
     def __repr__(self) -> str:
-        what = f"{counted_noun(len(self.rows), 'tensor')}, {counted_noun(len(self.findings), 'finding')}"
+        what = (
+            f"{counted_noun(len(self.rows), 'tensor')}, "
+            f"{counted_noun(len(self.findings), 'finding')}"
+        )
         return f"<ckpt.StatsReport {show(self.path)}: {what}>"
 
     @property
@@ -234,10 +282,14 @@ class StatsReport(NamedTuple):
     def sparsity(self) -> tuple[int, int]:
         """(elements that are zero, elements)."""
         summaries = [row.found for row in self.rows if row.found is not None]
-        return sum(summary.zeros for summary in summaries), sum(summary.numel for summary in summaries)
+        return sum(summary.zeros for summary in summaries), sum(
+            summary.numel for summary in summaries
+        )
 
     def modules(self) -> list[tuple[str, int, int]]:
-        """For each module that holds tensors: its name, elements that are zero, elements."""
+        """For each module that holds tensors: its name, elements that are zero,
+        elements.
+        """
         totals: dict[str, list[int]] = {}
         for row in self.rows:
             if row.found is not None:
@@ -255,14 +307,19 @@ class StatsReport(NamedTuple):
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""
         zeros, numel = self.sparsity
-        unread = [row.entry.name for row in self.unread] + [name for name, _ in self.missing]
+        unread = [row.entry.name for row in self.unread] + [
+            name for name, _ in self.missing
+        ]
         return {
             **document_head("ckpt.stats", 1),
             "file": {"path": self.checkpoint.path, "format": self.checkpoint.format},
             "section": self.section.name,
             "totals": {"tensors": len(self.rows), "numel": numel, "zeros": zeros},
             "tensors": [_row_json(row, self.histogram) for row in self.rows],
-            "modules": [{"name": name, "zeros": none, "numel": all_} for name, none, all_ in self.modules()],
+            "modules": [
+                {"name": name, "zeros": none, "numel": all_}
+                for name, none, all_ in self.modules()
+            ],
             "threshold": self.threshold,
             "findings": [finding.to_json() for finding in self.findings],
             **({"unread": unread} if unread else {}),
@@ -278,12 +335,25 @@ def _row_json(row: Row, histogram: bool) -> dict[str, Json]:
     }
     summary = row.found
     if summary is not None:
-        numbers = {"min": summary.low, "max": summary.high, "mean": row.mean, "std": row.std, "rms": row.rms}
+        numbers = {
+            "min": summary.low,
+            "max": summary.high,
+            "mean": row.mean,
+            "std": row.std,
+            "rms": row.rms,
+        }
         for key, value in numbers.items():
             document |= number_json(key, value)
-        document |= {"numel": summary.numel, "zeros": summary.zeros, "nan": summary.nan, "inf": summary.inf}
+        document |= {
+            "numel": summary.numel,
+            "zeros": summary.zeros,
+            "nan": summary.nan,
+            "inf": summary.inf,
+        }
         if histogram:
-            document["histogram"] = summary.histogram.to_json() if summary.histogram is not None else None
+            document["histogram"] = (
+                summary.histogram.to_json() if summary.histogram is not None else None
+            )
     if row.channels is not None:
         document["channels"] = {
             "dim": row.channels.axis.dim if row.channels.axis else None,
@@ -307,11 +377,14 @@ def stats(
     executor: Executor | None = None,
     checksums: bool = True,
 ) -> StatsReport:
-    """The numbers of the tensors of the only model, or of a section; of `everything` when asked, or without a model.
+    """The numbers of the tensors of the only model, or of a section; of `everything`
+    when asked, or without a model.
 
-    With a `threshold` channels are looked at: one is dead whose mean magnitude is less than that share of the largest
-    one's. With `histogram` the finite elements of each tensor are counted in bins. What cannot be read is a row without
-    numbers, one of `unread`, and with `checksums` also what does not match its recorded checksum. Raises UsageError.
+    With a `threshold` channels are looked at: one is dead whose mean magnitude is less
+    than that share of the largest one's. With `histogram` the finite elements of each
+    tensor are counted in bins. What cannot be read is a row without numbers, one of
+    `unread`, and with `checksums` also what does not match its recorded checksum.
+    Raises UsageError.
     """
     if sort not in KEYS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
@@ -330,8 +403,13 @@ def stats(
         )
         for entry in inside
     ]
-    measurements = _measure_plans(plans, executor or Local(), progress, checksums=checksums)
-    rows = [_stats_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
+    measurements = _measure_plans(
+        plans, executor or Local(), progress, checksums=checksums
+    )
+    rows = [
+        _stats_row(plan, measured, threshold)
+        for plan, measured in zip(plans, measurements, strict=True)
+    ]
     rows = _sort_rows(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which
     named = [row._replace(label=row.entry.name) for row in rows] if several else rows
@@ -339,7 +417,12 @@ def stats(
         checkpoint,
         chosen,
         tuple(rows),
-        order([*_stats_findings(named), *codes_finding([row.name for row in rows if row.name in codes])]),
+        order(
+            [
+                *_stats_findings(named),
+                *codes_finding([row.name for row in rows if row.name in codes]),
+            ]
+        ),
         threshold,
         histogram,
         missing=unread_parts(checkpoint, chosen),
@@ -350,13 +433,21 @@ def _sort_rows(rows: list[Row], key: str) -> list[Row]:
     if key == "name":
         return sorted(rows, key=lambda row: natural_sort_key(row.label))
     with_number = [(row.value(key), row) for row in rows]
-    pairs = [(value, row) for value, row in with_number if value is not None and value == value]
+    pairs = [
+        (value, row)
+        for value, row in with_number
+        if value is not None and value == value
+    ]
     pairs.sort(key=lambda pair: -pair[0])
-    return [row for _, row in pairs] + [row for value, row in with_number if value is None or value != value]
+    return [row for _, row in pairs] + [
+        row for value, row in with_number if value is None or value != value
+    ]
 
 
 class _Plan(NamedTuple):
-    """The work on a tensor: `tasks` make its numbers, and each number counts `times`."""
+    """The work on a tensor: `tasks` make its numbers, and each number counts
+    `times`.
+    """
 
     entry: Entry
     label: str
@@ -366,11 +457,15 @@ class _Plan(NamedTuple):
     why: str = ""
     has_numbers: bool = True
     checksum: Checksum | None = None
-    """The recorded checksum of the bytes that the tasks read, if it is to be compared and they read them as they are."""
+    """The recorded checksum of the bytes that the tasks read, if it is to be compared
+    and they read them as they are.
+    """
 
 
 class _Layers:
-    """The known facts of the layers of a section: the shapes in each, and its class if a file says it."""
+    """The known facts of the layers of a section: the shapes in each, and its class if
+    a file says it.
+    """
 
     def __init__(self, checkpoint: Checkpoint, section: Section) -> None:
         self._siblings: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -378,20 +473,29 @@ class _Layers:
             parent, _, leaf = section.relative(entry.name).rpartition(".")
             self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
         record = record_of(checkpoint)
-        self._classes = record.modules if record is not None else _module_classes(checkpoint, section)
+        self._classes = (
+            record.modules
+            if record is not None
+            else _module_classes(checkpoint, section)
+        )
 
     def axis_of(self, label: str, ref: TensorRef) -> Axis | Literal["ambiguous"] | None:
         parent = label.rpartition(".")[0]
         return axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
 
 
-def _plan_entry(entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool) -> _Plan:
+def _plan_entry(
+    entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool
+) -> _Plan:
     ref = unwrap_dtensor(entry.tensor)
     if not isinstance(ref, TensorRef):
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:
             return _plan_measuring(
-                _Plan(entry, label, [], why="the values that are stored"), values[0], histogram, crc=False
+                _Plan(entry, label, [], why="the values that are stored"),
+                values[0],
+                histogram,
+                crc=False,
             )
         return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
     if ref.numel and ref.storage.place is None:
@@ -399,12 +503,22 @@ def _plan_entry(entry: Entry, label: str, layers: _Layers | None, histogram: boo
     if can_unpack(ref):
         ref = unpacked(ref)
     if not has_numbers(ref.dtype):
-        return _Plan(entry, label, [], why=f"no numbers are read of {ref.dtype.name}", has_numbers=False)
+        return _Plan(
+            entry,
+            label,
+            [],
+            why=f"no numbers are read of {ref.dtype.name}",
+            has_numbers=False,
+        )
     axis = None if layers is None else layers.axis_of(label, ref)
-    return _plan_measuring(_Plan(entry, label, [], axis=axis), ref, histogram, crc=checksums)
+    return _plan_measuring(
+        _Plan(entry, label, [], axis=axis), ref, histogram, crc=checksums
+    )
 
 
-def _plan_measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) -> _Plan:
+def _plan_measuring(
+    plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool
+) -> _Plan:
     """The plan with the tasks that measure a tensor."""
     axis = plan.axis
     layout = None
@@ -418,7 +532,9 @@ def _plan_measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) 
     if crc and ref.numel and place is not None and place.run is not None:
         checksum = place_of(ref).checksum_of(0, ref.nbytes)
     try:
-        tasks = measure_tasks(ref, layout, histogram=histogram, crc=checksum is not None)
+        tasks = measure_tasks(
+            ref, layout, histogram=histogram, crc=checksum is not None
+        )
         return plan._replace(tasks=tasks, times=times, checksum=checksum)
     except UnsupportedError as error:
         return plan._replace(why=error.problem, axis=None, has_numbers=False)
@@ -432,11 +548,17 @@ def _measure_plans(
     checksums: bool,
 ) -> list[Measurement | Failed]:
     """Return the numbers of each tensor, put together from the numbers of its spans."""
-    results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
-    measurements = [_merge_spans(plan, [next(results) for _ in plan.tasks]) for plan in plans]
+    results = iter(
+        run_each(executor, [task for plan in plans for task in plan.tasks], progress)
+    )
+    measurements = [
+        _merge_spans(plan, [next(results) for _ in plan.tasks]) for plan in plans
+    ]
     if not checksums:
         return measurements
-    others = [plan.entry.tensor for plan in plans if plan.checksum is None]  # of the rest all bytes were read
+    others = [
+        plan.entry.tensor for plan in plans if plan.checksum is None
+    ]  # of the rest all bytes were read
     damaged = iter(are_damaged(others, executor))
     return [
         Failed(DAMAGED) if plan.checksum is None and next(damaged) else row
@@ -444,22 +566,36 @@ def _measure_plans(
     ]
 
 
-def _merge_spans(plan: _Plan, parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
+def _merge_spans(
+    plan: _Plan, parts: Sequence[Measurement | Failed]
+) -> Measurement | Failed:
     measurements: list[Measurement] = []
     for part in parts:
         if isinstance(part, Failed):
             return part
         measurements.append(part)
     whole = merge_measurements(measurements)
-    is_damaged = whole.crc is not None and plan.checksum is not None and whole.crc[0] != plan.checksum.crc
+    is_damaged = (
+        whole.crc is not None
+        and plan.checksum is not None
+        and whole.crc[0] != plan.checksum.crc
+    )
     return Failed(DAMAGED) if is_damaged else whole
 
 
-def _stats_row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None) -> Row:
+def _stats_row(
+    plan: _Plan, measurement: Measurement | Failed, threshold: float | None
+) -> Row:
     if not plan.has_numbers:
         return Row(plan.entry, plan.label, None, why=plan.why)
     if isinstance(measurement, Failed):
-        return Row(plan.entry, plan.label, None, why=f"unreadable: {measurement.problem}", unread=True)
+        return Row(
+            plan.entry,
+            plan.label,
+            None,
+            why=f"unreadable: {measurement.problem}",
+            unread=True,
+        )
     measurement.summary.repeated(plan.times)
     row = Row(plan.entry, plan.label, measurement.summary, why=plan.why)
     if plan.axis == "ambiguous":
@@ -467,12 +603,18 @@ def _stats_row(plan: _Plan, measurement: Measurement | Failed, threshold: float 
     if plan.axis is None or measurement.channels is None or threshold is None:
         return row
     return row._replace(
-        channels=_dead_channels(plan.entry.tensor.numel, plan.axis, measurement.channels, threshold)
+        channels=_dead_channels(
+            plan.entry.tensor.numel, plan.axis, measurement.channels, threshold
+        )
     )
 
 
-def _dead_channels(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadChannels:
-    """The channels whose mean magnitude is below a share of the largest one's, among channels with finite sums."""
+def _dead_channels(
+    numel: int, axis: Axis, channels: Channels, threshold: float
+) -> DeadChannels:
+    """The channels whose mean magnitude is below a share of the largest one's, among
+    channels with finite sums.
+    """
     means = [total * len(channels.sums) / numel for total in channels.sums.tolist()]
     largest = max((mean for mean in means if isfinite(mean)), default=0.0)
     dead = tuple(
@@ -490,12 +632,15 @@ def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     classes: dict[str, str] = {}
     for row in checkpoint.containers:
         if row.is_module and row.path[: len(section.path)] == section.path:
-            classes[section.relative(row.name) if row.name != section.name else ""] = row.type
+            classes[section.relative(row.name) if row.name != section.name else ""] = (
+                row.type
+            )
     for entry in section.entries:
         parent = section.relative(entry.name).rpartition(".")[0]
         if parent not in classes and "_parameters" in entry.path:
             node = node_at(
-                checkpoint.root, entry.path[: entry.path.index("_parameters", len(entry.path) - 2)]
+                checkpoint.root,
+                entry.path[: entry.path.index("_parameters", len(entry.path) - 2)],
             )
             classes[parent] = look(node).type
     return classes
@@ -505,21 +650,38 @@ def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
     findings = []
     for code, label, counts in (
         ("nan", "NaN", [(row, row.found.nan) for row in rows if row.found is not None]),
-        ("inf", "infinite", [(row, row.found.inf) for row in rows if row.found is not None]),
+        (
+            "inf",
+            "infinite",
+            [(row, row.found.inf) for row in rows if row.found is not None],
+        ),
     ):
         bad = [(row, count) for row, count in counts if count]
         if bad:
             total = sum(count for _, count in bad)
             verb = "are" if total > 1 else "is"
-            text = f"{counted_noun(total, 'element')} {verb} {label} in {show_names([row.label for row, _ in bad])}."
-            findings.append(Finding(code, text, tuple(row.entry.name for row, _ in bad)))
-    dead = [(row, row.channels) for row in rows if row.channels is not None and row.channels.dead]
+            text = (
+                f"{counted_noun(total, 'element')} {verb} {label} in "
+                f"{show_names([row.label for row, _ in bad])}."
+            )
+            findings.append(
+                Finding(code, text, tuple(row.entry.name for row, _ in bad))
+            )
+    dead = [
+        (row, row.channels)
+        for row in rows
+        if row.channels is not None and row.channels.dead
+    ]
     if dead:
         total = sum(len(channels.dead) for _, channels in dead)
-        layers = and_more([_dead_text(row, channels) for row, channels in dead], 4, "; ")
+        layers = and_more(
+            [_dead_text(row, channels) for row, channels in dead], 4, "; "
+        )
         verb = "are" if total > 1 else "is"
         text = f"{counted_noun(total, 'output channel')} {verb} almost zero: {layers}."
-        findings.append(Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead)))
+        findings.append(
+            Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead))
+        )
     return findings
 
 
@@ -528,4 +690,7 @@ def _dead_text(row: Row, channels: DeadChannels) -> str:
     if len(channels.dead) == channels.total:
         return f"{show(row.label, 80)} (all {channels.total:,})"
     numbers = and_more([str(number) for number in channels.dead], 8)
-    return f"{show(row.label, 80)} {numbers} ({len(channels.dead):,} of {channels.total:,})"
+    return (
+        f"{show(row.label, 80)} {numbers} ({len(channels.dead):,} of "
+        f"{channels.total:,})"
+    )

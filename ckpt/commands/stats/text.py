@@ -1,4 +1,6 @@
-"""`ckpt stats` as text: a line for each tensor, or for several that are alike, dead channels, the share of zeros."""
+"""`ckpt stats` as text: a line for each tensor, or for several that are alike, dead
+channels, the share of zeros.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from collections.abc import Sequence
 
 from ckpt.commands.inspect.bars import CELLS, spark_text
 from ckpt.commands.stats.stats import Row, StatsReport
-from ckpt.model.text import common_begin, counted_noun, merge_alike_rows, percent_text, show
+from ckpt.model.text import (
+    common_begin,
+    counted_noun,
+    merge_alike_rows,
+    percent_text,
+    show,
+)
 from ckpt.surface.text.lines import (
     Column,
     Line,
@@ -20,36 +28,69 @@ from ckpt.surface.text.lines import (
 
 _ROWS = 60
 _GIVEN_UP = {"RMS": 1, "MEAN": 3, "STD": 4, "MIN": 5, "MAX": 5}
-"""The order in which a narrow screen does without columns; SHAPE is the second. MIN and MAX go together."""
-_HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "dead"]
+"""The order in which a narrow screen does without columns; SHAPE is the second. MIN and
+MAX go together.
+"""
+_HEADER = [
+    "name",
+    "dtype",
+    "shape",
+    "min",
+    "max",
+    "mean",
+    "std",
+    "rms",
+    "zeros",
+    "nan",
+    "inf",
+    "dead",
+]
 
 
 def stats_lines(
-    report: StatsReport, *, width: int | None = None, everything: bool = False, modules: bool = False
+    report: StatsReport,
+    *,
+    width: int | None = None,
+    everything: bool = False,
+    modules: bool = False,
 ) -> list[Line]:
-    """The report as a person reads it. Tensors of which all that is shown is equal are one row; `everything` parts them."""
+    """The report as a person reads it. Tensors of which all that is shown is equal are
+    one row; `everything` parts them.
+    """
     count = counted_noun(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
     prefix = common_begin([row.label for row in report.rows])
-    pieces = [f"{count}{section}"] + ([f"names begin with {show(prefix, None)}"] if prefix else [])
-    out = flowing_lines([(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2)
+    pieces = [f"{count}{section}"] + (
+        [f"names begin with {show(prefix, None)}"] if prefix else []
+    )
+    out = flowing_lines(
+        [(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2
+    )
     out.append([])
     with_channels = report.threshold is not None
     bad = [
         any(row.found is not None and getter(row) for row in report.rows)
         for getter in (_count_nan, _count_inf)
     ]
-    heads = [Column("NAME", gives_way=True, least=None if width is None else width * 5 // 8)]
+    heads = [
+        Column("NAME", gives_way=True, least=None if width is None else width * 5 // 8)
+    ]
     heads += [Column("SHAPE", given_up=2)]
     heads += [
         Column(name, True, given_up=_GIVEN_UP.get(name, 0))
         for name in ("MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS")
     ]
-    heads += [Column(name, True) for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
+    heads += [
+        Column(name, True)
+        for name, shown in zip(("NAN", "INF"), bad, strict=True)
+        if shown
+    ]
     heads += [Column("DEAD", True)] if with_channels else []
     heads += [Column("HISTOGRAM")] if report.histogram else []
     body = [_row_cells(row, prefix, bad, heads, CELLS) for row in report.rows]
-    folds: list[tuple[str, tuple[int, ...]]] = [(row[0], (index,)) for index, row in enumerate(body)]
+    folds: list[tuple[str, tuple[int, ...]]] = [
+        (row[0], (index,)) for index, row in enumerate(body)
+    ]
     rest = 0
     if not everything:
         folds = merge_alike_rows([(row[0], tuple(row[1:])) for row in body])
@@ -57,10 +98,14 @@ def stats_lines(
         folds = folds[:_ROWS]
     body = [[name, *body[indices[0]][1:]] for name, indices in folds]
     shown, table = narrow_columns(heads, body, width)
-    if report.histogram and len(shown) < len(heads):  # a shorter histogram goes before a column
+    if report.histogram and len(shown) < len(
+        heads
+    ):  # a shorter histogram goes before a column
         rows = [report.rows[indices[0]] for _, indices in folds]
         short = [_row_cells(row, prefix, bad, heads, CELLS // 2)[-1] for row in rows]
-        body = [[*cells[:-1], spark_] for cells, spark_ in zip(body, short, strict=True)]
+        body = [
+            [*cells[:-1], spark_] for cells, spark_ in zip(body, short, strict=True)
+        ]
         heads[-1] = heads[-1]._replace(name="HIST")
         shown, table = narrow_columns(heads, body, width)
     out += column_lines(shown, table, width=width)
@@ -68,7 +113,9 @@ def stats_lines(
     if rest:
         out.append([(f"… {rest:,} more (--all, --tsv, --json)", "dim")])
     if modules:
-        sparse = sorted(report.modules(), key=lambda row: -(row[1] / row[2] if row[2] else 0))
+        sparse = sorted(
+            report.modules(), key=lambda row: -(row[1] / row[2] if row[2] else 0)
+        )
         body = [
             [show(name, 80) or "(the root)", f"{numel:,}", percent_text(zeros, numel)]
             for name, zeros, numel in sparse
@@ -76,36 +123,74 @@ def stats_lines(
         out += [
             [],
             *column_lines(
-                [Column("MODULE", gives_way=True), Column("NUMEL", True), Column("ZEROS", True)],
+                [
+                    Column("MODULE", gives_way=True),
+                    Column("NUMEL", True),
+                    Column("ZEROS", True),
+                ],
                 body,
                 width=width,
             ),
         ]
     out.append([])
     out += findings_lines(report.findings, width)
-    ambiguous = [row.label for row in report.rows if row.channels is not None and row.channels.axis is None]
+    ambiguous = [
+        row.label
+        for row in report.rows
+        if row.channels is not None and row.channels.axis is None
+    ]
     if ambiguous:
-        listed = ", ".join(show(name, 60) for name in ambiguous[:4]) + (", …" if len(ambiguous) > 4 else "")
-        out += hanging_lines([], f"ambiguous, perhaps transposed convolutions: {listed}", width, 2)
+        listed = ", ".join(show(name, 60) for name in ambiguous[:4]) + (
+            ", …" if len(ambiguous) > 4 else ""
+        )
+        out += hanging_lines(
+            [], f"ambiguous, perhaps transposed convolutions: {listed}", width, 2
+        )
     zeros, numel = report.sparsity
-    out.append([(f"zeros: {percent_text(zeros, numel)} of {counted_noun(numel, 'element')}", "head")])
+    out.append(
+        [
+            (
+                (
+                    f"zeros: {percent_text(zeros, numel)} of "
+                    f"{counted_noun(numel, 'element')}"
+                ),
+                "head",
+            )
+        ]
+    )
     return out
 
 
-def _row_cells(row: Row, prefix: str, bad: Sequence[bool], heads: Sequence[Column], room: int) -> list[str]:
-    """The cells of a row below `heads`. `bad` says whether there are columns for NaN and Inf; a histogram has `room` cells."""
-    texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
+def _row_cells(
+    row: Row, prefix: str, bad: Sequence[bool], heads: Sequence[Column], room: int
+) -> list[str]:
+    """The cells of a row below `heads`. `bad` says whether there are columns for NaN
+    and Inf; a histogram has `room` cells.
+    """
+    texts = [
+        show(row.label[len(prefix) :], None) or "(the root)",
+        str(list(row.entry.tensor.shape)),
+    ]
     summary = row.found
     if summary is None:
         return [*texts, *[""] * (len(heads) - 3), show(row.why, 60)]
-    texts += [_number_text(value) for value in (summary.low, summary.high, row.mean, row.std, row.rms)]
+    texts += [
+        _number_text(value)
+        for value in (summary.low, summary.high, row.mean, row.std, row.rms)
+    ]
     texts.append(percent_text(summary.zeros, summary.numel))
-    texts += [f"{count:,}" for count, shown in zip((summary.nan, summary.inf), bad, strict=True) if shown]
+    texts += [
+        f"{count:,}"
+        for count, shown in zip((summary.nan, summary.inf), bad, strict=True)
+        if shown
+    ]
     titles = {head.name for head in heads}
     if "DEAD" in titles:
         texts.append(_dead_text(row))
     if titles & {"HISTOGRAM", "HIST"}:
-        texts.append(spark_text(summary.histogram, room) if summary.histogram is not None else "")
+        texts.append(
+            spark_text(summary.histogram, room) if summary.histogram is not None else ""
+        )
     return texts
 
 
@@ -120,7 +205,11 @@ def _count_inf(row: Row) -> int:
 def _dead_text(row: Row) -> str:
     if row.channels is None:
         return ""
-    return "?" if row.channels.axis is None else f"{len(row.channels.dead):,}/{row.channels.total:,}"
+    return (
+        "?"
+        if row.channels.axis is None
+        else f"{len(row.channels.dead):,}/{row.channels.total:,}"
+    )
 
 
 def _number_text(value: float | int | None) -> str:
@@ -134,20 +223,31 @@ def stats_table(report: StatsReport) -> list[list[str]]:
     rows = [list(_HEADER)]
     for row in report.rows:
         tensor, summary = row.entry.tensor, row.found
-        texts = [show(row.entry.name, None), tensor.dtype.name, "x".join(map(str, tensor.shape)) or "()"]
+        texts = [
+            show(row.entry.name, None),
+            tensor.dtype.name,
+            "x".join(map(str, tensor.shape)) or "()",
+        ]
         if summary is None:
             rows.append([*texts, *[""] * 9])
             continue
         numbers = (summary.low, summary.high, row.mean, row.std, row.rms)
         texts += ["" if value is None else repr(value) for value in numbers]
         texts += [str(summary.zeros), str(summary.nan), str(summary.inf)]
-        dead = row.channels.dead if row.channels is not None and row.channels.axis is not None else None
+        dead = (
+            row.channels.dead
+            if row.channels is not None and row.channels.axis is not None
+            else None
+        )
         rows.append([*texts, "" if dead is None else str(len(dead))])
     return rows
 
 
 def html_stats(report: StatsReport) -> str:
     """Return the table of `ckpt stats`."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     return html_of(stats_lines(report, width=WIDTH, modules=False))

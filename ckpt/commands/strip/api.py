@@ -26,7 +26,8 @@ def strip(
     link: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Strip the prefixes of wrappers from the names of tensors, or `prefix`. Two names never become one.
+    """Strip the prefixes of wrappers from the names of tensors, or `prefix`. Two names
+    never become one.
 
     The other keywords are in `Writing`. Raises CkptError.
     """
@@ -37,6 +38,8 @@ def strip(
     options = options_of(writing, source, "strip", link=link)
     return rewrite_checkpoint(
         source,
-        lambda survey, limits: job(survey, limits, prefix=prefix, section=section, select=globs),
+        lambda survey, limits: job(
+            survey, limits, prefix=prefix, section=section, select=globs
+        ),
         options,
     )

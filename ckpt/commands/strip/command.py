@@ -10,9 +10,11 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
-    """Strip the prefixes of wrappers from the names of tensors: module., _orig_mod., also nested.
+    """Strip the prefixes of wrappers from the names of tensors: module., _orig_mod.,
+    also nested.
 
-    Module versions and the names in an optimizer change with them. Two names never become one.
+    Module versions and the names in an optimizer change with them. Two names never
+    become one.
 
     \b
     ckpt strip ddp.pth -o model.pth

@@ -1,4 +1,6 @@
-"""`ckpt strip`: names without the prefixes that wrappers leave (`module.`, `_orig_mod.`), or without a given one."""
+"""`ckpt strip`: names without the prefixes that wrappers leave (`module.`,
+`_orig_mod.`), or without a given one.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ckpt.commands.rewriting.names import NewName, in_scope, with_new_names
-from ckpt.commands.rewriting.report import Change, RewriteReport, refuse_script, with_ties
+from ckpt.commands.rewriting.report import (
+    Change,
+    RewriteReport,
+    refuse_script,
+    with_ties,
+)
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.mapping import common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import WRAPPERS, inner_modules, without_modules, wrapper_prefix
+from ckpt.evidence.wrappers import (
+    WRAPPERS,
+    inner_modules,
+    without_modules,
+    wrapper_prefix,
+)
 from ckpt.model.errors import CkptError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
@@ -28,10 +40,11 @@ def strip(
     section: str | None = None,
     select: Globs | None = None,
 ) -> RewriteReport:
-    """Take the prefix of the wrappers, found section by section, or a given prefix off the names.
+    """Take the prefix of the wrappers, found section by section, or a given prefix off
+    the names.
 
-    Modules that were pickled inside of a wrapper come out of it. Raises UsageError when no tensor has a given
-    prefix, LossError when two names would become one.
+    Modules that were pickled inside of a wrapper come out of it. Raises UsageError when
+    no tensor has a given prefix, LossError when two names would become one.
     """
     source = survey.checkpoint
     refuse_script(source)
@@ -52,17 +65,39 @@ def strip(
     result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
     for part in dicts:
-        for (before, after), count in removed_prefixes(names.get(part.name, {})).items():
-            changes.append(Change("prefix", f"{before}*", f"{after}*", count, "tensor", section=part.name))
+        for (before, after), count in removed_prefixes(
+            names.get(part.name, {})
+        ).items():
+            changes.append(
+                Change(
+                    "prefix",
+                    f"{before}*",
+                    f"{after}*",
+                    count,
+                    "tensor",
+                    section=part.name,
+                )
+            )
     for part in chosen:
         if part.is_module and unwrapped:
             before = str(look(part.node).type)
             after = str(look(unwrapped.get(id(part.node), part.node)).type)
             if before != after:
-                changes.append(Change("unwrapped", before, after, part.tensors, "tensor", section=part.name))
+                changes.append(
+                    Change(
+                        "unwrapped",
+                        before,
+                        after,
+                        part.tensors,
+                        "tensor",
+                        section=part.name,
+                    )
+                )
     if prefix is not None and not changes:
         raise UsageError(
-            f"no tensor's name begins with {prefix}", path=source.path, hint=_prefixes_hint(chosen)
+            f"no tensor's name begins with {prefix}",
+            path=source.path,
+            hint=_prefixes_hint(chosen),
         )
     nothing = "nothing to strip: no name has the prefix of a wrapper"
     if not changes:
@@ -71,8 +106,12 @@ def strip(
     return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)
 
 
-def _offer_prefix(survey: Survey, dicts: list[Section], limits: Limits, section: str | None) -> str:
-    """The option that strips the first component that all names of a section share, when that works."""
+def _offer_prefix(
+    survey: Survey, dicts: list[Section], limits: Limits, section: str | None
+) -> str:
+    """The option that strips the first component that all names of a section share,
+    when that works.
+    """
     for part in dicts:
         component = common_component(part.names())
         if not component:
@@ -86,19 +125,25 @@ def _offer_prefix(survey: Survey, dicts: list[Section], limits: Limits, section:
 
 
 def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
-    """Count the names that lost each prefix: `module.`, `*._orig_mod.` from their middle, `features.module.` for `features.`."""
+    """Count the names that lost each prefix: `module.`, `*._orig_mod.` from their
+    middle, `features.module.` for `features.`.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     for old, new in names.items():
         if old.endswith(new):
             counts[old[: len(old) - len(new)], ""] += 1
             continue
         parts = old.split(".")[:-1]
-        gone = [part for part in parts if part in WRAPPERS and part not in new.split(".")]
+        gone = [
+            part for part in parts if part in WRAPPERS and part not in new.split(".")
+        ]
         if all(part.startswith("_") for part in gone):
             counts[f"*.{'.'.join(dict.fromkeys(gone))}.", "*."] += 1
         else:
             same = 0
-            for one, two in zip(old.split(".")[::-1], new.split(".")[::-1], strict=False):
+            for one, two in zip(
+                old.split(".")[::-1], new.split(".")[::-1], strict=False
+            ):
                 if one != two:
                     break
                 same += len(one) + 1
@@ -107,9 +152,11 @@ def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
 
 
 def sure_places(parts: Sequence[Section]) -> list[str]:
-    """The places where DataParallel is around a part of each of these models that has it, and that a key can lose.
+    """The places where DataParallel is around a part of each of these models that has
+    it, and that a key can lose.
 
-    A dict of dicts has its own key `module`: its tensors would have to move into another dict.
+    A dict of dicts has its own key `module`: its tensors would have to move into
+    another dict.
     """
     found: dict[str, bool] = {}
     for part in parts:
@@ -117,7 +164,11 @@ def sure_places(parts: Sequence[Section]) -> list[str]:
             continue
         inner = inner_modules(part.names())
         keys = (
-            {str(key) for entry in part.entries for key in entry.path[len(part.path) : -1]}
+            {
+                str(key)
+                for entry in part.entries
+                for key in entry.path[len(part.path) : -1]
+            }
             if inner.sure
             else ()
         )
@@ -132,7 +183,10 @@ def _doubts_text(parts: Sequence[Section]) -> str:
     for part in parts:
         for place in inner_modules(part.names()).possible:
             of = show(place.removesuffix(".module."), 60)
-            return f"; all names below {of} begin with module., perhaps a wrapper's (ckpt inspect has the rename)"
+            return (
+                f"; all names below {of} begin with module., perhaps a wrapper's (ckpt "
+                "inspect has the rename)"
+            )
     return ""
 
 
@@ -151,13 +205,17 @@ def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
 
 
 def _inner_module(view: View) -> Node | None:
-    """The module that a wrapper keeps under its attribute, when it has nothing of its own."""
+    """The module that a wrapper keeps under its attribute, when it has nothing of its
+    own.
+    """
     if view.kind != "module":
         return None
     attributes = dict(zip(view.keys, view.children, strict=True))
     modules = look(attributes.get("_modules"))
     own = [look(attributes.get(name)).children for name in ("_parameters", "_buffers")]
-    tensors = any(look(child).kind in ("tensor", "module") for child in attributes.values())
+    tensors = any(
+        look(child).kind in ("tensor", "module") for child in attributes.values()
+    )
     if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS or any(own) or tensors:
         return None
     return modules.children[0] if look(modules.children[0]).kind == "module" else None
@@ -169,4 +227,7 @@ def _prefixes_hint(chosen: list[Section]) -> str:
     for part in chosen:
         for name in part.names():
             first[wrapper_prefix(name) or f"{name.partition('.')[0]}."] += 1
-    return f"they begin with {', '.join(text for text, _ in first.most_common(5)) or 'nothing'}"
+    return (
+        "they begin with "
+        f"{', '.join(text for text, _ in first.most_common(5)) or 'nothing'}"
+    )

@@ -32,10 +32,13 @@ def sum(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> SumReport:
-    """Return the SHA-256 of each tensor of the only model, of a `section`, or of `all`: the report of `ckpt sum`.
+    """Return the SHA-256 of each tensor of the only model, of a `section`, or of `all`:
+    the report of `ckpt sum`.
 
-    With `root` it has one hash of all names and values, with `values` one of all values in any layout. With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read.
-    With `dequantize` quantised weights are the floats that they stand for. Raises CkptError.
+    With `root` it has one hash of all names and values, with `values` one of all values
+    in any layout. With `recorded` it has the sizes and CRC-32 that the files record,
+    and no tensor is read. With `dequantize` quantised weights are the floats that they
+    stand for. Raises CkptError.
     """
     from ckpt.commands.rewriting.report import with_ties
     from ckpt.commands.sum.recorded import SumReport, listed, unread_in
@@ -57,17 +60,32 @@ def sum(
             record = read_records(path, limits or Limits(), plugins=plugins)
         else:
             with at_hand(source, limits, plugins=plugins) as opened:
-                record = read_records(location_of(opened), opened.limits, plugins=opened.plugins)
+                record = read_records(
+                    location_of(opened), opened.limits, plugins=opened.plugins
+                )
                 opened.check_unchanged()
         items = listed(record.format, record.files)
-        return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
-    with at_hand(source, limits, plugins=plugins) as opened, metered_reading(progress, opened) as meter:
+        return SumReport(
+            path,
+            record.format,
+            "",
+            recorded=items,
+            missing=tuple(unread_in(record.files)),
+        )
+    with (
+        at_hand(source, limits, plugins=plugins) as opened,
+        metered_reading(progress, opened) as meter,
+    ):
         survey = with_ties(weights_of(opened, dequantize=dequantize), opened.limits)
         if values:
             with about(opened.path):
-                total = load_hook("layouts").values_of(survey, section, globs, current_executor(), meter)
+                total = load_hook("layouts").values_of(
+                    survey, section, globs, current_executor(), meter
+                )
             opened.check_unchanged()
-            return SumReport(opened.path, opened.format, section or "", whole=("values", total))
+            return SumReport(
+                opened.path, opened.format, section or "", whole=("values", total)
+            )
         rows = sums(
             survey,
             section,
@@ -84,5 +102,9 @@ def sum(
             if missing:
                 raise UnreadableError(f"{missing[0][0]}: {missing[0][1]}")
             whole = "root", load_hook("layouts").root_of(rows)
-        return SumReport(opened.path, opened.format, chosen.name, tuple(rows), whole=whole)
-    return SumReport(opened.path, opened.format, chosen.name, tuple(rows), missing=missing)
+        return SumReport(
+            opened.path, opened.format, chosen.name, tuple(rows), whole=whole
+        )
+    return SumReport(
+        opened.path, opened.format, chosen.name, tuple(rows), missing=missing
+    )

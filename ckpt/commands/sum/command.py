@@ -35,12 +35,15 @@ def command(
     limits: Limits,
     **keywords: Any,
 ) -> int:
-    """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
+    """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums
+    in every format.
 
-    Without --section or --all, the tensors of the model are printed, or of a file without a model, all.
-    Of several files, the sums of each stand below a line with its name. `ckpt verify --sums` checks them.
+    Without --section or --all, the tensors of the model are printed, or of a file
+    without a model, all. Of several files, the sums of each stand below a line with its
+    name. `ckpt verify --sums` checks them.
 
-    --recorded lists each item of a zip or a DCP in seconds, with the steps of its files: for a check after a transfer.
+    --recorded lists each item of a zip or a DCP in seconds, with the steps of its
+    files: for a check after a transfer.
 
     \b
     ckpt sum model.pth > model.sums
@@ -55,7 +58,9 @@ def command(
         if item.error is not None:
             raise item.error
         if recorded:
-            report = sum(item.path, recorded=True, limits=limits, plugins=plugins_allowed())
+            report = sum(
+                item.path, recorded=True, limits=limits, plugins=plugins_allowed()
+            )
             talk = _doubt_lines(report, limits)
         else:
             with (
@@ -71,12 +76,20 @@ def command(
 
     failed = failure_document("ckpt.sum") if json else None
     with using_cluster(cluster, names) as is_cluster:
-        count = 1 if is_cluster else jobs  # a process that talks to a cluster is not copied
-        return worst_code(write_answers(names, items, answer, json=failed, jobs=count, doing="hashing"))
+        count = (
+            1 if is_cluster else jobs
+        )  # a process that talks to a cluster is not copied
+        return worst_code(
+            write_answers(
+                names, items, answer, json=failed, jobs=count, doing="hashing"
+            )
+        )
 
 
 def _doubt_lines(report: SumReport, limits: Limits) -> list[str]:
-    """The lines on what records no checksum, and on files that seem to be of another step."""
+    """The lines on what records no checksum, and on files that seem to be of another
+    step.
+    """
     path = show(report.path, None)
     files = [] if report.recorded is None else report.recorded.files
     items = [item for file in files for item in file.items]
@@ -86,7 +99,10 @@ def _doubt_lines(report: SumReport, limits: Limits) -> list[str]:
         what = (
             "no item has a recorded checksum"
             if without == len(items)
-            else f"{without:,} of {counted_noun(len(items), 'item')} have no recorded checksum"
+            else (
+                f"{without:,} of {counted_noun(len(items), 'item')} have no recorded "
+                "checksum"
+            )
         )
         lines.append(f"ckpt: {path}: {what}: sizes only (ckpt sum reads the bytes)")
     if len({file.steps for file in files if file.steps}) > 1:

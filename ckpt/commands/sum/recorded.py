@@ -1,6 +1,8 @@
-"""`ckpt sum --recorded`: the items of a checkpoint with the sizes and the CRC-32 that its files record, as text.
+"""`ckpt sum --recorded`: the items of a checkpoint with the sizes and the CRC-32 that
+its files record, as text.
 
-`ckpt verify --sums` compares such a list with another copy. A list is of one format: it has the items of its files.
+`ckpt verify --sums` compares such a list with another copy. A list is of one format: it
+has the items of its files.
 
     # file: runs/step_100
     # recorded: dcp
@@ -42,15 +44,21 @@ class ListedFile(NamedTuple):
 
 
 class RecordedList(NamedTuple):
-    """The files of one checkpoint and the name of its format. `path` is its own, where a list has several."""
+    """The files of one checkpoint and the name of its format. `path` is its own, where
+    a list has several.
+    """
 
     path: str | None
     format: str
     files: Sequence[ListedFile]
 
 
-def listed(format: str, files: Sequence[RecordedFile], path: str | None = None) -> RecordedList:
-    """The list of a checkpoint. Files and items that could not be read are not in it."""
+def listed(
+    format: str, files: Sequence[RecordedFile], path: str | None = None
+) -> RecordedList:
+    """The list of a checkpoint. Files and items that could not be read are not
+    in it.
+    """
     rows = [
         ListedFile(
             file.name,
@@ -79,7 +87,9 @@ def lines(record: RecordedList) -> Iterator[str]:
     if record.path is not None:
         yield f"{FILE}{show(record.path, None)}"
     yield f"{_FORMAT}{record.format}"
-    width = len(str(max((item.size for file in record.files for item in file.items), default=0)))
+    width = len(
+        str(max((item.size for file in record.files for item in file.items), default=0))
+    )
     for file in record.files:
         if file.name:
             yield f"{_PART}{show(file.name, None)}"
@@ -130,14 +140,17 @@ def parse(text: str) -> list[RecordedList]:
 
 def _line_error(number: int) -> UnreadableError:
     return UnreadableError(
-        f"line {number:,} is no recorded checksum", hint="expected the lines of ckpt sum --recorded"
+        f"line {number:,} is no recorded checksum",
+        hint="expected the lines of ckpt sum --recorded",
     )
 
 
 def list_of(path: str, lists: Sequence[RecordedList]) -> RecordedList | None:
-    """The list of the checkpoint at a path: the only one that names none, else one with this path.
+    """The list of the checkpoint at a path: the only one that names none, else one with
+    this path.
 
-    Else it is the one whose path ends as this one does, where no other ends as much alike: a copy lies elsewhere.
+    Else it is the one whose path ends as this one does, where no other ends as much
+    alike: a copy lies elsewhere.
     """
     alone = [record for record in lists if record.path is None]
     if alone:
@@ -162,7 +175,10 @@ def compare_recorded(
     """
     if expected.format != format:
         raise UsageError(
-            f"{show(stored, 80)} has what a {show(expected.format, 40)} records, this is {format}",
+            (
+                f"{show(stored, 80)} has what a {show(expected.format, 40)} records, "
+                f"this is {format}"
+            ),
             hint="ckpt sum without --recorded compares across formats",
         )
     here = {file.name: file for file in files}
@@ -171,18 +187,32 @@ def compare_recorded(
     problems: list[Problem] = []
     for names, what in (
         ([name for name in there if name not in here], "missing"),
-        ([name for name in here if name not in there], f"not in {source}: of another save?"),
-        ([name for name, file in here.items() if name in there and file.problem], "not read"),
+        (
+            [name for name in here if name not in there],
+            f"not in {source}: of another save?",
+        ),
+        (
+            [name for name, file in here.items() if name in there and file.problem],
+            "not read",
+        ),
     ):
         if names:
-            shown = and_more([_file_text(name, here.get(name)) for name in names], _LISTED)
-            problems.append(Problem(f"{counted_noun(len(names), 'file')} {what} ({shown})"))
+            shown = and_more(
+                [_file_text(name, here.get(name)) for name in names], _LISTED
+            )
+            problems.append(
+                Problem(f"{counted_noun(len(names), 'file')} {what} ({shown})")
+            )
     for file in listed(format, files).files:
         if file.name in there:
-            broken = [item for item in here[file.name].items if item.problem is not None]
+            broken = [
+                item for item in here[file.name].items if item.problem is not None
+            ]
             problems += _file_differences(there[file.name], file, broken, source)
     count = sum(len(file.items) for file in expected.files)
-    return Comparison(tuple(problems), f"{counted_noun(count, 'item')} as {source} lists them")
+    return Comparison(
+        tuple(problems), f"{counted_noun(count, 'item')} as {source} lists them"
+    )
 
 
 def _file_text(name: str, file: RecordedFile | None) -> str:
@@ -194,31 +224,49 @@ def _file_text(name: str, file: RecordedFile | None) -> str:
 def _file_differences(
     there: ListedFile, here: ListedFile, broken: Sequence[RecordedItem], source: str
 ) -> Iterator[Problem]:
-    """Yield the differences of one file. The directories of the items in `broken` could not be read."""
+    """Yield the differences of one file. The directories of the items in `broken` could
+    not be read.
+    """
     of = f" of {show(here.name, 80)}" if here.name else ""
-    before_steps, after_steps = _parse_counters(there.steps), _parse_counters(here.steps)
-    if any(before_steps.get(name, value) != value for name, value in after_steps.items()):
+    before_steps, after_steps = (
+        _parse_counters(there.steps),
+        _parse_counters(here.steps),
+    )
+    if any(
+        before_steps.get(name, value) != value for name, value in after_steps.items()
+    ):
         own = show(here.name, 80) if here.name else "it"
         yield Problem(f"{own} is of {here.steps}, {source} lists {there.steps}")
     before, after = _items_by_name(there.items), _items_by_name(here.items)
     both = [(name, before[name], after[name]) for name in before if name in after]
     resized = [name for name, old, new in both if old.size != new.size]
-    changed = [name for name, old, new in both if old.size == new.size and old.crc != new.crc]
+    changed = [
+        name for name, old, new in both if old.size == new.size and old.crc != new.crc
+    ]
     unread = {item.name for item in broken}
     if broken:
         yield Problem(
-            f"{counted_noun(len(broken), 'item')}{of} cannot be read: {broken[0].problem}",
+            (
+                f"{counted_noun(len(broken), 'item')}{of} cannot be read: "
+                f"{broken[0].problem}"
+            ),
             tuple(item.name for item in broken),
         )
     rows = (
         (changed, "with another recorded checksum"),
         (resized, "with another size"),
-        ([name for name in before if name not in after and name[0] not in unread], "missing"),
+        (
+            [name for name in before if name not in after and name[0] not in unread],
+            "missing",
+        ),
         ([name for name in after if name not in before], f"not in {source}"),
     )
     for names, what in rows:
         if names:
-            yield Problem(f"{counted_noun(len(names), 'item')}{of} {what}", tuple(name for name, _ in names))
+            yield Problem(
+                f"{counted_noun(len(names), 'item')}{of} {what}",
+                tuple(name for name, _ in names),
+            )
     if there.size != here.size and not any(names for names, _ in rows):
         own = show(here.name, 80) if here.name else "the file"
         yield Problem(f"{own} has {here.size:,} bytes, {source} lists {there.size:,}")
@@ -230,8 +278,12 @@ def _parse_counters(text: str) -> dict[str, str]:
     return {name: value for name, _, value in rows}
 
 
-def _items_by_name(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedItem]:
-    """The items by their names. Of several with one name each has a number: ranks hold copies."""
+def _items_by_name(
+    items: Sequence[RecordedItem],
+) -> Mapping[tuple[str, int], RecordedItem]:
+    """The items by their names. Of several with one name each has a number: ranks hold
+    copies.
+    """
     counts: dict[str, int] = {}
     rows: dict[tuple[str, int], RecordedItem] = {}
     for item in items:
@@ -242,7 +294,9 @@ def _items_by_name(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], Re
 
 @shown_as_html("ckpt.commands.sum.text", "html_sum")
 class SumReport(NamedTuple):
-    """The report of `ckpt sum`: the SHA-256 of each tensor, or what the files record of their items."""
+    """The report of `ckpt sum`: the SHA-256 of each tensor, or what the files record of
+    their items.
+    """
 
     path: str
     format: str
@@ -251,14 +305,20 @@ class SumReport(NamedTuple):
     sums: tuple[Sum, ...] = ()
     recorded: RecordedList | None = None
     missing: tuple[Absence, ...] = ()
-    """The files and items whose records could not be read, tensors that are lost, parts of a folder; and why."""
+    """The files and items whose records could not be read, tensors that are lost, parts
+    of a folder; and why.
+    """
     whole: tuple[str, str] | None = None
-    """The kind of the hash of all tensors together, `root` or `values`, and the hash."""
+    """The kind of the hash of all tensors together, `root` or `values`, and the
+    hash.
+    """
 
     @property
     def unread(self) -> tuple[Absence, ...]:
         """The tensors, files and items that have no sum, and why."""
-        rows = [Absence(row.name, row.unread) for row in self.sums if row.unread is not None]
+        rows = [
+            Absence(row.name, row.unread) for row in self.sums if row.unread is not None
+        ]
         return (*rows, *self.missing)
 
     @property
@@ -269,12 +329,16 @@ class SumReport(NamedTuple):
     def __repr__(self) -> str:
         files = () if self.recorded is None else self.recorded.files
         what = (
-            counted_noun(len(self.sums), "sum") if self.recorded is None else counted_noun(len(files), "file")
+            counted_noun(len(self.sums), "sum")
+            if self.recorded is None
+            else counted_noun(len(files), "file")
         )
         return f"<ckpt.SumReport {show(self.path)}: {what}>"
 
     def lines(self, *, several: bool = False) -> list[str]:
-        """The lines that the command prints; where it prints `several` files, below the name of this one."""
+        """The lines that the command prints; where it prints `several` files, below the
+        name of this one.
+        """
         if self.whole is not None:
             return [f"{self.whole[1]}  {show(self.path, None)}"]
         if self.recorded is None:
@@ -290,14 +354,20 @@ class SumReport(NamedTuple):
             "sums": None
             if self.recorded is not None
             else [_sum_json(row) for row in self.sums if row.unread is None],
-            "recorded": None if self.recorded is None else [_file_json(file) for file in self.recorded.files],
+            "recorded": None
+            if self.recorded is None
+            else [_file_json(file) for file in self.recorded.files],
             "unread": [{"name": name, "why": why} for name, why in self.unread],
             **({} if self.whole is None else {self.whole[0]: self.whole[1]}),
         }
 
 
 def _sum_json(row: Sum) -> dict[str, Json]:
-    return {"name": row.name, "sha256": row.digest, **({} if row.tied is None else {"tied": row.tied})}
+    return {
+        "name": row.name,
+        "sha256": row.digest,
+        **({} if row.tied is None else {"tied": row.tied}),
+    }
 
 
 def _file_json(file: ListedFile) -> dict[str, Json]:

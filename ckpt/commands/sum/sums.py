@@ -1,4 +1,5 @@
-"""`ckpt sum`: SHA-256 of each tensor, equal across formats for equal dtype, shape and elements.
+"""`ckpt sum`: SHA-256 of each tensor, equal across formats for equal dtype, shape and
+elements.
 
 `--like` compares names and shapes with another checkpoint, or names with such sums.
 """
@@ -37,7 +38,9 @@ class Sum(NamedTuple):
     unread: str | None = None
     """The reason why its bytes could not be read. `digest` is empty then."""
     tied: str | None = None
-    """The name of the tensor that it is another name of, if it shares the memory of an earlier one."""
+    """The name of the tensor that it is another name of, if it shares the memory of an
+    earlier one.
+    """
 
 
 def sums(
@@ -49,13 +52,18 @@ def sums(
     progress: Callable[[int], None] | None = None,
     executor: Executor | None = None,
 ) -> list[Sum]:
-    """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
+    """The sums of the tensors of the only model, or of a section, by their names in it;
+    of everything by full names.
 
-    Of a file without a model it is everything. What cannot be read, or does not match its recorded checksum, has the reason in place of a sum. Raises UsageError,
+    Of a file without a model it is everything. What cannot be read, or does not match
+    its recorded checksum, has the reason in place of a sum. Raises UsageError,
     UnsupportedError for what has no bytes.
     """
     chosen = survey.everything if everything else survey.model_or_all(section)
-    rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
+    rows = [
+        (chosen.relative(entry.name), entry)
+        for entry in chosen.selected(select, survey.path)
+    ]
     records = _sum_rows(survey, rows, progress, executor)
     others = tied_names([entry for _, entry in rows])
     first = {entry.name: name for name, entry in rows}
@@ -80,32 +88,49 @@ def sums_now(
 ) -> dict[str, Sum]:
     """The sums that the tensors with the names of `expected` have now.
 
-    Stored sums do not say of which part they are. It is the part that has the most of the names: the model, another
-    section or the whole file. Where several have as many, one that agrees is preferred. Raises as `sums`.
+    Stored sums do not say of which part they are. It is the part that has the most of
+    the names: the model, another section or the whole file. Where several have as many,
+    one that agrees is preferred. Raises as `sums`.
     """
     wanted = {row.name: row.digest for row in expected}
-    parts = [*survey.models, *(part for part in survey.sections if part.kind != "model"), survey.everything]
+    parts = [
+        *survey.models,
+        *(part for part in survey.sections if part.kind != "model"),
+        survey.everything,
+    ]
     if section is not None:
         parts = [survey.section(section)]
     named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
-    named = [{name: entry for name, entry in names.items() if name in wanted} for names in named]
+    named = [
+        {name: entry for name, entry in names.items() if name in wanted}
+        for names in named
+    ]
     most = max(map(len, named))
     candidates: list[dict[str, Sum]] = []
     for names in named:
         if len(names) == most:
-            current = {row.name: row for row in _sum_rows(survey, names.items(), progress, executor)}
+            current = {
+                row.name: row
+                for row in _sum_rows(survey, names.items(), progress, executor)
+            }
             if all(row.digest == wanted[name] for name, row in current.items()):
                 return current
             candidates.append(current)
     return max(
-        candidates, key=lambda current: sum(row.digest == wanted[name] for name, row in current.items())
+        candidates,
+        key=lambda current: sum(
+            row.digest == wanted[name] for name, row in current.items()
+        ),
     )
 
 
 def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
-    """Return the sum of each tensor in file order, None if it has no data. Raises UnreadableError."""
+    """Return the sum of each tensor in file order, None if it has no data. Raises
+    UnreadableError.
+    """
     tasks = [
-        Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
+        Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes)
+        for entry in survey.checkpoint.tensors
     ]
     return run_bundled(executor or Local(), tasks)
 
@@ -125,11 +150,14 @@ def _sum_rows(
 ) -> list[Sum]:
     named = list(rows)
     tasks = [
-        Task(_sum_tensor, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named
+        Task(_sum_tensor, (name, entry.tensor, survey.path), entry.tensor.nbytes)
+        for name, entry in named
     ]
     results = run_each(executor or Local(), tasks, progress)
     return [
-        Sum(name, "", unread=result.problem) if isinstance(result, Failed) else Sum(name, result)
+        Sum(name, "", unread=result.problem)
+        if isinstance(result, Failed)
+        else Sum(name, result)
         for (name, _), result in zip(named, results, strict=True)
     ]
 
@@ -139,11 +167,14 @@ def _sum_tensor(name: str, tensor: Tensor, path: str) -> str:
     try:
         return digest(tensor)
     except UnsupportedError as error:
-        raise UnsupportedError(f"{show(name, 80)}: {error.problem}", path=path) from None
+        raise UnsupportedError(
+            f"{show(name, 80)}: {error.problem}", path=path
+        ) from None
 
 
 def digest(tensor: Tensor) -> str:
-    """SHA-256 of the dtype, the shape and the elements in the order of the shape, little-endian.
+    """SHA-256 of the dtype, the shape and the elements in the order of the shape,
+    little-endian.
 
     For a composite tensor its layout and each of its parts are included.
     """
@@ -151,7 +182,10 @@ def digest(tensor: Tensor) -> str:
     tensor = unwrap_dtensor(tensor)
     if not isinstance(tensor, TensorRef):
         checksum.update(
-            f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode()
+            (
+                f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} "
+                f"{tensor.detail}\n"
+            ).encode()
         )
     for part in parts_of(tensor):
         checksum.update(f"{part.dtype.name} {list(part.shape)}\n".encode())
@@ -163,7 +197,9 @@ def digest(tensor: Tensor) -> str:
         if part.dtype.block is not None:
             stream = packed_blocks(part)
         elif part.dtype.bits < 8:
-            stream = part.storage.place.read_blocks(part.extent[0], part.extent[1] - part.extent[0])
+            stream = part.storage.place.read_blocks(
+                part.extent[0], part.extent[1] - part.extent[0]
+            )
         else:
             stream = elements(part)
         for block in stream:
@@ -183,7 +219,9 @@ TIED = "# tied to: "
 
 
 def lines(records: Sequence[Sum], file: str | None = None) -> list[str]:
-    """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
+    """The sums as text, a line each, as `sha256sum` has them, below the name of their
+    `file`; names escaped.
+    """
     head = [] if file is None else [f"{FILE}{show(file, None)}"]
     for row in records:
         if row.unread is None:
@@ -220,7 +258,8 @@ def parse(text: str) -> list[Sum]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise UnreadableError(
-                f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
+                f"line {number:,} is no SHA-256 and a name",
+                hint="expected the lines of ckpt sum",
             )
         rows.append(Sum(unescape_text(match[2]), match[1], file))
     if not rows:
@@ -229,9 +268,11 @@ def parse(text: str) -> list[Sum]:
 
 
 def listed_path(path: str, listed: Sequence[str]) -> str | None:
-    """The path of a list that a checkpoint at `path` has there: the same one, else the one that ends most alike.
+    """The path of a list that a checkpoint at `path` has there: the same one, else the
+    one that ends most alike.
 
-    A copy lies elsewhere, so the last steps of its path decide. Where several end as much alike, it is None.
+    A copy lies elsewhere, so the last steps of its path decide. Where several end as
+    much alike, it is None.
     """
     own = _steps_of(path)
     alike = [(_count_common_steps(own, _steps_of(other)), other) for other in listed]
@@ -260,7 +301,8 @@ _LISTED = 3
 
 
 class Like(NamedTuple):
-    """The tensors of another save and of its model, by name. Sums record no shapes, so these are None.
+    """The tensors of another save and of its model, by name. Sums record no shapes, so
+    these are None.
 
     `sections` are the names of its sections; empty for sums.
     """
@@ -274,7 +316,9 @@ class Like(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """The differences of a checkpoint from another save. Names of the checkpoint are full ones."""
+    """The differences of a checkpoint from another save. Names of the checkpoint are
+    full ones.
+    """
 
     path: str
     missing: tuple[str, ...]
@@ -288,36 +332,64 @@ class Likeness(NamedTuple):
         other = show(self.path, 80)
         out: list[tuple[str, tuple[str, ...]]] = []
         if self.missing:
-            out.append((f"lacks {counted_noun(len(self.missing), 'tensor')} of {other}", self.missing))
+            out.append(
+                (
+                    f"lacks {counted_noun(len(self.missing), 'tensor')} of {other}",
+                    self.missing,
+                )
+            )
         if self.reshaped:
             name, (own, theirs) = next(iter(self.reshaped.items()))
-            text = f"{counted_noun(len(self.reshaped), 'tensor')} with another shape than in {other}"
+            text = (
+                f"{counted_noun(len(self.reshaped), 'tensor')} with another shape than "
+                f"in {other}"
+            )
             text += f": {show(name, 60)} is {list(own)}, there {list(theirs)}"
             out.append((text, tuple(self.reshaped)))
         if self.extra:
-            out.append((f"{counted_noun(len(self.extra), 'tensor')} not in {other}", self.extra))
+            out.append(
+                (
+                    f"{counted_noun(len(self.extra), 'tensor')} not in {other}",
+                    self.extra,
+                )
+            )
         return out
 
     @property
     def text(self) -> str:
         """The differences in one line; empty without any."""
         return "; ".join(
-            text if ":" in text else f"{text}: {and_more([show(name, 60) for name in names], _LISTED)}"
+            text
+            if ":" in text
+            else f"{text}: {and_more([show(name, 60) for name in names], _LISTED)}"
             for text, names in self.rows
         )
 
     @property
     def checked(self) -> str:
         """Return the text for a checkpoint that differs in nothing."""
-        return f"{'names and shapes' if self.has_shapes else 'names'} as in {show(self.path, 80)}"
+        return (
+            f"{'names and shapes' if self.has_shapes else 'names'} as in "
+            f"{show(self.path, 80)}"
+        )
 
 
 def like_of(survey: Survey, section: str | None = None) -> Like:
-    """Return the tensors of another save. Raises UsageError if it has no such section."""
-    chosen = survey.section(section) if section is not None else _only_model_or_all(survey)
+    """Return the tensors of another save. Raises UsageError if it has no such
+    section.
+    """
+    chosen = (
+        survey.section(section) if section is not None else _only_model_or_all(survey)
+    )
     every = survey.everything
     tied = _tied_names(every) | _tied_names(chosen)
-    return Like(survey.path, _tensor_shapes(every), _tensor_shapes(chosen), _section_names(survey), tied)
+    return Like(
+        survey.path,
+        _tensor_shapes(every),
+        _tensor_shapes(chosen),
+        _section_names(survey),
+        tied,
+    )
 
 
 def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
@@ -333,8 +405,9 @@ def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
 def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness:
     """Compare a checkpoint with another save by names and shapes.
 
-    All tensors are compared if both have the same sections, else the tensors of the model, or of `section`.
-    A file of sums is compared with the part that has the most of its names. Wrappers in names do not count.
+    All tensors are compared if both have the same sections, else the tensors of the
+    model, or of `section`. A file of sums is compared with the part that has the most
+    of its names. Wrappers in names do not count.
     """
     whole = survey.everything
     if section is not None:
@@ -342,7 +415,12 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
     elif not like.sections:
         parts = [whole, *survey.models, *survey.sections]
         part, theirs = (
-            max(parts, key=lambda candidate: len(_tensor_shapes(candidate).keys() & like.every.keys())),
+            max(
+                parts,
+                key=lambda candidate: len(
+                    _tensor_shapes(candidate).keys() & like.every.keys()
+                ),
+            ),
             like.every,
         )
     elif like.sections == _section_names(survey):
@@ -351,11 +429,19 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
         part, theirs = _only_model_or_all(survey), like.model
     own = _tensor_shapes(part)
     names = part.names()
-    full = dict(zip(map(unwrapping_rule(names), names), (entry.name for entry in part.entries), strict=True))
+    full = dict(
+        zip(
+            map(unwrapping_rule(names), names),
+            (entry.name for entry in part.entries),
+            strict=True,
+        )
+    )
     reshaped = {
         full[name]: (shape, other)
         for name, shape in own.items()
-        if (other := theirs.get(name)) is not None and shape is not None and shape != other
+        if (other := theirs.get(name)) is not None
+        and shape is not None
+        and shape != other
     }
     # A name of one memory stands for all of its names, for many writers save it once.
     tied = _tied_names(part)
@@ -363,8 +449,16 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
     others = {tied.get(name, name) for name in theirs}
     return Likeness(
         like.path,
-        tuple(name for name in theirs if name not in own and like.tied.get(name, name) not in ours),
-        tuple(full[name] for name in own if name not in theirs and tied.get(name, name) not in others),
+        tuple(
+            name
+            for name in theirs
+            if name not in own and like.tied.get(name, name) not in ours
+        ),
+        tuple(
+            full[name]
+            for name in own
+            if name not in theirs and tied.get(name, name) not in others
+        ),
         reshaped,
         bool(like.sections),
     )
@@ -379,13 +473,17 @@ def _section_names(survey: Survey) -> frozenset[str]:
 
 
 def _tied_names(part: Section) -> dict[str, str]:
-    """The tensors of a section that are other names of an earlier one, by their names in it, and the first name."""
+    """The tensors of a section that are other names of an earlier one, by their names
+    in it, and the first name.
+    """
     others = tied_names(part.entries)
     if not others:
         return others
     names = part.names()
     plain = unwrapping_rule(names)
-    short = {entry.name: plain(name) for entry, name in zip(part.entries, names, strict=True)}
+    short = {
+        entry.name: plain(name) for entry, name in zip(part.entries, names, strict=True)
+    }
     return {short[name]: short[first] for name, first in others.items()}
 
 
@@ -394,6 +492,8 @@ def _tensor_shapes(part: Section) -> dict[str, Shape | None]:
     names = part.names()
     entries: Sequence[tuple[str, Shape | None]] = [
         (name, entry.tensor.shape)
-        for name, entry in zip(map(unwrapping_rule(names), names), part.entries, strict=True)
+        for name, entry in zip(
+            map(unwrapping_rule(names), names), part.entries, strict=True
+        )
     ]
     return dict(entries)

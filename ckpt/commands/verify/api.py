@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from ckpt.bytes.executor import Local, current_executor
 from ckpt.commands.sum.api import sum
-from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.model.errors import (
+    CkptError,
+    LinkError,
+    NotOpenedError,
+    UnreadableError,
+    UsageError,
+    about,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
@@ -41,11 +48,14 @@ def verify(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> VerifyReport:
-    """Check whether a checkpoint is intact: its structure and its checksums. Return the report of `ckpt verify`.
+    """Check whether a checkpoint is intact: its structure and its checksums. Return the
+    report of `ckpt verify`.
 
-    `root` is a hash that `sum` with `root` gave. `report.verdict` is `intact`, `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a file
-    that `ckpt sum` wrote, or the report of `sum`, `like` another save whose names and shapes are compared. With `against`,
-    the URL of a model on Hugging Face, only the bytes of files are compared, with the hashes listed there. Raises UsageError.
+    `root` is a hash that `sum` with `root` gave. `report.verdict` is `intact`,
+    `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a
+    file that `ckpt sum` wrote, or the report of `sum`, `like` another save whose names
+    and shapes are compared. With `against`, the URL of a model on Hugging Face, only
+    the bytes of files are compared, with the hashes listed there. Raises UsageError.
     """
     from ckpt.commands.verify import verify as job
     from ckpt.formats.verify import remainder
@@ -59,16 +69,25 @@ def verify(
     limits = limits or Limits()
     globs = globs_of(include, exclude)
     if root is not None and not re.fullmatch("[0-9a-f]{64}", root):
-        raise UsageError(f"--root {show(root, 80)}: not a hash", hint="ckpt sum --root prints one")
+        raise UsageError(
+            f"--root {show(root, 80)}: not a hash", hint="ckpt sum --root prints one"
+        )
     if against is not None:
         return _published(
-            path, against, progress, is_alone=not (quick or sums or like or root or globs or section)
+            path,
+            against,
+            progress,
+            is_alone=not (quick or sums or like or root or globs or section),
         )
-    stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
+    stored, other = checked_with(
+        sums, like, globs, section, limits, quick=quick, plugins=plugins
+    )
     try:
         with about(path), at_hand(source, limits, plugins=plugins) as opened:
             with metered_reading(progress, opened) as meter:
-                report = judge_checkpoint(opened, stored, section, quick=quick, progress=meter)
+                report = judge_checkpoint(
+                    opened, stored, section, quick=quick, progress=meter
+                )
             if other is not None:
                 from ckpt.commands.rewriting.report import with_ties
                 from ckpt.commands.sum.sums import likeness
@@ -81,20 +100,31 @@ def verify(
             opened.check_unchanged()
             return report
     except CkptError as error:
-        if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
+        if not isinstance(error, UnreadableError) or isinstance(
+            error, (LinkError, NotOpenedError)
+        ):
             return job.unreadable_report(path, error.failure(path))
         plan = partial(_salvage_command, limits=limits)
         executor = None if quick else Local()
-        # Of a folder one file is damaged, but its tensors are counted and saved together with those of the others.
+        # Of a folder one file is damaged, but its tensors are counted and saved
+        # together with those of the others.
         rest = remainder(path, limits, plan, plugins=plugins, executor=executor)
         if error.path not in (None, path) and (rest is None or rest.whole is None):
-            rest = remainder(error.path, limits, plan, plugins=plugins, executor=executor)
+            rest = remainder(
+                error.path, limits, plan, plugins=plugins, executor=executor
+            )
         if rest is None:
             return job.damaged(path, error.said_of(path), None, None)
         if rest.damage is not None and rest.damage != error.problem:
             error.problem, error.hint = rest.damage, None
         report = job.damaged(
-            path, error.said_of(path), rest.whole, rest.lost, rest.rows, rest.unsound, rest.unproved
+            path,
+            error.said_of(path),
+            rest.whole,
+            rest.lost,
+            rest.rows,
+            rest.unsound,
+            rest.unproved,
         )
         left = (job.UNREAD,) if quick and rest.whole else ()
         return report._replace(hint=rest.hint, not_checked=left)
@@ -103,12 +133,16 @@ def verify(
 def _published(
     path: str, against: str | Listing, progress: Progress | None, *, is_alone: bool
 ) -> VerifyReport:
-    """The verdict on a copy of files that a URL publishes. Raises UsageError, NotOpenedError for the URL."""
+    """The verdict on a copy of files that a URL publishes. Raises UsageError,
+    NotOpenedError for the URL.
+    """
     from ckpt.commands.verify import verify as job
     from ckpt.commands.verify.copies import compared_with_published, listing_at
 
     if not is_alone:
-        raise UsageError("--against compares whole files: no other comparison goes with it")
+        raise UsageError(
+            "--against compares whole files: no other comparison goes with it"
+        )
     listing = listing_at(against) if isinstance(against, str) else against
     try:
         with about(path):
@@ -120,9 +154,16 @@ def _published(
 
 
 def judge_checkpoint(
-    opened: Checkpoint, stored: Stored | None, section: str | None, *, quick: bool, progress: Meter | None
+    opened: Checkpoint,
+    stored: Stored | None,
+    section: str | None,
+    *,
+    quick: bool,
+    progress: Meter | None,
 ) -> VerifyReport:
-    """The verdict on a checkpoint that could be opened. Raises CkptError where it is damaged."""
+    """The verdict on a checkpoint that could be opened. Raises CkptError where it is
+    damaged.
+    """
     from ckpt.commands.rewriting.report import with_ties
     from ckpt.commands.sum.sums import sums_now
     from ckpt.commands.verify import verify as job
@@ -133,28 +174,41 @@ def judge_checkpoint(
     if stored is not None and not stored.lists:
         expected = sums_of(opened.path, stored.sums)
         survey = with_ties(opened.survey, opened.limits)
-        now = sums_now(survey, expected, section, progress=progress, executor=current_executor())
-        # The sums may leave out tensors, damaged ones too: ckpt sum lists no sum of these.
+        now = sums_now(
+            survey, expected, section, progress=progress, executor=current_executor()
+        )
+        # The sums may leave out tensors, damaged ones too: ckpt sum lists no sum of
+        # these.
         unnamed = job.unnamed_tensors(survey, expected) if section is None else []
         report = job.judge_by_sums(checkpoint, expected, now, unnamed)
     else:
         report = job.judge_structure(checkpoint)
     if not quick:
         done = checksums(
-            location_of(opened), opened.limits, progress, plugins=opened.plugins, executor=current_executor()
+            location_of(opened),
+            opened.limits,
+            progress,
+            plugins=opened.plugins,
+            executor=current_executor(),
         )
-        report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
+        report = job.with_checksums(
+            report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
+        )
     if stored is not None and stored.lists:
         report = compared_with(stored, report, opened, quick=quick)
     elif quick:
         report = report._replace(not_checked=(*report.not_checked, job.UNREAD))
     if report.hint is None and checkpoint.account.has_noticed("stale-index"):
-        return report._replace(hint=_working_command(checkpoint, opened.limits, "indexed"))
+        return report._replace(
+            hint=_working_command(checkpoint, opened.limits, "indexed")
+        )
     return report
 
 
 def _salvage_command(checkpoint: Contents, limits: Limits) -> str | None:
-    """The command that writes what is whole of a damaged file, or None where none works."""
+    """The command that writes what is whole of a damaged file, or None where none
+    works.
+    """
     return _working_command(checkpoint, limits, "salvage")
 
 

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from ckpt.commands.sum.sums import listed_path
 from ckpt.commands.verify.api import verify
 from ckpt.commands.verify.text import verify_lines
-from ckpt.commands.verify.verify import EXIT_CODES, Problem, unreadable_report, with_recorded
+from ckpt.commands.verify.verify import (
+    EXIT_CODES,
+    Problem,
+    unreadable_report,
+    with_recorded,
+)
 from ckpt.model.errors import CkptError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
@@ -51,11 +56,13 @@ def command(
     cluster: str | None,
     limits: Limits,
 ) -> int:
-    """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
+    """Check whether files are intact: structure, checksums, shards. Exit code 0 intact,
+    1 damaged, 2 unreadable.
 
-    Every recorded checksum is compared with the bytes. Where a format records none, the report says so. For a file
-    that is cut off, it names the tensors that are lost. With a list of `ckpt sum --recorded`, --sums also compares
-    item by item, file by file and step by step; --quick then reads directories only.
+    Every recorded checksum is compared with the bytes. Where a format records none, the
+    report says so. For a file that is cut off, it names the tensors that are lost. With
+    a list of `ckpt sum --recorded`, --sums also compares item by item, file by file and
+    step by step; --quick then reads directories only.
 
     \b
     ckpt verify runs/
@@ -64,17 +71,27 @@ def command(
     """
     is_piped = sums == STDIN
     if is_piped and STDIN in (files_from or ()):
-        raise UsageError("--sums - reads stdin, and so does another -", hint="--sums FILE")
+        raise UsageError(
+            "--sums - reads stdin, and so does another -", hint="--sums FILE"
+        )
     names = named_paths(paths, files_from, require=require)
-    fence_in([*names, None if is_piped else sums, like, against], workers=True, cluster=cluster)
+    fence_in(
+        [*names, None if is_piped else sums, like, against],
+        workers=True,
+        cluster=cluster,
+    )
     if against is not None:
-        return _verified_against(against, names, as_json=json, hides_intact=hide_intact, limits=limits)
+        return _verified_against(
+            against, names, as_json=json, hides_intact=hide_intact, limits=limits
+        )
     plugins = plugins_allowed()
     globs = Globs(include or (), exclude or ())
     stored: str | Stored | None = sums
     if is_piped:
         stored = piped_sums(stdin_bytes("--sums", limits.index_bytes), globs)
-    expected, other = checked_with(stored, like, globs, section, limits, quick=quick, plugins=plugins)
+    expected, other = checked_with(
+        stored, like, globs, section, limits, quick=quick, plugins=plugins
+    )
 
     def answer(item: Found) -> Answer:
         # A file in a folder that the list does not name is a problem, and not an error.
@@ -104,21 +121,34 @@ def command(
             return Answer(report.exit_code, document=report.to_json())
         if output.is_silent() and report.exit_code:  # on stderr, as other errors
             text = f"ckpt: {plain_text(verify_lines(report)).rstrip()}"
-            if report.exit_code != TROUBLE:  # damage, without the command that saves the rest
+            if (
+                report.exit_code != TROUBLE
+            ):  # damage, without the command that saves the rest
                 text = text.partition("\n")[0]
             return Answer(report.exit_code, talk=[text], is_loud=True)
-        shown = [] if hide_intact and not report.exit_code else verify_lines(report, output.screen_width())
+        shown = (
+            []
+            if hide_intact and not report.exit_code
+            else verify_lines(report, output.screen_width())
+        )
         return Answer(report.exit_code, lines=shown)
 
     items = find_items_to_open(names, limits, plugins=plugins)
     failed = _failure_document if json else None
     with using_cluster(cluster, names) as is_cluster:
-        count = 1 if is_cluster else jobs  # a process that talks to a cluster is not copied
-        codes = write_answers(names, items, answer, json=failed, jobs=count, doing="checking")
+        count = (
+            1 if is_cluster else jobs
+        )  # a process that talks to a cluster is not copied
+        codes = write_answers(
+            names, items, answer, json=failed, jobs=count, doing="checking"
+        )
     gone = [] if expected is None else _unmatched_paths(expected, items)
     if gone and sums is not None:
         listed_paths = and_more([show(path, 80) for path in gone], 3)
-        output.write_talk(f"ckpt: {show(sums, None)}: not compared, no such checkpoint here: {listed_paths}")
+        output.write_talk(
+            f"ckpt: {show(sums, None)}: not compared, no such checkpoint here: "
+            f"{listed_paths}"
+        )
         if all(item.named for item in items):
             gone = []  # only a folder should hold them all
     if len(codes) + len(gone) > 1 and not json:
@@ -130,7 +160,9 @@ def _verified_against(
     against: str, names: list[str], *, as_json: bool, hides_intact: bool, limits: Limits
 ) -> int:
     """Compare each PATH with what Hugging Face publishes at a URL; the exit code."""
-    from ckpt.commands.verify.copies import listing_at  # here: few command lines ask for it
+    from ckpt.commands.verify.copies import (
+        listing_at,
+    )  # here: few command lines ask for it
 
     listing = listing_at(against)
     codes: list[int] = []
@@ -154,7 +186,9 @@ def _verified_against(
 
 
 def _unmatched_paths(stored: Stored, items: Sequence[Found]) -> list[str]:
-    """The checkpoints that the file of sums lists and that are not among those to be checked."""
+    """The checkpoints that the file of sums lists and that are not among those to be
+    checked.
+    """
     files = stored.files()
     matches = {listed_path(item.path, files) for item in items}
     return [path for path in files if path not in matches]
@@ -166,7 +200,9 @@ def _failure_document(path: str, error: CkptError) -> dict[str, JsonValue]:
 
 
 def _summary_text(codes: Sequence[int], missing: int) -> str:
-    """`5 files: 3 intact, 1 damaged, 1 unreadable`; the checkpoints that a list has and a folder lacks count too."""
+    """`5 files: 3 intact, 1 damaged, 1 unreadable`; the checkpoints that a list has and
+    a folder lacks count too.
+    """
     counts = [(codes.count(code), verdict) for verdict, code in EXIT_CODES.items()]
     parts = ", ".join(f"{count:,} {verdict}" for count, verdict in counts if count)
     parts += f", {missing:,} missing" if missing else ""

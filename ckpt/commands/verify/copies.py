@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from ckpt.bytes.far import Published, is_url
-from ckpt.bytes.location import Location, is_cached_model, locate, published_files, shown_path
+from ckpt.bytes.location import (
+    Location,
+    is_cached_model,
+    locate,
+    published_files,
+    shown_path,
+)
 from ckpt.commands.verify.published import Compared, best_name, report_of
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UsageError
@@ -33,16 +39,24 @@ class Listing(NamedTuple):
 
 
 def listing_at(against: str) -> Listing:
-    """Return the files that an hf URL publishes. Raises NotOpenedError, UnreadableError, UsageError."""
+    """Return the files that an hf URL publishes. Raises NotOpenedError,
+    UnreadableError, UsageError.
+    """
     if not against.startswith("hf://"):
-        raise UsageError("--against: not a Hugging Face URL", hint="hf://ORG/MODEL[@REVISION]")
+        raise UsageError(
+            "--against: not a Hugging Face URL", hint="hf://ORG/MODEL[@REVISION]"
+        )
     return Listing(shown_path(against).rstrip("/"), published_files(against))
 
 
-def compared_with_published(path: str, listing: Listing, meter: Meter | None = None) -> VerifyReport:
-    """Compare a file or a folder with what a URL publishes; the report says each difference.
+def compared_with_published(
+    path: str, listing: Listing, meter: Meter | None = None
+) -> VerifyReport:
+    """Compare a file or a folder with what a URL publishes; the report says each
+    difference.
 
-    Raises NotOpenedError where the path is not there, UsageError where nothing of it is published.
+    Raises NotOpenedError where the path is not there, UsageError where nothing of it is
+    published.
     """
     place = _place(path)
     is_folder = place.is_folder()
@@ -58,7 +72,11 @@ def compared_with_published(path: str, listing: Listing, meter: Meter | None = N
         return _by_content(path, place, listing, meter)
     if not shared:
         first = next(iter(listing.files))
-        raise UsageError(f"no file of {listing.where} lies in it", path=path, hint=f"it lists {first}")
+        raise UsageError(
+            f"no file of {listing.where} lies in it",
+            path=path,
+            hint=f"it lists {first}",
+        )
     total = sum(listing.files[name].size for name in shared)
     done = 0
     rows = []
@@ -71,11 +89,18 @@ def compared_with_published(path: str, listing: Listing, meter: Meter | None = N
     report = report_of(path, listing.where, rows, missing, extra, links)
     if is_folder or not path.endswith(".index.json"):
         return report
-    return report._replace(not_checked=(*report.not_checked, "the shards of this index (give their folder)"))
+    return report._replace(
+        not_checked=(
+            *report.not_checked,
+            "the shards of this index (give their folder)",
+        )
+    )
 
 
 def _name_of(path: str, listing: Listing) -> str:
-    """Return the published path that a file is compared with: the only one, or the one that its own path ends with."""
+    """Return the published path that a file is compared with: the only one, or the one
+    that its own path ends with.
+    """
     only = next(iter(listing.files)) if len(listing.files) == 1 else None
     return only or best_name(_absolute(path), listing.files) or path
 
@@ -100,7 +125,9 @@ def _place(path: str) -> Location:
     """Return the file or folder of a path. Raises NotOpenedError."""
     place = locate(path)
     if is_cached_model(path):
-        from ckpt.formats.common.cached import snapshot_of  # here: few paths lead into a cache
+        from ckpt.formats.common.cached import (
+            snapshot_of,
+        )  # here: few paths lead into a cache
 
         return snapshot_of(place, Limits())
     if not place.is_folder() and not place.is_file():
@@ -111,9 +138,13 @@ def _place(path: str) -> Location:
 def _files_below(
     folder: Location, links: list[str], above: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Location]]:
-    """Yield the files in a folder by their paths below it. What links lead to folders is added to `links`."""
+    """Yield the files in a folder by their paths below it. What links lead to folders
+    is added to `links`.
+    """
     if depth > _DEEPEST:
-        raise NotOpenedError(f"more than {_DEEPEST} folders inside of each other", path=folder.name)
+        raise NotOpenedError(
+            f"more than {_DEEPEST} folders inside of each other", path=folder.name
+        )
     for name in folder.names():
         plain = name.rstrip("/")
         try:
@@ -130,13 +161,21 @@ def _files_below(
 def _compared(
     name: str, place: Location, published: Published, told: Callable[[int], None] | None
 ) -> Compared:
-    """Return a file beside the published one. Its bytes are read where its size is the same."""
+    """Return a file beside the published one. Its bytes are read where its size is the
+    same.
+    """
     source = place.open()
     try:
         if source.size != published.size:
             begin = source.read(0, min(source.size, len(_POINTER)))
-            return Compared(name, published, source.size, None, bytes(begin) == _POINTER)
-        algorithm = hashlib.sha1(usedforsecurity=False) if published.is_blob else hashlib.sha256()
+            return Compared(
+                name, published, source.size, None, bytes(begin) == _POINTER
+            )
+        algorithm = (
+            hashlib.sha1(usedforsecurity=False)
+            if published.is_blob
+            else hashlib.sha256()
+        )
         if published.is_blob:
             algorithm.update(f"blob {source.size}\0".encode())
         for offset in range(0, source.size, _BLOCK):
@@ -153,10 +192,14 @@ def _compared(
         source.close()
 
 
-def _by_content(path: str, place: Location, listing: Listing, meter: Meter | None) -> VerifyReport:
-    """Return the report on a file of another name: one of the published files has its bytes, or none.
+def _by_content(
+    path: str, place: Location, listing: Listing, meter: Meter | None
+) -> VerifyReport:
+    """Return the report on a file of another name: one of the published files has its
+    bytes, or none.
 
-    Raises UsageError where none has, for then it is not known with which it should be compared.
+    Raises UsageError where none has, for then it is not known with which it should be
+    compared.
     """
     source = place.open()
     size = source.size
@@ -168,4 +211,6 @@ def _by_content(path: str, place: Location, listing: Listing, meter: Meter | Non
                 return report_of(path, f"{listing.where}/{name}", [row], (), ())
     first = next(iter(listing.files))
     problem = f"{listing.where} lists no file of this name, and none with these bytes"
-    raise UsageError(problem, path=path, hint=f"it lists {first}; --against {listing.where}/{first}")
+    raise UsageError(
+        problem, path=path, hint=f"it lists {first}; --against {listing.where}/{first}"
+    )

@@ -1,4 +1,6 @@
-"""A copy against what a server publishes: which files have the same bytes, which have others, which are not there."""
+"""A copy against what a server publishes: which files have the same bytes, which have
+others, which are not there.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _SHOWN = 3
 
 
 class Compared(NamedTuple):
-    """A file of the copy beside the published one of the same path. `digest` is missing where the size is another."""
+    """A file of the copy beside the published one of the same path. `digest` is missing
+    where the size is another.
+    """
 
     name: str
     published: Published
@@ -40,7 +44,8 @@ def report_of(
 ) -> VerifyReport:
     """Return the verdict on a copy of what lies at the URL `where`.
 
-    `missing` are the published files that the copy lacks, `extra` its own ones, `links` what was not followed.
+    `missing` are the published files that the copy lacks, `extra` its own ones, `links`
+    what was not followed.
     """
     compared, gone = list(files), list(missing)
     names = {row.name for row in compared}
@@ -48,23 +53,41 @@ def report_of(
     lost = _shards_of(names, gone)
     if lost:
         problems.append(
-            Problem(f"{counted_noun(len(lost), 'shard')} missing: {show_folded_names(lost, _SHOWN)}")
+            Problem(
+                f"{counted_noun(len(lost), 'shard')} missing: "
+                f"{show_folded_names(lost, _SHOWN)}"
+            )
         )
     other = [name for name in gone if name not in lost]
     left = (
-        [f"{counted_noun(len(other), 'file')} of {where} not here ({show_folded_names(other, _SHOWN)})"]
+        [
+            (
+                f"{counted_noun(len(other), 'file')} of {where} not here "
+                f"({show_folded_names(other, _SHOWN)})"
+            )
+        ]
         if other
         else []
     )
     own = list(extra)
     left += (
-        [f"{counted_noun(len(own), 'file')} that it does not list ({show_folded_names(own, _SHOWN)})"]
+        [
+            (
+                f"{counted_noun(len(own), 'file')} that it does not list "
+                f"({show_folded_names(own, _SHOWN)})"
+            )
+        ]
         if own
         else []
     )
     unfollowed = list(links)
     left += (
-        [f"{counted_noun(len(unfollowed), 'link')} not followed ({show_folded_names(unfollowed, _SHOWN)})"]
+        [
+            (
+                f"{counted_noun(len(unfollowed), 'link')} not followed "
+                f"({show_folded_names(unfollowed, _SHOWN)})"
+            )
+        ]
         if unfollowed
         else []
     )
@@ -83,8 +106,15 @@ def _checked(same: list[Compared], where: str) -> str:
     blobs = sum(row.published.is_blob for row in same)
     counts = [(len(same) - blobs, "SHA-256"), (blobs, "git's SHA-1")]
     ways = [(count, way) for count, way in counts if count]
-    how = f"by {ways[0][1]}" if len(ways) == 1 else ", ".join(f"{count:,} by {way}" for count, way in ways)
-    return f"{counted_noun(len(same), 'file')} as {where} lists {'it' if len(same) == 1 else 'them'} ({how})"
+    how = (
+        f"by {ways[0][1]}"
+        if len(ways) == 1
+        else ", ".join(f"{count:,} by {way}" for count, way in ways)
+    )
+    return (
+        f"{counted_noun(len(same), 'file')} as {where} lists "
+        f"{'it' if len(same) == 1 else 'them'} ({how})"
+    )
 
 
 def _difference(row: Compared, where: str) -> str:
@@ -95,17 +125,26 @@ def _difference(row: Compared, where: str) -> str:
         cut = " (cut off?)" if row.size < row.published.size else ""
         return f"{name}: {row.size:,} bytes, {where} lists {row.published.size:,}{cut}"
     way = "SHA-1 of git" if row.published.is_blob else "SHA-256"
-    return f"{name}: other bytes, {way} {row.digest[:16]}…, {where} lists {row.published.digest[:16]}…"
+    return (
+        f"{name}: other bytes, {way} {row.digest[:16]}…, {where} lists "
+        f"{row.published.digest[:16]}…"
+    )
 
 
 def _shards_of(names: Iterable[str], missing: Iterable[str]) -> list[str]:
     """Return the missing shards of sets of which another shard is there."""
     sets = {match.groups() for match in map(_SHARD.fullmatch, names) if match}
-    return [name for name in missing if (match := _SHARD.fullmatch(name)) and match.groups() in sets]
+    return [
+        name
+        for name in missing
+        if (match := _SHARD.fullmatch(name)) and match.groups() in sets
+    ]
 
 
 def best_name(path: str, published: Mapping[str, Published]) -> str | None:
-    """Return the published path that the path of a file ends with, the longest one, or None."""
+    """Return the published path that the path of a file ends with, the longest one, or
+    None.
+    """
     parts = path.replace("\\", "/").split("/")
     ends = ("/".join(parts[first:]) for first in range(len(parts)))
     return next((end for end in ends if end in published), None)

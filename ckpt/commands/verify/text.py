@@ -1,4 +1,6 @@
-"""`ckpt verify` as text: one line per file, the verdict first, broken to fit a screen."""
+"""`ckpt verify` as text: one line per file, the verdict first, broken to fit a
+screen.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,42 @@ def verify_lines(report: VerifyReport, width: int | None = None) -> list[Line]:
 
 def _report_text(report: VerifyReport) -> str:
     if report.verdict == "unreadable":
-        return and_more([_problem_text(problem, is_cut=False) for problem in report.problems], _LISTED, "; ")
+        return and_more(
+            [_problem_text(problem, is_cut=False) for problem in report.problems],
+            _LISTED,
+            "; ",
+        )
     if report.verdict == "intact":
-        unchecked = f"; not checked: {', '.join(report.not_checked)}" if report.not_checked else ""
-        runs = f"; not safe: loading it calls {and_more(list(report.called), 1)}" if report.called else ""
+        unchecked = (
+            f"; not checked: {', '.join(report.not_checked)}"
+            if report.not_checked
+            else ""
+        )
+        runs = (
+            f"; not safe: loading it calls {and_more(list(report.called), 1)}"
+            if report.called
+            else ""
+        )
         doubts = f"; doubtful: {'; '.join(report.doubts)}" if report.doubts else ""
         return f"{', '.join(report.checked)}{unchecked}{doubts}{runs}"
     is_cut = report.lost is not None
-    text = and_more([_problem_text(problem, is_cut=is_cut) for problem in report.problems], _LISTED, "; ")
+    text = and_more(
+        [_problem_text(problem, is_cut=is_cut) for problem in report.problems],
+        _LISTED,
+        "; ",
+    )
     if report.whole is not None and report.lost is not None:
         count = len(report.whole) + len(report.lost)
         state = "there" if UNREAD in report.not_checked else "whole"
-        text += f"; {len(report.whole):,} of {counted_noun(count, 'tensor')} are {state}"
+        text += (
+            f"; {len(report.whole):,} of {counted_noun(count, 'tensor')} are {state}"
+        )
         text += f", lost: {show_names(report.lost, _LISTED, 60)}" if report.lost else ""
-        text += f"; not checked: {', '.join(report.not_checked)}" if UNREAD in report.not_checked else ""
+        text += (
+            f"; not checked: {', '.join(report.not_checked)}"
+            if UNREAD in report.not_checked
+            else ""
+        )
     return text
 
 
@@ -47,6 +71,9 @@ def _problem_text(problem: Problem, *, is_cut: bool) -> str:
 
 def html_verify(report: VerifyReport) -> str:
     """Return the lines of `ckpt verify`."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     return html_of(verify_lines(report, WIDTH))

@@ -13,12 +13,21 @@ from ckpt.model.errors import Failure, UnreadableError
 from ckpt.model.findings import LOST
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import Json, and_more, counted_noun, show, show_folded_names, size_text
+from ckpt.model.text import (
+    Json,
+    and_more,
+    counted_noun,
+    show,
+    show_folded_names,
+    size_text,
+)
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.find import tied_names
 
 Verdict = Literal["intact", "damaged", "unreadable"]
-"""`unreadable_report`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
+"""`unreadable_report`: the file is missing, may not be read, is not a checkpoint, or
+some of its bytes could not be read.
+"""
 
 EXIT_CODES: dict[Verdict, int] = {"intact": 0, "damaged": 1, "unreadable": 2}
 
@@ -32,7 +41,9 @@ class Problem(NamedTuple):
 
 @shown_as_html("ckpt.commands.verify.text", "html_verify")
 class VerifyReport(NamedTuple):
-    """The verdict on one file. `checked` says what was compared, `not_checked` what could not be."""
+    """The verdict on one file. `checked` says what was compared, `not_checked` what
+    could not be.
+    """
 
     path: str
     format: str | None
@@ -41,10 +52,14 @@ class VerifyReport(NamedTuple):
     checked: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
     whole: tuple[str, ...] | None = None
-    """The tensors of a damaged file whose bytes are all there and match their checksums, where these were compared."""
+    """The tensors of a damaged file whose bytes are all there and match their
+    checksums, where these were compared.
+    """
     lost: tuple[str, ...] | None = None
     called: tuple[str, ...] = ()
-    """The functions that loading the file calls and ckpt does not know. An intact file can do harm."""
+    """The functions that loading the file calls and ckpt does not know. An intact file
+    can do harm.
+    """
     error: Failure | None = None
     """The reason why the file is unreadable."""
     hint: str | None = None
@@ -67,7 +82,10 @@ class VerifyReport(NamedTuple):
             "file": {"path": self.path, "format": self.format},
             "verdict": self.verdict,
             "error": None if self.error is None else self.error._asdict(),
-            "problems": [{"what": row.what, "tensors": list(row.tensors)} for row in self.problems],
+            "problems": [
+                {"what": row.what, "tensors": list(row.tensors)}
+                for row in self.problems
+            ],
             "checked": list(self.checked),
             "not_checked": list(self.not_checked),
             "whole": None if self.whole is None else list(self.whole),
@@ -83,26 +101,49 @@ UNREAD = "the bytes themselves (--quick)"
 
 
 def with_root(report: VerifyReport, expected: str, found: str) -> VerifyReport:
-    """The report on an intact file, compared with the hash of all its names and values."""
+    """The report on an intact file, compared with the hash of all its names and
+    values.
+    """
     if expected == found:
-        return report._replace(checked=(*report.checked, "the names and values, as --root says"))
-    problem = Problem(f"the hash of its names and values is {found}, and not the one of --root")
+        return report._replace(
+            checked=(*report.checked, "the names and values, as --root says")
+        )
+    problem = Problem(
+        f"the hash of its names and values is {found}, and not the one of --root"
+    )
     return report._replace(verdict="damaged", problems=(*report.problems, problem))
 
 
-ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size", "no-index", "unassigned")
-"""Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
+ODD = (
+    "trailing-data",
+    "unread-file",
+    "dead-files",
+    "unverified-size",
+    "no-index",
+    "unassigned",
+)
+"""Findings about bytes that no loader reads, and about what nothing in the checkpoint
+can show.
+"""
 
 
 def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     """Judge a checkpoint by what reading has shown.
 
-    That is the container, the place of each tensor, the files of a folder and the index of shards.
+    That is the container, the place of each tensor, the files of a folder and the index
+    of shards.
     """
     account = checkpoint.account
     losses = account.noticed(*LOST)
     problems: list[Problem] = []
-    for code in ("shards", "unfinished", "stale-index", *LOST, "ranks-differ", "damaged-file"):
+    for code in (
+        "shards",
+        "unfinished",
+        "stale-index",
+        *LOST,
+        "ranks-differ",
+        "damaged-file",
+    ):
         for notice in account.noticed(code):
             way_out = f" ({notice.hint})" if notice.hint else ""
             problems.append(Problem(notice.message + way_out, notice.tensors))
@@ -119,12 +160,19 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         for part in (checkpoint, *_member_checkpoints(checkpoint))
         if part.parts
         and not part.members
-        and not (part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state)
+        and not (
+            part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state
+        )
     ]
     if checkpoint.traits.fills_a_state and not losses:
-        data = [part for part in _member_checkpoints(checkpoint) or [checkpoint] if part.traits.fills_a_state]
+        data = [
+            part
+            for part in _member_checkpoints(checkpoint) or [checkpoint]
+            if part.traits.fills_a_state
+        ]
         checked.append(
-            f"the metadata and {counted_noun(sum(len(part.parts) for part in data), 'data file')} agree"
+            "the metadata and "
+            f"{counted_noun(sum(len(part.parts) for part in data), 'data file')} agree"
         )
     if indexed and not account.has_noticed("no-index"):
         checked.append("index and shards agree")
@@ -133,12 +181,15 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     empty = valueless(checkpoint)
     if empty:
         odd.append(
-            f"{counted_noun(len(empty), 'tensor')} on the device meta, saved without values: {show_folded_names(empty)}"
+            f"{counted_noun(len(empty), 'tensor')} on the device meta, saved without "
+            f"values: {show_folded_names(empty)}"
         )
     mixed = Survey(checkpoint).mixed
     doubts = account.messages(("mixed-steps",))
     doubts += [] if mixed is None else [mixed.text]
-    report = _make_report(checkpoint, problems, checked, odd)._replace(doubts=tuple(doubts))
+    report = _make_report(checkpoint, problems, checked, odd)._replace(
+        doubts=tuple(doubts)
+    )
     if not losses:
         return report
     names = set(account.lost_names)
@@ -154,7 +205,8 @@ def _member_checkpoints(checkpoint: Checkpoint) -> list[Checkpoint]:
 
 
 def _index_doubts(checkpoint: Checkpoint) -> list[str]:
-    """A line when the index counts other bytes than the shards hold, as tied tensors make it.
+    """A line when the index counts other bytes than the shards hold, as tied tensors
+    make it.
 
     No loader reads that number, so it is not damage.
     """
@@ -165,7 +217,12 @@ def _index_doubts(checkpoint: Checkpoint) -> list[str]:
     held = {sum(part.nbytes for part in every), sum(ranges.values())}
     if checkpoint.index_bytes in held:
         return []
-    return [f"total_size of the index ({checkpoint.index_bytes:,} bytes, the shards hold {max(held):,})"]
+    return [
+        (
+            f"total_size of the index ({checkpoint.index_bytes:,} bytes, the shards "
+            f"hold {max(held):,})"
+        )
+    ]
 
 
 def with_checksums(
@@ -176,18 +233,27 @@ def with_checksums(
     unchecked: int,
     unread: Sequence[str] = (),
 ) -> VerifyReport:
-    """The report with what the file's own checksums say. `damage` is (what, the id of the storage).
+    """The report with what the file's own checksums say. `damage` is (what, the id of
+    the storage).
 
-    With something `unread` the file is not known to be intact, and not all that is damaged is known.
+    With something `unread` the file is not known to be intact, and not all that is
+    damaged is known.
     """
     problems = [
         *report.problems,
-        *(Problem(what, _storage_tensors(checkpoint, storage)) for what, storage in damage),
+        *(
+            Problem(what, _storage_tensors(checkpoint, storage))
+            for what, storage in damage
+        ),
     ]
     checked = [
         *report.checked,
         *(
-            ["all checksums match" if not damage and not unread else f"checksums of {size_text(nbytes)}"]
+            [
+                "all checksums match"
+                if not damage and not unread
+                else f"checksums of {size_text(nbytes)}"
+            ]
             if nbytes
             else []
         ),
@@ -196,25 +262,35 @@ def with_checksums(
     if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in checkpoint.storages)
     if unchecked:
-        why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
+        why = (
+            "records without a checksum"
+            if nbytes
+            else f"{checkpoint.traits.label} has no checksums"
+        )
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _make_report(checkpoint, problems, checked, not_checked)
     whole, lost = _split_tensors(
         checkpoint, report, [row.tensors for row in problems[len(report.problems) :]]
     )
-    return _mark_unread(judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread)
+    return _mark_unread(
+        judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread
+    )
 
 
 def _split_tensors(
     checkpoint: Checkpoint, report: VerifyReport, damaged: Sequence[Sequence[str]]
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Return the whole and the lost tensors of a checkpoint of which some are lost or do not match their checksums."""
+    """Return the whole and the lost tensors of a checkpoint of which some are lost or
+    do not match their checksums.
+    """
     bad = {name for names in damaged for name in names}
     if report.whole is None and not damaged:
         return None, None
     lost = bad.union(report.lost or ())
     names = [entry.name for entry in checkpoint.tensors]
-    return tuple(name for name in names if name not in lost), tuple(name for name in names if name in lost)
+    return tuple(name for name in names if name not in lost), tuple(
+        name for name in names if name in lost
+    )
 
 
 def _mark_unread(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
@@ -236,25 +312,39 @@ def _storage_tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, 
     return tuple(
         entry.name
         for entry in checkpoint.tensors
-        if any(part.numel and part.storage.id == storage for part in parts_of(entry.tensor))
+        if any(
+            part.numel and part.storage.id == storage for part in parts_of(entry.tensor)
+        )
     )
 
 
-def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Likeness) -> VerifyReport:
-    """The report with what differs from another save, whose shapes settle what no file records."""
+def with_likeness(
+    checkpoint: Checkpoint, report: VerifyReport, comparison: Likeness
+) -> VerifyReport:
+    """The report with what differs from another save, whose shapes settle what no file
+    records.
+    """
     problems = tuple(Problem(what, names) for what, names in comparison.rows)
     if problems:
         return report._replace(
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
-    settled = checkpoint.account.messages(("unverified-size",)) if comparison.has_shapes else []
+    settled = (
+        checkpoint.account.messages(("unverified-size",))
+        if comparison.has_shapes
+        else []
+    )
     kept = tuple(row for row in report.not_checked if row not in settled)
-    return report._replace(checked=(*report.checked, comparison.checked), not_checked=kept)
+    return report._replace(
+        checked=(*report.checked, comparison.checked), not_checked=kept
+    )
 
 
 def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
-    """Return the tensors that the sums do not name, of the sections of which they name some."""
+    """Return the tensors that the sums do not name, of the sections of which they name
+    some.
+    """
     named = {row.name for row in expected}
     others = tied_names(survey.tensors)
     # The sum of one name is that of all names of one memory.
@@ -269,46 +359,71 @@ def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
 
 
 def judge_by_sums(
-    checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum], unnamed: Sequence[str] = ()
+    checkpoint: Checkpoint,
+    expected: Sequence[Sum],
+    current: dict[str, Sum],
+    unnamed: Sequence[str] = (),
 ) -> VerifyReport:
-    """Compare a checkpoint with stored sums. `current` are its sums now, `unnamed` the tensors without a stored one.
+    """Compare a checkpoint with stored sums. `current` are its sums now, `unnamed` the
+    tensors without a stored one.
 
-    What reading has shown is judged too: a folder of which a file is damaged is not intact because its sums match.
+    What reading has shown is judged too: a folder of which a file is damaged is not
+    intact because its sums match.
     """
     shown = judge_structure(checkpoint)
     matches = {row.name: current[row.name] for row in expected if row.name in current}
-    unread = [f"{show(name, 80)}: {row.unread}" for name, row in matches.items() if row.unread is not None]
+    unread = [
+        f"{show(name, 80)}: {row.unread}"
+        for name, row in matches.items()
+        if row.unread is not None
+    ]
     other = tuple(
         row.name
         for row in expected
-        if row.name in matches and matches[row.name].unread is None and matches[row.name].digest != row.digest
+        if row.name in matches
+        and matches[row.name].unread is None
+        and matches[row.name].digest != row.digest
     )
     held = {_memory_key(row) for row in expected if row.name in matches}
-    gone = tuple(row.name for row in expected if row.name not in matches and _memory_key(row) not in held)
+    gone = tuple(
+        row.name
+        for row in expected
+        if row.name not in matches and _memory_key(row) not in held
+    )
     problems = [
         Problem(f"{counted_noun(len(names), 'tensor')} {what}", names)
         for names, what in ((other, "with another sum"), (gone, "missing"))
         if names
     ]
     verb = "matches" if len(expected) == 1 else "match"
-    done = [] if problems or unread else [f"{counted_noun(len(expected), 'stored sum')} {verb}"]
+    done = (
+        []
+        if problems or unread
+        else [f"{counted_noun(len(expected), 'stored sum')} {verb}"]
+    )
     if done and (tied := [row.name for row in expected if row.name not in matches]):
         done.append(f"{show_folded_names(tied, 3)} by a tied name")
     rest = (
         [
-            f"{counted_noun(len(unnamed), 'tensor')} that the sums do not name ({show_folded_names(unnamed, 3)})"
+            (
+                f"{counted_noun(len(unnamed), 'tensor')} that the sums do not name "
+                f"({show_folded_names(unnamed, 3)})"
+            )
         ]
         if unnamed
         else []
     )
     report = _make_report(checkpoint, [*shown.problems, *problems], done, rest)
-    return _mark_unread(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
+    return _mark_unread(
+        report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread
+    )
 
 
 def _memory_key(row: Sum) -> tuple[str, str]:
     """Return the same for the stored sums of all names of one tensor.
 
-    A file of safetensors, or transformers when it saves, writes such a tensor once, under one of them.
+    A file of safetensors, or transformers when it saves, writes such a tensor once,
+    under one of them.
     """
     return row.tied or row.name, row.digest
 
@@ -316,12 +431,18 @@ def _memory_key(row: Sum) -> tuple[str, str]:
 def with_recorded(
     report: VerifyReport, problems: Sequence[Problem], checked: str, *, quick: bool
 ) -> VerifyReport:
-    """The report with what differs from a list of recorded checksums; `quick` says that no bytes were read."""
+    """The report with what differs from a list of recorded checksums; `quick` says that
+    no bytes were read.
+    """
     if problems:
-        verdict: Verdict = report.verdict if report.verdict == "unreadable" else "damaged"
+        verdict: Verdict = (
+            report.verdict if report.verdict == "unreadable" else "damaged"
+        )
         return report._replace(verdict=verdict, problems=(*report.problems, *problems))
     left = (UNREAD,) if quick else ()
-    return report._replace(checked=(*report.checked, checked), not_checked=(*report.not_checked, *left))
+    return report._replace(
+        checked=(*report.checked, checked), not_checked=(*report.not_checked, *left)
+    )
 
 
 def damaged(
@@ -333,17 +454,25 @@ def damaged(
     unsound: Sequence[str] = (),
     unproved: Sequence[tuple[str, tuple[str, ...]]] = (),
 ) -> VerifyReport:
-    """The report on a damaged file; `whole` and `lost` are the tensors of one of which a part is left.
+    """The report on a damaged file; `whole` and `lost` are the tensors of one of which
+    a part is left.
 
-    `rows` say what lies in the files of a folder. The bytes of lost tensors that are `unsound` are there, and others than
-    their checksums say. `unproved` are sentences on whole tensors whose bytes no checksum proves, with their names.
+    `rows` say what lies in the files of a folder. The bytes of lost tensors that are
+    `unsound` are there, and others than their checksums say. `unproved` are sentences
+    on whole tensors whose bytes no checksum proves, with their names.
     """
     there = set(unsound)
     gone = tuple(name for name in lost or () if name not in there)
     problems = [Problem(problem, gone), *map(Problem, rows)]
     if unsound:
-        verb = "does not match its checksum" if len(unsound) == 1 else "do not match their checksums"
-        problems.append(Problem(f"{counted_noun(len(unsound), 'tensor')} {verb}", tuple(unsound)))
+        verb = (
+            "does not match its checksum"
+            if len(unsound) == 1
+            else "do not match their checksums"
+        )
+        problems.append(
+            Problem(f"{counted_noun(len(unsound), 'tensor')} {verb}", tuple(unsound))
+        )
     problems += [Problem(what, names) for what, names in unproved]
     return VerifyReport(
         path,
@@ -361,7 +490,10 @@ def unreadable_report(path: str, error: Failure) -> VerifyReport:
 
 
 def _make_report(
-    checkpoint: Checkpoint, problems: Sequence[Problem], checked: Sequence[str], not_checked: Sequence[str]
+    checkpoint: Checkpoint,
+    problems: Sequence[Problem],
+    checked: Sequence[str],
+    not_checked: Sequence[str],
 ) -> VerifyReport:
     verdict: Verdict = "damaged" if problems else "intact"
     return VerifyReport(

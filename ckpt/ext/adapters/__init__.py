@@ -1,1 +1,3 @@
-"""Adapters (LoRA): merging them into a base with an account, checking the merges of others, saying what they are."""
+"""Adapters (LoRA): merging them into a base with an account, checking the merges of
+others, saying what they are.
+"""

@@ -1,4 +1,6 @@
-"""The account of a merge: each adapter with all of its tensors, and each layer with the tensors of the base that it changes."""
+"""The account of a merge: each adapter with all of its tensors, and each layer with the
+tensors of the base that it changes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _NAMES = 6
 
 
 class Merged(NamedTuple):
-    """A layer of an adapter, the tensors that it changed, and its scale with the weight of the adapter in it."""
+    """A layer of an adapter, the tensors that it changed, and its scale with the weight
+    of the adapter in it.
+    """
 
     adapter: int
     layer: str
@@ -38,7 +42,9 @@ class Merged(NamedTuple):
 
 
 class Source(NamedTuple):
-    """An adapter in the account. All of its `tensors` were used; `copies` equal tensors of the base."""
+    """An adapter in the account. All of its `tensors` were used; `copies` equal tensors
+    of the base.
+    """
 
     path: str
     names: str
@@ -89,14 +95,19 @@ class MergeAccount(NamedTuple):
         out: list[Line] = []
         for index, source in enumerate(self.sources):
             rows = [row for row in self.merged if row.adapter == index]
-            out += hanging_lines([("adapter: ", "")], self._source_headline(source), width, 2)
+            out += hanging_lines(
+                [("adapter: ", "")], self._source_headline(source), width, 2
+            )
             for text in [*_layer_texts(rows), *_source_notes(source)]:
                 out += hanging_lines([("  ", "")], text, width, 4)
         return out
 
     def _source_headline(self, source: Source) -> str:
         of = source.tensors
-        text = f"{show(source.path, None)}: {source.names}, {counted_noun(source.layers, 'layer')}"
+        text = (
+            f"{show(source.path, None)}: {source.names}, "
+            f"{counted_noun(source.layers, 'layer')}"
+        )
         if source.weight != 1:
             text += f", weight {source.weight:g}"
         return f"{text}, {of:,} of {counted_noun(of, 'tensor')} used"
@@ -110,7 +121,10 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
     texts = []
     for (method, rank, scale), names in list(groups.items())[:_GROUPS]:
         unique = list(dict.fromkeys(names))
-        texts.append(f"{method} of rank {rank}, scale {scale:g}: {show_folded_names(unique, _NAMES)}")
+        texts.append(
+            f"{method} of rank {rank}, scale {scale:g}: "
+            f"{show_folded_names(unique, _NAMES)}"
+        )
     if len(groups) > _GROUPS:
         texts.append(f"{len(groups) - _GROUPS:,} more ranks and scales (--json)")
     return texts
@@ -119,40 +133,58 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
 def _source_notes(source: Source) -> list[str]:
     """The rest that is to be known of an adapter."""
     notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
-    unusual = [text for text in source.scale_from if text not in ("alpha", "adapter_config.json")]
+    unusual = [
+        text
+        for text in source.scale_from
+        if text not in ("alpha", "adapter_config.json")
+    ]
     notes += [f"alpha: {text}" for text in unusual]
     if source.replaced:
         notes.append(f"replaced: {show_folded_names(source.replaced, _NAMES)}")
     if source.tokens:
         notes.append(f"rows of tokens: {show_folded_names(source.tokens, _NAMES)}")
     if source.copies:
-        notes.append(f"{counted_noun(source.copies, 'tensor')} in it equal those of BASE")
+        notes.append(
+            f"{counted_noun(source.copies, 'tensor')} in it equal those of BASE"
+        )
     if source.left:
         notes.append(
-            f"left out: {counted_noun(len(source.left), 'tensor')}: {show_folded_names(source.left, 3)}"
+            f"left out: {counted_noun(len(source.left), 'tensor')}: "
+            f"{show_folded_names(source.left, 3)}"
         )
     return notes
 
 
-def account_of(plan: Plan, weights: Sequence[float] | None, copies: int) -> MergeAccount:
+def account_of(
+    plan: Plan, weights: Sequence[float] | None, copies: int
+) -> MergeAccount:
     """The account of a plan."""
     sources = []
     for index, adapter in enumerate(plan.adapters):
         pairs = [pair for pair in plan.pairs if pair.adapter == index]
         weight = 1.0 if weights is None else weights[index]
         sources.append(_make_source(adapter, pairs, weight, plan.shifts[index], copies))
-    rows = [_merged_row(pair, 1.0 if weights is None else weights[pair.adapter]) for pair in plan.pairs]
+    rows = [
+        _merged_row(pair, 1.0 if weights is None else weights[pair.adapter])
+        for pair in plan.pairs
+    ]
     return MergeAccount(tuple(sources), tuple(rows))
 
 
 def _merged_row(pair: Pair, weight: float) -> Merged:
     assert pair.scale.value is not None
     scale = pair.scale.value * weight
-    return Merged(pair.adapter, pair.layer.module, pair.targets, pair.rank, scale, pair.method)
+    return Merged(
+        pair.adapter, pair.layer.module, pair.targets, pair.rank, scale, pair.method
+    )
 
 
 def _make_source(
-    adapter: Adapter, pairs: Sequence[Pair], weight: float, shifts: Sequence[Shift], copies: int
+    adapter: Adapter,
+    pairs: Sequence[Pair],
+    weight: float,
+    shifts: Sequence[Shift],
+    copies: int,
 ) -> Source:
     return Source(
         adapter.path,

@@ -18,7 +18,13 @@ from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.keywords import Texts, doubt_lines, globs_of, keyword_texts, text_only
+from ckpt.surface.api.keywords import (
+    Texts,
+    doubt_lines,
+    globs_of,
+    keyword_texts,
+    text_only,
+)
 from ckpt.surface.api.opening import Input, at_hand, path_of
 from ckpt.surface.api.rewriting import Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
@@ -48,12 +54,14 @@ def merge(
     with_config: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Add adapters (LoRA, DoRA) to the weights of a base: base + scale * B @ A, in the names, the order and the dtypes of the base.
+    """Add adapters (LoRA, DoRA) to the weights of a base: base + scale * B @ A, in the
+    names, the order and the dtypes of the base.
 
-    Without adapters, `base` is a checkpoint of training that holds its own. `weights` multiply the adapters; `scale` is alpha / rank
-    where an adapter records none. `sub` renames their layers, `include` and `exclude` select their tensors. `exact` computes in
-    float64. `report.account` lists each layer. The other keywords are in `Writing`. Raises CkptError; UsageError where a tensor of
-    an adapter has no place in the base.
+    Without adapters, `base` is a checkpoint of training that holds its own. `weights`
+    multiply the adapters; `scale` is alpha / rank where an adapter records none. `sub`
+    renames their layers, `include` and `exclude` select their tensors. `exact` computes
+    in float64. `report.account` lists each layer. The other keywords are in `Writing`.
+    Raises CkptError; UsageError where a tensor of an adapter has no place in the base.
     """
     text_only(section=section, packing=packing)
     known = next((way for way in PACKINGS if way == packing), None)
@@ -61,33 +69,54 @@ def merge(
         raise UsageError(f"--packing {packing}: not one of {' '.join(PACKINGS)}")
     given = _list_adapters(adapters)
     refuse_weights(weights, max(1, len(given)))
-    request = Options(weights, scale, known, exact, [substitution(text).apply for text in keyword_texts(sub)])
+    request = Options(
+        weights,
+        scale,
+        known,
+        exact,
+        [substitution(text).apply for text in keyword_texts(sub)],
+    )
     select = globs_of(include, exclude)
     options = options_of(writing, base, "merge", plain=True)
     if format is not None or shard_size is not None or with_config:
-        options = with_format(options, format, shard_size, plain=False, with_config=with_config)
+        options = with_format(
+            options, format, shard_size, plain=False, with_config=with_config
+        )
         options = options._replace(plain=True)
     talk = Talk(options.tell)
     check_options(options, path_of(base), *map(path_of, given))
     with ExitStack() as stack:
         found: list[Adapter] = []
         for one in given:
-            opened = stack.enter_context(at_hand(one, options.limits, plugins=options.plugins))
+            opened = stack.enter_context(
+                at_hand(one, options.limits, plugins=options.plugins)
+            )
             for line in doubt_lines(opened.checkpoint):
                 talk(line)
             with about(opened.path):
-                found.append(read_adapter(opened.survey, options.limits, select=select or None))
+                found.append(
+                    read_adapter(opened.survey, options.limits, select=select or None)
+                )
                 if adds_nothing(found[-1]):
                     talk.about(
                         opened.path,
-                        ["all of its B (lora_B, lora_up) are zeros, as before training: it adds nothing"],
+                        [
+                            (
+                                "all of its B (lora_B, lora_up) are zeros, as before "
+                                "training: it adds nothing"
+                            )
+                        ],
                     )
-        opened = stack.enter_context(at_hand(base, options.limits, plugins=options.plugins))
+        opened = stack.enter_context(
+            at_hand(base, options.limits, plugins=options.plugins)
+        )
         if options.format is None:
             options = with_last(options, opened.checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
-            report = job(survey, found, limits, request, section=section, drop_other=drop_other)
+            report = job(
+                survey, found, limits, request, section=section, drop_other=drop_other
+            )
             if options.format is None:
                 return report
             return as_format_of(report, options.format, limits, options.ranks)
@@ -98,7 +127,17 @@ def merge(
 
 def _list_adapters(adapters: Sequence[Input] | Input) -> list[Input]:
     """The adapters that are given: one, or several."""
-    kinds: tuple[Any, ...] = (str, PathLike, Opened, bytes, bytearray, memoryview, IOBase)
+    kinds: tuple[Any, ...] = (
+        str,
+        PathLike,
+        Opened,
+        bytes,
+        bytearray,
+        memoryview,
+        IOBase,
+    )
     return (
-        [cast("Input", adapters)] if isinstance(adapters, kinds) else list(cast("Sequence[Input]", adapters))
+        [cast("Input", adapters)]
+        if isinstance(adapters, kinds)
+        else list(cast("Sequence[Input]", adapters))
     )

@@ -1,4 +1,6 @@
-"""The tensors of a base by the names that an adapter has for them: below other prefixes, or with `_` for the dots."""
+"""The tensors of a base by the names that an adapter has for them: below other
+prefixes, or with `_` for the dots.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 
 WEIGHTS = (".weight", "", ".in_proj_weight")
-"""The ends that the weight of a module may have behind the name of the module. A parameter has its own name."""
+"""The ends that the weight of a module may have behind the name of the module. A
+parameter has its own name.
+"""
 FUSED: dict[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "qkv": ("q", "k", "v"),
@@ -25,7 +29,9 @@ FUSED: dict[str, tuple[str, ...]] = {
     "c_attn": ("q_attn", "k_attn", "v_attn"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-"""The module that holds several in one -> those that other writers hold apart, in their order."""
+"""The module that holds several in one -> those that other writers hold apart, in their
+order.
+"""
 EXPERT_PARTS: dict[str, tuple[str, int, int]] = {
     "gate_proj": ("gate_up_proj", 0, 2),
     "up_proj": ("gate_up_proj", 1, 2),
@@ -34,14 +40,19 @@ EXPERT_PARTS: dict[str, tuple[str, int, int]] = {
     "w3": ("gate_up_proj", 1, 2),
     "w2": ("down_proj", 0, 1),
 }
-"""A layer of one expert -> the parameter of all experts that holds it, its place in that, and how many are there."""
+"""A layer of one expert -> the parameter of all experts that holds it, its place in
+that, and how many are there.
+"""
 _NEAR = 3
 _TRIES = 3
-"""Parts at the end of the name of a layer that another writer may have fused with others."""
+"""Parts at the end of the name of a layer that another writer may have fused with
+others.
+"""
 
 
 class Base:
-    """The tensors of a base, by their names without wrappers and without what PEFT adds.
+    """The tensors of a base, by their names without wrappers and without what PEFT
+    adds.
 
     `path` is the file. Raises UsageError where two tensors have one name.
     """
@@ -52,7 +63,11 @@ class Base:
         self.names = [base_name(unwrapped_name(name)) for name in names_of(entries)]
         self.indices = dict(zip(self.names, range(len(self.names)), strict=True))
         if len(self.indices) < len(self.names):
-            raise UsageError("two tensors have one name without wrappers", path=path, hint="ckpt strip")
+            raise UsageError(
+                "two tensors have one name without wrappers",
+                path=path,
+                hint="ckpt strip",
+            )
 
     @cached_property
     def children(self) -> dict[str, list[str]]:
@@ -75,7 +90,9 @@ class Base:
 
     @cached_property
     def flats(self) -> dict[str, list[str]]:
-        """The name of each module with a weight, with `_` for its dots -> the modules that have it."""
+        """The name of each module with a weight, with `_` for its dots -> the modules
+        that have it.
+        """
         found: dict[str, list[str]] = {}
         for module, leaves in self.children.items():
             if "weight" in leaves:
@@ -84,10 +101,14 @@ class Base:
 
     def weight_of(self, module: str) -> str | None:
         """The name of the weight of a module, or of a parameter, or None."""
-        return next((module + end for end in WEIGHTS if module + end in self.indices), None)
+        return next(
+            (module + end for end in WEIGHTS if module + end in self.indices), None
+        )
 
     def is_there(self, module: str) -> bool:
-        """Tell whether a base has the layer, by itself, as a part of a fused one, or in parts of its own."""
+        """Tell whether a base has the layer, by itself, as a part of a fused one, or in
+        parts of its own.
+        """
         if self.weight_of(module) is not None or module in self.places:
             return True
         return (
@@ -97,7 +118,9 @@ class Base:
         )
 
     def fused_with(self, module: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return the weight that holds a layer with its siblings, and the names of these; or None."""
+        """Return the weight that holds a layer with its siblings, and the names of
+        these; or None.
+        """
         above, _, leaf = module.rpartition(".")
         for fused, parts in FUSED.items():
             weight = self.weight_of(f"{above}.{fused}") if leaf in parts else None
@@ -106,13 +129,21 @@ class Base:
         return None
 
     def parts_of(self, module: str) -> list[str]:
-        """The weights that hold the parts of a fused layer, in their order, or nothing."""
+        """The weights that hold the parts of a fused layer, in their order, or
+        nothing.
+        """
         above, _, leaf = module.rpartition(".")
         weights = [self.weight_of(f"{above}.{part}") for part in FUSED.get(leaf, ())]
-        return [weight for weight in weights if weight is not None] if None not in weights else []
+        return (
+            [weight for weight in weights if weight is not None]
+            if None not in weights
+            else []
+        )
 
     def expert_of(self, module: str) -> tuple[str, int, int, int] | None:
-        """Return the parameter of all experts with a layer of one of them, its number, its place there, and how many share it."""
+        """Return the parameter of all experts with a layer of one of them, its number,
+        its place there, and how many share it.
+        """
         above, _, leaf = module.rpartition(".")
         experts, _, number = above.rpartition(".")
         if leaf not in EXPERT_PARTS or not number.isdigit():
@@ -132,7 +163,9 @@ class Base:
 
 
 class Shift(NamedTuple):
-    """A beginning of names that becomes another one, with `#` for numbers, which stay in their order: `layers.#.mlp.`."""
+    """A beginning of names that becomes another one, with `#` for numbers, which stay
+    in their order: `layers.#.mlp.`.
+    """
 
     before: str
     after: str
@@ -162,16 +195,20 @@ Names = dict[str, str]
 def met_names(
     modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
 ) -> tuple[Names, list[Shift]]:
-    """The layers of an adapter with their names in the base, as far as these meet, and what was changed for it.
+    """The layers of an adapter with their names in the base, as far as these meet, and
+    what was changed for it.
 
-    `fits` tells whether a layer has the shape of one of the base. Raises UsageError where two beginnings serve equally well.
+    `fits` tells whether a layer has the shape of one of the base. Raises UsageError
+    where two beginnings serve equally well.
     """
     met = {module: module for module in modules if base.is_there(module)}
     shifts: list[Shift] = []
     rest = [module for module in modules if module not in met]
     failed: set[str] = set()
     while rest:
-        first = next((module for module in rest if _mask_numbers(module) not in failed), None)
+        first = next(
+            (module for module in rest if _mask_numbers(module) not in failed), None
+        )
         if first is None:
             break
         shift = _best_shift(first, rest, base, fits)
@@ -179,13 +216,19 @@ def met_names(
             failed.add(_mask_numbers(first))
             continue
         shifts.append(shift)
-        met |= {module: new for module in rest if (new := _met_by(shift, module, base)) is not None}
+        met |= {
+            module: new
+            for module in rest
+            if (new := _met_by(shift, module, base)) is not None
+        }
         rest = [module for module in rest if module not in met]
     return met, shifts
 
 
 def _mask_numbers(module: str) -> str:
-    """The name of a layer without its numbers: a search for one that fails, fails for all of its like."""
+    """The name of a layer without its numbers: a search for one that fails, fails for
+    all of its like.
+    """
     return re.sub(r"[0-9]+", "#", module)
 
 
@@ -197,7 +240,9 @@ def _shift_option(shift: Shift) -> str | None:
 
 
 def _met_by(shift: Shift, module: str, base: Base) -> str | None:
-    """The name of a layer after a change of its beginning, or None where the base has no such layer."""
+    """The name of a layer after a change of its beginning, or None where the base has
+    no such layer.
+    """
     new = shift.apply(module)
     return new if new is not None and base.is_there(new) else None
 
@@ -205,15 +250,20 @@ def _met_by(shift: Shift, module: str, base: Base) -> str | None:
 def _best_shift(
     module: str, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
 ) -> Shift | None:
-    """The change of beginnings by which one layer and the most others meet. Raises UsageError for two that do equally."""
+    """The change of beginnings by which one layer and the most others meet. Raises
+    UsageError for two that do equally.
+    """
     for candidates in _candidate_shifts(module, base):
         counts = {
-            shift: sum(_met_by(shift, other, base) is not None for other in modules) for shift in candidates
+            shift: sum(_met_by(shift, other, base) is not None for other in modules)
+            for shift in candidates
         }
         most = max(counts.values(), default=0)
         best = [shift for shift, count in counts.items() if count == most and most]
         if len(best) > 1:
-            best = [shift for shift in best if _all_fit(shift, modules, base, fits)] or best
+            best = [
+                shift for shift in best if _all_fit(shift, modules, base, fits)
+            ] or best
         if len(best) > 1:
             ways = [show(shift.apply(module) or "", 100) for shift in best]
             problem = f"{show(module, 80)} may be {' or '.join(ways[:3])}"
@@ -223,32 +273,52 @@ def _best_shift(
     return None
 
 
-def _all_fit(shift: Shift, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]) -> bool:
+def _all_fit(
+    shift: Shift, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+) -> bool:
     pairs = [(module, _met_by(shift, module, base)) for module in modules]
     return all(fits(module, new) for module, new in pairs if new is not None)
 
 
 def _candidate_shifts(module: str, base: Base) -> Iterator[list[Shift]]:
-    """Yield the changes of beginnings by which a layer meets: those that keep the most of its name first."""
+    """Yield the changes of beginnings by which a layer meets: those that keep the most
+    of its name first.
+    """
     steps = module.split(".")
     for cut in range(len(steps)):
         end = ".".join(steps[cut:])
         before = module[: len(module) - len(end)]
         found: list[Shift] = []
         for tail in _name_tails(end):
-            places = [place for place in base.places if place == tail or place.endswith(f".{tail}")]
+            places = [
+                place
+                for place in base.places
+                if place == tail or place.endswith(f".{tail}")
+            ]
             starts = [place[: len(place) - len(tail)] for place in places]
-            alike = [start for start in starts if _find_numbers(start) == _find_numbers(before)]
-            found += [Shift(_mask_numbers(before), _mask_numbers(start)) for start in alike]
+            alike = [
+                start
+                for start in starts
+                if _find_numbers(start) == _find_numbers(before)
+            ]
+            found += [
+                Shift(_mask_numbers(before), _mask_numbers(start)) for start in alike
+            ]
             if found:
                 break
-        fitting = [shift for shift in dict.fromkeys(found) if _met_by(shift, module, base) is not None]
+        fitting = [
+            shift
+            for shift in dict.fromkeys(found)
+            if _met_by(shift, module, base) is not None
+        ]
         if fitting:
             yield fitting
 
 
 def _name_tails(end: str) -> Iterator[str]:
-    """Yield an end of a name, and what is left without its last parts, which another writer may have fused."""
+    """Yield an end of a name, and what is left without its last parts, which another
+    writer may have fused.
+    """
     for _ in range(_TRIES):
         yield end
         end = end.rpartition(".")[0]
@@ -257,12 +327,15 @@ def _name_tails(end: str) -> Iterator[str]:
 
 
 def met_flat_names(modules: Sequence[str], base: Base) -> tuple[Names, list[Shift]]:
-    """As `met_names`, for layers with `_` for their dots: each is the one module of the base with this text.
+    """As `met_names`, for layers with `_` for their dots: each is the one module of the
+    base with this text.
 
     Raises UsageError where two modules have it.
     """
     for start in modules:
-        ends = [flat for flat in base.flats if flat == start or flat.endswith(f"_{start}")]
+        ends = [
+            flat for flat in base.flats if flat == start or flat.endswith(f"_{start}")
+        ]
         starts = {flat[: len(flat) - len(start)]: 0 for flat in ends}
         for begin in starts:
             starts[begin] = sum(begin + module in base.flats for module in modules)
@@ -276,7 +349,9 @@ def met_flat_names(modules: Sequence[str], base: Base) -> tuple[Names, list[Shif
     return {}, []
 
 
-def _flat_pairs(modules: Sequence[str], base: Base, begin: str) -> tuple[Names, list[Shift]]:
+def _flat_pairs(
+    modules: Sequence[str], base: Base, begin: str
+) -> tuple[Names, list[Shift]]:
     met: Names = {}
     for module in modules:
         found = base.flats.get(begin + module, [])

@@ -1,7 +1,8 @@
-"""`ckpt diff BASE MERGED --adapter ADAPTER`: whether MERGED is BASE with what ADAPTER adds, pair by pair.
+"""`ckpt diff BASE MERGED --adapter ADAPTER`: whether MERGED is BASE with what ADAPTER
+adds, pair by pair.
 
-Each difference is held against the one that a merge makes. Rounding to the dtype of MERGED, a product in a lower precision, and
-adding in another order are no difference.
+Each difference is held against the one that a merge makes. Rounding to the dtype of
+MERGED, a product in a lower precision, and adding in another order are no difference.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ _MODELS = ("model", "ema", "other")
 
 
 def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
-    """The report of a comparison with what it says of an adapter. Reads the tensors that it changes once more.
+    """The report of a comparison with what it says of an adapter. Reads the tensors
+    that it changes once more.
 
     Raises UsageError where the base lacks a layer of the adapter.
     """
-    rows = [row for row in report.rows if row.before is not None and row.kind in _MODELS]
+    rows = [
+        row for row in report.rows if row.before is not None and row.kind in _MODELS
+    ]
     entries = [row.before for row in rows if row.before is not None]
     base = Base(entries, report.before.path)
     is_free = has_free_scale(adapter)
@@ -52,10 +56,16 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     checker = _Checker(plan, after, is_free=is_free)
     for target in plan.targets:
         checker.check(target)
-    pairs = tuple(checker.pair_check(index, pair) for index, pair in enumerate(plan.pairs))
+    pairs = tuple(
+        checker.pair_check(index, pair) for index, pair in enumerate(plan.pairs)
+    )
     names = {id(target.entry) for target in plan.targets}
     new = {target.name for target in plan.targets if target.entry is None}
-    others = [row for row in report.rows if row.status in DIFFERS and id(row.before) not in names]
+    others = [
+        row
+        for row in report.rows
+        if row.status in DIFFERS and id(row.before) not in names
+    ]
     others = [row for row in others if row.before is not None or row.name not in new]
     casts = [row for row in others if _is_cast(row)]
     rest = tuple((row.name, row.status) for row in others if row not in casts)
@@ -80,13 +90,19 @@ def _is_cast(row: Row) -> bool:
     """Tell whether a tensor is the same but for its dtype."""
     one = None if row.before is None else unwrap_dtensor(row.before.tensor)
     two = None if row.after is None else unwrap_dtensor(row.after.tensor)
-    if not isinstance(one, TensorRef) or not isinstance(two, TensorRef) or row.status != "retyped":
+    if (
+        not isinstance(one, TensorRef)
+        or not isinstance(two, TensorRef)
+        or row.status != "retyped"
+    ):
         return False
     return one.shape == two.shape and _is_same(one, two)
 
 
 def _is_same(one: TensorRef, two: TensorRef) -> bool:
-    """Tell whether a tensor has the elements of another one, rounded to its own dtype."""
+    """Tell whether a tensor has the elements of another one, rounded to its own
+    dtype.
+    """
     if one.dtype == two.dtype:
         return same_bytes(elements(one), elements(two))
     if not can_cast(one.dtype, two.dtype):
@@ -98,10 +114,14 @@ def _is_same(one: TensorRef, two: TensorRef) -> bool:
 class _Checker:
     """Gathers what becomes of each pair, tensor by tensor."""
 
-    def __init__(self, plan: Plan, after: dict[str, Entry | None], *, is_free: bool) -> None:
+    def __init__(
+        self, plan: Plan, after: dict[str, Entry | None], *, is_free: bool
+    ) -> None:
         self._after = after
         self._is_free = is_free
-        self._found: dict[int, list[tuple[Verdict, float]]] = {index: [] for index in range(len(plan.pairs))}
+        self._found: dict[int, list[tuple[Verdict, float]]] = {
+            index: [] for index in range(len(plan.pairs))
+        }
         self.wholes: list[tuple[str, bool]] = []
 
     def check(self, target: Target) -> None:
@@ -112,7 +132,11 @@ class _Checker:
         ref = None if base is None else unwrap_dtensor(base.tensor)
         assert isinstance(ref, TensorRef)
         is_number = isinstance(after, TensorRef) and after.dtype.name in AVERAGED
-        if not isinstance(after, TensorRef) or not is_number or after.shape != ref.shape:
+        if (
+            not isinstance(after, TensorRef)
+            or not is_number
+            or after.shape != ref.shape
+        ):
             self._note_all(target, "lacking" if entry is None else "other")
             return
         if target.work is None:
@@ -120,7 +144,12 @@ class _Checker:
             return
         if not target.work.steps:
             place = derived_place(ref, target.work, ref.dtype)
-            self.wholes.append((target.name, _is_same(new_tensor(place, ref.dtype, ref.shape, None), after)))
+            self.wholes.append(
+                (
+                    target.name,
+                    _is_same(new_tensor(place, ref.dtype, ref.shape, None), after),
+                )
+            )
             return
         self._check_terms(target, ref, after, target.work)
 
@@ -131,7 +160,9 @@ class _Checker:
         for owner in {term.owner for step in target.work.steps for term in step.terms}:
             self._found[owner].append((verdict, 0.0))
 
-    def _check_terms(self, target: Target, ref: TensorRef, after: TensorRef, work: Work) -> None:
+    def _check_terms(
+        self, target: Target, ref: TensorRef, after: TensorRef, work: Work
+    ) -> None:
         terms = [term for step in work.steps for term in step.terms]
         sums = _sum_terms(ref, after, work, terms)
         for term, total in zip(terms, sums, strict=True):
@@ -140,14 +171,18 @@ class _Checker:
                 verdict = "transposed"
             self._found[term.owner].append((verdict, scale))
 
-    def _is_transposed(self, ref: TensorRef, after: TensorRef, work: Work, term: Term) -> bool:
+    def _is_transposed(
+        self, ref: TensorRef, after: TensorRef, work: Work, term: Term
+    ) -> bool:
         """Tell whether the transposed product was added."""
         turned = term.turned
         has_lengths = any(step.magnitude is not None for step in work.steps)
         if turned is None or has_lengths:
             return False
         steps = (products.Step(0, (turned,)),)
-        [total] = _sum_terms(ref, after, work._replace(steps=steps, replaced=()), [turned])
+        [total] = _sum_terms(
+            ref, after, work._replace(steps=steps, replaced=()), [turned]
+        )
         return verdict_of(total, is_free=True)[0] in ("merged", "scaled", "twice")
 
     def pair_check(self, index: int, pair: Pair) -> PairCheck:
@@ -155,27 +190,44 @@ class _Checker:
         found = self._found[index]
         scale = pair.scale.value or 1.0
         verdicts = [verdict for verdict, _ in found]
-        scales = [factor for verdict, factor in found if verdict in ("scaled", "twice", "merged")]
+        scales = [
+            factor
+            for verdict, factor in found
+            if verdict in ("scaled", "twice", "merged")
+        ]
         whole = verdicts.count("merged")
         if len(set(verdicts)) == 1:
             verdict = verdicts[0]
         else:
             verdict = "part"
         factor = sum(scales) / len(scales) if scales else 0.0
-        return PairCheck(pair.layer.name, pair.targets, verdict, scale, scale * factor, (whole, len(found)))
+        return PairCheck(
+            pair.layer.name,
+            pair.targets,
+            verdict,
+            scale,
+            scale * factor,
+            (whole, len(found)),
+        )
 
 
-# --- the sums over a tensor -------------------------------------------------------------------------------------------
+# --- the sums over a tensor -----------------------------------------------------------
 
 ELEMENTS = 1 << 15
 """Elements of a block of rows: several arrays of them stay in the cache."""
 
 
-def _sum_terms(ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]) -> list[Sums]:
-    """The sums over the box of each term, of what changed and of what a merge changes. Threads read the blocks."""
+def _sum_terms(
+    ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]
+) -> list[Sums]:
+    """The sums over the box of each term, of what changed and of what a merge changes.
+    Threads read the blocks.
+    """
     columns = max(1, work.columns)
     count = max(1, ELEMENTS // columns)
-    spans = [(first, min(first + count, work.rows)) for first in range(0, work.rows, count)]
+    spans = [
+        (first, min(first + count, work.rows)) for first in range(0, work.rows, count)
+    ]
     block_sums = partial(_block_sums, Computing(ref, work), ref, after, terms)
     can_jump = can_cut(ref) and can_cut(after)
     parts = in_order(block_sums, spans) if can_jump else map(block_sums, spans)
@@ -187,27 +239,52 @@ def _sum_terms(ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Ter
 
 
 def _block_sums(
-    computing: Computing, ref: TensorRef, after: TensorRef, terms: Sequence[Term], span: tuple[int, int]
+    computing: Computing,
+    ref: TensorRef,
+    after: TensorRef,
+    terms: Sequence[Term],
+    span: tuple[int, int],
 ) -> list[tuple[int, Sums]]:
     """The sums over some rows, for each term that has a part of them."""
     first, last = span
-    boxes = [(index, _term_box(term, first, last - first)) for index, term in enumerate(terms)]
+    boxes = [
+        (index, _term_box(term, first, last - first))
+        for index, term in enumerate(terms)
+    ]
     boxes = [row for row in boxes if row[1] is not None]
     if not boxes:
         return []
     rows = cast.Rows()
     columns = max(1, computing.work.columns)
-    block, other = (_row_bytes(one, first * columns, last * columns) for one in (ref, after))
+    block, other = (
+        _row_bytes(one, first * columns, last * columns) for one in (ref, after)
+    )
     before = computing.values(bytes(block), ref.dtype, rows).copy()
     expected = before.copy()
     computing.apply(expected, first, rows)
-    found = cast.as_numbers(other, after.dtype).astype(computing.kind).reshape(before.shape)
-    old = _element_codes(block, ref.dtype) if ref.dtype == after.dtype else _round_codes(before, after.dtype)
+    found = (
+        cast.as_numbers(other, after.dtype).astype(computing.kind).reshape(before.shape)
+    )
+    old = (
+        _element_codes(block, ref.dtype)
+        if ref.dtype == after.dtype
+        else _round_codes(before, after.dtype)
+    )
     is_visible = (_round_codes(expected, after.dtype) != old).reshape(before.shape)
     is_kept = (_element_codes(other, after.dtype) == old).reshape(before.shape)
     bits = min(_BITS.get(one.dtype.name, 2) for one in (ref, after))
     return [
-        (index, _box_sums(before[box], expected[box], found[box], bits, is_visible[box], is_kept[box]))
+        (
+            index,
+            _box_sums(
+                before[box],
+                expected[box],
+                found[box],
+                bits,
+                is_visible[box],
+                is_kept[box],
+            ),
+        )
         for index, box in boxes
     ]
 
@@ -223,7 +300,12 @@ def _term_box(term: Term, first: int, count: int) -> tuple[slice, slice] | None:
 
 
 def _box_sums(
-    before: Array, expected: Array, found: Array, bits: int, is_visible: Array, is_kept: Array
+    before: Array,
+    expected: Array,
+    found: Array,
+    bits: int,
+    is_visible: Array,
+    is_kept: Array,
 ) -> Sums:
     """The sums over a box of a block."""
     import numpy as np
@@ -248,14 +330,23 @@ def _box_sums(
     )
 
 
-_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e4m3fnuz": 3}
+_BITS = {
+    "float64": 52,
+    "float32": 23,
+    "float16": 10,
+    "bfloat16": 7,
+    "float8_e4m3fn": 3,
+    "float8_e4m3fnuz": 3,
+}
 """The bits of a mantissa; two for the others."""
 _EXPONENT = 0x7F800000
 """The bits of the exponent of a float32."""
 
 
 def _last_place_units(size: Array, bits: int) -> Array:
-    """The unit in the last place of numbers of a size, in a type with so many bits of mantissa."""
+    """The unit in the last place of numbers of a size, in a type with so many bits of
+    mantissa.
+    """
     import numpy as np
 
     powers = (size.astype("<f4").view("<u4") & np.uint32(_EXPONENT)).view("<f4")

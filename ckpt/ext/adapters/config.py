@@ -1,4 +1,6 @@
-"""The settings of an adapter: `adapter_config.json` of PEFT, or what diffusers notes in the metadata of safetensors."""
+"""The settings of an adapter: `adapter_config.json` of PEFT, or what diffusers notes in
+the metadata of safetensors.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ from ckpt.surface.api.opening import NAMELESS
 
 CONFIG = "adapter_config.json"
 _NOTED = "lora_adapter_metadata"
-"""The key of the metadata under which diffusers writes the settings of each part of a pipeline."""
+"""The key of the metadata under which diffusers writes the settings of each part of a
+pipeline.
+"""
 _METHODS = ("LORA", "TRAINABLE_TOKENS")
 _CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that subtract the first B @ A from the weights of the base, so that the base is another one."""
+"""Initialisations that subtract the first B @ A from the weights of the base, so that
+the base is another one.
+"""
 _VARIANTS = {
     "use_qalora": "QALoRA",
     "alora_invocation_tokens": "aLoRA",
@@ -27,7 +33,9 @@ _VARIANTS = {
     "kasa_config": "KaSA",
     "layer_replication": "layer replication",
 }
-"""Key of the settings -> the variant of LoRA, whose layers are not base + scale * B @ A."""
+"""Key of the settings -> the variant of LoRA, whose layers are not base + scale * B @
+A.
+"""
 
 
 class Settings(NamedTuple):
@@ -63,34 +71,49 @@ class Settings(NamedTuple):
     def targets(self) -> list[str]:
         """The ends of the names of the parameters that are changed directly."""
         listed = self.values.get("target_parameters")
-        return [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+        return (
+            [text for text in listed if isinstance(text, str)]
+            if isinstance(listed, list)
+            else []
+        )
 
     def rank_of(self, module: str) -> float | None:
         """The rank of a layer."""
         return self._pattern_value("rank_pattern", module, self.rank)
 
     def scale_of(self, module: str, rank: int) -> float | None:
-        """The factor of B @ A for a layer of this rank, or None where no alpha is recorded."""
+        """The factor of B @ A for a layer of this rank, or None where no alpha is
+        recorded.
+        """
         alpha = self._pattern_value("alpha_pattern", module, self.alpha)
         if alpha is None or rank < 1:
             return None
         return alpha / math.sqrt(rank) if self.flag("use_rslora") else alpha / rank
 
-    def _pattern_value(self, key: str, module: str, usual: float | None) -> float | None:
+    def _pattern_value(
+        self, key: str, module: str, usual: float | None
+    ) -> float | None:
         patterns = self.values.get(key)
         if not isinstance(patterns, dict):
             return usual
         for pattern, value in patterns.items():
             if not is_known(pattern):
-                problem = f"{key} of {CONFIG} has {show(pattern, 60)}, an expression that is not evaluated"
+                problem = (
+                    f"{key} of {CONFIG} has {show(pattern, 60)}, an expression that is "
+                    "not evaluated"
+                )
                 raise UnsupportedError(problem, hint="names of layers in its place")
             if is_end(pattern, module):
                 return number_in(value)
         return usual
 
     def token_indices(self, module: str) -> list[int] | None:
-        """The rows of an embedding that are trained, or None where they are not recorded."""
-        noted = self.values.get("trainable_token_indices", self.values.get("token_indices"))
+        """The rows of an embedding that are trained, or None where they are not
+        recorded.
+        """
+        noted = self.values.get(
+            "trainable_token_indices", self.values.get("token_indices")
+        )
         if isinstance(noted, dict):
             fitting = [rows for name, rows in noted.items() if is_end(name, module)]
             noted = fitting[0] if fitting else None
@@ -106,7 +129,8 @@ def number_in(value: Json) -> float | None:
 
 
 def is_end(pattern: str, module: str) -> bool:
-    """Tell whether a pattern of PEFT is the end of the name of a module: text, or a regular expression.
+    """Tell whether a pattern of PEFT is the end of the name of a module: text, or a
+    regular expression.
 
     One that is not known matches as text alone.
     """
@@ -119,13 +143,19 @@ def is_end(pattern: str, module: str) -> bool:
 
 _LONGEST = 200
 _SAFE = re.compile(r"(?:[\w.^$|]|\\[.d]|\[[\w-]+\]|\(\??:?|\)|[+*?](?![+*?]))*")
-"""Expressions that names of layers need. One with a repetition of a group is none of them."""
+"""Expressions that names of layers need. One with a repetition of a group is none of
+them.
+"""
 _REPEATS = 3
-"""The most repetitions of an expression: each multiplies the time that a long name takes."""
+"""The most repetitions of an expression: each multiplies the time that a long name
+takes.
+"""
 
 
 def is_known(pattern: str) -> bool:
-    """Tell whether an expression is one that is evaluated. A stranger wrote it, and some would take hours."""
+    """Tell whether an expression is one that is evaluated. A stranger wrote it, and
+    some would take hours.
+    """
     if re.fullmatch(r"[\w.]*", pattern):
         return True
     if len(pattern) > _LONGEST or len(re.findall("[+*?]", pattern)) > _REPEATS:
@@ -140,7 +170,9 @@ def is_known(pattern: str) -> bool:
 
 
 def settings_at(path: str, limits: Limits) -> Settings | None:
-    """Return the settings beside an adapter, or None where it has none. Raises UnreadableError, UnsupportedError."""
+    """Return the settings beside an adapter, or None where it has none. Raises
+    UnreadableError, UnsupportedError.
+    """
     if path in NAMELESS:
         return None  # nothing lies beside bytes
     place = locate(path)
@@ -155,7 +187,9 @@ def settings_at(path: str, limits: Limits) -> Settings | None:
 
 
 def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Settings]:
-    """Return the settings that diffusers notes in the metadata: the part of the pipeline -> its settings."""
+    """Return the settings that diffusers notes in the metadata: the part of the
+    pipeline -> its settings.
+    """
     text = metadata.get(_NOTED)
     if text is None:
         return {}
@@ -168,25 +202,36 @@ def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Set
 
 
 def refuse_settings(settings: Settings, path: str) -> None:
-    """Raise UnsupportedError for a method that is not LoRA, or for a base that the adapter changed itself."""
+    """Raise UnsupportedError for a method that is not LoRA, or for a base that the
+    adapter changed itself.
+    """
     method = settings.text("peft_type")
     if method is not None and method not in _METHODS:
         problem = f"{CONFIG} says peft_type {show(method, 40)}, and only LoRA is merged"
         raise UnsupportedError(problem, path=path, hint="merge_and_unload() of PEFT")
     for key, variant in _VARIANTS.items():
         if settings.values.get(key):
-            raise UnsupportedError(f"{CONFIG} says {key}: {variant} is not merged", path=path)
+            raise UnsupportedError(
+                f"{CONFIG} says {key}: {variant} is not merged", path=path
+            )
     start = settings.text("init_lora_weights") or ""
     if start.lower().startswith(_CHANGING):
         problem = (
-            f"init_lora_weights is {show(start, 40)}, which changed the weights of the base before training"
+            f"init_lora_weights is {show(start, 40)}, which changed the weights of the "
+            "base before training"
         )
         hint = "save it in PEFT with path_initial_model_for_weight_conversion"
-        raise UnsupportedError(f"{problem}: added to BASE, it gives another model", path=path, hint=hint)
+        raise UnsupportedError(
+            f"{problem}: added to BASE, it gives another model", path=path, hint=hint
+        )
 
 
 def listed_texts(value: Json) -> Sequence[str]:
     """The texts of a setting that is a text or a list of texts."""
     if isinstance(value, str):
         return [value]
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    return (
+        [text for text in value if isinstance(text, str)]
+        if isinstance(value, list)
+        else []
+    )

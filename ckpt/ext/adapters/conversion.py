@@ -1,6 +1,8 @@
-"""`ckpt convert --adapter-names`: the names of PEFT for an adapter of kohya, and the other way.
+"""`ckpt convert --adapter-names`: the names of PEFT for an adapter of kohya, and the
+other way.
 
-Where a name does not say where its dots are, or to which part of a pipeline it belongs, nothing is written.
+Where a name does not say where its dots are, or to which part of a pipeline it belongs,
+nothing is written.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from ckpt.ext.adapters.base import Base, met_flat_names, met_names
 from ckpt.ext.adapters.config import CONFIG
 from ckpt.ext.adapters.merge import new_tensor
 from ckpt.ext.adapters.names import PREFIX
-from ckpt.ext.adapters.reader import Adapter, Layer, read_adapter, refuse_unscaled, scale_of
+from ckpt.ext.adapters.reader import (
+    Adapter,
+    Layer,
+    read_adapter,
+    refuse_unscaled,
+    scale_of,
+)
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.limits import Limits
@@ -39,24 +47,42 @@ _PIPELINE = {
     "text_encoder_2": "lora_te2",
     "text_encoder_3": "lora_te3",
 }
-"""The part of a pipeline in the names of diffusers -> the beginning of kohya's names."""
-_UNET = ("down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding")
+"""The part of a pipeline in the names of diffusers -> the beginning of kohya's
+names.
+"""
+_UNET = (
+    "down_blocks",
+    "mid_block",
+    "up_blocks",
+    "conv_in",
+    "conv_out",
+    "time_embedding",
+    "add_embedding",
+)
 """The modules of a UNet of diffusers."""
 _TEXT = "text_model"
 """The module of a text encoder of CLIP."""
 
 
 class Renaming(NamedTuple):
-    """An adapter in other names. `settings` is the text that PEFT needs beside the tensors, or None."""
+    """An adapter in other names. `settings` is the text that PEFT needs beside the
+    tensors, or None.
+    """
 
     report: RewriteReport
     settings: str | None
 
 
-def rename_adapter(survey: Survey, limits: Limits, names: str, base: Survey | None) -> Renaming:
-    """The adapter in the names of another program. Raises UsageError, UnsupportedError where these are not certain."""
+def rename_adapter(
+    survey: Survey, limits: Limits, names: str, base: Survey | None
+) -> Renaming:
+    """The adapter in the names of another program. Raises UsageError, UnsupportedError
+    where these are not certain.
+    """
     if names not in NAMES:
-        raise UsageError(f"--adapter-names {show(names, 40)}: not one of {' '.join(NAMES)}")
+        raise UsageError(
+            f"--adapter-names {show(names, 40)}: not one of {' '.join(NAMES)}"
+        )
     adapter = read_adapter(survey, limits)
     _refuse_others(adapter)
     wanted = {"peft": "PEFT", "kohya": "kohya"}[names]
@@ -66,27 +92,47 @@ def rename_adapter(survey: Survey, limits: Limits, names: str, base: Survey | No
         tensors, settings = _kohya_tensors(adapter), None
     else:
         modules = _dotted_modules(adapter, base)
-        tensors, settings = _peft_tensors(adapter, modules, base), _peft_settings(adapter, modules)
+        tensors, settings = (
+            _peft_tensors(adapter, modules, base),
+            _peft_settings(adapter, modules),
+        )
     root = Dict()
     root.set(list(tensors), list(tensors.values()))
     result = edited_checkpoint(survey.checkpoint, root, limits, origin=None)
-    change = Change("name", f"names of {adapter.style}", f"names of {wanted}", len(adapter.layers), "layer")
-    report = RewriteReport("convert", survey.checkpoint, result, (change,), unchanged_bytes=False)
+    change = Change(
+        "name",
+        f"names of {adapter.style}",
+        f"names of {wanted}",
+        len(adapter.layers),
+        "layer",
+    )
+    report = RewriteReport(
+        "convert", survey.checkpoint, result, (change,), unchanged_bytes=False
+    )
     return Renaming(report, settings)
 
 
 def _refuse_others(adapter: Adapter) -> None:
     """Raise UnsupportedError for tensors that only one program has a name for."""
     others = [
-        entry.name for entry in (*adapter.wholes.values(), *adapter.tokens.values(), *adapter.copies.values())
+        entry.name
+        for entry in (
+            *adapter.wholes.values(),
+            *adapter.tokens.values(),
+            *adapter.copies.values(),
+        )
     ]
     kinds = ("down", "up", "alpha")
     for layer in adapter.layers:
-        others += [entry.name for kind, entry in layer.parts.items() if kind not in kinds]
+        others += [
+            entry.name for kind, entry in layer.parts.items() if kind not in kinds
+        ]
     has_parameters = adapter.settings is not None and bool(adapter.settings.targets)
     if others or has_parameters:
         what = show_folded_names(others, 3) if others else "parameters of experts"
-        raise UnsupportedError(f"holds {what}, for which the other program has no name", path=adapter.path)
+        raise UnsupportedError(
+            f"holds {what}, for which the other program has no name", path=adapter.path
+        )
 
 
 def _layer_scale(adapter: Adapter, layer: Layer) -> float:
@@ -97,12 +143,14 @@ def _layer_scale(adapter: Adapter, layer: Layer) -> float:
     return scale.value
 
 
-# --- to kohya ---------------------------------------------------------------------------------------------------------
+# --- to kohya -------------------------------------------------------------------------
 
 
 def _kohya_tensors(adapter: Adapter) -> dict[str, TensorRef]:
     """The tensors by the names of kohya, with an alpha for each layer."""
-    has_several = any(layer.module.startswith("text_encoder_2.") for layer in adapter.layers)
+    has_several = any(
+        layer.module.startswith("text_encoder_2.") for layer in adapter.layers
+    )
     tensors: dict[str, TensorRef] = {}
     for layer in adapter.layers:
         begin, module = _pipeline_part(adapter, layer)
@@ -110,7 +158,9 @@ def _kohya_tensors(adapter: Adapter) -> dict[str, TensorRef]:
             begin = "lora_te1"
         flat = f"{begin}_{module.replace('.', '_')}"
         if f"{flat}.alpha" in tensors:
-            raise UsageError(f"two layers would be called {show(flat, 80)}", path=adapter.path)
+            raise UsageError(
+                f"two layers would be called {show(flat, 80)}", path=adapter.path
+            )
         rank = layer.up.shape[1]
         tensors[f"{flat}.lora_down.weight"] = layer.down
         tensors[f"{flat}.lora_up.weight"] = layer.up
@@ -119,7 +169,9 @@ def _kohya_tensors(adapter: Adapter) -> dict[str, TensorRef]:
 
 
 def _pipeline_part(adapter: Adapter, layer: Layer) -> tuple[str, str]:
-    """The beginning of kohya's name for a layer, and the layer in its part of a pipeline. Raises UnsupportedError."""
+    """The beginning of kohya's name for a layer, and the layer in its part of a
+    pipeline. Raises UnsupportedError.
+    """
     first, _, rest = layer.name.partition(".")
     if first in _PIPELINE:
         return _PIPELINE[first], rest
@@ -127,7 +179,10 @@ def _pipeline_part(adapter: Adapter, layer: Layer) -> tuple[str, str]:
         return "lora_unet", layer.name
     if first == _TEXT:
         return "lora_te", layer.name
-    problem = f"nothing says to which part of a pipeline {show(layer.name, 80)} belongs, and kohya's names begin with it"
+    problem = (
+        f"nothing says to which part of a pipeline {show(layer.name, 80)} belongs, and "
+        "kohya's names begin with it"
+    )
     raise UnsupportedError(problem, path=adapter.path)
 
 
@@ -137,22 +192,32 @@ def _number_tensor(value: float) -> TensorRef:
     return new_tensor(place, BY_NAME["float32"], (), None)
 
 
-# --- to PEFT ----------------------------------------------------------------------------------------------------------
+# --- to PEFT --------------------------------------------------------------------------
 
 
 def _dotted_modules(adapter: Adapter, base: Survey | None) -> dict[str, str]:
-    """The names of the layers in the model that PEFT wraps. Raises UsageError where a base has to say them."""
+    """The names of the layers in the model that PEFT wraps. Raises UsageError where a
+    base has to say them.
+    """
     components = {_layer_component(layer) for layer in adapter.layers}
     if len(components) > 1:
         listed = ", ".join(sorted(components))
-        problem = f"holds layers of {counted_noun(len(components), 'part')} of a pipeline ({listed}), and PEFT has an adapter for each"
+        problem = (
+            f"holds layers of {counted_noun(len(components), 'part')} of a pipeline "
+            f"({listed}), and PEFT has an adapter for each"
+        )
         raise UnsupportedError(problem, path=adapter.path)
     modules = [layer.module for layer in adapter.layers]
     if base is None:
         if any(layer.is_flat for layer in adapter.layers):
-            problem = "has names with _ for dots, and only the base says where the dots are"
+            problem = (
+                "has names with _ for dots, and only the base says where the dots are"
+            )
             raise UsageError(problem, path=adapter.path, hint="--base BASE")
-        return {module: module.partition(".")[2] if components != {""} else module for module in modules}
+        return {
+            module: module.partition(".")[2] if components != {""} else module
+            for module in modules
+        }
     tensors = Base(base.only_model(None).entries, base.path)
     if adapter.layers[0].is_flat:
         met, _ = met_flat_names(modules, tensors)
@@ -161,7 +226,8 @@ def _dotted_modules(adapter: Adapter, base: Survey | None) -> dict[str, str]:
     lost = [module for module in modules if module not in met]
     if lost:
         raise UsageError(
-            f"lacks {counted_noun(len(lost), 'layer')}: {show_folded_names(lost, 3)}", path=base.path
+            f"lacks {counted_noun(len(lost), 'layer')}: {show_folded_names(lost, 3)}",
+            path=base.path,
         )
     return met
 
@@ -171,20 +237,30 @@ def _layer_component(layer: Layer) -> str:
     if layer.is_flat:
         return layer.component
     first, _, rest = layer.module.partition(".")
-    return first if rest and (first in _PIPELINE or first in ("diffusion_model", "transformer")) else ""
+    return (
+        first
+        if rest and (first in _PIPELINE or first in ("diffusion_model", "transformer"))
+        else ""
+    )
 
 
-def _peft_tensors(adapter: Adapter, modules: dict[str, str], base: Survey | None) -> dict[str, TensorRef]:
+def _peft_tensors(
+    adapter: Adapter, modules: dict[str, str], base: Survey | None
+) -> dict[str, TensorRef]:
     """The tensors by the names of PEFT."""
     shapes = (
-        {} if base is None else {entry.name: entry.tensor.shape for entry in base.only_model(None).entries}
+        {}
+        if base is None
+        else {entry.name: entry.tensor.shape for entry in base.only_model(None).entries}
     )
     tensors: dict[str, TensorRef] = {}
     for layer in adapter.layers:
         module = modules[layer.module]
         is_linear = len(shapes.get(f"{module}.weight", ())) == 2
         for letter, ref in (("A", layer.down), ("B", layer.up)):
-            tensors[f"{PREFIX}{module}.lora_{letter}.weight"] = _as_matrix(ref) if is_linear else ref
+            tensors[f"{PREFIX}{module}.lora_{letter}.weight"] = (
+                _as_matrix(ref) if is_linear else ref
+            )
     return tensors
 
 
@@ -192,18 +268,28 @@ def _as_matrix(ref: TensorRef) -> TensorRef:
     """A matrix that kohya wrote as a convolution with a kernel of one element."""
     if len(ref.shape) != 4 or ref.shape[2:] != (1, 1) or not is_dense(ref):
         return ref
-    return tensor_ref(ref.storage, ref.dtype, ref.shape[:2], (ref.shape[1], 1), ref.offset)
+    return tensor_ref(
+        ref.storage, ref.dtype, ref.shape[:2], (ref.shape[1], 1), ref.offset
+    )
 
 
 def _peft_settings(adapter: Adapter, modules: dict[str, str]) -> str:
     """The settings for the layers, as adapter_config.json has them."""
     ranks = {modules[layer.module]: layer.up.shape[1] for layer in adapter.layers}
     alphas = {
-        modules[layer.module]: _layer_scale(adapter, layer) * layer.up.shape[1] for layer in adapter.layers
+        modules[layer.module]: _layer_scale(adapter, layer) * layer.up.shape[1]
+        for layer in adapter.layers
     }
-    rank, alpha = _most_common(list(ranks.values())), _most_common(list(alphas.values()))
+    rank, alpha = (
+        _most_common(list(ranks.values())),
+        _most_common(list(alphas.values())),
+    )
     settings = {
-        "alpha_pattern": {name: _plain_number(value) for name, value in alphas.items() if value != alpha},
+        "alpha_pattern": {
+            name: _plain_number(value)
+            for name, value in alphas.items()
+            if value != alpha
+        },
         "lora_alpha": _plain_number(alpha),
         "peft_type": "LORA",
         "r": int(rank),
@@ -222,11 +308,13 @@ def _plain_number(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
 
-# --- the file beside it -----------------------------------------------------------------------------------------------
+# --- the file beside it ---------------------------------------------------------------
 
 
 def check_place(out: str | None, *, force: bool) -> None:
-    """Raise UsageError where no settings can be written beside OUT, before anything is written."""
+    """Raise UsageError where no settings can be written beside OUT, before anything is
+    written.
+    """
     if out is None:
         return
     if is_url(out):
@@ -243,11 +331,15 @@ def _config_path(out: str) -> str:
     return os.path.join(folder, CONFIG)
 
 
-def write_settings(report: RewriteReport, settings: str, *, force: bool) -> RewriteReport:
+def write_settings(
+    report: RewriteReport, settings: str, *, force: bool
+) -> RewriteReport:
     """Write the settings beside the file that was written. Raises WriteError."""
     if report.saved is None:
         return report
     data = settings.encode()
-    with writing_file(target(_config_path(report.saved.path), force=force), len(data)) as sink:
+    with writing_file(
+        target(_config_path(report.saved.path), force=force), len(data)
+    ) as sink:
         sink.write(data)
     return report._replace(carried=(*report.carried, CONFIG))

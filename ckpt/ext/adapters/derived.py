@@ -1,4 +1,6 @@
-"""The place of a tensor that is changed span by span while it is read, with the elements of other tensors."""
+"""The place of a tensor that is changed span by span while it is read, with the
+elements of other tensors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ckpt.model.tensors import TensorRef
 
 
 class Made(NamedTuple):
-    """A span of a derived place: its elements as bytes, and the number of finite ones beyond the range of their type.
+    """A span of a derived place: its elements as bytes, and the number of finite ones
+    beyond the range of their type.
 
     The bytes are valid until `close` is called.
     """
@@ -28,15 +31,21 @@ class Made(NamedTuple):
 
 
 class Change(Protocol):
-    """Computes a span of a derived place. Threads call it for several spans at once. Raises UnreadableError."""
+    """Computes a span of a derived place. Threads call it for several spans at once.
+    Raises UnreadableError.
+    """
 
     def __call__(self, block: memoryview, first: int) -> Made:
-        """Return the new elements for the bytes of some elements, of which `first` is the number of the first one."""
+        """Return the new elements for the bytes of some elements, of which `first` is
+        the number of the first one.
+        """
         ...
 
 
 class _Span(NamedTuple):
-    """A span that was made, the CRC of what was read of the tensor that is changed, and the memory that it was read into."""
+    """A span that was made, the CRC of what was read of the tensor that is changed, and
+    the memory that it was read into.
+    """
 
     made: Made
     crc: int
@@ -44,16 +53,23 @@ class _Span(NamedTuple):
 
 
 class Derived(PlaceOfTensors):
-    """Elements that are computed, span by span, from one tensor and from others that it is changed with.
+    """Elements that are computed, span by span, from one tensor and from others that it
+    is changed with.
 
-    They have the order of the shape of `of`, and the type `dtype`. Spans begin at multiples of `step` elements. `change`
-    computes one of them from the elements of `of`; it reads `others` by itself.
+    They have the order of the shape of `of`, and the type `dtype`. Spans begin at
+    multiples of `step` elements. `change` computes one of them from the elements of
+    `of`; it reads `others` by itself.
     """
 
     __slots__ = ("change", "dtype", "of", "others", "step")
 
     def __init__(
-        self, of: TensorRef, others: Sequence[TensorRef], step: int, change: Change, dtype: DType
+        self,
+        of: TensorRef,
+        others: Sequence[TensorRef],
+        step: int,
+        change: Change,
+        dtype: DType,
     ) -> None:
         self.of = of
         self.others = tuple(others)
@@ -76,16 +92,25 @@ class Derived(PlaceOfTensors):
         return map(bytes, self.stream_blocks(start, size, tally))
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[memoryview]:
-        """Yield `count` bytes from byte `start`, in blocks that are valid until the next one.
+        """Yield `count` bytes from byte `start`, in blocks that are valid until the
+        next one.
 
-        Threads read and change its spans. `passed` is told of the record of the tensor that is changed, where it was read whole.
+        Threads read and change its spans. `passed` is told of the record of the tensor
+        that is changed, where it was read whole.
         """
         width, read_width = self.dtype.bits // 8, self.of.dtype.bits // 8
         first = start // width // self.step * self.step
         last = min(-(-(start + count) // width // self.step) * self.step, self.of.numel)
-        spans = [(begin, min(begin + self.step, last)) for begin in range(first, last, self.step)]
+        spans = [
+            (begin, min(begin + self.step, last))
+            for begin in range(first, last, self.step)
+        ]
         checksum = None
         if can_cut(self.of):
             if passed is not None and count == self.nbytes:
@@ -135,7 +160,9 @@ class Derived(PlaceOfTensors):
         width = self.of.dtype.bits // 8
         size = self.step * width
         rest = bytearray()
-        for block in cut_blocks(elements(self.of), first * width, (last - first) * width):
+        for block in cut_blocks(
+            elements(self.of), first * width, (last - first) * width
+        ):
             rest += block
             while len(rest) >= size:
                 yield rest[:size]

@@ -1,4 +1,6 @@
-"""The description of an adapter: its method, ranks, scales and layers, and if it fits a base."""
+"""The description of an adapter: its method, ranks, scales and layers, and if it fits a
+base.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,18 @@ class Fit(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The field `fits` of an adapter in the document `ckpt.inspect`."""
-        return {"base": self.base, "fits": self.why is None, "why": self.why, "tensors": self.tensors}
+        return {
+            "base": self.base,
+            "fits": self.why is None,
+            "why": self.why,
+            "tensors": self.tensors,
+        }
 
 
 class Description(NamedTuple):
-    """The facts about an adapter. `kinds` are the last parts of the names of its layers, with how many have it."""
+    """The facts about an adapter. `kinds` are the last parts of the names of its
+    layers, with how many have it.
+    """
 
     method: str
     style: str
@@ -54,7 +63,9 @@ class Description(NamedTuple):
         parts = [self.method.removeprefix("LoRA in "), _range_text("rank", self.ranks)]
         if self.alpha is not None:
             parts.append(f"alpha {self.alpha:g}")
-        parts.append(_range_text("scale", self.scales) if self.scales else "no alpha recorded")
+        parts.append(
+            _range_text("scale", self.scales) if self.scales else "no alpha recorded"
+        )
         if self.has_rooted_ranks:
             parts.append("rsLoRA")
         if self.base_model:
@@ -63,11 +74,13 @@ class Description(NamedTuple):
             parts.append(f"task {show(self.task, 40)}")
         lines = [", ".join(part for part in parts if part)]
         lines.append(
-            f"changes {counted_noun(len(self.layers), 'layer')} of the base model: {show_folded_names(self.layers, 6)}"
+            f"changes {counted_noun(len(self.layers), 'layer')} of the base model: "
+            f"{show_folded_names(self.layers, 6)}"
         )
         if self.replaced:
             lines.append(
-                f"replaces {counted_noun(len(self.replaced), 'tensor')}: {show_folded_names(self.replaced, 4)}"
+                f"replaces {counted_noun(len(self.replaced), 'tensor')}: "
+                f"{show_folded_names(self.replaced, 4)}"
             )
         return tuple(lines)
 
@@ -110,7 +123,10 @@ def _range_text(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
 
 def _fit_text(fit: Fit) -> str:
     if fit.why is None:
-        return f"fits {show(fit.base, None)}: {counted_noun(fit.tensors, 'tensor')} would change"
+        return (
+            f"fits {show(fit.base, None)}: {counted_noun(fit.tensors, 'tensor')} would "
+            "change"
+        )
     return f"does not fit: {fit.why}"
 
 
@@ -118,7 +134,9 @@ def describe_adapter(adapter: Adapter, base: Survey | None) -> Description:
     """Describe an adapter, and with a base, its fit to that."""
     settings = adapter.settings
     names = [layer.name for layer in adapter.layers]
-    kinds = Counter(_layer_kind(layer.name, is_flat=layer.is_flat) for layer in adapter.layers)
+    kinds = Counter(
+        _layer_kind(layer.name, is_flat=layer.is_flat) for layer in adapter.layers
+    )
     return Description(
         names_text(adapter),
         adapter.style,
@@ -130,13 +148,17 @@ def describe_adapter(adapter: Adapter, base: Survey | None) -> Description:
         settings is not None and settings.flag("use_rslora"),
         (*adapter.wholes, *adapter.tokens),
         None if settings is None else settings.text("base_model_name_or_path"),
-        None if settings is None else next(iter(listed_texts(settings.values.get("task_type"))), None),
+        None
+        if settings is None
+        else next(iter(listed_texts(settings.values.get("task_type"))), None),
         None if base is None else _fit_to_base(adapter, base),
     )
 
 
 def _layer_kind(name: str, *, is_flat: bool) -> str:
-    """The kind of a layer: the last part of its name that is no number. Without dots, the last two words."""
+    """The kind of a layer: the last part of its name that is no number. Without dots,
+    the last two words.
+    """
     if is_flat:
         return "_".join(name.split("_")[-2:])
     words = [word for word in name.split(".") if not word.isdigit()]
@@ -144,7 +166,9 @@ def _layer_kind(name: str, *, is_flat: bool) -> str:
 
 
 def _layer_scales(adapter: Adapter) -> tuple[float, ...]:
-    """The scales of all layers, each once. Of a layer of experts its settings say the rank."""
+    """The scales of all layers, each once. Of a layer of experts its settings say the
+    rank.
+    """
     found: set[float] = set()
     for layer in adapter.layers:
         settings = adapter.settings_of(layer)
@@ -159,10 +183,14 @@ def _layer_scales(adapter: Adapter) -> tuple[float, ...]:
 
 
 def _fit_to_base(adapter: Adapter, base: Survey) -> Fit:
-    """Return the fit of an adapter to a base: each of its tensors has a place there, or why not. Reads no weights."""
+    """Return the fit of an adapter to a base: each of its tensors has a place there, or
+    why not. Reads no weights.
+    """
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
-        plan = plan_merge(base.checkpoint, base.only_model(None).entries, [adapter], options)
+        plan = plan_merge(
+            base.checkpoint, base.only_model(None).entries, [adapter], options
+        )
     except CkptError as error:
         return Fit(base.path, error.said_of(base.path), 0)
     return Fit(base.path, None, len(plan.targets))

@@ -1,7 +1,9 @@
-"""Layers that change a parameter of several experts at once, as PEFT's `target_parameters` make them.
+"""Layers that change a parameter of several experts at once, as PEFT's
+`target_parameters` make them.
 
-A has rank rows for each expert, one expert after the other. B has rank columns for each expert, in turn: column k * E + e is
-the k-th of expert e. The base may hold all experts in one tensor, or each in its own.
+A has rank rows for each expert, one expert after the other. B has rank columns for each
+expert, in turn: column k * E + e is the k-th of expert e. The base may hold all experts
+in one tensor, or each in its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from ckpt.model.text import and_more, show
 class Parameter(NamedTuple):
     """A parameter of experts: `rows` by `columns` for each of `experts`.
 
-    `pieces` are the tensors of the base that hold it: the name, the expert, the first of its rows there, and their number.
+    `pieces` are the tensors of the base that hold it: the name, the expert, the first
+    of its rows there, and their number.
     """
 
     name: str
@@ -49,7 +52,9 @@ class Experts:
         return bool(self._candidate_parameters(self._met[layer.module]))
 
     def _candidate_parameters(self, module: str) -> list[Parameter]:
-        """The parameters of a module: its own, or those that its experts make up. Their ranks are not known yet."""
+        """The parameters of a module: its own, or those that its experts make up. Their
+        ranks are not known yet.
+        """
         settings = self._adapter.settings
         targets = settings.targets if settings is not None else []
         found = []
@@ -57,27 +62,48 @@ class Experts:
             name = f"{module}.{leaf}"
             shape = self._base.entry(name).tensor.shape
             if len(shape) == 3 and _is_target(name, targets):
-                pieces = tuple((name, expert, 0, shape[1]) for expert in range(shape[0]))
-                found.append(Parameter(name, shape[0], shape[1], shape[2], 0, False, pieces, True))
+                pieces = tuple(
+                    (name, expert, 0, shape[1]) for expert in range(shape[0])
+                )
+                found.append(
+                    Parameter(
+                        name, shape[0], shape[1], shape[2], 0, False, pieces, True
+                    )
+                )
         if not found:
-            found = [one for one in self._split_parameters(module) if _is_target(one.name, targets)]
+            found = [
+                one
+                for one in self._split_parameters(module)
+                if _is_target(one.name, targets)
+            ]
         return found
 
     def _split_parameters(self, module: str) -> Iterator[Parameter]:
         """Yield the parameters that a base holds as one tensor for each expert."""
         count = 0
-        while f"{module}.{count}" in self._base.children or f"{module}.{count}" in self._base.places:
+        while (
+            f"{module}.{count}" in self._base.children
+            or f"{module}.{count}" in self._base.places
+        ):
             count += 1
         if not count:
             return
-        leaves = [leaf for leaf in EXPERT_PARTS if f"{module}.0.{leaf}.weight" in self._base.indices]
+        leaves = [
+            leaf
+            for leaf in EXPERT_PARTS
+            if f"{module}.0.{leaf}.weight" in self._base.indices
+        ]
         for parameter in dict.fromkeys(EXPERT_PARTS[leaf][0] for leaf in leaves):
             parts = [leaf for leaf in leaves if EXPERT_PARTS[leaf][0] == parameter]
             parts.sort(key=lambda leaf: EXPERT_PARTS[leaf][1])
             yield from self._join_parts(module, count, parameter, parts)
 
-    def _join_parts(self, module: str, count: int, parameter: str, parts: list[str]) -> Iterator[Parameter]:
-        """Yield a parameter of which each expert has these parts, one below the other."""
+    def _join_parts(
+        self, module: str, count: int, parameter: str, parts: list[str]
+    ) -> Iterator[Parameter]:
+        """Yield a parameter of which each expert has these parts, one below the
+        other.
+        """
         pieces: list[tuple[str, int, int, int]] = []
         sizes: set[tuple[int, int]] = set()
         for expert in range(count):
@@ -94,10 +120,21 @@ class Experts:
             sizes.add((first, columns))
         if len(sizes) == 1:
             rows, columns = sizes.pop()
-            yield Parameter(f"{module}.{parameter}", count, rows, columns, 0, False, tuple(pieces), False)
+            yield Parameter(
+                f"{module}.{parameter}",
+                count,
+                rows,
+                columns,
+                0,
+                False,
+                tuple(pieces),
+                False,
+            )
 
     def parameter_of(self, layer: Layer, packing: str | None) -> Parameter:
-        """The parameter that a layer changes. Raises UsageError where none fits, and where two do."""
+        """The parameter that a layer changes. Raises UsageError where none fits, and
+        where two do.
+        """
         module = self._met[layer.module]
         fitting: list[Parameter] = []
         for one in self._candidate_parameters(module):
@@ -114,7 +151,12 @@ class Experts:
         """The ways in which a layer fits a parameter: as (out, in), or as (in, out)."""
         outer, inner = layer.up.shape[0], layer.down.shape[1]
         rank, rest = divmod(layer.down.shape[0], one.experts)
-        if rest or not rank or layer.up.shape[1] != layer.down.shape[0] or len(layer.down.shape) > 2:
+        if (
+            rest
+            or not rank
+            or layer.up.shape[1] != layer.down.shape[0]
+            or len(layer.down.shape) > 2
+        ):
             return []
         ways = []
         if (outer, inner) == (one.rows, one.columns):
@@ -123,15 +165,25 @@ class Experts:
             ways.append(one._replace(rank=rank, is_in_out=True))
         return ways
 
-    def _decide_way(self, module: str, fitting: list[Parameter], packing: str | None) -> list[Parameter]:
-        """The ways that are left: of a square matrix the one that was named, or that another layer of the module shows."""
+    def _decide_way(
+        self, module: str, fitting: list[Parameter], packing: str | None
+    ) -> list[Parameter]:
+        """The ways that are left: of a square matrix the one that was named, or that
+        another layer of the module shows.
+        """
         if len(fitting) < 2:
             self._note_way(module, fitting)
             return fitting
-        wanted = {"in-out": True, "out-in": False}.get(packing or "", self._is_in_out.get(module))
+        wanted = {"in-out": True, "out-in": False}.get(
+            packing or "", self._is_in_out.get(module)
+        )
         if wanted is None:
             wanted = self._shown(module)
-        return fitting if wanted is None else [one for one in fitting if one.is_in_out == wanted]
+        return (
+            fitting
+            if wanted is None
+            else [one for one in fitting if one.is_in_out == wanted]
+        )
 
     def _note_way(self, module: str, fitting: list[Parameter]) -> None:
         if fitting:
@@ -151,47 +203,82 @@ class Experts:
                 return ways.pop()
         return None
 
-    def _refuse_layer(self, layer: Layer, module: str, fitting: list[Parameter]) -> None:
+    def _refuse_layer(
+        self, layer: Layer, module: str, fitting: list[Parameter]
+    ) -> None:
         path = self._base.path
         names = list(dict.fromkeys(one.name for one in fitting))
         if len(names) > 1:
             listed = and_more([show(name, 80) for name in names], 3)
-            hint = f"--sub 's/{layer.module.rpartition('.')[2]}$/{names[0].rpartition('.')[2]}/'"
-            raise UsageError(f"{show(layer.module, 80)} may be {listed}: all fit", path=path, hint=hint)
+            hint = (
+                "--sub "
+                f"'s/{layer.module.rpartition('.')[2]}$/{names[0].rpartition('.')[2]}/'"
+            )
+            raise UsageError(
+                f"{show(layer.module, 80)} may be {listed}: all fit",
+                path=path,
+                hint=hint,
+            )
         if fitting:
-            problem = f"{show(names[0], 80)} may hold its experts in-out or out-in: both fit"
-            raise UsageError(problem, path=path, hint="--packing in-out, or --packing out-in")
+            problem = (
+                f"{show(names[0], 80)} may hold its experts in-out or out-in: both fit"
+            )
+            raise UsageError(
+                problem, path=path, hint="--packing in-out, or --packing out-in"
+            )
         shapes = f"{list(layer.up.shape)} and {list(layer.down.shape)}"
         there = [
             f"{show(one.name, 80)} {[one.experts, one.rows, one.columns]}"
             for one in self._candidate_parameters(module)
         ]
         raise UsageError(
-            f"{show(layer.module, 80)} has {shapes}, which fits none of {and_more(there, 3)}", path=path
+            (
+                f"{show(layer.module, 80)} has {shapes}, which fits none of "
+                f"{and_more(there, 3)}"
+            ),
+            path=path,
         )
 
 
 def _is_target(name: str, targets: list[str]) -> bool:
     return not targets or any(
-        name == target or name.endswith(f".{target.rpartition('.')[2]}") for target in targets
+        name == target or name.endswith(f".{target.rpartition('.')[2]}")
+        for target in targets
     )
 
 
 def refuse_square(layer: Layer, path: str) -> None:
-    """Raise UsageError for a layer of experts of which nothing says that PEFT wrote it: the ranks may be packed otherwise."""
-    problem = f"{show(layer.module, 80)} holds the ranks of all experts, and nothing says in which order"
-    raise UsageError(problem, path=path, hint="adapter_config.json beside it says that PEFT wrote it")
+    """Raise UsageError for a layer of experts of which nothing says that PEFT wrote it:
+    the ranks may be packed otherwise.
+    """
+    problem = (
+        f"{show(layer.module, 80)} holds the ranks of all experts, and nothing says in "
+        "which order"
+    )
+    raise UsageError(
+        problem, path=path, hint="adapter_config.json beside it says that PEFT wrote it"
+    )
 
 
-def expert_terms(layer: Layer, found: Parameter, scale: float) -> Iterator[tuple[str, Term]]:
+def expert_terms(
+    layer: Layer, found: Parameter, scale: float
+) -> Iterator[tuple[str, Term]]:
     """Yield what is added to each tensor of the base, with the name of that."""
     up, down = layer.up, layer.down
     total, inner, outer = down.shape[0], down.shape[1], up.shape[0]
     for name, expert, first, rows in found.pieces:
         left = Factor(up, (outer, found.rank), (total, found.experts), expert)
-        right = Factor(down, (found.rank, inner), (inner, 1), expert * found.rank * inner)
+        right = Factor(
+            down, (found.rank, inner), (inner, 1), expert * found.rank * inner
+        )
         if found.is_in_out:
             left, right = right.turned, left.turned
         start = expert * found.rows if found.is_stack else 0
-        term = Term(Span(start, rows), Span(0, found.columns), left.cut_rows(first, rows), right, scale)
+        term = Term(
+            Span(start, rows),
+            Span(0, found.columns),
+            left.cut_rows(first, rows),
+            right,
+            scale,
+        )
         yield name, term

@@ -1,4 +1,6 @@
-"""The answers that the core asks of this extension: about a comparison, about a file, and for another name."""
+"""The answers that the core asks of this extension: about a comparison, about a file,
+and for another name.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ckpt.surface.api.opening import Input, at_hand
 def explained_by(
     report: DiffReport, adapter: Input, limits: Limits | None, *, plugins: bool = False
 ) -> DiffReport:
-    """The report of a comparison with what an adapter explains of it. Raises CkptError."""
+    """The report of a comparison with what an adapter explains of it. Raises
+    CkptError.
+    """
     with at_hand(adapter, limits, plugins=plugins) as opened:
         with about(opened.path):
             found = read_adapter(opened.survey, limits or Limits())
@@ -30,15 +34,18 @@ def explained_by(
 def description_of(
     survey: Survey, limits: Limits | None, base: Input | None, *, plugins: bool = False
 ) -> Description | None:
-    """Return what an adapter is, and whether it fits a base where one is given; or None for what is no adapter.
+    """Return what an adapter is, and whether it fits a base where one is given; or None
+    for what is no adapter.
 
-    Beside a file nothing is read; a folder has its settings. Raises CkptError where a base is given and nothing is known of the
-    adapter.
+    Beside a file nothing is read; a folder has its settings. Raises CkptError where a
+    base is given and nothing is known of the adapter.
     """
     try:
         with about(survey.path):
             adapter = read_adapter(
-                survey, limits or Limits(), is_alone=base is None and not os.path.isdir(survey.path)
+                survey,
+                limits or Limits(),
+                is_alone=base is None and not os.path.isdir(survey.path),
             )
     except CkptError:
         if base is not None:
@@ -51,10 +58,19 @@ def description_of(
 
 
 class Conversion:
-    """An adapter that gets the names of another program while it is converted: a stage, and what is written after it."""
+    """An adapter that gets the names of another program while it is converted: a stage,
+    and what is written after it.
+    """
 
     def __init__(
-        self, names: str, base: Input | None, limits: Limits, *, plugins: bool, out: str | None, force: bool
+        self,
+        names: str,
+        base: Input | None,
+        limits: Limits,
+        *,
+        plugins: bool,
+        out: str | None,
+        force: bool,
     ) -> None:
         self._names = names
         self._base = base
@@ -70,11 +86,17 @@ class Conversion:
         with ExitStack() as stack:
             base = None
             if self._base is not None:
-                base = stack.enter_context(at_hand(self._base, self._limits, plugins=self._plugins)).survey
+                base = stack.enter_context(
+                    at_hand(self._base, self._limits, plugins=self._plugins)
+                ).survey
             done = rename_adapter(survey, self._limits, self._names, base)
         self._settings = done.settings
         return done.report
 
     def finish(self, report: RewriteReport) -> RewriteReport:
         """Write what belongs beside the result. Raises WriteError."""
-        return report if self._settings is None else write_settings(report, self._settings, force=self._force)
+        return (
+            report
+            if self._settings is None
+            else write_settings(report, self._settings, force=self._force)
+        )

@@ -1,11 +1,19 @@
-"""`ckpt merge`: a base with what adapters add to it. Everything is planned and checked before a byte is written."""
+"""`ckpt merge`: a base with what adapters add to it. Everything is planned and checked
+before a byte is written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ckpt.commands.rewriting.filling import Filling
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint, with_own_option
+from ckpt.commands.rewriting.report import (
+    Change,
+    Leftover,
+    RewriteReport,
+    edited_checkpoint,
+    with_own_option,
+)
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, is_dense, same_bytes
 from ckpt.elements.cast import can_cast
@@ -44,8 +52,9 @@ def merge(
 ) -> RewriteReport:
     """The model of a base with what adapters add to it, and the account of it.
 
-    Without adapters, the base is a checkpoint of training that holds its own. Raises UsageError where a tensor of an adapter has
-    no place, UnsupportedError for a base that is quantised.
+    Without adapters, the base is a checkpoint of training that holds its own. Raises
+    UsageError where a tensor of an adapter has no place, UnsupportedError for a base
+    that is quantised.
     """
     refuse_weights(options.weights, max(1, len(adapters)))
     chosen = slim(base, limits, section=section, drop_other=drop_other)
@@ -62,7 +71,10 @@ def merge(
         result=result,
         # The weights that slim would take along are those of the base.
         left_out=with_own_option(chosen.left_out),
-        changes=(*_count_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
+        changes=(
+            *_count_changes(plan, source),
+            *(row for row in chosen.changes if row.kind != "kept"),
+        ),
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,
         account=account_of(plan, options.weights, copies),
@@ -70,40 +82,58 @@ def merge(
 
 
 def adds_nothing(adapter: Adapter) -> bool:
-    """Tell whether all that an adapter adds is a product with zeros, as PEFT begins. Of one that was trained one tensor is read."""
+    """Tell whether all that an adapter adds is a product with zeros, as PEFT begins. Of
+    one that was trained one tensor is read.
+    """
     if adapter.wholes or adapter.tokens or not adapter.layers:
         return False
     if any(not set(layer.parts) <= _OF_A_PRODUCT for layer in adapter.layers):
         return False
-    return not any(block.strip(b"\0") for layer in adapter.layers for block in elements(layer.up))
+    return not any(
+        block.strip(b"\0") for layer in adapter.layers for block in elements(layer.up)
+    )
 
 
 def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
     """Raise UsageError for weights that are not one for each adapter."""
     if weights is not None and len(weights) != count:
         raise UsageError(
-            f"--weights has {counted_noun(len(weights), 'number')} for {counted_noun(count, 'adapter')}"
+            f"--weights has {counted_noun(len(weights), 'number')} for "
+            f"{counted_noun(count, 'adapter')}"
         )
-    if weights is not None and any(weight != weight or abs(weight) == float("inf") for weight in weights):
+    if weights is not None and any(
+        weight != weight or abs(weight) == float("inf") for weight in weights
+    ):
         raise UsageError("--weights: not a finite number")
 
 
-def without_adapter(checkpoint: Checkpoint, adapter: Adapter, limits: Limits) -> Checkpoint:
-    """The base inside of a checkpoint of training: its own tensors, by the names that they have without the adapter."""
-    names = {id(entry): name for name, entry in (adapter.copies | adapter.wholes).items()}
+def without_adapter(
+    checkpoint: Checkpoint, adapter: Adapter, limits: Limits
+) -> Checkpoint:
+    """The base inside of a checkpoint of training: its own tensors, by the names that
+    they have without the adapter.
+    """
+    names = {
+        id(entry): name for name, entry in (adapter.copies | adapter.wholes).items()
+    }
     kept = [entry for entry in checkpoint.tensors if id(entry) in names]
     root = Dict()
     root.set([names[id(entry)] for entry in kept], [entry.tensor for entry in kept])
     return edited_checkpoint(checkpoint, root, limits)
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------
 
 
 def plan_merge(
-    checkpoint: Checkpoint, entries: Sequence[Entry], adapters: Sequence[Adapter], options: Options
+    checkpoint: Checkpoint,
+    entries: Sequence[Entry],
+    adapters: Sequence[Adapter],
+    options: Options,
 ) -> Plan:
-    """The plan of a merge into some tensors of a checkpoint. Raises UsageError, UnsupportedError."""
+    """The plan of a merge into some tensors of a checkpoint. Raises UsageError,
+    UnsupportedError.
+    """
     base = Base(entries, checkpoint.path)
     scaled = find_scaled(entries, config_of(checkpoint))
     codes = {base.names[index] for index in scaled.codes}
@@ -120,19 +150,25 @@ def plan_merge(
 
 
 def _quantised_error(path: str, label: str) -> UnsupportedError:
-    """The error for a base whose tensors hold codes: a sum of codes and weights is nothing."""
+    """The error for a base whose tensors hold codes: a sum of codes and weights is
+    nothing.
+    """
     return UnsupportedError(
         f"holds {label}, to which nothing can be added",
         path=path,
-        hint="merge into the weights that it was quantised from, and quantise the result",
+        hint=(
+            "merge into the weights that it was quantised from, and quantise the result"
+        ),
     )
 
 
 def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
-    """The plan after the tensors beside an adapter in a checkpoint of training are compared with the base.
+    """The plan after the tensors beside an adapter in a checkpoint of training are
+    compared with the base.
 
-    One that differs was trained as a whole, unless an adapter changes it: then it belongs to another base. Returns the number
-    of those that are equal too. Raises UsageError.
+    One that differs was trained as a whole, unless an adapter changes it: then it
+    belongs to another base. Returns the number of those that are equal too. Raises
+    UsageError.
     """
     if not plan.copies:
         return plan, 0
@@ -152,8 +188,16 @@ def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
                 equal += 1
                 continue
         if name in targets:
-            problem = f"{show(name, 80)} is another one in {show(plan.adapters[0].path, 80)}: its adapter belongs to another base"
-            raise UsageError(problem, path=base.path, hint="without BASE, the weights in it are taken")
+            problem = (
+                f"{show(name, 80)} is another one in "
+                f"{show(plan.adapters[0].path, 80)}: its adapter belongs to another "
+                "base"
+            )
+            raise UsageError(
+                problem,
+                path=base.path,
+                hint="without BASE, the weights in it are taken",
+            )
         targets[name] = Target(name, own, entry, None)
     return plan._replace(targets=tuple(targets.values())), equal
 
@@ -161,7 +205,11 @@ def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
 def _is_equal(own: Entry, entry: Entry) -> bool:
     """Tell whether a tensor has the elements of another one, as the dtype of that."""
     one, two = unwrap_dtensor(own.tensor), unwrap_dtensor(entry.tensor)
-    if not isinstance(one, TensorRef) or not isinstance(two, TensorRef) or one.shape != two.shape:
+    if (
+        not isinstance(one, TensorRef)
+        or not isinstance(two, TensorRef)
+        or one.shape != two.shape
+    ):
         return False
     if one.dtype == two.dtype:
         return same_bytes(elements(one), elements(two))
@@ -174,12 +222,25 @@ def _is_equal(own: Entry, entry: Entry) -> bool:
 def _count_changes(plan: Plan, source: Checkpoint) -> list[Change]:
     """The counts of tensors that are merged, replaced, added and taken as they are."""
     merged = [target for target in plan.targets if target.work is not None]
-    replaced = [target for target in plan.targets if target.work is None and target.entry is not None]
+    replaced = [
+        target
+        for target in plan.targets
+        if target.work is None and target.entry is not None
+    ]
     added = [target for target in plan.targets if target.entry is None]
     rows = []
     for kind, targets in (("merged", merged), ("replaced", replaced), ("added", added)):
         if targets:
-            rows.append(Change(kind, kind, None, len(targets), "tensor", sum(map(_target_nbytes, targets))))
+            rows.append(
+                Change(
+                    kind,
+                    kind,
+                    None,
+                    len(targets),
+                    "tensor",
+                    sum(map(_target_nbytes, targets)),
+                )
+            )
     names = {id(target.entry) for target in plan.targets}
     rest = [entry.tensor.nbytes for entry in source.tensors if id(entry) not in names]
     if rest:
@@ -193,20 +254,26 @@ def _target_nbytes(target: Target) -> int:
     return entry.tensor.nbytes
 
 
-# --- the result -------------------------------------------------------------------------------------------------------
+# --- the result -----------------------------------------------------------------------
 
 
-def new_tensor(place: Place, dtype: DType, shape: tuple[int, ...], device: str | None) -> TensorRef:
+def new_tensor(
+    place: Place, dtype: DType, shape: tuple[int, ...], device: str | None
+) -> TensorRef:
     """A contiguous tensor over a place, in a storage of its own."""
     strides = contiguous(shape)
     nbytes = dtype.nbytes(1)
     for size in shape:
         nbytes *= size
-    return tensor_ref(Storage("", device, dtype, nbytes, place), dtype, shape, strides, 0)
+    return tensor_ref(
+        Storage("", device, dtype, nbytes, place), dtype, shape, strides, 0
+    )
 
 
 def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
-    """The place of a tensor after the merge, with its dtype and its shape. The dtype of the base stays."""
+    """The place of a tensor after the merge, with its dtype and its shape. The dtype of
+    the base stays.
+    """
     whole = None if target.whole is None else tensor_of_entry(target.whole)
     base = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
     ref = whole if whole is not None else base
@@ -217,8 +284,12 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
     return place_of(ref, dtype), dtype, ref.shape
 
 
-def _merged_checkpoint(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
-    """The checkpoint after the merge, and what else is to be known: tied tensors, and tensors of another shape."""
+def _merged_checkpoint(
+    source: Checkpoint, plan: Plan, limits: Limits
+) -> tuple[Checkpoint, list[Leftover]]:
+    """The checkpoint after the merge, and what else is to be known: tied tensors, and
+    tensors of another shape.
+    """
     filling = Filling()
     fresh: dict[str, TensorRef] = {}
     ties: list[Leftover] = []
@@ -234,27 +305,45 @@ def _merged_checkpoint(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[
         if ref.shape != shape:
             ties.append(Leftover(entry.name, _shape_change_text(ref.shape, shape)))
         others = [name for name in sharing.get(ref.storage, ()) if name != entry.name]
-        is_kept = ref is entry.tensor and ref.shape == shape and is_dense(ref) and not (ref.neg or ref.conj)
+        is_kept = (
+            ref is entry.tensor
+            and ref.shape == shape
+            and is_dense(ref)
+            and not (ref.neg or ref.conj)
+        )
         if is_kept:
             filling.put(ref, place)
             ties += [
-                Leftover(name, f"shares the memory of {entry.name}, and changes with it") for name in others
+                Leftover(
+                    name, f"shares the memory of {entry.name}, and changes with it"
+                )
+                for name in others
             ]
         elif others:
-            problem = f"{show(entry.name, 80)} shares its memory with {show_folded_names(others, _LISTED)}, and cannot change alone"
+            problem = (
+                f"{show(entry.name, 80)} shares its memory with "
+                f"{show_folded_names(others, _LISTED)}, and cannot change alone"
+            )
             raise UnsupportedError(problem, path=source.path)
         else:
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
     if not fresh:
         return filling.checkpoint(source, limits), ties
-    return replace(edited_checkpoint(source, _root_of(source, filling, fresh), limits), is_edited=True), ties
+    return replace(
+        edited_checkpoint(source, _root_of(source, filling, fresh), limits),
+        is_edited=True,
+    ), ties
 
 
 def _shape_change_text(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     """The words for a tensor of another shape: an embedding with more tokens."""
     text = f"is {list(after)}, and was {list(before)}"
     is_longer = before[1:] == after[1:] and before[:1] != after[:1]
-    return f"{text}: vocab_size in config.json must say {after[0]:,}" if is_longer else text
+    return (
+        f"{text}: vocab_size in config.json must say {after[0]:,}"
+        if is_longer
+        else text
+    )
 
 
 def _shared_names(source: Checkpoint) -> dict[Storage, list[str]]:
@@ -272,7 +361,9 @@ def _first_device(source: Checkpoint) -> str | None:
 
 
 def _root_of(source: Checkpoint, filling: Filling, fresh: dict[str, TensorRef]) -> Dict:
-    """A plain state dict: the tensors of the base with their new bytes, and those that have another shape or are new."""
+    """A plain state dict: the tensors of the base with their new bytes, and those that
+    have another shape or are new.
+    """
     root = Dict()
     names: list[str] = []
     tensors: list[Node] = []

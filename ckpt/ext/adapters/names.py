@@ -1,7 +1,8 @@
-"""The names of the tensors of an adapter: which layer, and which part of it. Every program has its own names.
+"""The names of the tensors of an adapter: which layer, and which part of it. Every
+program has its own names.
 
-Sources: PEFT `utils/save_and_load.py`, sd-scripts `networks/lora.py`, diffusers `loaders/lora_conversion_utils.py`, torchtune
-`modules/peft`, LyCORIS `modules/`.
+Sources: PEFT `utils/save_and_load.py`, sd-scripts `networks/lora.py`, diffusers
+`loaders/lora_conversion_utils.py`, torchtune `modules/peft`, LyCORIS `modules/`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from ckpt.model.names import LazyPattern
 from ckpt.model.rows import NamedTuple
 
 Style = Literal["PEFT", "kohya", "ComfyUI", "diffusers", "torchtune"]
-"""The program whose names these are. `ComfyUI`: as kohya, with the dots of the layer."""
+"""The program whose names these are. `ComfyUI`: as kohya, with the dots of the
+layer.
+"""
 Kind = Literal[
     "down",
     "up",
@@ -30,7 +33,8 @@ Kind = Literal[
     "passed",
     "foreign",
 ]
-"""The part that a tensor is. `whole` is a tensor of the base that was trained itself, `base` the copy of a frozen one.
+"""The part that a tensor is. `whole` is a tensor of the base that was trained itself,
+`base` the copy of a frozen one.
 
 `passed` takes no part in a merge; `foreign` belongs to a method that is not LoRA.
 """
@@ -40,10 +44,12 @@ PREFIX = "base_model.model."
 
 
 class Part(NamedTuple):
-    """The meaning of a name: the module, and its part. A `whole` tensor or a copy has its name in the base.
+    """The meaning of a name: the module, and its part. A `whole` tensor or a copy has
+    its name in the base.
 
-    `style` is empty where the name is one that every program writes. A flat module has `_` for its dots. `adapter` is the
-    name of one of several adapters in a checkpoint of training.
+    `style` is empty where the name is one that every program writes. A flat module has
+    `_` for its dots. `adapter` is the name of one of several adapters in a checkpoint
+    of training.
     """
 
     module: str
@@ -54,7 +60,9 @@ class Part(NamedTuple):
     adapter: str = ""
 
 
-_FLAT = LazyPattern(r"(lora_(?:unet|te[123]?|prior_unet|prior_te|transformer)|lycoris)_(\w+)\.(.+)")
+_FLAT = LazyPattern(
+    r"(lora_(?:unet|te[123]?|prior_unet|prior_te|transformer)|lycoris)_(\w+)\.(.+)"
+)
 _FLAT_PARTS: dict[str, Kind] = {
     "lora_down.weight": "down",
     "lora_up.weight": "up",
@@ -103,7 +111,9 @@ _PATTERNS: tuple[tuple[LazyPattern, Callable[[Match[str]], Part]], ...] = (
     ),
     (LazyPattern(r"(.+)\.lora_embedding_([AB])(?:\.([^.]+))?"), _of_embedding),
     (
-        LazyPattern(r"(.+)\.lora_magnitude_vector(?:\.(?!weight$)([^.]+))?(?:\.weight)?"),
+        LazyPattern(
+            r"(.+)\.lora_magnitude_vector(?:\.(?!weight$)([^.]+))?(?:\.weight)?"
+        ),
         lambda match: Part(match[1], "magnitude", "PEFT", adapter=match[2] or ""),
     ),
     (
@@ -111,7 +121,10 @@ _PATTERNS: tuple[tuple[LazyPattern, Callable[[Match[str]], Part]], ...] = (
         lambda match: Part(match[1], "tokens", "PEFT", adapter=match[2] or ""),
     ),
     (
-        LazyPattern(r"(.+?)(?:\.token_adapter)?\.(?:trainable_tokens_original|token_indices)(?:\.([^.]+))?"),
+        LazyPattern(
+            r"(.+?)(?:\.token_adapter)?\.(?:trainable_tokens_original"
+            r"|token_indices)(?:\.([^.]+))?"
+        ),
         lambda match: Part(match[1], "passed", "PEFT", adapter=match[2] or ""),
     ),
     (LazyPattern(r"(.+)\.modules_to_save\.([^.]+)\.(.+)"), _of_saved),
@@ -124,15 +137,27 @@ _PATTERNS: tuple[tuple[LazyPattern, Callable[[Match[str]], Part]], ...] = (
         LazyPattern(r"(.+)\.lora_(a|b)\.weight"),
         lambda match: Part(match[1], _LETTERS[match[2]], "torchtune"),
     ),
-    (LazyPattern(r"(.+)\.magnitude"), lambda match: Part(match[1], "magnitude", "torchtune")),
-    (LazyPattern(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"), _of_diffusers),
-    (LazyPattern(r"(.+)\.(?:lora|lora_linear_layer)()\.(down|up)\.weight"), _of_diffusers),
+    (
+        LazyPattern(r"(.+)\.magnitude"),
+        lambda match: Part(match[1], "magnitude", "torchtune"),
+    ),
+    (
+        LazyPattern(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"),
+        _of_diffusers,
+    ),
+    (
+        LazyPattern(r"(.+)\.(?:lora|lora_linear_layer)()\.(down|up)\.weight"),
+        _of_diffusers,
+    ),
     (
         LazyPattern(r"(.+)\.lora_(down|up|mid)\.weight"),
         lambda match: Part(match[1], _LETTERS[match[2]], "ComfyUI"),
     ),
     (LazyPattern(r"(.+)\.alpha"), lambda match: Part(match[1], "alpha")),
-    (LazyPattern(r"(.+)\.dora_scale"), lambda match: Part(match[1], "magnitude", "ComfyUI")),
+    (
+        LazyPattern(r"(.+)\.dora_scale"),
+        lambda match: Part(match[1], "magnitude", "ComfyUI"),
+    ),
 )
 _FOREIGN: tuple[tuple[str, str], ...] = (
     ("hada_", "LoHa"),
@@ -150,7 +175,9 @@ _FOREIGN: tuple[tuple[str, str], ...] = (
 
 
 def part_of(name: str) -> Part:
-    """Return what the name of a tensor of an adapter says. Any other name belongs to a whole tensor."""
+    """Return what the name of a tensor of an adapter says. Any other name belongs to a
+    whole tensor.
+    """
     flat = _FLAT.fullmatch(name)
     if flat is not None:
         kind = _FLAT_PARTS.get(flat[3], "foreign")
@@ -175,5 +202,7 @@ def method_of(name: str) -> str:
 
 
 def layer_of(module: str) -> str:
-    """The module without what PEFT puts between: `mlp.experts.base_layer` -> `mlp.experts`."""
+    """The module without what PEFT puts between: `mlp.experts.base_layer` ->
+    `mlp.experts`.
+    """
     return module.replace(".base_layer", "")

@@ -1,6 +1,8 @@
-"""The plan of a merge: for each tensor of the base what is added to it, and for each tensor of the adapters where it goes.
+"""The plan of a merge: for each tensor of the base what is added to it, and for each
+tensor of the adapters where it goes.
 
-Each tensor of an adapter has one place, or nothing is planned. Two places that fit equally well are refused.
+Each tensor of an adapter has one place, or nothing is planned. Two places that fit
+equally well are refused.
 """
 
 from __future__ import annotations
@@ -12,8 +14,24 @@ from typing import Literal
 from ckpt.elements.cast import AVERAGED
 from ckpt.ext.adapters.base import Base, Names, Shift, met_flat_names, met_names
 from ckpt.ext.adapters.experts import Experts, expert_terms, refuse_square
-from ckpt.ext.adapters.products import Factor, Magnitude, Rows, Span, Step, Term, Work, factor_of
-from ckpt.ext.adapters.reader import Adapter, Layer, Scale, refuse_unscaled, scale_of, tensor_of_entry
+from ckpt.ext.adapters.products import (
+    Factor,
+    Magnitude,
+    Rows,
+    Span,
+    Step,
+    Term,
+    Work,
+    factor_of,
+)
+from ckpt.ext.adapters.reader import (
+    Adapter,
+    Layer,
+    Scale,
+    refuse_unscaled,
+    scale_of,
+    tensor_of_entry,
+)
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.rows import NamedTuple
@@ -23,12 +41,16 @@ from ckpt.model.text import counted_noun, show, show_folded_names
 Packing = Literal["concatenated", "interleaved", "in-out", "out-in"]
 Method = Literal["LoRA", "DoRA"]
 PACKINGS: tuple[Packing, ...] = ("concatenated", "interleaved", "in-out", "out-in")
-"""The ways in which a tensor holds several: one after the other, or row by row in turn; and a tensor of experts lies."""
+"""The ways in which a tensor holds several: one after the other, or row by row in turn;
+and a tensor of experts lies.
+"""
 _LISTED = 3
 
 
 class Options(NamedTuple):
-    """The choices of a merge that adapters do not record. `rules` rename their layers."""
+    """The choices of a merge that adapters do not record. `rules` rename their
+    layers.
+    """
 
     weights: Sequence[float] | None = None
     scale: float | None = None
@@ -49,7 +71,8 @@ class Pair(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A tensor of the base that changes, or one that is new. `entry` is None for a new one.
+    """A tensor of the base that changes, or one that is new. `entry` is None for a new
+    one.
 
     `whole` takes its place before anything is added.
     """
@@ -61,14 +84,18 @@ class Target(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The plan of a merge. `shifts` are the beginnings of names that differ, for each adapter."""
+    """The plan of a merge. `shifts` are the beginnings of names that differ, for each
+    adapter.
+    """
 
     adapters: tuple[Adapter, ...]
     pairs: tuple[Pair, ...]
     targets: tuple[Target, ...]
     shifts: tuple[tuple[Shift, ...], ...]
     copies: tuple[tuple[str, Entry], ...] = ()
-    """Tensors of a checkpoint of training that the base may have too: the name in the base, and the tensor."""
+    """Tensors of a checkpoint of training that the base may have too: the name in the
+    base, and the tensor.
+    """
 
 
 class _Change:
@@ -82,9 +109,13 @@ class _Change:
 
 
 class Planner:
-    """Finds the place of each tensor of some adapters in a base. Raises UsageError, UnsupportedError."""
+    """Finds the place of each tensor of some adapters in a base. Raises UsageError,
+    UnsupportedError.
+    """
 
-    def __init__(self, base: Base, adapters: Sequence[Adapter], options: Options) -> None:
+    def __init__(
+        self, base: Base, adapters: Sequence[Adapter], options: Options
+    ) -> None:
         self._base = base
         self._adapters = tuple(adapters)
         self._options = options
@@ -100,9 +131,15 @@ class Planner:
         """The plan for all adapters, each after the other."""
         for index, adapter in enumerate(self._adapters):
             self._add_adapter(index, adapter)
-        targets = [self._make_target(name, change) for name, change in self._changes.items()]
+        targets = [
+            self._make_target(name, change) for name, change in self._changes.items()
+        ]
         return Plan(
-            self._adapters, tuple(self._pairs), tuple(targets), tuple(self._shifts), tuple(self._copies)
+            self._adapters,
+            tuple(self._pairs),
+            tuple(targets),
+            tuple(self._shifts),
+            tuple(self._copies),
         )
 
     def _weight(self, index: int) -> float:
@@ -111,22 +148,32 @@ class Planner:
     def _tensor_change(self, name: str) -> _Change:
         return self._changes.setdefault(name, _Change())
 
-    # --- names ------------------------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------
 
     def _add_adapter(self, index: int, adapter: Adapter) -> None:
-        renamed = {layer.module: self._rename_module(layer.module) for layer in adapter.layers}
+        renamed = {
+            layer.module: self._rename_module(layer.module) for layer in adapter.layers
+        }
         met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
         self._add_wholes(adapter, shifts)
-        self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.module not in met])
+        self._refuse_unmet(
+            adapter, [layer for layer in adapter.layers if layer.module not in met]
+        )
         self._met_by, self._shown_ways = met, None
         for layer in adapter.layers:
             for entry in layer.parts.values():
-                self._names[id(unwrap_dtensor(entry.tensor))] = (adapter.path, show(entry.name, 80))
+                self._names[id(unwrap_dtensor(entry.tensor))] = (
+                    adapter.path,
+                    show(entry.name, 80),
+                )
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
         for layer in adapter.layers:
-            if self._add_layer(index, adapter, layer, met[layer.module], experts) is None:
+            if (
+                self._add_layer(index, adapter, layer, met[layer.module], experts)
+                is None
+            ):
                 unscaled.append(layer)
         refuse_unscaled(adapter, unscaled)
         self._add_tokens(adapter, shifts)
@@ -137,8 +184,12 @@ class Planner:
             module = rule(module)
         return module.replace(".base_layer", "")
 
-    def _meet_layers(self, adapter: Adapter, renamed: dict[str, str]) -> tuple[Names, list[Shift]]:
-        """The layers of an adapter by their names in the base. Those of one part of a pipeline share a beginning."""
+    def _meet_layers(
+        self, adapter: Adapter, renamed: dict[str, str]
+    ) -> tuple[Names, list[Shift]]:
+        """The layers of an adapter by their names in the base. Those of one part of a
+        pipeline share a beginning.
+        """
         met: Names = {}
         shifts: list[Shift] = []
         groups: dict[tuple[str, bool], list[Layer]] = {}
@@ -149,7 +200,9 @@ class Planner:
             if is_flat:
                 found, moved = met_flat_names(names, self._base)
             else:
-                found, moved = met_names(names, self._base, self._make_fit_test(layers, renamed))
+                found, moved = met_names(
+                    names, self._base, self._make_fit_test(layers, renamed)
+                )
             met |= {
                 layer.module: found[renamed[layer.module]]
                 for layer in layers
@@ -158,8 +211,12 @@ class Planner:
             shifts += moved
         return met, shifts
 
-    def _make_fit_test(self, layers: Sequence[Layer], renamed: Names) -> Callable[[str, str], bool]:
-        """Return what tells whether a layer, by its name, has the shape of one of the base."""
+    def _make_fit_test(
+        self, layers: Sequence[Layer], renamed: Names
+    ) -> Callable[[str, str], bool]:
+        """Return what tells whether a layer, by its name, has the shape of one of the
+        base.
+        """
         by_name = {renamed[layer.module]: layer for layer in layers}
         return lambda name, module: self._is_fitting_layer(by_name[name], module)
 
@@ -178,16 +235,21 @@ class Planner:
             return
         names = [layer.name for layer in layers]
         near = self._base.near(f"{names[0]}.weight") or self._base.near(names[0])
-        what = f"{counted_noun(len(names), 'layer')} of {show(adapter.path, 80)}: {show_folded_names(names, _LISTED)}"
+        what = (
+            f"{counted_noun(len(names), 'layer')} of {show(adapter.path, 80)}: "
+            f"{show_folded_names(names, _LISTED)}"
+        )
         components = {layer.component for layer in layers}
         others = {layer.component for layer in adapter.layers} - components
         hint = f"near: {near}" if near else None
         if others and all(components):
-            words = " ".join(f"--exclude '{component}_*'" for component in sorted(components))
+            words = " ".join(
+                f"--exclude '{component}_*'" for component in sorted(components)
+            )
             hint = f"{words} leaves them out"
         raise UsageError(f"lacks {what}", path=self._base.path, hint=hint)
 
-    # --- one layer --------------------------------------------------------------------------------------------
+    # --- one layer --------------------------------------------------------------------
 
     def _add_layer(
         self, index: int, adapter: Adapter, layer: Layer, module: str, experts: Experts
@@ -213,7 +275,12 @@ class Planner:
         if "up bias" in layer.parts:
             targets.append(self._add_bias(index, adapter, layer, module, factor))
         pair = Pair(
-            index, layer, tuple(targets), rank, scale, "DoRA" if "magnitude" in layer.parts else "LoRA"
+            index,
+            layer,
+            tuple(targets),
+            rank,
+            scale,
+            "DoRA" if "magnitude" in layer.parts else "LoRA",
         )
         self._pairs.append(pair)
         return pair
@@ -223,14 +290,21 @@ class Planner:
         down, up = layer.down, layer.up
         inner = up.shape[1]
         mid = layer.ref("mid")
-        fits = inner == down.shape[0] if mid is None else mid.shape[:2] == (inner, down.shape[0])
+        fits = (
+            inner == down.shape[0]
+            if mid is None
+            else mid.shape[:2] == (inner, down.shape[0])
+        )
         if not fits or prod(up.shape[2:]) != 1:
             shapes = f"{list(up.shape)} and {list(down.shape)}"
             raise UsageError(
-                f"{show(layer.name, 80)} has matrices without a product: {shapes}", path=adapter.path
+                f"{show(layer.name, 80)} has matrices without a product: {shapes}",
+                path=adapter.path,
             )
 
-    def _add_plain(self, index: int, adapter: Adapter, layer: Layer, weight: str, factor: float) -> str:
+    def _add_plain(
+        self, index: int, adapter: Adapter, layer: Layer, weight: str, factor: float
+    ) -> str:
         """Plan a layer that is one tensor of the base."""
         shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
@@ -244,13 +318,17 @@ class Planner:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_turned:
             left, right = right.turned, left.turned
-        self._put_term(index, weight, Term(Span(0, rows), Span(0, columns), left, right, factor))
+        self._put_term(
+            index, weight, Term(Span(0, rows), Span(0, columns), left, right, factor)
+        )
         return weight
 
     def _is_turned(self, adapter: Adapter, layer: Layer) -> bool:
-        """Tell whether a square weight lies as (in, out): an embedding, and a Conv1D of GPT-2. Raises UsageError.
+        """Tell whether a square weight lies as (in, out): an embedding, and a Conv1D of
+        GPT-2. Raises UsageError.
 
-        Layers of other shapes of the same adapter show whether its Conv1D are what the settings say.
+        Layers of other shapes of the same adapter show whether its Conv1D are what the
+        settings say.
         """
         if layer.is_embedding:
             return True
@@ -264,8 +342,15 @@ class Planner:
         if shown == {False}:
             return False  # PEFT takes the flag back for a Linear
         if True in shown and (not is_turned or False in shown):
-            problem = f"{show(layer.name, 80)} is square, and may lie as (in, out) or (out, in): both fit"
-            raise UsageError(problem, path=self._base.path, hint="--packing in-out, or --packing out-in")
+            problem = (
+                f"{show(layer.name, 80)} is square, and may lie as (in, out) or (out, "
+                "in): both fit"
+            )
+            raise UsageError(
+                problem,
+                path=self._base.path,
+                hint="--packing in-out, or --packing out-in",
+            )
         return is_turned
 
     def _find_shown_ways(self, adapter: Adapter) -> set[bool]:
@@ -280,30 +365,41 @@ class Planner:
         return shown
 
     def _target_shape(self, weight: str, adapter: Adapter) -> tuple[int, ...]:
-        """The shape of a tensor of the base, or of the one that the adapter has for it."""
+        """The shape of a tensor of the base, or of the one that the adapter has
+        for it.
+        """
         whole = self._changes[weight].whole if weight in self._changes else None
         entry = whole or self._base.entry(weight)
         return entry.tensor.shape
 
-    def _refuse_shape(self, adapter: Adapter, layer: Layer, weight: str, shape: tuple[int, ...]) -> None:
+    def _refuse_shape(
+        self, adapter: Adapter, layer: Layer, weight: str, shape: tuple[int, ...]
+    ) -> None:
         """Raise UsageError for a layer that does not have the shape of the base."""
         up, down = layer.up.shape, layer.down.shape
         product = [up[0], *down[1:]]
-        why = f"{show(weight, 80)} is {list(shape)}, and {show(layer.name, 80)} of {show(adapter.path, 80)} {product}"
+        why = (
+            f"{show(weight, 80)} is {list(shape)}, and {show(layer.name, 80)} of "
+            f"{show(adapter.path, 80)} {product}"
+        )
         if (
             len(shape) > 2
             and len(down) == len(shape)
             and down[1] % max(1, shape[1]) == 0
             and down[1] != shape[1]
         ):
-            raise UnsupportedError(f"{why}: a convolution in groups is not merged", path=self._base.path)
+            raise UnsupportedError(
+                f"{why}: a convolution in groups is not merged", path=self._base.path
+            )
         raise UsageError(why, path=self._base.path)
 
     def _put_term(self, index: int, weight: str, term: Term) -> None:
         own = term._replace(owner=len(self._pairs))  # the pair of this layer comes next
         self._tensor_change(weight).terms.setdefault(index, []).append(own)
 
-    def _add_magnitude(self, index: int, adapter: Adapter, layer: Layer, targets: Sequence[str]) -> None:
+    def _add_magnitude(
+        self, index: int, adapter: Adapter, layer: Layer, targets: Sequence[str]
+    ) -> None:
         """Plan the lengths of DoRA."""
         ref = layer.ref("magnitude")
         assert ref is not None
@@ -312,44 +408,73 @@ class Planner:
             raise UsageError(problem, path=adapter.path, hint="without --weights")
         if len(targets) != 1:
             raise UnsupportedError(
-                f"{show(layer.name, 80)} is DoRA on a fused weight, which is not merged", path=self._base.path
+                (
+                    f"{show(layer.name, 80)} is DoRA on a fused weight, which is not "
+                    "merged"
+                ),
+                path=self._base.path,
             )
         name = targets[0]
         shape = self._target_shape(name, adapter)
         rows, columns = shape[0], prod(shape[1:])
         is_turned = self._lies_turned(layer, shape, adapter)
-        by_input = len(ref.shape) > 1 and ref.shape[0] == 1 and ref.shape[1] == columns and rows != 1
+        by_input = (
+            len(ref.shape) > 1
+            and ref.shape[0] == 1
+            and ref.shape[1] == columns
+            and rows != 1
+        )
         if adapter.style == "PEFT":
             by_input = False
-        axis: Literal["rows", "columns"] = "columns" if is_turned or by_input else "rows"
+        axis: Literal["rows", "columns"] = (
+            "columns" if is_turned or by_input else "rows"
+        )
         if ref.numel != (rows if axis == "rows" else columns):
             problem = f"{show(layer.parts['magnitude'].name, 80)} is {list(ref.shape)}"
-            raise UsageError(f"{problem}, which is no length of {list(shape)}", path=adapter.path)
+            raise UsageError(
+                f"{problem}, which is no length of {list(shape)}", path=adapter.path
+            )
         self._tensor_change(name).magnitudes[index] = Magnitude(ref, axis)
 
-    def _lies_turned(self, layer: Layer, shape: tuple[int, ...], adapter: Adapter) -> bool:
+    def _lies_turned(
+        self, layer: Layer, shape: tuple[int, ...], adapter: Adapter
+    ) -> bool:
         left, right = layer.up.shape[0], prod(layer.down.shape[1:])
         if left == right:
             return len(shape) == 2 and self._is_turned(adapter, layer)
         return len(shape) == 2 and shape == (right, left)
 
-    def _add_bias(self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float) -> str:
+    def _add_bias(
+        self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float
+    ) -> str:
         """Plan the bias of B, which is added to the bias of the layer."""
         ref = layer.ref("up bias")
         assert ref is not None
         name = f"{module}.bias"
         if name not in self._base.indices:
-            raise UsageError(f"lacks {show(name, 80)}, to which lora_B.bias is added", path=self._base.path)
+            raise UsageError(
+                f"lacks {show(name, 80)}, to which lora_B.bias is added",
+                path=self._base.path,
+            )
         left = Factor(ref, (ref.numel, 1), (1, 1))
         if self._target_shape(name, adapter) != (ref.numel,):
-            raise UsageError(f"{show(name, 80)} has another shape than lora_B.bias", path=self._base.path)
-        self._put_term(index, name, Term(Span(0, ref.numel), Span(0, 1), left, None, factor))
+            raise UsageError(
+                f"{show(name, 80)} has another shape than lora_B.bias",
+                path=self._base.path,
+            )
+        self._put_term(
+            index, name, Term(Span(0, ref.numel), Span(0, 1), left, None, factor)
+        )
         return name
 
-    # --- layers that one side holds in one tensor -------------------------------------------------------------
+    # --- layers that one side holds in one tensor -------------------------------------
 
-    def _add_fused(self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float) -> list[str]:
-        """Plan a layer that is a part of a tensor of the base, or that the base holds in several."""
+    def _add_fused(
+        self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float
+    ) -> list[str]:
+        """Plan a layer that is a part of a tensor of the base, or that the base holds
+        in several.
+        """
         expert = self._base.expert_of(module)
         if expert is not None:
             return [self._add_one_expert(index, adapter, layer, expert, factor)]
@@ -362,12 +487,23 @@ class Planner:
         self._refuse_unmet(adapter, [layer])
         raise AssertionError
 
-    def _named_packing(self, layer: Layer, weight: str, ways: tuple[Packing, Packing]) -> Packing:
-        """The packing that was named. Raises UsageError where none was, for both fit."""
+    def _named_packing(
+        self, layer: Layer, weight: str, ways: tuple[Packing, Packing]
+    ) -> Packing:
+        """The packing that was named. Raises UsageError where none was, for
+        both fit.
+        """
         if self._options.packing in ways:
             return self._options.packing
-        problem = f"{show(weight, 80)} may hold {show(layer.name, 80)} {ways[0]} or {ways[1]}: both fit"
-        raise UsageError(problem, path=self._base.path, hint=f"--packing {ways[0]}, or --packing {ways[1]}")
+        problem = (
+            f"{show(weight, 80)} may hold {show(layer.name, 80)} {ways[0]} or "
+            f"{ways[1]}: both fit"
+        )
+        raise UsageError(
+            problem,
+            path=self._base.path,
+            hint=f"--packing {ways[0]}, or --packing {ways[1]}",
+        )
 
     def _add_in_fused(
         self,
@@ -378,7 +514,9 @@ class Planner:
         fused: tuple[str, tuple[str, ...]],
         factor: float,
     ) -> str:
-        """Plan a layer that the base holds with its siblings: query, key and value, or gate and up."""
+        """Plan a layer that the base holds with its siblings: query, key and value, or
+        gate and up.
+        """
         weight, siblings = fused
         shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
@@ -386,7 +524,10 @@ class Planner:
         packing = self._named_packing(layer, weight, ("concatenated", "interleaved"))
         if packing == "interleaved" and count > 2:
             raise UnsupportedError(
-                f"{show(weight, 80)} holds query, key and value head by head, which is not merged",
+                (
+                    f"{show(weight, 80)} holds query, key and value head by head, "
+                    "which is not merged"
+                ),
                 path=self._base.path,
             )
         own = left.shape[0]
@@ -394,21 +535,36 @@ class Planner:
         if len(shape) != 2 or right.shape[1] != shape[1] or sizes is None:
             self._refuse_shape(adapter, layer, weight, shape)
         assert sizes is not None
-        rows = Span(place, own, count) if packing == "interleaved" else Span(sum(sizes[:place]), own)
-        self._put_term(index, weight, Term(rows, Span(0, shape[1]), left, right, factor))
+        rows = (
+            Span(place, own, count)
+            if packing == "interleaved"
+            else Span(sum(sizes[:place]), own)
+        )
+        self._put_term(
+            index, weight, Term(rows, Span(0, shape[1]), left, right, factor)
+        )
         return weight
 
     def _sizes(
-        self, adapter: Adapter, siblings: Sequence[str], module: str, own: int, whole: int
+        self,
+        adapter: Adapter,
+        siblings: Sequence[str],
+        module: str,
+        own: int,
+        whole: int,
     ) -> list[int] | None:
-        """The rows of each sibling in a fused tensor, or None where they do not make it up.
+        """The rows of each sibling in a fused tensor, or None where they do not make it
+        up.
 
-        Key and value have as many rows as each other, and the first one of two as many as the second.
+        Key and value have as many rows as each other, and the first one of two as many
+        as the second.
         """
         known = {name.rpartition(".")[2]: 0 for name in siblings}
         for layer in adapter.layers:
             above, _, leaf = layer.name.rpartition(".")
-            if leaf in known and module.rpartition(".")[0].endswith(above.rpartition(".")[2] or above):
+            if leaf in known and module.rpartition(".")[0].endswith(
+                above.rpartition(".")[2] or above
+            ):
                 known[leaf] = layer.up.shape[0]
         known[module.rpartition(".")[2]] = own
         rows = list(known.values())
@@ -421,18 +577,28 @@ class Planner:
         return rows if sum(rows) == whole and all(size > 0 for size in rows) else None
 
     def _add_split(
-        self, index: int, adapter: Adapter, layer: Layer, parts: Sequence[str], factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        parts: Sequence[str],
+        factor: float,
     ) -> list[str]:
         """Plan a fused layer that the base holds in several tensors."""
         left, right = factors_of(layer)
         shapes = [self._target_shape(name, adapter) for name in parts]
         packing = self._named_packing(layer, parts[0], ("concatenated", "interleaved"))
         total = sum(shape[0] for shape in shapes)
-        if total != left.shape[0] or any(shape[1:] != (right.shape[1],) for shape in shapes):
+        if total != left.shape[0] or any(
+            shape[1:] != (right.shape[1],) for shape in shapes
+        ):
             self._refuse_shape(adapter, layer, parts[0], shapes[0])
         if packing == "interleaved" and len(parts) > 2:
             raise UnsupportedError(
-                f"{show(layer.name, 80)} holds query, key and value head by head, which is not merged",
+                (
+                    f"{show(layer.name, 80)} holds query, key and value head by head, "
+                    "which is not merged"
+                ),
                 path=adapter.path,
             )
         first = 0
@@ -443,14 +609,23 @@ class Planner:
                 part = left.cut_rows(place, shape[0])._replace(
                     stride=(left.stride[0] * count, left.stride[1])
                 )
-            self._put_term(index, name, Term(Span(0, shape[0]), Span(0, shape[1]), part, right, factor))
+            self._put_term(
+                index,
+                name,
+                Term(Span(0, shape[0]), Span(0, shape[1]), part, right, factor),
+            )
             first += shape[0]
         return list(parts)
 
-    # --- experts ------------------------------------------------------------------------------------------------
+    # --- experts ----------------------------------------------------------------------
 
     def _add_one_expert(
-        self, index: int, adapter: Adapter, layer: Layer, expert: tuple[str, int, int, int], factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        expert: tuple[str, int, int, int],
+        factor: float,
     ) -> str:
         """Plan a layer of one expert, of which the base holds all in one tensor."""
         weight, number, place, count = expert
@@ -462,25 +637,40 @@ class Planner:
         if not (is_out_in or is_in_out) or number >= shape[0]:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_out_in and is_in_out:
-            is_in_out = self._named_packing(layer, weight, ("in-out", "out-in")) == "in-out"
+            is_in_out = (
+                self._named_packing(layer, weight, ("in-out", "out-in")) == "in-out"
+            )
         is_turned = 0
         if count > 1:
-            packing = self._named_packing(layer, weight, ("concatenated", "interleaved"))
+            packing = self._named_packing(
+                layer, weight, ("concatenated", "interleaved")
+            )
             is_turned = int(packing == "interleaved")
         own = Span(place, outer, count) if is_turned else Span(place * outer, outer)
         first = number * shape[1]
         if is_in_out:
             term = Term(Span(first, inner), own, right.turned, left.turned, factor)
         else:
-            term = Term(own._replace(first=first + own.first), Span(0, inner), left, right, factor)
+            term = Term(
+                own._replace(first=first + own.first),
+                Span(0, inner),
+                left,
+                right,
+                factor,
+            )
         self._put_term(index, weight, term)
         return weight
 
-    def _add_experts(self, index: int, adapter: Adapter, layer: Layer, experts: Experts) -> Pair | None:
+    def _add_experts(
+        self, index: int, adapter: Adapter, layer: Layer, experts: Experts
+    ) -> Pair | None:
         """Plan a layer that changes a parameter of several experts."""
         found = experts.parameter_of(layer, self._options.packing)
         settings = adapter.settings_of(layer)
-        if not (settings is not None and settings.is_from_peft) and self._options.packing is None:
+        if (
+            not (settings is not None and settings.is_from_peft)
+            and self._options.packing is None
+        ):
             refuse_square(layer, self._base.path)
         scale = scale_of(adapter, layer, found.rank, self._options.scale)
         if scale.value is None:
@@ -490,11 +680,13 @@ class Planner:
         for name, term in expert_terms(layer, found, factor):
             self._put_term(index, name, term)
             targets.append(name)
-        pair = Pair(index, layer, tuple(dict.fromkeys(targets)), found.rank, scale, "LoRA")
+        pair = Pair(
+            index, layer, tuple(dict.fromkeys(targets)), found.rank, scale, "LoRA"
+        )
         self._pairs.append(pair)
         return pair
 
-    # --- tensors that were trained themselves -------------------------------------------------------------------
+    # --- tensors that were trained themselves -----------------------------------------
 
     def _add_wholes(self, adapter: Adapter, shifts: Sequence[Shift]) -> None:
         """Plan the tensors that take the place of tensors of the base."""
@@ -505,22 +697,35 @@ class Planner:
             change = self._tensor_change(found or self._rename_module(name))
             if change.whole is not None:
                 twice = f"{show(change.whole.name, 80)} and {show(entry.name, 80)}"
-                raise UsageError(f"{twice} both take the place of one tensor", path=adapter.path)
+                raise UsageError(
+                    f"{twice} both take the place of one tensor", path=adapter.path
+                )
             change.whole = entry
         for name, entry in adapter.copies.items():
-            self._copies.append((self._name_of(name, shifts) or self._rename_module(name), entry))
+            self._copies.append(
+                (self._name_of(name, shifts) or self._rename_module(name), entry)
+            )
 
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
         """The name in the base of a tensor of an adapter, or None."""
         own = self._rename_module(name)
         names = [own, *(shift.apply(own) for shift in shifts)]
-        return next((one for one in names if one is not None and one in self._base.indices), None)
+        return next(
+            (one for one in names if one is not None and one in self._base.indices),
+            None,
+        )
 
     def _refuse_unknown(self, adapter: Adapter, name: str) -> None:
-        """Raise UsageError for a whole tensor that the base lacks, unless the settings say that it is new."""
+        """Raise UsageError for a whole tensor that the base lacks, unless the settings
+        say that it is new.
+        """
         settings = adapter.settings
         saved = settings.values.get("modules_to_save") if settings is not None else None
-        modules = [module for module in saved if isinstance(module, str)] if isinstance(saved, list) else []
+        modules = (
+            [module for module in saved if isinstance(module, str)]
+            if isinstance(saved, list)
+            else []
+        )
         above = name.rpartition(".")[0]
         if any(above == module or f".{module}." in f".{above}." for module in modules):
             return
@@ -534,7 +739,9 @@ class Planner:
     def _add_tokens(self, adapter: Adapter, shifts: Sequence[Shift]) -> None:
         """Plan the rows of embeddings that take the place of rows of the base."""
         for module, entry in adapter.tokens.items():
-            name = self._name_of(f"{module}.weight", shifts) or self._tokens_name(module)
+            name = self._name_of(f"{module}.weight", shifts) or self._tokens_name(
+                module
+            )
             ref = tensor_of_entry(entry)
             if name is None:
                 self._refuse_unknown(adapter, f"{module}.weight")
@@ -542,12 +749,20 @@ class Planner:
             settings = adapter.settings
             indices = None if settings is None else settings.token_indices(module)
             shape = self._target_shape(name, adapter)
-            if indices is None or len(indices) != ref.shape[0] or ref.shape[1:] != shape[1:]:
-                problem = f"nothing says which rows of {show(name, 80)} are {show(entry.name, 80)}"
+            if (
+                indices is None
+                or len(indices) != ref.shape[0]
+                or ref.shape[1:] != shape[1:]
+            ):
+                problem = (
+                    f"nothing says which rows of {show(name, 80)} are "
+                    f"{show(entry.name, 80)}"
+                )
                 raise UsageError(problem, path=adapter.path)
             if any(not 0 <= row < shape[0] for row in indices):
                 problem = (
-                    f"{show(name, 80)} has {shape[0]:,} rows, and {show(entry.name, 80)} is of later ones"
+                    f"{show(name, 80)} has {shape[0]:,} rows, and "
+                    f"{show(entry.name, 80)} is of later ones"
                 )
                 raise UsageError(problem, path=self._base.path)
             self._tensor_change(name).replaced.append(Rows(tuple(indices), ref))
@@ -556,7 +771,7 @@ class Planner:
         ends = [name for name in self._base.names if name.endswith(f".{module}.weight")]
         return ends[0] if len(ends) == 1 else None
 
-    # --- the tensors of the base --------------------------------------------------------------------------------
+    # --- the tensors of the base ------------------------------------------------------
 
     def _make_target(self, name: str, change: _Change) -> Target:
         entry = self._base.entry(name) if name in self._base.indices else None
@@ -565,16 +780,32 @@ class Planner:
         if entry is not None and (change.terms or change.replaced):
             _refuse_numberless(entry, self._base.path)
         steps = [
-            Step(index, tuple(terms), change.magnitudes.get(index)) for index, terms in change.terms.items()
+            Step(index, tuple(terms), change.magnitudes.get(index))
+            for index, terms in change.terms.items()
         ]
         if not steps and not change.replaced:
             return Target(name, entry, change.whole, None)
         shape = base.tensor.shape
         # Experts are matrices that follow each other, and a list is one column.
-        columns = prod(shape[1:]) if len(shape) != 3 or not _is_stack(steps, shape) else shape[2]
+        columns = (
+            prod(shape[1:])
+            if len(shape) != 3 or not _is_stack(steps, shape)
+            else shape[2]
+        )
         rows = base.tensor.numel // max(1, columns)
-        names = {id(ref): self._names[id(ref)] for ref in _refs_of(steps) if id(ref) in self._names}
-        work = Work(rows, columns, tuple(steps), tuple(change.replaced), self._options.is_exact, names)
+        names = {
+            id(ref): self._names[id(ref)]
+            for ref in _refs_of(steps)
+            if id(ref) in self._names
+        }
+        work = Work(
+            rows,
+            columns,
+            tuple(steps),
+            tuple(change.replaced),
+            self._options.is_exact,
+            names,
+        )
         return Target(name, entry, change.whole, work)
 
 
@@ -585,13 +816,20 @@ def _refs_of(steps: Iterable[Step]) -> list[TensorRef]:
 
 
 def _is_stack(steps: Iterable[Step], shape: tuple[int, ...]) -> bool:
-    """Tell whether terms see a tensor of three dimensions as matrices one below the other."""
+    """Tell whether terms see a tensor of three dimensions as matrices one below the
+    other.
+    """
     spans = [term for step in steps for term in step.terms]
-    return all(term.rows.end <= shape[0] * shape[1] and term.columns.end <= shape[2] for term in spans)
+    return all(
+        term.rows.end <= shape[0] * shape[1] and term.columns.end <= shape[2]
+        for term in spans
+    )
 
 
 def _is_kernel(layer: Layer, shape: tuple[int, ...]) -> bool:
-    """Tell whether a layer and a weight have the same kernels. A kernel of one element may be left out."""
+    """Tell whether a layer and a weight have the same kernels. A kernel of one element
+    may be left out.
+    """
     down = layer.down.shape
     mid = layer.ref("mid")
     kernel = down[2:] if mid is None else mid.shape[2:]
@@ -609,6 +847,11 @@ def _refuse_numberless(entry: Entry, path: str) -> None:
     tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef) or tensor.dtype.name not in AVERAGED:
         what = tensor.dtype.name if isinstance(tensor, TensorRef) else tensor.layout
-        raise UnsupportedError(f"{show(entry.name, 80)} is {what}, to which nothing can be added", path=path)
+        raise UnsupportedError(
+            f"{show(entry.name, 80)} is {what}, to which nothing can be added",
+            path=path,
+        )
     if tensor.numel and tensor.storage.place is None:
-        raise UnsupportedError(f"{show(entry.name, 80)} is on meta, without data", path=path)
+        raise UnsupportedError(
+            f"{show(entry.name, 80)} is on meta, without data", path=path
+        )

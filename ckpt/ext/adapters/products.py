@@ -1,7 +1,9 @@
-"""The elements of a tensor after a merge: base + scale * B @ A, computed block of rows by block of rows while it is written.
+"""The elements of a tensor after a merge: base + scale * B @ A, computed block of rows
+by block of rows while it is written.
 
-A product is float32, or float64 where that is asked for; the sum is rounded once, to the dtype of the base. No block depends
-on the number of threads or on what else is read.
+A product is float32, or float64 where that is asked for; the sum is rounded once, to
+the dtype of the base. No block depends on the number of threads or on what else is
+read.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ _KEPT = 2
 
 
 class Factor(NamedTuple):
-    """A matrix that is a view of a tensor of an adapter, with strides over its elements in the order of its shape.
+    """A matrix that is a view of a tensor of an adapter, with strides over its elements
+    in the order of its shape.
 
-    With `mid`, it is the product of that tensor of a convolution with this matrix: rank by rank by kernel.
+    With `mid`, it is the product of that tensor of a convolution with this matrix: rank
+    by rank by kernel.
     """
 
     ref: TensorRef
@@ -50,7 +54,11 @@ class Factor(NamedTuple):
     @property
     def columns(self) -> int:
         """The columns of the matrix, with the kernels of the middle."""
-        return self.shape[1] if self.mid is None else self.shape[1] * prod(self.mid.shape[2:])
+        return (
+            self.shape[1]
+            if self.mid is None
+            else self.shape[1] * prod(self.mid.shape[2:])
+        )
 
     @property
     def turned(self) -> Factor:
@@ -59,7 +67,9 @@ class Factor(NamedTuple):
 
     def cut_rows(self, first: int, count: int) -> Factor:
         """Some of its rows."""
-        return self._replace(shape=(count, self.shape[1]), offset=self.offset + first * self.stride[0])
+        return self._replace(
+            shape=(count, self.shape[1]), offset=self.offset + first * self.stride[0]
+        )
 
     @property
     def refs(self) -> tuple[TensorRef, ...]:
@@ -86,14 +96,18 @@ class Span(NamedTuple):
         return self.first + (self.size - 1) * self.step + 1
 
     def cut(self, low: int, high: int) -> tuple[int, int]:
-        """The numbers of its first row that is not below `low`, and of the one past the last below `high`."""
+        """The numbers of its first row that is not below `low`, and of the one past the
+        last below `high`.
+        """
         begin = max(0, -((self.first - low) // self.step))
         end = min(self.size, -((self.first - high) // self.step))
         return begin, max(begin, end)
 
 
 class Term(NamedTuple):
-    """A summand for a box of a tensor as a matrix: scale * left @ right, or scale * left without a right one."""
+    """A summand for a box of a tensor as a matrix: scale * left @ right, or scale *
+    left without a right one.
+    """
 
     rows: Span
     columns: Span
@@ -105,7 +119,9 @@ class Term(NamedTuple):
 
     @property
     def turned(self) -> Term | None:
-        """The same box with the transposed product, or None where that has another shape."""
+        """The same box with the transposed product, or None where that has another
+        shape.
+        """
         if self.right is None or self.rows.size != self.columns.size:
             return None
         return self._replace(left=self.right.turned, right=self.left.turned)
@@ -117,7 +133,9 @@ class Term(NamedTuple):
 
 
 class Magnitude(NamedTuple):
-    """The lengths of DoRA: after the sum, each row or column gets its length of `ref`."""
+    """The lengths of DoRA: after the sum, each row or column gets its length of
+    `ref`.
+    """
 
     ref: TensorRef
     axis: Literal["rows", "columns"]
@@ -169,7 +187,9 @@ def derived_place(base: TensorRef, work: Work, dtype: DType) -> Derived:
 
 
 class _Change:
-    """Computes blocks of rows. What it reads of adapters is let go when another tensor is computed."""
+    """Computes blocks of rows. What it reads of adapters is let go when another tensor
+    is computed.
+    """
 
     def __init__(self, base: TensorRef, work: Work, dtype: DType) -> None:
         self.base = base
@@ -215,7 +235,8 @@ class Computing:
         self._lock = threading.RLock()
 
     def values(self, block: memoryview | bytes, dtype: DType, rows: cast.Rows) -> Array:
-        """The elements of a block of rows as numbers that may be changed, by rows and columns.
+        """The elements of a block of rows as numbers that may be changed, by rows and
+        columns.
 
         They lie in the block or in `rows`, unless neither can hold them.
         """
@@ -238,7 +259,9 @@ class Computing:
         for replaced in self.work.replaced:
             self._replace_rows(values, replaced, first)
 
-    def add(self, values: Array, terms: Sequence[Term], first: int, rows: cast.Rows) -> None:
+    def add(
+        self, values: Array, terms: Sequence[Term], first: int, rows: cast.Rows
+    ) -> None:
         """Add terms to rows, from row `first` on."""
         for term in terms:
             begin, end = term.rows.cut(first, first + len(values))
@@ -246,7 +269,12 @@ class Computing:
                 self._add_term(values, term, first, (begin, end), rows)
 
     def _add_term(
-        self, values: Array, term: Term, first: int, part: tuple[int, int], rows: cast.Rows
+        self,
+        values: Array,
+        term: Term,
+        first: int,
+        part: tuple[int, int],
+        rows: cast.Rows,
     ) -> None:
         """Add some rows of a term, from the first one to the one before the last."""
         import numpy as np
@@ -260,7 +288,9 @@ class Computing:
         if term.scale != 1:
             product *= np.asarray(term.scale, self.kind)
         low = term.rows.first + begin * term.rows.step - first
-        chosen = slice(low, low + (end - begin - 1) * term.rows.step + 1, term.rows.step)
+        chosen = slice(
+            low, low + (end - begin - 1) * term.rows.step + 1, term.rows.step
+        )
         columns = slice(term.columns.first, term.columns.end, term.columns.step)
         values[chosen, columns] += product
 
@@ -271,9 +301,11 @@ class Computing:
             if first <= index < first + len(values):
                 values[index - first] = self._read_matrix(matrix.cut_rows(place, 1))[0]
 
-    # --- the lengths of DoRA ----------------------------------------------------------------------------------
+    # --- the lengths of DoRA ----------------------------------------------------------
 
-    def _length_factors(self, index: int, step: Step, base: Array, first: int, rows: cast.Rows) -> Array:
+    def _length_factors(
+        self, index: int, step: Step, base: Array, first: int, rows: cast.Rows
+    ) -> Array:
         """The factors that give each row or column of base and terms its length."""
         import numpy as np
 
@@ -292,11 +324,15 @@ class Computing:
             wanted = wanted[first : first + len(base)]
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = wanted / lengths
-        spread: Array = factors[None, :] if step.magnitude.axis == "columns" else factors[:, None]
+        spread: Array = (
+            factors[None, :] if step.magnitude.axis == "columns" else factors[:, None]
+        )
         return spread
 
     def _column_lengths(self, step: Step) -> Array:
-        """The length of each column of the base and the terms. Reads all of the base once more."""
+        """The length of each column of the base and the terms. Reads all of the base
+        once more.
+        """
         import numpy as np
 
         total = np.zeros(self.work.columns, "<f8")
@@ -324,10 +360,12 @@ class Computing:
         if rest:
             yield bytes(rest)
 
-    # --- matrices -----------------------------------------------------------------------------------------------
+    # --- matrices ---------------------------------------------------------------------
 
     def _read_vector(self, ref: TensorRef) -> Array:
-        vector: Array = self._read_matrix(Factor(ref, (1, ref.numel), (ref.numel, 1)))[0]
+        vector: Array = self._read_matrix(Factor(ref, (1, ref.numel), (ref.numel, 1)))[
+            0
+        ]
         return vector
 
     def _right_matrix(self, factor: Factor) -> Array:
@@ -347,16 +385,28 @@ class Computing:
         raw = self._stored_elements(factor.ref)
         width = raw.itemsize
         steps = (factor.stride[0] * width, factor.stride[1] * width)
-        view = np.lib.stride_tricks.as_strided(raw[factor.offset :], factor.shape, steps, writeable=False)
+        view = np.lib.stride_tricks.as_strided(
+            raw[factor.offset :], factor.shape, steps, writeable=False
+        )
         data = np.ascontiguousarray(view).view("u1").reshape(-1).data
-        matrix: Array = cast.as_numbers(data, factor.ref.dtype).astype(self.kind).reshape(factor.shape)
+        matrix: Array = (
+            cast.as_numbers(data, factor.ref.dtype)
+            .astype(self.kind)
+            .reshape(factor.shape)
+        )
         if not np.isfinite(matrix).all():
-            path, name = self.work.names.get(id(factor.ref), ("", "a tensor of the adapter"))
+            path, name = self.work.names.get(
+                id(factor.ref), ("", "a tensor of the adapter")
+            )
             raise UnsupportedError(f"{name} holds NaN or Inf", path=path or None)
-        return matrix if factor.mid is None else self._kernel_product(factor.mid, matrix)
+        return (
+            matrix if factor.mid is None else self._kernel_product(factor.mid, matrix)
+        )
 
     def _kernel_product(self, mid: TensorRef, down: Array) -> Array:
-        """The product of the middle of a convolution, rank by rank by kernel, and the matrix before it."""
+        """The product of the middle of a convolution, rank by rank by kernel, and the
+        matrix before it.
+        """
         import numpy as np
 
         one, two = mid.shape[:2]
@@ -365,7 +415,9 @@ class Computing:
         return product
 
     def _stored_elements(self, ref: TensorRef) -> Array:
-        """The elements of a tensor of an adapter as they are stored. They stay in memory while this tensor is computed."""
+        """The elements of a tensor of an adapter as they are stored. They stay in
+        memory while this tensor is computed.
+        """
         import numpy as np
 
         with self._lock:

@@ -1,4 +1,6 @@
-"""An adapter as it is read: its layers with their parts, the tensors that were trained as a whole, and its settings."""
+"""An adapter as it is read: its layers with their parts, the tensors that were trained
+as a whole, and its settings.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from collections.abc import Iterable, Sequence
 from ckpt.elements.blocks import elements
 from ckpt.elements.cast import AVERAGED, few, has_numbers
 from ckpt.evidence.survey import Survey
-from ckpt.ext.adapters.config import CONFIG, Settings, noted_settings, refuse_settings, settings_at
+from ckpt.ext.adapters.config import (
+    CONFIG,
+    Settings,
+    noted_settings,
+    refuse_settings,
+    settings_at,
+)
 from ckpt.ext.adapters.names import Kind, Part, Style, layer_of, method_of, part_of
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, UsageError, about
@@ -35,7 +43,9 @@ _FREE: tuple[Style, ...] = ("kohya", "ComfyUI", "diffusers")
 
 
 class Layer(NamedTuple):
-    """A layer of an adapter: the tensors of its parts. `module` is the name of the layer as the adapter has it."""
+    """A layer of an adapter: the tensors of its parts. `module` is the name of the
+    layer as the adapter has it.
+    """
 
     module: str
     is_flat: bool
@@ -81,10 +91,12 @@ class Layer(NamedTuple):
 
 
 class Adapter(NamedTuple):
-    """An adapter. `wholes` are tensors of the base that were trained themselves, by their names in the base.
+    """An adapter. `wholes` are tensors of the base that were trained themselves, by
+    their names in the base.
 
-    `tokens` are rows of embeddings by the name of the module, `copies` what lies in a checkpoint of training beside it, as
-    it was in the base. `total` is the number of its tensors.
+    `tokens` are rows of embeddings by the name of the module, `copies` what lies in a
+    checkpoint of training beside it, as it was in the base. `total` is the number of
+    its tensors.
     """
 
     path: str
@@ -103,12 +115,19 @@ class Adapter(NamedTuple):
     def settings_of(self, layer: Layer) -> Settings | None:
         """The settings that hold for a layer."""
         if self.components:
-            return self.components.get(layer.component or layer.module.partition(".")[0], self.settings)
+            return self.components.get(
+                layer.component or layer.module.partition(".")[0], self.settings
+            )
         return self.settings
 
     def ranks(self) -> list[int]:
         """The ranks of its layers, the most frequent first."""
-        return [rank for rank, _ in Counter(layer.down.shape[0] for layer in self.layers).most_common()]
+        return [
+            rank
+            for rank, _ in Counter(
+                layer.down.shape[0] for layer in self.layers
+            ).most_common()
+        ]
 
     @property
     def has_magnitudes(self) -> bool:
@@ -117,12 +136,19 @@ class Adapter(NamedTuple):
 
 
 def tensor_of_entry(entry: Entry) -> TensorRef:
-    """The strided tensor of an entry. Raises UnsupportedError for another one, and for one without numbers."""
+    """The strided tensor of an entry. Raises UnsupportedError for another one, and for
+    one without numbers.
+    """
     tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
-        raise UnsupportedError(f"{show(entry.name, 80)} is {entry.tensor.layout}, and has no numbers to add")
+        raise UnsupportedError(
+            f"{show(entry.name, 80)} is {entry.tensor.layout}, and has no numbers to "
+            "add"
+        )
     if tensor.dtype.name not in AVERAGED:
-        raise UnsupportedError(f"{show(entry.name, 80)} is {tensor.dtype.name}, and has no numbers to add")
+        raise UnsupportedError(
+            f"{show(entry.name, 80)} is {tensor.dtype.name}, and has no numbers to add"
+        )
     if tensor.numel and tensor.storage.place is None:
         raise UnsupportedError(f"{show(entry.name, 80)} is on meta, without data")
     return tensor
@@ -136,7 +162,8 @@ def read_adapter(
     select: Globs | None = None,
     is_alone: bool = False,
 ) -> Adapter:
-    """Read an adapter: its layers and its settings. No values are read but alphas. Raises UsageError, UnsupportedError.
+    """Read an adapter: its layers and its settings. No values are read but alphas.
+    Raises UsageError, UnsupportedError.
 
     With `is_alone` nothing beside its file is read.
     """
@@ -144,7 +171,9 @@ def read_adapter(
     part = survey.only_model(section)
     chosen = set(map(id, part.selected(select, path))) if select else None
     entries = [(part.relative(entry.name), entry) for entry in part.entries]
-    left = [entry for _, entry in entries if chosen is not None and id(entry) not in chosen]
+    left = [
+        entry for _, entry in entries if chosen is not None and id(entry) not in chosen
+    ]
     entries = [row for row in entries if chosen is None or id(row[1]) in chosen]
     named = [(name, part_of(name), entry) for name, entry in entries]
     _refuse_foreign(named, path)
@@ -153,14 +182,17 @@ def read_adapter(
     # PEFT takes the name of the adapter out of the names when it saves one by itself.
     is_training = any(row.adapter for _, row, _ in named)
     wholes, copies = _whole_tensors(
-        [row for row in named if row[1].kind not in _LAYER_KINDS] + loose, is_training=is_training
+        [row for row in named if row[1].kind not in _LAYER_KINDS] + loose,
+        is_training=is_training,
     )
     tokens = {row.module: entry for _, row, entry in named if row.kind == "tokens"}
     passed = tuple(name for name, row, _ in named if row.kind == "passed")
     if not layers and not tokens:
         hint = f"{CONFIG} beside it names what was trained" if wholes else None
         raise UsageError(
-            "holds no adapter: no tensor is called lora_A, lora_B or their like", path=path, hint=hint
+            "holds no adapter: no tensor is called lora_A, lora_B or their like",
+            path=path,
+            hint=hint,
         )
     settings, components = _read_settings(survey, limits, is_alone=is_alone)
     styles = Counter(row.style for _, row, _ in named if row.style)
@@ -182,14 +214,31 @@ def read_adapter(
     )
 
 
-_COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "prior")
-"""The parts of a pipeline of diffusers, with which it begins the names of an adapter."""
+_COMPONENTS = (
+    "unet",
+    "transformer",
+    "text_encoder",
+    "text_encoder_2",
+    "text_encoder_3",
+    "prior",
+)
+"""The parts of a pipeline of diffusers, with which it begins the names of an
+adapter.
+"""
 
 
-def _refine_style(style: Style, layers: Sequence[Layer], settings: Settings | None) -> Style:
-    """The program that wrote an adapter: diffusers has the names of PEFT below the parts of a pipeline."""
-    is_pipeline = layers and all(layer.module.partition(".")[0] in _COMPONENTS for layer in layers)
-    return "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
+def _refine_style(
+    style: Style, layers: Sequence[Layer], settings: Settings | None
+) -> Style:
+    """The program that wrote an adapter: diffusers has the names of PEFT below the
+    parts of a pipeline.
+    """
+    is_pipeline = layers and all(
+        layer.module.partition(".")[0] in _COMPONENTS for layer in layers
+    )
+    return (
+        "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
+    )
 
 
 def _read_settings(
@@ -198,7 +247,9 @@ def _read_settings(
     """The settings of an adapter, and the settings for each part of a pipeline."""
     path = survey.path
     settings = None if is_alone else settings_at(path, limits)
-    components = {} if settings else noted_settings(metadata_of(survey.checkpoint.root), limits)
+    components = (
+        {} if settings else noted_settings(metadata_of(survey.checkpoint.root), limits)
+    )
     for noted in components.values():
         refuse_settings(noted, path)
     if list(components) == [""]:
@@ -216,7 +267,11 @@ def _refuse_foreign(named: Sequence[_Named], path: str) -> None:
         methods = sorted({method for name in foreign if (method := method_of(name))})
         what = f", of {' and '.join(methods)}" if methods else ""
         raise UnsupportedError(
-            f"holds {show_folded_names(foreign, 2)}{what}: only LoRA and DoRA are merged", path=path
+            (
+                f"holds {show_folded_names(foreign, 2)}{what}: only LoRA and DoRA are "
+                "merged"
+            ),
+            path=path,
         )
 
 
@@ -225,12 +280,21 @@ def _refuse_several(named: Sequence[_Named], path: str) -> None:
     adapters = list(dict.fromkeys(row.adapter for _, row, _ in named if row.adapter))
     if len(adapters) > 1:
         listed = and_more([show(adapter, 40) for adapter in adapters], 4)
-        hint = f"--include '*.{adapters[0]}*'" if adapters[0].isidentifier() else "--include GLOB"
-        raise UsageError(f"holds {len(adapters)} adapters: {listed}", path=path, hint=hint)
+        hint = (
+            f"--include '*.{adapters[0]}*'"
+            if adapters[0].isidentifier()
+            else "--include GLOB"
+        )
+        raise UsageError(
+            f"holds {len(adapters)} adapters: {listed}", path=path, hint=hint
+        )
 
 
-def _group_layers(named: Sequence[_Named], path: str) -> tuple[list[Layer], list[_Named]]:
-    """The layers, and the tensors that only look like a part of one: `alpha` may be a parameter of a model.
+def _group_layers(
+    named: Sequence[_Named], path: str
+) -> tuple[list[Layer], list[_Named]]:
+    """The layers, and the tensors that only look like a part of one: `alpha` may be a
+    parameter of a model.
 
     Raises UsageError for a layer of which a half is missing.
     """
@@ -241,9 +305,13 @@ def _group_layers(named: Sequence[_Named], path: str) -> tuple[list[Layer], list
         if part.kind not in _LAYER_KINDS:
             continue
         key = part.component, part.module
-        layer = found.setdefault(key, Layer(part.module, part.is_flat, part.component, {}))
+        layer = found.setdefault(
+            key, Layer(part.module, part.is_flat, part.component, {})
+        )
         if part.kind in layer.parts:
-            twice = f"{show(layer.parts[part.kind].name, 80)} and {show(entry.name, 80)}"
+            twice = (
+                f"{show(layer.parts[part.kind].name, 80)} and {show(entry.name, 80)}"
+            )
             raise UsageError(f"{twice} are the same part of one layer", path=path)
         layer.parts[part.kind] = entry
         names.setdefault(key, []).append(row)
@@ -259,17 +327,33 @@ def _group_layers(named: Sequence[_Named], path: str) -> tuple[list[Layer], list
 
 
 def _refuse_half(layer: Layer, path: str) -> None:
-    """Raise UsageError for a layer that lacks one of its two matrices, or has matrices of two ranks."""
-    pairs: tuple[tuple[Kind, Kind], ...] = (("down", "up"), ("embedding down", "embedding up"))
-    whole = [pair for pair in pairs if pair[0] in layer.parts and pair[1] in layer.parts]
+    """Raise UsageError for a layer that lacks one of its two matrices, or has matrices
+    of two ranks.
+    """
+    pairs: tuple[tuple[Kind, Kind], ...] = (
+        ("down", "up"),
+        ("embedding down", "embedding up"),
+    )
+    whole = [
+        pair for pair in pairs if pair[0] in layer.parts and pair[1] in layer.parts
+    ]
     if len(whole) != 1:
-        have = next(entry.name for kind, entry in layer.parts.items() if kind not in ("alpha", "magnitude"))
-        raise UsageError(f"{show(have, 80)} has no partner, and is nothing alone", path=path)
+        have = next(
+            entry.name
+            for kind, entry in layer.parts.items()
+            if kind not in ("alpha", "magnitude")
+        )
+        raise UsageError(
+            f"{show(have, 80)} has no partner, and is nothing alone", path=path
+        )
     for kind in whole[0]:
         tensor = tensor_of_entry(layer.parts[kind])
         if len(tensor.shape) < 2 or not tensor.numel:
             shape = list(tensor.shape)
-            problem = f"{show(layer.parts[kind].name, 80)} is {shape}: a shard of ZeRO-3 or FSDP that was never gathered"
+            problem = (
+                f"{show(layer.parts[kind].name, 80)} is {shape}: a shard of ZeRO-3 or "
+                "FSDP that was never gathered"
+            )
             raise UsageError(problem, path=path)
 
 
@@ -291,23 +375,31 @@ def _whole_tensors(
     return wholes, {name: entry for name, entry in copies.items() if name not in wholes}
 
 
-# --- the scale --------------------------------------------------------------------------------------------------------
+# --- the scale ------------------------------------------------------------------------
 
 
 class Scale(NamedTuple):
-    """The factor of B @ A, and where it comes from. `value` is None where nothing says it."""
+    """The factor of B @ A, and where it comes from. `value` is None where nothing says
+    it.
+    """
 
     value: float | None
     source: str
 
 
-def scale_of(adapter: Adapter, layer: Layer, rank: int, given: float | None = None) -> Scale:
-    """The scale of a layer of this rank. Raises UsageError where its settings are of another rank."""
+def scale_of(
+    adapter: Adapter, layer: Layer, rank: int, given: float | None = None
+) -> Scale:
+    """The scale of a layer of this rank. Raises UsageError where its settings are of
+    another rank.
+    """
     alpha = layer.parts.get("alpha")
     if alpha is not None:
         value = _read_number(alpha)
         if value is None or not math.isfinite(value):
-            raise UsageError(f"{show(alpha.name, 80)} is not a number", path=adapter.path)
+            raise UsageError(
+                f"{show(alpha.name, 80)} is not a number", path=adapter.path
+            )
         return Scale(value / rank, "alpha")
     if given is not None:
         return Scale(given, "--scale")
@@ -316,13 +408,22 @@ def scale_of(adapter: Adapter, layer: Layer, rank: int, given: float | None = No
         return _scale_of(settings, adapter, layer, rank)
 
 
-def _scale_of(settings: Settings | None, adapter: Adapter, layer: Layer, rank: int) -> Scale:
-    """The scale of a layer by its settings, or by the custom of the program that wrote it."""
+def _scale_of(
+    settings: Settings | None, adapter: Adapter, layer: Layer, rank: int
+) -> Scale:
+    """The scale of a layer by its settings, or by the custom of the program that wrote
+    it.
+    """
     if settings is not None:
         said = settings.rank_of(layer.name)
         if said is not None and said != rank:
-            problem = f"{CONFIG} says rank {said:g} for {show(layer.name, 80)}, whose tensors have {rank}"
-            raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")
+            problem = (
+                f"{CONFIG} says rank {said:g} for {show(layer.name, 80)}, whose "
+                f"tensors have {rank}"
+            )
+            raise UsageError(
+                problem, path=adapter.path, hint="--scale X, which is alpha / rank"
+            )
         value = settings.scale_of(layer.name, rank)
         if value is not None:
             return Scale(value, CONFIG)
@@ -335,7 +436,10 @@ def has_free_scale(adapter: Adapter) -> bool:
     """Tell whether nothing says the scale of an adapter."""
     has_alphas = any("alpha" in layer.parts for layer in adapter.layers)
     has_settings = adapter.settings is not None and adapter.settings.alpha is not None
-    return not (has_alphas or has_settings or adapter.components) and adapter.style not in _FREE
+    return (
+        not (has_alphas or has_settings or adapter.components)
+        and adapter.style not in _FREE
+    )
 
 
 def _read_number(entry: Entry) -> float | None:
@@ -351,6 +455,12 @@ def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
     """Raise UsageError for layers of which nothing says the scale."""
     if layers:
         what = f"nothing says the alpha of {counted_noun(len(layers), 'layer')}"
-        beside = f"there is no {CONFIG} beside it" if adapter.settings is None else f"{CONFIG} has none"
+        beside = (
+            f"there is no {CONFIG} beside it"
+            if adapter.settings is None
+            else f"{CONFIG} has none"
+        )
         problem = f"{what}: {beside}, and no alpha is in it"
-        raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")
+        raise UsageError(
+            problem, path=adapter.path, hint="--scale X, which is alpha / rank"
+        )

@@ -1,4 +1,6 @@
-"""The verdicts on the pairs of an adapter in a merge of somebody else, and their words."""
+"""The verdicts on the pairs of an adapter in a merge of somebody else, and
+their words.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show, show_folded_names
 from ckpt.surface.text.lines import Line, hanging_lines
 
-Verdict = Literal["merged", "missing", "scaled", "twice", "transposed", "part", "other", "lacking"]
-"""`missing`: as in BASE. `part`: some of its parts are merged. `lacking`: MERGED has no such tensor."""
+Verdict = Literal[
+    "merged", "missing", "scaled", "twice", "transposed", "part", "other", "lacking"
+]
+"""`missing`: as in BASE. `part`: some of its parts are merged. `lacking`: MERGED has no
+such tensor.
+"""
 WORDS: dict[Verdict, str] = {
     "missing": "as in BASE",
     "scaled": "with another scale",
@@ -22,16 +28,19 @@ WORDS: dict[Verdict, str] = {
 }
 _NAMES = 6
 _CLOSE = 0.01
-"""The error of a scale, and of a product in a lower precision, relative to what is added."""
+"""The error of a scale, and of a product in a lower precision, relative to what is
+added.
+"""
 _SURE = 5.0
 """Standard errors within which two scales are the same."""
 
 
 class Sums(NamedTuple):
-    """Sums over the elements that a pair changes: of what changed, and of what a merge changes.
+    """Sums over the elements that a pair changes: of what changed, and of what a merge
+    changes.
 
-    `units` are those in the last place. `visible` elements differ after a merge, `kept` ones are as in BASE, `beyond` ones
-    are more than one unit away from a merge.
+    `units` are those in the last place. `visible` elements differ after a merge, `kept`
+    ones are as in BASE, `beyond` ones are more than one unit away from a merge.
     """
 
     number: int = 0
@@ -60,7 +69,9 @@ class Sums(NamedTuple):
 
 
 def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
-    """Return the verdict on a pair, and the factor of what was added. With `is_free` any factor is right: none is recorded."""
+    """Return the verdict on a pair, and the factor of what was added. With `is_free`
+    any factor is right: none is recorded.
+    """
     if not sums.visible and not sums.beyond:
         return "merged", 1.0  # nothing that its dtype shows
     if sums.kept == sums.number or not sums.wanted:
@@ -68,7 +79,10 @@ def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
     factor = sums.product / sums.wanted
     error = _SURE * math.sqrt(sums.weighted / 6) / sums.wanted + _CLOSE
     rest = max(0.0, sums.changed - sums.product * factor)
-    if not math.isfinite(rest) or rest > sums.units / 2 + (_CLOSE * factor) ** 2 * sums.wanted:
+    if (
+        not math.isfinite(rest)
+        or rest > sums.units / 2 + (_CLOSE * factor) ** 2 * sums.wanted
+    ):
         return "other", factor
     if abs(factor) <= error and abs(factor - 1) > error:
         return "missing", 0.0
@@ -80,9 +94,11 @@ def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
 
 
 class PairCheck(NamedTuple):
-    """A pair of an adapter. `scale` is that which is recorded, `found` that which MERGED has.
+    """A pair of an adapter. `scale` is that which is recorded, `found` that which
+    MERGED has.
 
-    `parts` are how many of its parts are merged, of how many: experts, or query, key and value.
+    `parts` are how many of its parts are merged, of how many: experts, or query, key
+    and value.
     """
 
     layer: str
@@ -106,9 +122,11 @@ class PairCheck(NamedTuple):
 
 
 class MergeCheck(NamedTuple):
-    """The verdict on the merge of an adapter. `wholes` are the tensors that it replaces, and whether MERGED has them.
+    """The verdict on the merge of an adapter. `wholes` are the tensors that it
+    replaces, and whether MERGED has them.
 
-    `others` changed too, with the status of each. `casts` have another dtype alone, from and to `types`.
+    `others` changed too, with the status of each. `casts` have another dtype alone,
+    from and to `types`.
     """
 
     path: str
@@ -123,7 +141,11 @@ class MergeCheck(NamedTuple):
     def differs(self) -> bool:
         """Tell whether MERGED is anything else than BASE with the adapter."""
         is_merged = all(pair.verdict == "merged" for pair in self.pairs)
-        return not is_merged or not all(is_there for _, is_there in self.wholes) or bool(self.others)
+        return (
+            not is_merged
+            or not all(is_there for _, is_there in self.wholes)
+            or bool(self.others)
+        )
 
     def to_json(self) -> dict[str, Json]:
         """The field `adapter` of the document `ckpt.diff`."""
@@ -132,8 +154,12 @@ class MergeCheck(NamedTuple):
                 "path": self.path,
                 "merged": sum(pair.verdict == "merged" for pair in self.pairs),
                 "pairs": [pair.to_json() for pair in self.pairs],
-                "replaced": [{"name": name, "found": is_there} for name, is_there in self.wholes],
-                "others": [{"name": name, "status": status} for name, status in self.others],
+                "replaced": [
+                    {"name": name, "found": is_there} for name, is_there in self.wholes
+                ],
+                "others": [
+                    {"name": name, "status": status} for name, status in self.others
+                ],
                 "cast": self.casts,
             }
         }
@@ -145,13 +171,21 @@ class MergeCheck(NamedTuple):
             out += hanging_lines([("  ", "")], text, width, 4)
         if self.wholes:
             lost = [name for name, is_there in self.wholes if not is_there]
-            text = f"replaced: {len(self.wholes) - len(lost)} of {counted_noun(len(self.wholes), 'tensor')} are those of the adapter"
+            text = (
+                f"replaced: {len(self.wholes) - len(lost)} of "
+                f"{counted_noun(len(self.wholes), 'tensor')} are those of the adapter"
+            )
             out += hanging_lines(
-                [], f"{text}; not: {show_folded_names(lost, _NAMES)}" if lost else text, width, 2
+                [],
+                f"{text}; not: {show_folded_names(lost, _NAMES)}" if lost else text,
+                width,
+                2,
             )
         if self.casts:
             types = ", ".join(f"{one} → {two}" for one, two in self.types)
-            out += hanging_lines([], f"cast: {counted_noun(self.casts, 'tensor')}, {types}", width, 2)
+            out += hanging_lines(
+                [], f"cast: {counted_noun(self.casts, 'tensor')}, {types}", width, 2
+            )
         out += self._other_lines(width)
         return out
 
@@ -166,10 +200,16 @@ class MergeCheck(NamedTuple):
         if merged == total:
             return f"{text}: {show(self.path, None)}"
         counts = {
-            word: sum(pair.verdict == verdict for pair in self.pairs) for verdict, word in WORDS.items()
+            word: sum(pair.verdict == verdict for pair in self.pairs)
+            for verdict, word in WORDS.items()
         }
-        listed = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
-        return f"{text}; {total - merged:,} {'is' if total - merged == 1 else 'are'} not: {listed}"
+        listed = ", ".join(
+            f"{count:,} {word}" for word, count in counts.items() if count
+        )
+        return (
+            f"{text}; {total - merged:,} {'is' if total - merged == 1 else 'are'} not: "
+            f"{listed}"
+        )
 
     def _group_texts(self) -> list[str]:
         """The pairs with one verdict and one scale together."""
@@ -178,7 +218,10 @@ class MergeCheck(NamedTuple):
             text = _text_of(pair, is_free=self.is_free)
             if text:
                 groups.setdefault(text, []).append(pair.layer)
-        return [f"{text}: {show_folded_names(names, _NAMES)}" for text, names in groups.items()]
+        return [
+            f"{text}: {show_folded_names(names, _NAMES)}"
+            for text, names in groups.items()
+        ]
 
     def _other_lines(self, width: int | None) -> list[Line]:
         """The lines about other changes, by their status."""
@@ -189,7 +232,10 @@ class MergeCheck(NamedTuple):
         for status, names in groups.items():
             out += hanging_lines(
                 [],
-                f"also {status}: {counted_noun(len(names), 'tensor')}: {show_folded_names(names, _NAMES)}",
+                (
+                    f"also {status}: {counted_noun(len(names), 'tensor')}: "
+                    f"{show_folded_names(names, _NAMES)}"
+                ),
                 width,
                 2,
             )
@@ -199,12 +245,21 @@ class MergeCheck(NamedTuple):
 def _text_of(pair: PairCheck, *, is_free: bool) -> str:
     """The words for a pair, or `` where there is nothing to say."""
     if pair.verdict == "merged":
-        return f"scale {_format_scale(pair.found)}, where none is recorded" if is_free else ""
+        return (
+            f"scale {_format_scale(pair.found)}, where none is recorded"
+            if is_free
+            else ""
+        )
     if pair.verdict == "scaled":
-        text = f"with scale {_format_scale(pair.found)} instead of {_format_scale(pair.scale)}"
+        text = (
+            f"with scale {_format_scale(pair.found)} instead of "
+            f"{_format_scale(pair.scale)}"
+        )
         if pair.found < 0:
             return f"{text}, subtracted"
-        return f"{text}, as without alpha" if abs(pair.found - 1) <= 2 * _CLOSE else text
+        return (
+            f"{text}, as without alpha" if abs(pair.found - 1) <= 2 * _CLOSE else text
+        )
     if pair.verdict == "part":
         return f"in part, {pair.parts[0]} of {pair.parts[1]}"
     return WORDS[pair.verdict]

@@ -16,7 +16,13 @@ def sniff(probe: Probe) -> bool:
 
 FORMAT = Format(
     "archive",
-    Traits("archive of checkpoints", is_pickle=True, keeps_devices=True, has_checksums=True, is_archive=True),
+    Traits(
+        "archive of checkpoints",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+        is_archive=True,
+    ),
     sniff,
     reader="ckpt.ext.archives.reader",
     suffixes=(".zip", ".nemo"),

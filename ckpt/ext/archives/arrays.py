@@ -1,7 +1,9 @@
-"""The arrays of numpy in an archive of its own (`.npz`), as Stable-Baselines 2 keeps the weights of an agent.
+"""The arrays of numpy in an archive of its own (`.npz`), as Stable-Baselines 2 keeps
+the weights of an agent.
 
-Layout: numpy/lib/format.py. Each array is a record `NAME.npy`: a header that is a Python dict of three fields, and the
-elements. An array of objects is a pickle, and is refused.
+Layout: numpy/lib/format.py. Each array is a record `NAME.npy`: a header that is a
+Python dict of three fields, and the elements. An array of objects is a pickle, and is
+refused.
 """
 
 from __future__ import annotations
@@ -28,13 +30,18 @@ _MAGIC = b"\x93NUMPY"
 _HEADER = 10_000
 """Bytes of a header that numpy reads at most without being told to trust the file."""
 _FIELDS = re.compile(
-    r"\{'descr': '([<>|])(\w{2,3})', 'fortran_order': (True|False), 'shape': \(((?:\d{1,18}(?:, |,|(?=\))))*)\), \}\s*"
+    r"\{'descr': '([<>|])(\w{2,3})', 'fortran_order': (True"
+    r"|False), 'shape': \(((?:\d{1,18}(?:, |,|(?=\))))*)\), \}\s*"
 )
 ENDING = ".npy"
 
 
-def read_arrays(member: Member, mark: str, limits: Limits, budget: Budget) -> Checkpoint:
-    """The arrays of a member as a checkpoint: name -> tensor. Raises UnreadableError, LimitError."""
+def read_arrays(
+    member: Member, mark: str, limits: Limits, budget: Budget
+) -> Checkpoint:
+    """The arrays of a member as a checkpoint: name -> tensor. Raises UnreadableError,
+    LimitError.
+    """
     member.admit(limits, budget)
     source = member.open()
     archive = read_archive(source, limits)
@@ -45,7 +52,8 @@ def read_arrays(member: Member, mark: str, limits: Limits, budget: Budget) -> Ch
     for record in archive.records.values():
         if not record.name.endswith(ENDING):
             raise UnreadableError(
-                f"{show(record.name, 80)} of {show(member.member, 80)} is no array of numpy"
+                f"{show(record.name, 80)} of {show(member.member, 80)} is no array of "
+                "numpy"
             )
         names.append(record.name.removesuffix(ENDING))
         tensors.append(_read_array(source, record, f"{mark}{names[-1]}"))
@@ -54,7 +62,9 @@ def read_arrays(member: Member, mark: str, limits: Limits, budget: Budget) -> Ch
     root = Dict()
     root.set(names, list(tensors))
     traits = Traits("numpy arrays", keeps_ties=False)
-    return make_checkpoint(member.name, "npz", traits, root, contents, limits, source=source)
+    return make_checkpoint(
+        member.name, "npz", traits, root, contents, limits, source=source
+    )
 
 
 def _read_array(source: Source, record: Record, id: str) -> TensorRef:
@@ -64,7 +74,11 @@ def _read_array(source: Source, record: Record, id: str) -> TensorRef:
     head = source.read(record.offset, min(12, record.size))
     wide = head[6:7] in (b"\x02", b"\x03")
     begin = 12 if wide else 10
-    if head[:6] != _MAGIC or head[6:7] not in (b"\x01", b"\x02", b"\x03") or len(head) < begin:
+    if (
+        head[:6] != _MAGIC
+        or head[6:7] not in (b"\x01", b"\x02", b"\x03")
+        or len(head) < begin
+    ):
         raise UnreadableError(f"{what} does not begin as numpy writes it")
     length = int.from_bytes(head[8:begin], "little")
     if length > _HEADER or begin + length > record.size:
@@ -73,12 +87,18 @@ def _read_array(source: Source, record: Record, id: str) -> TensorRef:
     match = _FIELDS.fullmatch(text)
     dtype = None if match is None else numpy_dtype(match[2])
     if match is None or dtype is None:
-        raise UnreadableError(f"{what} holds elements that torch does not have: {show(text.strip(), 100)}")
+        raise UnreadableError(
+            f"{what} holds elements that torch does not have: {show(text.strip(), 100)}"
+        )
     shape = tuple(int(size) for size in re.findall(r"\d+", match[4]))
     nbytes = _array_nbytes(what, dtype, shape, record.size - begin - length)
     file, offset = underlying_file(source, record.offset + begin + length)
     place = Range(file, offset, nbytes, None, match[1] == ">")
-    stride = tuple(reversed(contiguous(tuple(reversed(shape))))) if match[3] == "True" else contiguous(shape)
+    stride = (
+        tuple(reversed(contiguous(tuple(reversed(shape)))))
+        if match[3] == "True"
+        else contiguous(shape)
+    )
     return tensor_ref(Storage(id, None, dtype, nbytes, place), dtype, shape, stride, 0)
 
 

@@ -1,8 +1,10 @@
-"""A library's archive that holds checkpoints: each member is read where it lies, and becomes a part under its name.
+"""A library's archive that holds checkpoints: each member is read where it lies, and
+becomes a part under its name.
 
-Stable-Baselines 2: a zip of `parameters` (arrays of numpy), `parameter_list` and `data` (JSON; common/base_class.py).
-Stable-Baselines3: a zip of `policy.pth`, an optimizer for each, `data` (JSON) and texts (common/save_util.py).
-NeMo: a tar of `model_weights.ckpt` and `model_config.yaml` (core/connectors/save_restore_connector.py).
+Stable-Baselines 2: a zip of `parameters` (arrays of numpy), `parameter_list` and `data`
+(JSON; common/base_class.py). Stable-Baselines3: a zip of `policy.pth`, an optimizer for
+each, `data` (JSON) and texts (common/save_util.py). NeMo: a tar of `model_weights.ckpt`
+and `model_config.yaml` (core/connectors/save_restore_connector.py).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ckpt.model.text import counted_noun, show
 
 
 class Layout(NamedTuple):
-    """The members of an archive, checkpoints, JSON and texts, each by the key of its part; its label, and how to load it."""
+    """The members of an archive, checkpoints, JSON and texts, each by the key of its
+    part; its label, and how to load it.
+    """
 
     label: str
     load: str
@@ -62,7 +66,9 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
 def _layout_function(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
     if probe.archive is not None:
         names = probe.archive.records.keys()
-        is_sb3 = "policy.pth" in names and not names.isdisjoint(("data", "_stable_baselines3_version"))
+        is_sb3 = "policy.pth" in names and not names.isdisjoint(
+            ("data", "_stable_baselines3_version")
+        )
         if is_sb3:
             return _stable_baselines
         return _stable_baselines_2 if names >= _SB2_FILES else None
@@ -71,9 +77,13 @@ def _layout_function(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
     return None
 
 
-# --- Stable-Baselines3 ----------------------------------------------------------------------------------------
+# --- Stable-Baselines3 ----------------------------------------------------------------
 
-_SB3 = "Stable-Baselines3", "torch.load(zipfile.ZipFile({path}).open({part}), {options})", True
+_SB3 = (
+    "Stable-Baselines3",
+    "torch.load(zipfile.ZipFile({path}).open({part}), {options})",
+    True,
+)
 _TEXTS = ("_stable_baselines3_version", "system_info.txt")
 
 
@@ -86,13 +96,20 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
             if not is_plain_name(name) or name == ".pth":
                 raise UnreadableError(f"member {show(name, 80)} is not a plain name")
             parts[name.removesuffix(".pth")] = of_record(probe.file, record)
-    others = {name: of_record(probe.file, record) for name, record in archive.records.items()}
-    texts = {name.removesuffix(".txt"): others[name] for name in _TEXTS if name in others}
+    others = {
+        name: of_record(probe.file, record) for name, record in archive.records.items()
+    }
+    texts = {
+        name.removesuffix(".txt"): others[name] for name in _TEXTS if name in others
+    }
     jsons = {"data": others["data"]} if "data" in others else {}
     twice = parts.keys() & (texts.keys() | jsons.keys())
     if twice:
         raise UnreadableError(f"the archive holds {show(min(twice), 80)} twice")
-    first = ["policy", *(key for key in parts if key != "policy")]  # the model before its optimizers
+    first = [
+        "policy",
+        *(key for key in parts if key != "policy"),
+    ]  # the model before its optimizers
     read = {f"{key}.pth" for key in parts} | {"data", *_TEXTS}
     return Layout(
         *_SB3,
@@ -103,7 +120,7 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
     )
 
 
-# --- Stable-Baselines 2 ---------------------------------------------------------------------------------------
+# --- Stable-Baselines 2 ---------------------------------------------------------------
 
 _SB2_FILES = frozenset(("data", "parameters", "parameter_list"))
 
@@ -111,28 +128,43 @@ _SB2_FILES = frozenset(("data", "parameters", "parameter_list"))
 def _stable_baselines_2(probe: Probe, limits: Limits) -> Layout:
     archive = probe.archive
     assert archive is not None
-    members = {name: of_record(probe.file, record) for name, record in archive.records.items()}
+    members = {
+        name: of_record(probe.file, record) for name, record in archive.records.items()
+    }
     jsons = {name: members[name] for name in ("data", "parameter_list")}
     others = tuple(name for name in members if name not in _SB2_FILES)
     return Layout(
-        "Stable-Baselines 2", "", True, {}, jsons, {}, others, (("parameters", members["parameters"]),)
+        "Stable-Baselines 2",
+        "",
+        True,
+        {},
+        jsons,
+        {},
+        others,
+        (("parameters", members["parameters"]),),
     )
 
 
-# --- NeMo -----------------------------------------------------------------------------------------------------
+# --- NeMo -----------------------------------------------------------------------------
 
 _OURS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", *PICKLE)
-"""Endings of members that are told of where nobody reads them; tokenizers and settings are usual."""
+"""Endings of members that are told of where nobody reads them; tokenizers and settings
+are usual.
+"""
 _NEMO = "NeMo", "torch.load(tarfile.open({path}).extractfile({part}), {options})", False
 _WEIGHTS, _CONFIG = "model_weights.ckpt", "model_config.yaml"
 
 
 def _has_nemo_weights(probe: Probe) -> bool:
-    """Tell whether a tar archive holds the weights of NeMo. `read` finds what is wrong behind them."""
+    """Tell whether a tar archive holds the weights of NeMo. `read` finds what is wrong
+    behind them.
+    """
     try:
         return any(
             name == _WEIGHTS
-            for name, _ in walk_tar(probe.file, probe.limits, Budget(probe.limits, probe.size))
+            for name, _ in walk_tar(
+                probe.file, probe.limits, Budget(probe.limits, probe.size)
+            )
         )
     except CkptError:
         return False
@@ -144,7 +176,15 @@ def _nemo_layout(probe: Probe, limits: Limits) -> Layout:
     def member_of(name: str) -> dict[str, Member]:
         row = members.get(name)
         stem = name.rpartition(".")[0]
-        return {stem: Member(probe.file, row.name, row.offset, row.size)} if row is not None else {}
+        return (
+            {stem: Member(probe.file, row.name, row.offset, row.size)}
+            if row is not None
+            else {}
+        )
 
-    others = [name for name in members if name not in (_WEIGHTS, _CONFIG) and name.lower().endswith(_OURS)]
+    others = [
+        name
+        for name in members
+        if name not in (_WEIGHTS, _CONFIG) and name.lower().endswith(_OURS)
+    ]
     return Layout(*_NEMO, member_of(_WEIGHTS), {}, member_of(_CONFIG), tuple(others))

@@ -1,4 +1,6 @@
-"""Reading a library's archive that holds checkpoints: each member where it lies, as a part under its name."""
+"""Reading a library's archive that holds checkpoints: each member where it lies, as a
+part under its name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     if probe.archive is None:
         refuse_second(probe.head, probe.file, limits)
     layout = layout_of(probe, limits)
-    traits = FORMAT.traits._replace(label=layout.label, load=layout.load, has_checksums=layout.has_checksums)
+    traits = FORMAT.traits._replace(
+        label=layout.label, load=layout.load, has_checksums=layout.has_checksums
+    )
     root = Dict()
     parts: list[Part] = []
     notices: list[Notice] = []
@@ -41,25 +45,37 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for key, member in layout.parts.items():
             member.admit(limits, probe.budget)
             opened = probe.open(member, f"{probe.mark}{key}:")
-            parts.append(Part(member.member, key, opened, is_model=not parts))  # the model comes first
+            parts.append(
+                Part(member.member, key, opened, is_model=not parts)
+            )  # the model comes first
         for key, member in layout.arrays:
             arrays = read_arrays(member, f"{probe.mark}{key}:", limits, probe.budget)
             parts.append(Part(member.member, key, arrays, is_model=True))
         for key, member in layout.jsons.items():
-            value, pickles = json_value(member.read(limits, probe.budget), member.member, probe.budget)
+            value, pickles = json_value(
+                member.read(limits, probe.budget), member.member, probe.budget
+            )
             root.set([key], [value])
             said, strange = pickles_inside(probe, member.member, pickles)
             notices += said
             imports += strange
         for key, member in layout.texts.items():
-            root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
+            root.set(
+                [key], [text_value(member.read(limits, probe.budget), member.member)]
+            )
         if layout.others:
-            text = f"{counted_noun(len(layout.others), 'member')} of the archive that nobody reads: {and_more([show(name, 60) for name in layout.others], 3)}"
+            text = (
+                f"{counted_noun(len(layout.others), 'member')} of the archive that "
+                "nobody reads: "
+                f"{and_more([show(name, 60) for name in layout.others], 3)}"
+            )
             notices.append(Notice("unread-file", text))
         contents = Contents(notices, None, probe.mark, probe.budget)
         if probe.archive is not None:
             judge_records(probe.archive, layout.others, contents, limits, probe.budget)
-        values = make_checkpoint(probe.path, FORMAT.name, traits, root, contents, limits)
+        values = make_checkpoint(
+            probe.path, FORMAT.name, traits, root, contents, limits
+        )
         whole = merge_members(probe.path, FORMAT.name, [Part("", "", values), *parts])
         return replace(
             whole,
@@ -68,7 +84,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             imports=(*whole.imports, *imports),
             byteorder=parts[0].checkpoint.byteorder,
             not_loadable=_ONLY_SB2 if layout.arrays else whole.not_loadable,
-            weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
+            weights_only=whole.weights_only
+            or None,  # torch.load opens the members, not the archive
             parts=tuple(part.file for part in parts),
             members=(),  # they are not files of their own
             sources=(probe.file,),
@@ -87,8 +104,14 @@ def checksums(
     check: Check,
 ) -> ChecksumReport:
     layout = layout_of(probe, limits)
-    reports = [check(member, f"{probe.mark}{key}:") for key, member in layout.parts.items()]
-    for member in (*dict(layout.arrays).values(), *layout.jsons.values(), *layout.texts.values()):
+    reports = [
+        check(member, f"{probe.mark}{key}:") for key, member in layout.parts.items()
+    ]
+    for member in (
+        *dict(layout.arrays).values(),
+        *layout.jsons.values(),
+        *layout.texts.values(),
+    ):
         damage: tuple[Damage, ...] = ()
         try:
             member.read(limits, Budget(limits))
@@ -99,8 +122,12 @@ def checksums(
     return ChecksumReport.together(reports)
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
-    """List the members that have a CRC-32 of the archive, and what the others record themselves."""
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
+    """List the members that have a CRC-32 of the archive, and what the others record
+    themselves.
+    """
     layout = layout_of(probe, limits)
     rows: list[RecordedItem] = []
     for member in layout.members:
@@ -108,13 +135,17 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
             rows.append(RecordedItem(member.member, member.size, member.crc))
             continue
         for file in inner(member, ""):
-            rows += [row._replace(name=f"{member.member}/{row.name}") for row in file.items]
+            rows += [
+                row._replace(name=f"{member.member}/{row.name}") for row in file.items
+            ]
     return [RecordedFile("", probe.size, tuple(rows))]
 
 
 _ONLY_SB2 = "only Stable-Baselines 2 loads it, which needs TensorFlow 1"
 _PICKLED, _TYPE = ":serialized:", ":type:"
-"""The keys of Stable-Baselines3 for an object: its pickle in base64, and its class (common/save_util.py)."""
+"""The keys of Stable-Baselines3 for an object: its pickle in base64, and its class
+(common/save_util.py).
+"""
 _DEPTH = 50
 
 
@@ -127,12 +158,15 @@ def text_value(data: bytes, what: str) -> str:
 
 
 def json_value(data: bytes, what: str, budget: Budget) -> tuple[Node, list[bytes]]:
-    """A JSON member as inert nodes, and the pickles in it. An object that was pickled is the text of its class.
+    """A JSON member as inert nodes, and the pickles in it. An object that was pickled
+    is the text of its class.
 
     Raises UnreadableError.
     """
     pickles: list[bytes] = []
-    return _json_node(parse_json(data, show(what, 80), budget), what, 0, pickles), pickles
+    return _json_node(
+        parse_json(data, show(what, 80), budget), what, 0, pickles
+    ), pickles
 
 
 def _json_node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node:
@@ -142,7 +176,10 @@ def _json_node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node
         if _PICKLED in value:
             pickles.append(_decode_pickle(value[_PICKLED], what))
             return str(value.get(_TYPE, ""))
-        return dict_of((key, _json_node(item, what, depth + 1, pickles)) for key, item in value.items())
+        return dict_of(
+            (key, _json_node(item, what, depth + 1, pickles))
+            for key, item in value.items()
+        )
     if isinstance(value, (str, int, float)) or value is None:
         return value
     return [_json_node(item, what, depth + 1, pickles) for item in value]
@@ -153,19 +190,35 @@ def _decode_pickle(text: Json, what: str) -> bytes:
     try:
         return b64decode(text.encode()) if isinstance(text, str) else b""
     except ValueError:
-        raise UnreadableError(f"damaged {show(what, 80)}: a pickle in it is no base64") from None
+        raise UnreadableError(
+            f"damaged {show(what, 80)}: a pickle in it is no base64"
+        ) from None
 
 
 _CLOUD = "cloudpickle.cloudpickle"
-_MAKERS = ("_make_function", "_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate")
-"""Functions of cloudpickle that make a function of code in the file, and run none of it: a schedule of the learning rate."""
+_MAKERS = (
+    "_make_function",
+    "_builtin_type",
+    "_make_empty_cell",
+    "_make_cell",
+    "_function_setstate",
+)
+"""Functions of cloudpickle that make a function of code in the file, and run none of
+it: a schedule of the learning rate.
+"""
 
 
 def _only_makes(row: Import) -> bool:
-    """Tell whether all calls of a name make a function or its code object, and none calls the result."""
+    """Tell whether all calls of a name make a function or its code object, and none
+    calls the result.
+    """
     starts = (f"{_CLOUD}.{row.name}(", f"({_CLOUD}._builtin_type('CodeType'))(")
     is_maker = row.module == _CLOUD and row.name in _MAKERS
-    return is_maker and row.times == len(row.calls) and all(text.startswith(starts) for text in row.calls)
+    return (
+        is_maker
+        and row.times == len(row.calls)
+        and all(text.startswith(starts) for text in row.calls)
+    )
 
 
 _PACKAGES = (
@@ -182,23 +235,33 @@ _ENUM = ("stable_baselines3.common.type_aliases", "TrainFrequencyUnit")
 
 
 def _is_usual(row: Import) -> bool:
-    """Tell whether an import is one that the library writes itself, and calls nothing else than cloudpickle's makers."""
+    """Tell whether an import is one that the library writes itself, and calls nothing
+    else than cloudpickle's makers.
+    """
     if row.group == "called":
         return row.module == _CLOUD or (row.is_enum and (row.module, row.name) == _ENUM)
     return row.group == "unknown" and row.module.partition(".")[0] in _PACKAGES
 
 
 def _fills_a_maker(data: bytes, limits: Limits) -> bool:
-    """Tell whether what cloudpickle makes gets a state or items by opcodes: these call its attributes."""
+    """Tell whether what cloudpickle makes gets a state or items by opcodes: these call
+    its attributes.
+    """
     return any(
         (call.states or call.items or call.keys)
-        and (isinstance(call.func, Opaque) or (isinstance(call.func, Global) and call.func.module == _CLOUD))
+        and (
+            isinstance(call.func, Opaque)
+            or (isinstance(call.func, Global) and call.func.module == _CLOUD)
+        )
         for call in run_machine(data, limits).calls
     )
 
 
-def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> tuple[list[Notice], list[Import]]:
-    """Return what the unpickling of the objects of a member does beyond making values of known kinds.
+def pickles_inside(
+    probe: Probe, what: str, pickles: Sequence[bytes]
+) -> tuple[list[Notice], list[Import]]:
+    """Return what the unpickling of the objects of a member does beyond making values
+    of known kinds.
 
     Calls of Python, torch and numpy are one notice; all others are imports of the file.
     """
@@ -206,25 +269,52 @@ def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> tuple[l
     for number, data in enumerate(pickles):
         name = f"pickle {number + 1:,} in {what}"
         try:
-            with probe.open(Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:") as opened:
+            with probe.open(
+                Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:"
+            ) as opened:
                 if opened.format != "pickle":
-                    return [Notice("code-inside", f"DANGER: {show(name, 80)} is none.")], []
+                    return [
+                        Notice("code-inside", f"DANGER: {show(name, 80)} is none.")
+                    ], []
                 strange += [row for row in opened.imports if row.group != "known"]
             if _fills_a_maker(data, probe.limits):
-                text = f"DANGER: {show(name, 80)} gives a state or items to a function that it makes, which calls it."
+                text = (
+                    f"DANGER: {show(name, 80)} gives a state or items to a function "
+                    "that it makes, which calls it."
+                )
                 return [Notice("code-inside", text)], []
         except CkptError as error:
-            return [Notice("code-inside", f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.")], []
+            return [
+                Notice(
+                    "code-inside",
+                    f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.",
+                )
+            ], []
     if not strange:
         return [], []
-    runs = [row for row in strange if row.group == "called" and is_own(row.module) and not _only_makes(row)]
+    runs = [
+        row
+        for row in strange
+        if row.group == "called" and is_own(row.module) and not _only_makes(row)
+    ]
     if runs:
-        calls = and_more([row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs], 3)
+        calls = and_more(
+            [row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs],
+            3,
+        )
         return [
-            Notice("code-inside", f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.")
+            Notice(
+                "code-inside",
+                f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.",
+            )
         ], []
-    names = and_more(list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3)
-    text = f"{show(what, 80)} holds {counted_noun(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
+    names = and_more(
+        list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3
+    )
+    text = (
+        f"{show(what, 80)} holds {counted_noun(len(pickles), 'pickle')}, which its "
+        f"library unpickles; they name {names}."
+    )
     return [Notice("pickles-inside", text)], [
         row._replace(where=(), file=what) for row in strange if not _is_usual(row)
     ]

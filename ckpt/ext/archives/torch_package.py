@@ -1,7 +1,9 @@
-"""torch.package archives: each pickle under its name, texts, and the names of the code, none of which is run.
+"""torch.package archives: each pickle under its name, texts, and the names of the code,
+none of which is run.
 
-Layout: torch/package/package_exporter.py and package_importer.py. Storages are `.data/KEY.storage`, shared by all
-pickles. An importer looks a module up in the package first, so any name may mean code in the file.
+Layout: torch/package/package_exporter.py and package_importer.py. Storages are
+`.data/KEY.storage`, shared by all pickles. An importer looks a module up in the package
+first, so any name may mean code in the file.
 """
 
 from __future__ import annotations
@@ -11,7 +13,13 @@ from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, interpret_pickle, is_pickle, make_checkpoint, run
+from ckpt.formats.common.pickled import (
+    Contents,
+    interpret_pickle,
+    is_pickle,
+    make_checkpoint,
+    run,
+)
 from ckpt.formats.common.storages import StorageFolder, refuse_big
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
@@ -19,7 +27,15 @@ from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, Import, Traits
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Limits
-from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple, tensor_of
+from ckpt.model.nodes import (
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Storage
 from ckpt.model.text import and_more, show, size_text
@@ -29,7 +45,8 @@ from ckpt.pickle.machine import MachineError, Pickle
 def sniff(probe: Probe) -> bool:
     archive = probe.archive
     return archive is not None and any(
-        archive.find(name) is not None for name in (".data/extern_modules", ".data/python_version")
+        archive.find(name) is not None
+        for name in (".data/extern_modules", ".data/python_version")
     )
 
 
@@ -70,8 +87,12 @@ class _Reader:
         self._archive = archive
         self._limits = limits
         self._budget = probe.budget
-        self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
-        self._storages = StorageFolder(archive, ".data", self._contents, suffix=".storage")
+        self._contents = Contents(
+            archive.notices, read_nested, probe.mark, probe.budget
+        )
+        self._storages = StorageFolder(
+            archive, ".data", self._contents, suffix=".storage"
+        )
 
     def read(self) -> Checkpoint:
         archive, budget = self._archive, self._budget
@@ -97,7 +118,11 @@ class _Reader:
                 raise UnreadableError(f"the package holds {show(key, 80)} twice")
             parts.append(inner)
             root.set([key], [self._interpret_pickle(pickle)])
-        for key, rows in (("code", code), ("files", files), ("package", self._package_facts())):
+        for key, rows in (
+            ("code", code),
+            ("files", files),
+            ("package", self._package_facts()),
+        ):
             while key in root.keys:
                 key += "_"
             if rows.keys:
@@ -121,11 +146,15 @@ class _Reader:
         )  # torch.load opens no package
 
     def _pickle(self, record: Record) -> Pickle | None:
-        """Return the pickle in a record, or None. A record whose name ends in .pkl must be one."""
+        """Return the pickle in a record, or None. A record whose name ends in .pkl must
+        be one.
+        """
         named = record.name.endswith(".pkl")
         if not named:
             size = min(record.stored, 8)
-            if record.deflated or not is_pickle(self._archive.source.read(record.offset, size)):
+            if record.deflated or not is_pickle(
+                self._archive.source.read(record.offset, size)
+            ):
                 return None
         data = self._archive.read_pickle(record, self._limits, self._budget)
         try:
@@ -135,7 +164,10 @@ class _Reader:
                 raise
             return None
         if pickle.end < len(data):
-            text = f"{len(data) - pickle.end:,} bytes follow the pickle in {show(record.name, 60)}"
+            text = (
+                f"{len(data) - pickle.end:,} bytes follow the pickle in "
+                f"{show(record.name, 60)}"
+            )
             self._contents.notices.append(Notice("trailing-data", text))
         return pickle
 
@@ -144,29 +176,39 @@ class _Reader:
             call = _reduced_call(persistent)
             if call is not None:
                 pickle.calls.append(call)
-        interpret_pickle(pickle, self._contents, self._limits, self._resolve_persistent_id, 0)
+        interpret_pickle(
+            pickle, self._contents, self._limits, self._resolve_persistent_id, 0
+        )
         return pickle.root
 
     def _resolve_persistent_id(self, persistent: PersistentId) -> Storage | Global:
-        """A storage, or the function that makes an object (a ScriptModule, an `__reduce_package__`)."""
+        """A storage, or the function that makes an object (a ScriptModule, an
+        `__reduce_package__`).
+        """
         call = _reduced_call(persistent)
         if call is not None and type(call.func) is Global:
             return call.func
         return self._storages.resolve(persistent)
 
     def _read_scripts(self) -> None:
-        """Judge the programs of TorchScript in the package: their pickles, and the code that loading them runs."""
+        """Judge the programs of TorchScript in the package: their pickles, and the code
+        that loading them runs.
+        """
         archive = self._archive
         scripts = Contents((), read_nested, self._probe.mark, self._budget)
         scripts.is_script = True
-        storages = StorageFolder(archive, ".data", scripts, meta=True)  # their keys end in `.storage`
+        storages = StorageFolder(
+            archive, ".data", scripts, meta=True
+        )  # their keys end in `.storage`
         start = f"{archive.root}/{_SCRIPTS}"
         roots: list[Node] = []
         are_tensors = True
         for name, record in archive.records.items():
             if name.startswith(start) and name.endswith(".pkl"):
                 pickle = run(
-                    archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
+                    archive.read_pickle(record, self._limits, self._budget),
+                    self._limits,
+                    self._budget,
                 )
                 interpret_pickle(pickle, scripts, self._limits, storages.resolve, 0)
                 roots.append(pickle.root)
@@ -177,16 +219,26 @@ class _Reader:
                     )
         self._contents.pickles += scripts.pickles
         self._contents.notices += scripts.notices
-        code = code_of(archive, self._limits, self._budget, f"{_SCRIPTS}code", has_values=not are_tensors)
+        code = code_of(
+            archive,
+            self._limits,
+            self._budget,
+            f"{_SCRIPTS}code",
+            has_values=not are_tensors,
+        )
         for root in roots:
             check_doubling(root, code.classes, self._budget)
-        problem = Types(code.classes, self._budget).mismatch(roots) if code.loaders else None
+        problem = (
+            Types(code.classes, self._budget).mismatch(roots) if code.loaders else None
+        )
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
         self._contents.notices += notices_of(code)
 
     def _judge_import(self, row: Import) -> Import:
-        """An import with what the importer makes of it: it finds programs of TorchScript in the package by their names."""
+        """An import with what the importer makes of it: it finds programs of
+        TorchScript in the package by their names.
+        """
         if (row.module, row.name) != ("torch.jit._script", "unpackage_script_module"):
             return row
         calls = [
@@ -199,28 +251,50 @@ class _Reader:
         return row._replace(group="known", calls=(), times=0) if is_usual else row
 
     def _is_script(self, call: Opaque) -> bool:
-        """Tell whether a call makes a program of the package, and nothing else happens to it."""
-        if call.states or call.items or call.keys or call.kwargs is not None or len(call.args) != 1:
+        """Tell whether a call makes a program of the package, and nothing else happens
+        to it.
+        """
+        if (
+            call.states
+            or call.items
+            or call.keys
+            or call.kwargs is not None
+            or len(call.args) != 1
+        ):
             return False
         name = call.args[0]
-        return type(name) is str and self._archive.find(f"{_SCRIPTS}{name}/data.pkl") is not None
+        return (
+            type(name) is str
+            and self._archive.find(f"{_SCRIPTS}{name}/data.pkl") is not None
+        )
 
     def _code_inside(self, code: list[str]) -> list[Notice]:
-        """Return a notice about the code that an importer runs when it loads the pickles.
+        """Return a notice about the code that an importer runs when it loads the
+        pickles.
 
         The code is the modules that the pickles name, and their parents.
         """
-        modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in code}
+        modules = {
+            name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            for name in code
+        }
         runs: dict[str, None] = {}
         for pickle in self._contents.pickles:
             for name in pickle.globals.values():
                 steps = name.module.split(".")
-                if any(".".join(steps[: end + 1]) in modules for end in range(len(steps))):
+                if any(
+                    ".".join(steps[: end + 1]) in modules for end in range(len(steps))
+                ):
                     runs[name.qualified] = None
         if not runs:
             return []
         listed = and_more([show(name, 60) for name in runs], 2)
-        return [Notice("code-inside", f"DANGER: loading this file runs Python code in it, for {listed}.")]
+        return [
+            Notice(
+                "code-inside",
+                f"DANGER: loading this file runs Python code in it, for {listed}.",
+            )
+        ]
 
     def _package_facts(self) -> Dict:
         facts = Dict()
@@ -243,7 +317,9 @@ class _Reader:
     def _file_node(self, record: Record) -> Node:
         """A short text as it is, anything else as its size."""
         if record.size <= _TEXT:
-            data = of_record(self._archive.source, record).read(self._limits, self._budget)
+            data = of_record(self._archive.source, record).read(
+                self._limits, self._budget
+            )
             try:
                 return data.decode("utf-8")
             except UnicodeDecodeError:
@@ -258,5 +334,7 @@ def _reduced_call(persistent: PersistentId) -> Opaque | None:
         return None
     args = pid[-1]
     if not is_tuple(args):
-        raise UnreadableError(f"the persistent id at byte {persistent.offset:,} of a pickle is no call")
+        raise UnreadableError(
+            f"the persistent id at byte {persistent.offset:,} of a pickle is no call"
+        )
     return Opaque("reduce", pid[-2], args, None, persistent.offset)

@@ -41,9 +41,11 @@ def average(
     section: str | None = None,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Average the models of checkpoints of one training, or of the `last` numbered ones of a folder.
+    """Average the models of checkpoints of one training, or of the `last` numbered ones
+    of a folder.
 
-    The mean has the names, the order and the dtypes of the last one. `ratios` weigh them. The other keywords are in `Writing`. Raises CkptError.
+    The mean has the names, the order and the dtypes of the last one. `ratios` weigh
+    them. The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.ext.average.average import Options, shares_of
     from ckpt.ext.average.average import average as job
@@ -51,18 +53,29 @@ def average(
     text_only(section=section)
     options = options_of(writing, None, "average", plain=True)
     # An open checkpoint, bytes and a file are iterable too, and each is one checkpoint.
-    is_one = isinstance(sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase))
-    names: list[Input] = [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
+    is_one = isinstance(
+        sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase)
+    )
+    names: list[Input] = (
+        [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
+    )
     talk = Talk(options.tell)
     check_options(options, *map(path_of, names))
     if last is not None:
         names = list(_last_of(names, last, options, talk))
     if len(names) < 2:
-        problem = "a mean takes two checkpoints or more" if names else "nothing to average"
+        problem = (
+            "a mean takes two checkpoints or more" if names else "nothing to average"
+        )
         path = path_of(names[0]) if names else None
         raise UsageError(problem, path=path, hint="PATH PATH..., or --last N FOLDER")
     request = Options(
-        ratios, section, keyword_texts(include), keyword_texts(exclude), align=align, drop_other=drop_other
+        ratios,
+        section,
+        keyword_texts(include),
+        keyword_texts(exclude),
+        align=align,
+        drop_other=drop_other,
     )
     shares_of(request.ratios, len(names))
     _tell_twice(names, talk)
@@ -73,7 +86,11 @@ def average(
                 opened = at_hand(name, options.limits, plugins=options.plugins)
                 given.append(stack.enter_context(opened))
             except FolderError as error:
-                error.hint = "--last N takes its last ones" if last is None and len(names) == 1 else None
+                error.hint = (
+                    "--last N takes its last ones"
+                    if last is None and len(names) == 1
+                    else None
+                )
                 raise
         for other in given[:-1]:
             for line in doubt_lines(other.checkpoint):
@@ -81,7 +98,9 @@ def average(
         options = with_last(options, given[-1].checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
-            report = job([other.survey for other in given[:-1]], survey, limits, request)
+            report = job(
+                [other.survey for other in given[:-1]], survey, limits, request
+            )
             return (
                 report
                 if options.format is None
@@ -106,9 +125,14 @@ def _tell_twice(given: Sequence[Input], tell: Callable[[str], None]) -> None:
 
 
 def _last_of(
-    names: Sequence[Input], count: int, options: WriteOptions, tell: Callable[[str], None]
+    names: Sequence[Input],
+    count: int,
+    options: WriteOptions,
+    tell: Callable[[str], None],
 ) -> list[str]:
-    """The last checkpoints of the series in a folder: those whose names differ in numbers only. Raises CkptError."""
+    """The last checkpoints of the series in a folder: those whose names differ in
+    numbers only. Raises CkptError.
+    """
     if len(names) != 1:
         raise UsageError("--last takes one folder", hint="--last N FOLDER")
     folder = path_of(names[0])
@@ -116,30 +140,43 @@ def _last_of(
         raise UsageError("not a folder, which --last takes", path=folder)
     if count < 2:
         raise UsageError(f"--last {count}: not a number from 2")
-    items, _ = split_items(find_items_to_open([folder], options.limits, plugins=options.plugins))
+    items, _ = split_items(
+        find_items_to_open([folder], options.limits, plugins=options.plugins)
+    )
     out = None if options.out is None else os.path.realpath(options.out)
     found = [
         item.path
         for item in items
-        if item.folder is not None and item.skipped is None and os.path.realpath(item.path) != out
+        if item.folder is not None
+        and item.skipped is None
+        and os.path.realpath(item.path) != out
     ]
     series: dict[str, list[str]] = {}
     for path in found:
-        series.setdefault(re.sub(r"\d+", "*", os.path.relpath(path, folder)), []).append(path)
+        series.setdefault(
+            re.sub(r"\d+", "*", os.path.relpath(path, folder)), []
+        ).append(path)
     numbered = {name: paths for name, paths in series.items() if "*" in name}
     long = [name for name, paths in numbered.items() if len(paths) >= count]
     if not long:
         name = max(numbered, key=lambda name: len(numbered[name]), default=None)
         most = 0 if name is None else len(numbered[name])
         what = f" ({show(name, 80)})" if name is not None else ""
-        problem = f"has {counted_noun(most, 'numbered checkpoint')}{what}, and --last asks for {count}"
+        problem = (
+            f"has {counted_noun(most, 'numbered checkpoint')}{what}, and --last asks "
+            f"for {count}"
+        )
         raise UsageError(problem, path=folder)
     if len(long) > 1:
-        listed = and_more([f"{show(name, 60)} ({len(numbered[name])})" for name in long], 4)
+        listed = and_more(
+            [f"{show(name, 60)} ({len(numbered[name])})" for name in long], 4
+        )
         problem = f"has {len(long)} series of {count} checkpoints or more: {listed}"
         raise UsageError(problem, path=folder, hint="name the checkpoints")
     chosen = sorted(numbered[long[0]], key=natural_sort_key)
-    rest = [show(os.path.relpath(path, folder), 60) for path in found if path not in chosen]
+    rest = [
+        show(os.path.relpath(path, folder), 60) for path in found if path not in chosen
+    ]
     text = f"the last {count} of {len(chosen)} {show(long[0], 80)}"
     beside = f"; not of this series: {and_more(rest, 4)}" if rest else ""
     tell(f"{show(folder, None)}: {text}{beside}")

@@ -1,6 +1,8 @@
-"""`ckpt average`: the weighted mean of models, in the names, the order and the dtypes of the last.
+"""`ckpt average`: the weighted mean of models, in the names, the order and the dtypes
+of the last.
 
-Floating tensors are averaged block by block while they are written. All others are the ones of the last model.
+Floating tensors are averaged block by block while they are written. All others are the
+ones of the last model.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 
 from ckpt.commands.rewriting.filling import Filling, lies_close
-from ckpt.commands.rewriting.report import AverageSource, Change, Leftover, RewriteReport
+from ckpt.commands.rewriting.report import (
+    AverageSource,
+    Change,
+    Leftover,
+    RewriteReport,
+)
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, memory_order, permute_dims, same_bytes
 from ckpt.elements.cast import AVERAGED
@@ -31,7 +38,9 @@ from ckpt.model.tensors import Storage, TensorRef, is_same_view, overlapping_gro
 from ckpt.model.text import and_more, counted_noun, shell_word, show, show_folded_names
 
 _WEIGHTS = ("weight", "qweight", "weight_packed")
-"""The last words of names under which integers are quantized weights. What scales them would be averaged without them."""
+"""The last words of names under which integers are quantized weights. What scales them
+would be averaged without them.
+"""
 _EXCLUDED = 4
 """The most names that a hint leaves out one by one."""
 _TRIES = 4
@@ -39,9 +48,11 @@ _TRIES = 4
 
 
 class Options(NamedTuple):
-    """The options of a mean. Without `ratios` all models count alike; others are divided by their sum.
+    """The options of a mean. Without `ratios` all models count alike; others are
+    divided by their sum.
 
-    `include` and `exclude` select tensors by name. Without `align` names are compared as they are.
+    `include` and `exclude` select tensors by name. Without `align` names are compared
+    as they are.
     """
 
     ratios: Sequence[float] | None = None
@@ -53,7 +64,9 @@ class Options(NamedTuple):
 
 
 class _Model(NamedTuple):
-    """One of the models, as `slim` leaves it, and its tensors by the names of the last model."""
+    """One of the models, as `slim` leaves it, and its tensors by the names of the last
+    model.
+    """
 
     path: str
     section: str
@@ -64,7 +77,10 @@ class _Model(NamedTuple):
 
 
 def average(
-    others: Sequence[Survey], last: Survey, limits: Limits, options: Options | None = None
+    others: Sequence[Survey],
+    last: Survey,
+    limits: Limits,
+    options: Options | None = None,
 ) -> RewriteReport:
     """The mean of some models and the last one, and the report of it.
 
@@ -74,7 +90,8 @@ def average(
     surveys = [*others, last]
     shares = shares_of(options.ratios, len(surveys))
     plain = [
-        slim(survey, limits, section=options.section, drop_other=options.drop_other) for survey in surveys
+        slim(survey, limits, section=options.section, drop_other=options.drop_other)
+        for survey in surveys
     ]
     sections = [survey.only_model(options.section).name for survey in surveys]
     mine = _whole_section(plain[-1].result)
@@ -82,7 +99,10 @@ def average(
     for survey, report, section in zip(others, plain[:-1], sections, strict=False):
         theirs = _whole_section(report.result)
         names = pair_tensors(
-            Alignment(theirs, survey.path), Alignment(mine, last.path), align=options.align, suggest=False
+            Alignment(theirs, survey.path),
+            Alignment(mine, last.path),
+            align=options.align,
+            suggest=False,
         )
         tensors = {
             mine.entries[index].name: theirs.entries[names.one[names.partners[name]]]
@@ -92,14 +112,26 @@ def average(
         _tie(tensors, mine.entries)
         wholes.append(_Model(survey.path, section, theirs.entries, tensors, names))
     wholes.append(
-        _Model(last.path, sections[-1], mine.entries, {row.name: row for row in mine.entries}, None)
+        _Model(
+            last.path,
+            sections[-1],
+            mine.entries,
+            {row.name: row for row in mine.entries},
+            None,
+        )
     )
 
     def plan(options: Options) -> tuple[RewriteReport, _Plan]:
         globs = Globs(options.include, options.exclude)
         chosen = plain[-1]
         if globs:
-            chosen = slim(last, limits, section=options.section, select=globs, drop_other=options.drop_other)
+            chosen = slim(
+                last,
+                limits,
+                section=options.section,
+                select=globs,
+                drop_other=options.drop_other,
+            )
         for model in wholes[:-1]:
             _refuse_misfits(model, wholes[-1], chosen.result, globs)
         _refuse_adapters(wholes, chosen.result)
@@ -114,7 +146,11 @@ def average(
             survey.checkpoint.format,
             survey.checkpoint.nbytes,
             share,
-            *((model.names.prefixes, model.names.renames) if model.names is not None else ()),
+            *(
+                (model.names.prefixes, model.names.renames)
+                if model.names is not None
+                else ()
+            ),
         )
         for survey, share, model in zip(surveys, shares, wholes, strict=True)
     )
@@ -129,7 +165,10 @@ def average(
     return chosen._replace(
         command="average",
         result=result,
-        changes=(*planned.changes(), *(change for change in chosen.changes if change.kind != "kept")),
+        changes=(
+            *planned.changes(),
+            *(change for change in chosen.changes if change.kind != "kept"),
+        ),
         left_out=(*chosen.left_out, *theirs_too),
         left_alone=(*chosen.left_alone, *planned.kept),
         unchanged_bytes=False,
@@ -138,26 +177,36 @@ def average(
 
 
 def _tie(tensors: dict[str, Entry], mine: Sequence[Entry]) -> None:
-    """Give the names of the last model that are tied there to a tensor that a model has that tensor.
+    """Give the names of the last model that are tied there to a tensor that a model has
+    that tensor.
 
-    A file of safetensors, or transformers when it saves, writes a tied tensor once, under one of its names.
+    A file of safetensors, or transformers when it saves, writes a tied tensor once,
+    under one of its names.
     """
-    held = {_memory(entry): entry.name for entry in reversed(mine) if entry.name in tensors}
+    held = {
+        _memory(entry): entry.name for entry in reversed(mine) if entry.name in tensors
+    }
     for entry in mine:
-        other = held.get(_memory(entry)) if isinstance(entry.tensor, TensorRef) else None
+        other = (
+            held.get(_memory(entry)) if isinstance(entry.tensor, TensorRef) else None
+        )
         if entry.name not in tensors and other is not None:
             tensors[entry.name] = tensors[other]
 
 
 def _further_names(model: _Model) -> Iterator[Leftover]:
-    """Yield the names of a model that the last one lacks, and that are tied to a tensor that is averaged."""
+    """Yield the names of a model that the last one lacks, and that are tied to a tensor
+    that is averaged.
+    """
     taken = {id(entry) for entry in model.tensors.values()}
     held = {_memory(entry): entry.name for entry in model.tensors.values()}
     for entry in model.entries:
         other = held.get(_memory(entry))
         if id(entry) not in taken and other is not None:
             yield Leftover(
-                f"{entry.name} of {model.path}", f"tied to {show(other, 60)}, which is averaged", 0
+                f"{entry.name} of {model.path}",
+                f"tied to {show(other, 60)}, which is averaged",
+                0,
             )
 
 
@@ -167,14 +216,19 @@ def _memory(entry: Entry) -> object:
 
 
 def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
-    """The share of each of `count` models: equal ones, or the ratios divided by their sum. Raises UsageError."""
+    """The share of each of `count` models: equal ones, or the ratios divided by their
+    sum. Raises UsageError.
+    """
     if ratios is None:
         return [1 / count] * count
     if len(ratios) != count:
         raise UsageError(
-            f"--ratios has {counted_noun(len(ratios), 'number')} for {counted_noun(count, 'checkpoint')}"
+            f"--ratios has {counted_noun(len(ratios), 'number')} for "
+            f"{counted_noun(count, 'checkpoint')}"
         )
-    wrong = next((ratio for ratio in ratios if not math.isfinite(ratio) or ratio < 0), None)
+    wrong = next(
+        (ratio for ratio in ratios if not math.isfinite(ratio) or ratio < 0), None
+    )
     if wrong is not None:
         raise UsageError(f"--ratios {wrong:g}: not a finite number of 0 or more")
     try:
@@ -182,7 +236,11 @@ def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
     except OverflowError:
         whole = math.inf
     if not whole or not math.isfinite(whole):
-        raise UsageError("--ratios: their sum is 0" if not whole else "--ratios: their sum is infinite")
+        raise UsageError(
+            "--ratios: their sum is 0"
+            if not whole
+            else "--ratios: their sum is infinite"
+        )
     return [ratio / whole for ratio in ratios]
 
 
@@ -191,11 +249,13 @@ def _whole_section(checkpoint: Checkpoint) -> Section:
     return section_of(checkpoint, (), "", "model", 0, len(checkpoint.tensors))
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- what does not fit ----------------------------------------------------------------
 
 
 class _MisfitError(UsageError):
-    """Tensors that do not fit together, or have no mean, by `names` that --exclude takes."""
+    """Tensors that do not fit together, or have no mean, by `names` that --exclude
+    takes.
+    """
 
     def __init__(self, problem: str, path: str, names: Sequence[str]) -> None:
         super().__init__(problem, path=path)
@@ -205,7 +265,9 @@ class _MisfitError(UsageError):
 def _plan_with_advice(
     plan: Callable[[Options], tuple[RewriteReport, _Plan]], options: Options
 ) -> tuple[RewriteReport, _Plan]:
-    """The plan. Its error names the --exclude with which it succeeds, where a few patterns are enough."""
+    """The plan. Its error names the --exclude with which it succeeds, where a few
+    patterns are enough.
+    """
     try:
         return plan(options)
     except _MisfitError as error:
@@ -222,13 +284,17 @@ def _plan_with_advice(
                 break
             else:
                 words = [shell_word(pattern) for pattern in patterns]
-                error.hint = " ".join(f"--exclude {word}" for word in words if word is not None)
+                error.hint = " ".join(
+                    f"--exclude {word}" for word in words if word is not None
+                )
                 break
         raise
 
 
 def _exclude_patterns(names: Sequence[str]) -> list[str]:
-    """Patterns of --exclude for some tensors: their names, or the module that all of them are in. None where neither is short."""
+    """Patterns of --exclude for some tensors: their names, or the module that all of
+    them are in. None where neither is short.
+    """
     if any(shell_word(name) is None or set(name) & set("*?[") for name in names):
         return []
     if len(names) <= _EXCLUDED:
@@ -238,8 +304,12 @@ def _exclude_patterns(names: Sequence[str]) -> list[str]:
     return [f"{'.'.join(common)}.*"] if common else []
 
 
-def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Globs) -> None:
-    """Raise _MisfitError where a model lacks chosen tensors, has others, or has them in other shapes."""
+def _refuse_misfits(
+    model: _Model, last: _Model, chosen: Checkpoint, globs: Globs
+) -> None:
+    """Raise _MisfitError where a model lacks chosen tensors, has others, or has them in
+    other shapes.
+    """
     assert model.names is not None
     names = [entry.name for entry in chosen.tensors]
     missing = [name for name in names if name not in model.tensors]
@@ -251,28 +321,47 @@ def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Glob
         if _memory(entry) not in taken
         and globs.match(entry.name, label, _full_name(model.section, entry.name))
     ]
-    shapes = [(name, model.tensors[name], last.tensors[name]) for name in names if name in model.tensors]
+    shapes = [
+        (name, model.tensors[name], last.tensors[name])
+        for name in names
+        if name in model.tensors
+    ]
     reshaped = [row for row in shapes if row[1].tensor.shape != row[2].tensor.shape]
     problems = [f"lacks {show_folded_names(missing)}"] if missing else []
     problems += [f"has {show_folded_names(extra)}, which that lacks"] if extra else []
     if reshaped:
         name, theirs, mine = reshaped[0]
-        more = f" and {counted_noun(len(reshaped) - 1, 'more tensor')}" if len(reshaped) > 1 else ""
+        more = (
+            f" and {counted_noun(len(reshaped) - 1, 'more tensor')}"
+            if len(reshaped) > 1
+            else ""
+        )
         shape = f"{list(theirs.tensor.shape)}, there {list(mine.tensor.shape)}"
         problems.append(f"{show(name, 80)} is {shape}{more}")
     if problems:
         wrong = [*missing, *extra, *(name for name, _, _ in reshaped)]
-        raise _MisfitError(f"does not fit {show(last.path, 80)}: {'; '.join(problems)}", model.path, wrong)
+        raise _MisfitError(
+            f"does not fit {show(last.path, 80)}: {'; '.join(problems)}",
+            model.path,
+            wrong,
+        )
 
 
 def _refuse_adapters(models: Sequence[_Model], chosen: Checkpoint) -> None:
-    """Raise UsageError for adapters: a layer gets B × A, and the mean of products is not the product of means."""
+    """Raise UsageError for adapters: a layer gets B × A, and the mean of products is
+    not the product of means.
+    """
     names = [entry.name for entry in chosen.tensors]
-    factors = [name for name in names if (piece := piece_of(name)) is not None and piece.part in _FACTORS]
+    factors = [
+        name
+        for name in names
+        if (piece := piece_of(name)) is not None and piece.part in _FACTORS
+    ]
     if not factors:
         return
     what = (
-        "holds an adapter (LoRA): a layer gets B × A, and the mean of A times the mean of B is another matrix"
+        "holds an adapter (LoRA): a layer gets B × A, and the mean of A times the mean "
+        "of B is another matrix"
     )
     if len(factors) == len(names):
         raise UsageError(what, path=models[-1].path)
@@ -284,7 +373,9 @@ _FACTORS = ("down", "up", "mid")
 
 
 def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str]:
-    """The chosen tensors that hold codes, which have a mean only where all models scale them alike. Raises _MisfitError."""
+    """The chosen tensors that hold codes, which have a mean only where all models scale
+    them alike. Raises _MisfitError.
+    """
     scaled = [find_scaled(model.entries) for model in models]
     if not any(found.codes or found.unpaired for found in scaled):
         return frozenset()
@@ -292,9 +383,17 @@ def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str
     groups: list[dict[str, list[str]]] = []
     for model, found in zip(models, scaled, strict=True):
         names = {id(entry): name for name, entry in model.tensors.items()}
-        places = {index: names.get(id(entry)) for index, entry in enumerate(model.entries)}
+        places = {
+            index: names.get(id(entry)) for index, entry in enumerate(model.entries)
+        }
         what = {index: found.what(index) for index in (*found.codes, *found.unpaired)}
-        labels.append({name: str(label) for index, label in what.items() if (name := places[index])})
+        labels.append(
+            {
+                name: str(label)
+                for index, label in what.items()
+                if (name := places[index])
+            }
+        )
         beside: dict[str, list[str]] = {}
         for index in found.beside:
             codes = found.group_of(index)
@@ -307,9 +406,14 @@ def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str
     for model, theirs in zip(models[:-1], labels[:-1], strict=True):
         for name in (*mine, *theirs):
             if (name in mine) != (name in theirs) and name in wanted:
-                has, lacks = (models[-1], model) if name in mine else (model, models[-1])
+                has, lacks = (
+                    (models[-1], model) if name in mine else (model, models[-1])
+                )
                 label = {**theirs, **mine}[name]
-                problem = f"{show(name, 80)} is {label}, and holds values in {show(lacks.path, 80)}: they have no mean"
+                problem = (
+                    f"{show(name, 80)} is {label}, and holds values in "
+                    f"{show(lacks.path, 80)}: they have no mean"
+                )
                 raise _MisfitError(problem, has.path, [name])
     for name in mine:
         scales = {other for beside in groups for other in beside.get(name, ())}
@@ -318,15 +422,23 @@ def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str
     return frozenset(mine)
 
 
-def _refuse_rescaled(models: Sequence[_Model], name: str, scales: Sequence[str]) -> None:
+def _refuse_rescaled(
+    models: Sequence[_Model], name: str, scales: Sequence[str]
+) -> None:
     """Raise _MisfitError for codes that the models do not scale by the same numbers."""
     for scale in scales:
-        refs = [model.tensors[scale].tensor if scale in model.tensors else None for model in models]
+        refs = [
+            model.tensors[scale].tensor if scale in model.tensors else None
+            for model in models
+        ]
         for model, other in zip(models, refs, strict=True):
             last = refs[-1]
             same = isinstance(other, TensorRef) and isinstance(last, TensorRef)
             if not same or not _is_same(other, last, model.path):  # type: ignore[arg-type]
-                what = f"{show(scale, 80)}, which scales {show(name, 80)}, differs: the weights have no mean"
+                what = (
+                    f"{show(scale, 80)}, which scales {show(name, 80)}, differs: the "
+                    "weights have no mean"
+                )
                 raise _MisfitError(what, model.path, [name, scale])
 
 
@@ -334,17 +446,23 @@ def _full_name(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------
 
 
 class _Plan:
-    """The bytes of the result: `kept` are the tensors of the last model that differ and have no mean.
+    """The bytes of the result: `kept` are the tensors of the last model that differ and
+    have no mean.
 
-    Raises _MisfitError for tensors that have no mean and differ, or may not be averaged apart.
+    Raises _MisfitError for tensors that have no mean and differ, or may not be averaged
+    apart.
     """
 
     def __init__(
-        self, models: Sequence[_Model], shares: Sequence[float], result: Checkpoint, codes: frozenset[str]
+        self,
+        models: Sequence[_Model],
+        shares: Sequence[float],
+        result: Checkpoint,
+        codes: frozenset[str],
     ) -> None:
         self._codes = codes
         self.filling = Filling()
@@ -357,20 +475,28 @@ class _Plan:
         for entry in result.tensors:
             self._add_tensor(entry)
         if not self._sizes[True][0]:
-            raise UsageError("holds no floating tensors to average", path=models[-1].path)
+            raise UsageError(
+                "holds no floating tensors to average", path=models[-1].path
+            )
         self._refuse_overlaps(result)
 
     def changes(self) -> Iterator[Change]:
-        """Yield the counts of tensors that are averaged, cast, and taken as they are."""
+        """Yield the counts of tensors that are averaged, cast, and taken as
+        they are.
+        """
         averaged, taken = self._sizes[True], self._sizes[False]
         yield Change("averaged", "averaged", None, averaged[0], "tensor", averaged[1])
-        for (before, after), count in sorted(self._casts.items(), key=lambda row: (-row[1], row[0])):
+        for (before, after), count in sorted(
+            self._casts.items(), key=lambda row: (-row[1], row[0])
+        ):
             yield Change("dtype", before, after, count, "tensor")
         if taken[0]:
             yield Change("taken", "as in the last", None, taken[0], "tensor", taken[1])
 
     def _rows(self, name: str) -> list[TensorRef]:
-        """The tensors of a name in all models. Raises _MisfitError for one without elements that can be read."""
+        """The tensors of a name in all models. Raises _MisfitError for one without
+        elements that can be read.
+        """
         refs = []
         for model in self._models:
             tensor = model.tensors[name].tensor
@@ -382,7 +508,11 @@ class _Plan:
             elif tensor.numel and tensor.storage.place is None:
                 problem = "on meta, without data"
             if problem is not None:
-                raise _MisfitError(f"{show(name, 80)} is {problem}, and has no mean", model.path, [name])
+                raise _MisfitError(
+                    f"{show(name, 80)} is {problem}, and has no mean",
+                    model.path,
+                    [name],
+                )
             assert isinstance(tensor, TensorRef)
             refs.append(tensor)
         return refs
@@ -396,39 +526,62 @@ class _Plan:
         for model, other in zip(self._models, refs, strict=True):
             if (other.dtype.name in AVERAGED) != is_averaged:
                 here = f"{show(name, 80)} is {other.dtype.name}"
-                raise _MisfitError(f"{here}, in the last {ref.dtype.name}", model.path, [name])
+                raise _MisfitError(
+                    f"{here}, in the last {ref.dtype.name}", model.path, [name]
+                )
         sizes = self._sizes[is_averaged]
         sizes[0] += 1
         sizes[1] += ref.nbytes
         if not is_averaged:
             self._keep_tensor(name, refs)
             return
-        self._casts.update({(other.dtype.name, ref.dtype.name) for other in refs if other.dtype != ref.dtype})
+        self._casts.update(
+            {
+                (other.dtype.name, ref.dtype.name)
+                for other in refs
+                if other.dtype != ref.dtype
+            }
+        )
         first = self._firsts.setdefault(ref.view, name)
         if first != name:
             self._refuse_untied(first, name)
         elif ref.numel:
             self._fill_mean(name, ref, refs[:-1])
 
-    def _fill_mean(self, name: str, ref: TensorRef, others: Sequence[TensorRef]) -> None:
-        """Put the mean in the place of a tensor. Elements that a view repeats are averaged once."""
+    def _fill_mean(
+        self, name: str, ref: TensorRef, others: Sequence[TensorRef]
+    ) -> None:
+        """Put the mean in the place of a tensor. Elements that a view repeats are
+        averaged once.
+        """
         once, _, _ = without_repeats(ref, ref)
         of: list[TensorRef] = []
         for model, other in zip(self._models, (*others, ref), strict=True):
             theirs, mine, _ = without_repeats(other, ref)
             if mine.shape != once.shape:
-                raise _MisfitError(f"{show(name, 80)} is expanded in the last only", model.path, [name])
+                raise _MisfitError(
+                    f"{show(name, 80)} is expanded in the last only", model.path, [name]
+                )
             of.append(theirs)
         if ref.neg or not lies_close(once):
-            raise _MisfitError(f"{show(name, 80)} is a view with gaps", self._models[-1].path, [name])
+            raise _MisfitError(
+                f"{show(name, 80)} is a view with gaps", self._models[-1].path, [name]
+            )
         order = memory_order(once)
         rows = [
-            (permute_dims(row, order), share) for row, share in zip(of, self._shares, strict=True) if share
+            (permute_dims(row, order), share)
+            for row, share in zip(of, self._shares, strict=True)
+            if share
         ]
-        self.filling.put(once, Mean([row for row, _ in rows], [share for _, share in rows], ref.dtype))
+        self.filling.put(
+            once,
+            Mean([row for row, _ in rows], [share for _, share in rows], ref.dtype),
+        )
 
     def _keep_tensor(self, name: str, refs: Sequence[TensorRef]) -> None:
-        """Take a tensor from the last model, and note the models in which it differs."""
+        """Take a tensor from the last model, and note the models in which it
+        differs.
+        """
         mine = refs[-1]
         differ = [
             model.path
@@ -439,21 +592,32 @@ class _Plan:
             return
         is_codes = name in self._codes or name.rpartition(".")[2] in _WEIGHTS
         if mine.dtype.kind not in ("int", "bool", "bits") or is_codes:
-            what = f"{show(name, 80)} is {mine.dtype.name}, a part of quantized weights, and differs"
+            what = (
+                f"{show(name, 80)} is {mine.dtype.name}, a part of quantized weights, "
+                "and differs"
+            )
             raise _MisfitError(f"{what}: it has no mean", differ[0], [name])
         where = and_more(differ, 3)
-        self.kept.append(Leftover(name, f"{mine.dtype.name}, differs in {where}", mine.nbytes))
+        self.kept.append(
+            Leftover(name, f"{mine.dtype.name}, differs in {where}", mine.nbytes)
+        )
 
     def _refuse_untied(self, first: str, name: str) -> None:
-        """Raise _MisfitError where tensors that are tied in the last model have different values in another one."""
+        """Raise _MisfitError where tensors that are tied in the last model have
+        different values in another one.
+        """
         one, two = self._rows(first), self._rows(name)
         for model, other, twin in zip(self._models, one, two, strict=True):
             if not _is_same(other, twin, model.path):
                 names = f"{show(first, 80)} and {show(name, 80)}"
-                raise _MisfitError(f"{names} are tied in the last, and differ", model.path, [name])
+                raise _MisfitError(
+                    f"{names} are tied in the last, and differ", model.path, [name]
+                )
 
     def _refuse_overlaps(self, result: Checkpoint) -> None:
-        """Raise _MisfitError for tensors of the last model that share a part of their memory."""
+        """Raise _MisfitError for tensors of the last model that share a part of their
+        memory.
+        """
         by_storage: dict[Storage, dict[object, Entry]] = {}
         for entry in result.tensors:
             ref = entry.tensor
@@ -461,11 +625,18 @@ class _Plan:
                 by_storage.setdefault(ref.storage, {}).setdefault(ref.view, entry)
         for views in by_storage.values():
             names = {id(entry.tensor): entry.name for entry in views.values()}
-            refs = [entry.tensor for entry in views.values() if isinstance(entry.tensor, TensorRef)]
+            refs = [
+                entry.tensor
+                for entry in views.values()
+                if isinstance(entry.tensor, TensorRef)
+            ]
             for group in overlapping_groups(refs) if len(refs) > 1 else ():
                 if len(group) > 1 and any(ref.dtype.name in AVERAGED for ref in group):
                     rows = [names[id(ref)] for ref in group]
-                    what = f"{show_folded_names(rows)} share a part of their memory, and have no mean apart"
+                    what = (
+                        f"{show_folded_names(rows)} share a part of their memory, and "
+                        "have no mean apart"
+                    )
                     raise _MisfitError(what, self._models[-1].path, rows[1:])
 
 
@@ -474,4 +645,8 @@ def _is_same(one: TensorRef, two: TensorRef, path: str) -> bool:
     if is_same_view(one, two):
         return True
     with about(path):
-        return one.dtype == two.dtype and one.shape == two.shape and same_bytes(elements(one), elements(two))
+        return (
+            one.dtype == two.dtype
+            and one.shape == two.shape
+            and same_bytes(elements(one), elements(two))
+        )

@@ -14,8 +14,9 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 def command(paths: list[str], *, ratios: str | None, **keywords: Any) -> int:
     """Average the models of checkpoints of one training.
 
-    The mean has the names, the order and the dtypes of the last one, and is added in float64. Integers,
-    such as num_batches_tracked, are the last one's. Optimizers and the rest are left out.
+    The mean has the names, the order and the dtypes of the last one, and is added in
+    float64. Integers, such as num_batches_tracked, are the last one's. Optimizers and
+    the rest are left out.
 
     \b
     ckpt average epoch_8.pth epoch_9.pth epoch_10.pth -o mean.pth
@@ -43,7 +44,8 @@ def _parse_ratios(text: str | None) -> list[float] | None:
             numbers.append(float(word))
         except ValueError:
             problem = (
-                f"--ratios {show(text, 80)}: {show(word.strip(), 40) or 'an empty text'} is not a number"
+                f"--ratios {show(text, 80)}: "
+                f"{show(word.strip(), 40) or 'an empty text'} is not a number"
             )
             raise UsageError(problem, hint="as in 0.5,0.3,0.2") from None
     return numbers

@@ -1,4 +1,6 @@
-"""The mean of several tensors: adding their elements as float64, span by span, and rounding the sums."""
+"""The mean of several tensors: adding their elements as float64, span by span, and
+rounding the sums.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,19 @@ if TYPE_CHECKING:
     from ckpt.elements.cast import Array
 
 ELEMENTS = 1 << 17
-"""Elements per span: few enough for the cache, and enough that threads do not wait for each other."""
+"""Elements per span: few enough for the cache, and enough that threads do not wait for
+each other.
+"""
 _IDLE: list[Rows] = []
 """Rows that no span uses. Threads come and go."""
 
 
 class Span:
-    """A span of `count` elements of a mean: the sum of spans of tensors, each times its share.
+    """A span of `count` elements of a mean: the sum of spans of tensors, each times its
+    share.
 
-    As float64, elements on which all tensors agree stay as they are: the sum of their shares would change the last bit.
-    `close` lets the next span use its memory.
+    As float64, elements on which all tensors agree stay as they are: the sum of their
+    shares would change the last bit. `close` lets the next span use its memory.
     """
 
     def __init__(self, count: int, dtype: DType) -> None:
@@ -73,7 +78,9 @@ class Span:
             self._agree &= bits == self._first
 
     def rounded(self) -> tuple[memoryview, int]:
-        """(the mean as its dtype, how many finite elements are beyond the range of that)."""
+        """(the mean as its dtype, how many finite elements are beyond the range of
+        that).
+        """
         if self._first is not None and self._agree is not None:
             self._total.view("<u8")[self._agree] = self._first[self._agree]
         return cast.round_numbers(self._total, self._dtype, self._rows)
@@ -84,14 +91,17 @@ class Span:
 
 
 class Mean(PlaceOfTensors):
-    """The weighted mean of tensors of one shape, element by element in the order of that shape, as `dtype`.
+    """The weighted mean of tensors of one shape, element by element in the order of
+    that shape, as `dtype`.
 
     `tensors` are added as float64 in this order, each times its share of `shares`.
     """
 
     __slots__ = ("_tensors", "dtype", "shares")
 
-    def __init__(self, tensors: Sequence[TensorRef], shares: Sequence[float], dtype: DType) -> None:
+    def __init__(
+        self, tensors: Sequence[TensorRef], shares: Sequence[float], dtype: DType
+    ) -> None:
         self._tensors = tuple(tensors)
         self.shares = tuple(shares)
         self.dtype = dtype
@@ -111,20 +121,32 @@ class Mean(PlaceOfTensors):
         return map(bytes, self.stream_blocks(start, size, tally))
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[memoryview]:
-        """Yield `count` bytes from byte `start`, in blocks that are valid until the next one.
+        """Yield `count` bytes from byte `start`, in blocks that are valid until the
+        next one.
 
-        Threads read and add its spans. `passed` is told of each record that was read whole on the way.
+        Threads read and add its spans. `passed` is told of each record that was read
+        whole on the way.
         """
         width = self.dtype.bits // 8
         first, last = start // width, -(-(start + count) // width)
         is_cut = all(map(can_cut, self.tensors))
         is_whole = is_cut and passed is not None and count == self.nbytes
-        checksums = [place_of(ref).checksum_of(0, ref.nbytes) if is_whole else None for ref in self.tensors]
+        checksums = [
+            place_of(ref).checksum_of(0, ref.nbytes) if is_whole else None
+            for ref in self.tensors
+        ]
         if is_cut:
             summed = [checksum is not None for checksum in checksums]
-            spans = [(begin, min(begin + ELEMENTS, last)) for begin in range(first, last, ELEMENTS)]
+            spans = [
+                (begin, min(begin + ELEMENTS, last))
+                for begin in range(first, last, ELEMENTS)
+            ]
             parts = in_order(partial(self._averaged, summed), spans)
         else:
             parts = self._averaged_in_turn(first, last)
@@ -133,8 +155,14 @@ class Mean(PlaceOfTensors):
         for part in parts:
             if part.overflowed and tally is not None:
                 tally(part.overflowed)
-            sizes = [len(part.data) // width * (ref.dtype.bits // 8) for ref in self.tensors]
-            totals = list(map(crcs.combine_crcs, totals, part.sums, sizes)) if totals else part.sums
+            sizes = [
+                len(part.data) // width * (ref.dtype.bits // 8) for ref in self.tensors
+            ]
+            totals = (
+                list(map(crcs.combine_crcs, totals, part.sums, sizes))
+                if totals
+                else part.sums
+            )
             yield part.data[max(start - begin, 0) : start + count - begin]
             begin += len(part.data)
             part.span.close()
@@ -143,11 +171,15 @@ class Mean(PlaceOfTensors):
                 passed(checksum, crc)
 
     def _averaged(self, summed: Sequence[bool], ends: tuple[int, int]) -> _Averaged:
-        """A span, with the CRC of what was read of the tensors that are `summed`, and 0 for the others."""
+        """A span, with the CRC of what was read of the tensors that are `summed`, and 0
+        for the others.
+        """
         first, last = ends
         span = Span(last - first, self.dtype)
         sums: list[int] = []
-        for ref, share, is_summed in zip(self.tensors, self.shares, summed, strict=True):
+        for ref, share, is_summed in zip(
+            self.tensors, self.shares, summed, strict=True
+        ):
             block = span.block((last - first) * (ref.dtype.bits // 8))
             fill_span(ref, first, last, block)
             sums.append(zlib.crc32(block) if is_summed else 0)
@@ -159,13 +191,17 @@ class Mean(PlaceOfTensors):
         streams = [_in_steps(ref, first, last) for ref in self.tensors]
         for begin in range(first, last, ELEMENTS):
             span = Span(min(ELEMENTS, last - begin), self.dtype)
-            for ref, share, stream in zip(self.tensors, self.shares, streams, strict=True):
+            for ref, share, stream in zip(
+                self.tensors, self.shares, streams, strict=True
+            ):
                 span.add(next(stream), ref.dtype, share)
             yield _Averaged(span, *span.rounded(), [])
 
 
 class _Averaged(NamedTuple):
-    """A span of a mean: its elements as bytes, how many overflowed, and the CRC of what was read of each tensor."""
+    """A span of a mean: its elements as bytes, how many overflowed, and the CRC of what
+    was read of each tensor.
+    """
 
     span: Span
     data: memoryview

@@ -1,1 +1,3 @@
-"""Tasks on other machines, through an engine that exists: Dask. Loaded for `--cluster` only."""
+"""Tasks on other machines, through an engine that exists: Dask. Loaded for `--cluster`
+only.
+"""

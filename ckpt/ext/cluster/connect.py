@@ -1,4 +1,6 @@
-"""Tasks on the workers of a Dask cluster. `docs/cluster.md` shows how an adapter for another engine looks."""
+"""Tasks on the workers of a Dask cluster. `docs/cluster.md` shows how an adapter for
+another engine looks.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,28 @@ from typing import Protocol, TypeVar, cast
 
 from ckpt.bytes.executor import Executor, R, Task, count_cpus
 from ckpt.bytes.far import is_url
-from ckpt.ext.cluster.parcel import Outcome, Sender, packed, parcels_of, perform, sender, version_difference
+from ckpt.ext.cluster.parcel import (
+    Outcome,
+    Sender,
+    packed,
+    parcels_of,
+    perform,
+    sender,
+    version_difference,
+)
 from ckpt.ext.cluster.watch import FAREWELL, Watch, Watched, begun, last_words
 from ckpt.ext.remote.url import has_secret
 from ckpt.model.errors import CkptError, UsageError
 from ckpt.model.text import counted_noun, show
 
 TRIES = 3
-"""The most starts of a task whose worker fails. A task that ckpt refuses is not tried again."""
+"""The most starts of a task whose worker fails. A task that ckpt refuses is not tried
+again.
+"""
 _LEAST, _MOST = 64, 1024
-"""The fewest and the most parcels that the cluster has at a time, so that memory does not follow their number."""
+"""The fewest and the most parcels that the cluster has at a time, so that memory does
+not follow their number.
+"""
 _EACH = 4
 """Parcels for each thread of the workers."""
 _TOGETHER = 16
@@ -46,7 +60,9 @@ class Future(Protocol):
 class Client(Watched, Protocol):
     """The part of a `distributed.Client` that runs tasks."""
 
-    def map(self, function: object, *columns: Sequence[object], **options: object) -> list[Future]: ...
+    def map(
+        self, function: object, *columns: Sequence[object], **options: object
+    ) -> list[Future]: ...
 
     def gather(self, futures: Sequence[Future]) -> Sequence[Outcome]: ...
 
@@ -54,10 +70,12 @@ class Client(Watched, Protocol):
 
 
 class Dask:
-    """An Executor that runs tasks on a Dask cluster. Neighbours of up to 64 MiB go to a worker together.
+    """An Executor that runs tasks on a Dask cluster. Neighbours of up to 64 MiB go to a
+    worker together.
 
-    A worker that stops loses its tasks to others. Raises CkptError when the connection is lost, the scheduler
-    stops, no worker is left, or a task loses its worker TRIES times.
+    A worker that stops loses its tasks to others. Raises CkptError when the connection
+    is lost, the scheduler stops, no worker is left, or a task loses its worker TRIES
+    times.
     """
 
     def __init__(self, client: Client, watch: Watch) -> None:
@@ -65,7 +83,9 @@ class Dask:
         self._watch = watch
         self._sender = sender()
 
-    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+    def run(
+        self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+    ) -> list[R]:
         results: list[R] = []
         sent: deque[tuple[Future, Sequence[Task[R]]]] = deque()
         parcels = parcels_of(tasks)
@@ -74,7 +94,9 @@ class Dask:
                 self._send_parcels(parcels, sent)
                 if not sent:
                     return results
-                for batch, error in self._gather_outcomes([future for future, _ in islice(sent, _TOGETHER)]):
+                for batch, error in self._gather_outcomes(
+                    [future for future, _ in islice(sent, _TOGETHER)]
+                ):
                     for task, result in zip(sent.popleft()[1], batch, strict=False):
                         results.append(result)  # type: ignore[arg-type]  # what came over the wire has no type
                         if progress is not None:
@@ -82,14 +104,16 @@ class Dask:
                     if error is not None:
                         raise error
         except BaseException:  # an interrupt too: the cluster must not go on
-            last_words(lambda: self._client.cancel([future for future, _ in sent], force=True))
+            last_words(
+                lambda: self._client.cancel([future for future, _ in sent], force=True)
+            )
             raise
 
     def _gather_outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
         """Yield the outcomes of the workers, in order.
 
-        To ask for all at once costs half as much as one by one, but of several errors any is raised. Then
-        they are asked for one by one.
+        To ask for all at once costs half as much as one by one, but of several errors
+        any is raised. Then they are asked for one by one.
         """
         try:
             outcomes = self._watch.call(lambda: self._client.gather(futures))
@@ -102,9 +126,13 @@ class Dask:
             yield from outcomes
 
     def _send_parcels(
-        self, parcels: Iterator[Sequence[Task[R]]], sent: deque[tuple[Future, Sequence[Task[R]]]]
+        self,
+        parcels: Iterator[Sequence[Task[R]]],
+        sent: deque[tuple[Future, Sequence[Task[R]]]],
     ) -> None:
-        """Send the next parcels, many at once, which costs the scheduler a third of one call for each."""
+        """Send the next parcels, many at once, which costs the scheduler a third of one
+        call for each.
+        """
         most = _LEAST
         if len(sent) > _LEAST // 2:
             most = min(max(_LEAST, _EACH * sum(self._watch.threads.values())), _MOST)
@@ -135,12 +163,16 @@ def _task_outcome(future: Future) -> Outcome:
     except Exception as error:
         if type(error).__name__ != "KilledWorker":
             raise
-        raise CkptError("a task lost its worker too often", hint="was it out of memory?") from None
+        raise CkptError(
+            "a task lost its worker too often", hint="was it out of memory?"
+        ) from None
 
 
 EXTRA = "pip install 'torch-ckpt[dask]'"
 _FORMS = "tcp://HOST:PORT, or local[:N]"
-_ADDRESS = re.compile(r"(?:tcp|tls)://(?P<host>[^/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})")
+_ADDRESS = re.compile(
+    r"(?:tcp|tls)://(?P<host>[^/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})"
+)
 _LOCAL = re.compile(r"local(?::([1-9][0-9]{0,2}))?")
 _PATIENCE = 8
 """Seconds until a scheduler that does not answer counts as unreachable."""
@@ -174,17 +206,23 @@ _Opened = TypeVar("_Opened", _Client, _Local)
 class _Distributed(Protocol):
     """The part of the module distributed that ckpt uses."""
 
-    def Client(self, address: object, *, timeout: int, set_as_default: bool) -> _Client: ...  # noqa: N802
+    def Client(
+        self, address: object, *, timeout: int, set_as_default: bool
+    ) -> _Client: ...  # noqa: N802
 
     def LocalCluster(self, **options: object) -> _Local: ...  # noqa: N802
 
 
 @contextmanager
-def connected(where: str, names: Iterable[str], tell: Callable[[str], None]) -> Iterator[Executor]:
-    """An executor for `tcp://HOST:PORT` or `local[:N]`, and the PATHs that it works on. `tell` gets lines for people.
+def connected(
+    where: str, names: Iterable[str], tell: Callable[[str], None]
+) -> Iterator[Executor]:
+    """An executor for `tcp://HOST:PORT` or `local[:N]`, and the PATHs that it works on.
+    `tell` gets lines for people.
 
-    Raises UsageError for another text and for a URL with a secret, CkptError without distributed, when no scheduler answers within 10 seconds, or
-    when a worker has another version of ckpt or of Python.
+    Raises UsageError for another text and for a URL with a secret, CkptError without
+    distributed, when no scheduler answers within 10 seconds, or when a worker has
+    another version of ckpt or of Python.
     """
     local = _LOCAL.fullmatch(where)
     address = _ADDRESS.fullmatch(where)
@@ -193,7 +231,11 @@ def connected(where: str, names: Iterable[str], tell: Callable[[str], None]) -> 
     for name in filter(is_url, names):
         if has_secret(name):
             problem = "--cluster: the user or the query of a URL is not sent to workers"
-            raise UsageError(problem, path=name, hint="credentials come from the environment of the workers")
+            raise UsageError(
+                problem,
+                path=name,
+                hint="credentials come from the environment of the workers",
+            )
     module = _import_distributed()
     if address is not None:
         _refuse_silence(address["host"].strip("[]"), int(address["port"]), where)
@@ -216,14 +258,18 @@ def _import_distributed() -> _Distributed:
         raise CkptError("--cluster needs Dask", hint=EXTRA) from None
     for name in logging.root.manager.loggerDict:
         if name.startswith(("distributed", "tornado", "asyncio")):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what fails is said in one line, by us
+            logging.getLogger(name).setLevel(
+                logging.CRITICAL + 1
+            )  # what fails is said in one line, by us
     warnings.filterwarnings("ignore", module="distributed")
     return cast("_Distributed", module)
 
 
 @contextmanager
 def _closing_at_end(opened: _Opened, seconds: float = FAREWELL) -> Iterator[_Opened]:
-    """Whatever ends the work, what was opened is closed. A cluster that is gone already is no error."""
+    """Whatever ends the work, what was opened is closed. A cluster that is gone already
+    is no error.
+    """
     try:
         yield opened
     finally:
@@ -231,7 +277,9 @@ def _closing_at_end(opened: _Opened, seconds: float = FAREWELL) -> Iterator[_Ope
 
 
 def _refuse_silence(host: str, port: int, where: str) -> None:
-    """Raise CkptError where nobody listens: a client of Dask would try again until its time is over."""
+    """Raise CkptError where nobody listens: a client of Dask would try again until its
+    time is over.
+    """
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except socket.gaierror:
@@ -243,8 +291,12 @@ def _refuse_silence(host: str, port: int, where: str) -> None:
 
 
 def _connect_client(module: _Distributed, address: object, where: str) -> _Client:
-    """A client, made in a thread: it waits for a server that says nothing without end."""
-    pending = begun(lambda: module.Client(address, timeout=_PATIENCE, set_as_default=False))
+    """A client, made in a thread: it waits for a server that says nothing
+    without end.
+    """
+    pending = begun(
+        lambda: module.Client(address, timeout=_PATIENCE, set_as_default=False)
+    )
     reason = ""
     if wait((pending,), _PATIENCE + 1).done:
         try:
@@ -256,7 +308,8 @@ def _connect_client(module: _Distributed, address: object, where: str) -> _Clien
 
 def _start_cluster(module: _Distributed, count: int) -> _Local:
     """Processes of this machine that take tasks. Only this machine reaches them."""
-    # Ctrl-C reaches all processes of a terminal. Workers inherit what is blocked here, so that only this one answers.
+    # Ctrl-C reaches all processes of a terminal. Workers inherit what is blocked here,
+    # so that only this one answers.
     resource_tracker.ensure_running()  # which would unblock it again
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -269,13 +322,19 @@ def _start_cluster(module: _Distributed, count: int) -> _Local:
             silence_logs=logging.CRITICAL + 1,
         )
     except Exception as error:
-        raise CkptError(f"the local cluster does not start ({type(error).__name__})") from None
+        raise CkptError(
+            f"the local cluster does not start ({type(error).__name__})"
+        ) from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _ready_executor(client: _Client, where: str, tell: Callable[[str], None]) -> Executor:
-    """The executor, once there is a worker and all have our versions. Raises CkptError."""
+def _ready_executor(
+    client: _Client, where: str, tell: Callable[[str], None]
+) -> Executor:
+    """The executor, once there is a worker and all have our versions. Raises
+    CkptError.
+    """
     watch = Watch(client, tell)
     watch.look()
     if not watch.threads:
@@ -286,12 +345,20 @@ def _ready_executor(client: _Client, where: str, tell: Callable[[str], None]) ->
     pythons = _ask_workers(client, watch, platform.python_version)
     for name, version in versions.items():
         if isinstance(version, ImportError):
-            raise CkptError(f"worker {name} has no ckpt", hint="install the same version there")
+            raise CkptError(
+                f"worker {name} has no ckpt", hint="install the same version there"
+            )
         python = pythons.get(name)
-        if isinstance(version, str) and isinstance(python, str):  # else it is lost, and others do its work
-            problem = version_difference(Sender(version, python.rpartition(".")[0], name), ours)
+        if isinstance(version, str) and isinstance(
+            python, str
+        ):  # else it is lost, and others do its work
+            problem = version_difference(
+                Sender(version, python.rpartition(".")[0], name), ours
+            )
             if problem is not None:
-                raise CkptError(f"worker {name} {problem}", hint="install the same version there")
+                raise CkptError(
+                    f"worker {name} {problem}", hint="install the same version there"
+                )
     link = watch.call(lambda: _dashboard_text(client))
     watch.look()
     tell(f"ckpt: {counted_noun(len(watch.threads), 'worker')} at {where}{link}")
@@ -299,7 +366,9 @@ def _ready_executor(client: _Client, where: str, tell: Callable[[str], None]) ->
 
 
 def _ask_workers(client: _Client, watch: Watch, *question: object) -> dict[str, object]:
-    """The answers of all workers, or the errors in their place. Where all are lost, it is asked again."""
+    """The answers of all workers, or the errors in their place. Where all are lost, it
+    is asked again.
+    """
     while True:
         answers = watch.call(lambda: client.run(*question, on_error="return"))
         if not all(isinstance(answer, OSError) for answer in answers.values()):
@@ -308,9 +377,13 @@ def _ask_workers(client: _Client, watch: Watch, *question: object) -> dict[str, 
 
 
 def _dashboard_text(client: _Client) -> str:
-    """The words about the dashboard of the scheduler, if it shows one. Without bokeh its page is empty."""
+    """The words about the dashboard of the scheduler, if it shows one. Without bokeh
+    its page is empty.
+    """
     try:
-        shown = client.run_on_scheduler(metadata.version, "bokeh") and client.dashboard_link
+        shown = (
+            client.run_on_scheduler(metadata.version, "bokeh") and client.dashboard_link
+        )
     except Exception:
         shown = None
     return f", dashboard {shown}" if shown else ""

@@ -1,6 +1,8 @@
-"""The parcels to a worker and back: tasks as bytes, in which a source is its address and its identity.
+"""The parcels to a worker and back: tasks as bytes, in which a source is its address
+and its identity.
 
-No data, no file name as code and no credential is in a parcel. A worker finds credentials in its own environment.
+No data, no file name as code and no credential is in a parcel. A worker finds
+credentials in its own environment.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from ckpt.model.rows import NamedTuple
 _TASKS = 256
 """The most tasks of one parcel."""
 _AT = (("size", -2), ("modification time", -1))
-"""The facts on which two machines agree that see one file, each with its place in the identity.
+"""The facts on which two machines agree that see one file, each with its place in the
+identity.
 
 Devices and inodes have other numbers on each machine.
 """
 
 
 class Sender(NamedTuple):
-    """The sender of tasks: the versions of ckpt and Python, and the name of the machine.
+    """The sender of tasks: the versions of ckpt and Python, and the name of the
+    machine.
 
     The version of Python is without its last number.
     """
@@ -47,16 +51,25 @@ class Outcome(NamedTuple):
 
 def sender() -> Sender:
     """This process as a sender, or as a worker that is compared with one."""
-    return Sender(__version__, ".".join(platform.python_version_tuple()[:2]), socket.gethostname())
+    return Sender(
+        __version__, ".".join(platform.python_version_tuple()[:2]), socket.gethostname()
+    )
 
 
 class _Pickler(pickle.Pickler):
-    """Writes sources as their addresses. What has no address, such as bytes in memory, goes along."""
+    """Writes sources as their addresses. What has no address, such as bytes in memory,
+    goes along.
+    """
 
     def reducer_override(self, obj: object) -> tuple[object, ...]:  # type: ignore[override]  # it has Any
         if isinstance(obj, BaseSource) and obj.address is not None:
             claims = () if obj.far is None else tuple(obj.far.claims)
-            return _open_sent_source, (obj.address, obj.identity, socket.gethostname(), claims)
+            return _open_sent_source, (
+                obj.address,
+                obj.identity,
+                socket.gethostname(),
+                claims,
+            )
         usual: tuple[object, ...] = NotImplemented
         return usual
 
@@ -78,7 +91,9 @@ def parcels_of(tasks: Sequence[Task[R]]) -> Iterator[Sequence[Task[R]]]:
 
 
 def packed(tasks: Sequence[Task[R]]) -> bytes:
-    """The tasks as bytes. Raises UnsupportedError where a format of another distribution makes others than plain data."""
+    """The tasks as bytes. Raises UnsupportedError where a format of another
+    distribution makes others than plain data.
+    """
     out = io.BytesIO()
     try:
         _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(tasks)
@@ -109,14 +124,24 @@ def perform(data: bytes, by: Sender) -> Outcome:
 
 
 def version_difference(worker: Sender, by: Sender) -> str | None:
-    """Return the reason why a worker cannot take tasks, or None: `has ckpt 0.2.0, this is 0.1.0`."""
+    """Return the reason why a worker cannot take tasks, or None: `has ckpt 0.2.0, this
+    is 0.1.0`.
+    """
     if worker.version != by.version:
         return f"has ckpt {worker.version}, this is {by.version}"
-    return None if worker.python == by.python else f"has Python {worker.python}, this is {by.python}"
+    return (
+        None
+        if worker.python == by.python
+        else f"has Python {worker.python}, this is {by.python}"
+    )
 
 
-def _open_sent_source(address: str, identity: Identity, host: str, claims: Sequence[Claim]) -> Source:
-    """The source of a task from the machine `host`. Raises NotOpenedError, with the name of this one."""
+def _open_sent_source(
+    address: str, identity: Identity, host: str, claims: Sequence[Claim]
+) -> Source:
+    """The source of a task from the machine `host`. Raises NotOpenedError, with the
+    name of this one.
+    """
     if is_url(address):
         from ckpt.ext.remote.location import open_pinned
 
@@ -126,7 +151,9 @@ def _open_sent_source(address: str, identity: Identity, host: str, claims: Seque
     try:
         source = open_address(address)
     except NotOpenedError as error:
-        raise NotOpenedError(f"{error.problem} on worker {here}", path=address, hint=hint) from None
+        raise NotOpenedError(
+            f"{error.problem} on worker {here}", path=address, hint=hint
+        ) from None
     current = source.identity
     differing = [what for what, index in _AT if current[index] != identity[index]]
     if not differing and current != identity and host == here:

@@ -1,4 +1,6 @@
-"""Watching a cluster, so that no call waits without end: for a scheduler, for workers, or for a worker that stopped."""
+"""Watching a cluster, so that no call waits without end: for a scheduler, for workers,
+or for a worker that stopped.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,21 @@ T = TypeVar("T")
 INTERVAL = 2
 """Seconds between two looks at the workers."""
 _STEP = 3
-"""The most seconds that count between two looks: a process that itself stood still blames no worker."""
+"""The most seconds that count between two looks: a process that itself stood still
+blames no worker.
+"""
 _SILENCE = 10
 """Seconds without a sign of life until a worker loses its tasks."""
 _ABSENCE = 30
 """Seconds without any worker until the work ends."""
 _PATIENCE = 30
-"""Seconds until a scheduler that answered before counts as stopped. One with much to do answers late."""
+"""Seconds until a scheduler that answered before counts as stopped. One with much to do
+answers late.
+"""
 _RESTART = 2
-"""Seconds that a nanny, Dask's guard of a worker, has to end its worker and start another."""
+"""Seconds that a nanny, Dask's guard of a worker, has to end its worker and start
+another.
+"""
 FAREWELL = 3
 """Seconds that the end waits for a cluster to take notice."""
 
@@ -33,7 +41,9 @@ FAREWELL = 3
 class _Scheduler(Protocol):
     """The calls of a scheduler that ckpt uses. They need no ckpt there."""
 
-    def identity(self) -> Awaitable[Mapping[str, Mapping[str, Mapping[str, float]]]]: ...
+    def identity(
+        self,
+    ) -> Awaitable[Mapping[str, Mapping[str, Mapping[str, float]]]]: ...
 
     def restart_workers(self, **options: object) -> Awaitable[object]: ...
 
@@ -49,13 +59,18 @@ class Watched(Protocol):
 
 
 class Watch:
-    """Names workers that gave no sign of life for 10 seconds, and has their tasks given to others.
+    """Names workers that gave no sign of life for 10 seconds, and has their tasks given
+    to others.
 
-    A worker that is busy sends its heartbeat from another thread. `clock` gives seconds.
+    A worker that is busy sends its heartbeat from another thread. `clock` gives
+    seconds.
     """
 
     def __init__(
-        self, client: Watched, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        client: Watched,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._tell = tell
@@ -79,7 +94,10 @@ class Watch:
             if self._clock() - self._looked >= INTERVAL:
                 self.look()
             if self._absent >= _ABSENCE:
-                raise CkptError(f"no worker is left ({_ABSENCE} s)", hint="start workers, then the command")
+                raise CkptError(
+                    f"no worker is left ({_ABSENCE} s)",
+                    hint="start workers, then the command",
+                )
             if wait((pending,), INTERVAL).done:
                 try:
                     return pending.result()
@@ -87,21 +105,31 @@ class Watch:
                     raise self._end("the connection to the scheduler is lost") from None
 
     def look(self) -> None:
-        """Ask the scheduler for the workers, and give up the silent ones. Raises CkptError when it is lost."""
+        """Ask the scheduler for the workers, and give up the silent ones. Raises
+        CkptError when it is lost.
+        """
         self._go_on()
         now = self._clock()
         step, self._looked = min(now - self._looked, _STEP), now
         workers = self._workers()
-        # One of many workers sends its heartbeat less often: each waits so many seconds, and 1 more for 200 of them.
+        # One of many workers sends its heartbeat less often: each waits so many
+        # seconds, and 1 more for 200 of them.
         limit = max(_SILENCE, 5 + len(workers) // 40)
         before = self._seen
         self._seen = {}
         for name, facts in workers.items():
             seen, silent = before.get(name, (None, 0.0))
-            self._seen[name] = (facts["last_seen"], silent + step if seen == facts["last_seen"] else 0.0)
-        silent_ones = [name for name, (_, silent) in self._seen.items() if silent >= limit]
+            self._seen[name] = (
+                facts["last_seen"],
+                silent + step if seen == facts["last_seen"] else 0.0,
+            )
+        silent_ones = [
+            name for name, (_, silent) in self._seen.items() if silent >= limit
+        ]
         self.threads = {
-            name: int(facts["nthreads"]) for name, facts in workers.items() if name not in silent_ones
+            name: int(facts["nthreads"])
+            for name, facts in workers.items()
+            if name not in silent_ones
         }
         self._absent = 0.0 if self.threads else self._absent + step
         self._named &= set(silent_ones)  # one that came back may stop again
@@ -110,10 +138,17 @@ class Watch:
                 self._named.add(name)
                 rest = "its tasks go to others" if self.threads else "no other is left"
                 self._tell(f"ckpt: worker {name} does not answer ({limit} s); {rest}")
-                begun(partial(self._client.sync, partial(_given_up, self._client.scheduler, name)))
+                begun(
+                    partial(
+                        self._client.sync,
+                        partial(_given_up, self._client.scheduler, name),
+                    )
+                )
 
     def wait(self) -> None:
-        """Wait for the first worker, without end: a cluster may be starting. Raises CkptError as `look` does."""
+        """Wait for the first worker, without end: a cluster may be starting. Raises
+        CkptError as `look` does.
+        """
         while not self.threads:
             self.pause()
             self.look()
@@ -134,7 +169,9 @@ class Watch:
             raise self._end("the connection to the scheduler is lost") from None
 
     def _go_on(self) -> None:
-        """Raise the error again after which no call is of use: the next PATH need not wait as long."""
+        """Raise the error again after which no call is of use: the next PATH need not
+        wait as long.
+        """
         if self._lost is not None:
             raise self._lost
 
@@ -144,10 +181,16 @@ class Watch:
 
 
 async def _given_up(scheduler: _Scheduler, name: str) -> None:
-    """Have a worker started anew where it has a nanny, as Dask does after 5 minutes; removed in any case."""
+    """Have a worker started anew where it has a nanny, as Dask does after 5 minutes;
+    removed in any case.
+    """
     with suppress(Exception):  # of a nanny that is silent too
         await scheduler.restart_workers(
-            workers=[name], timeout=_RESTART, wait_for_workers=False, on_error="return", stimulus_id="ckpt"
+            workers=[name],
+            timeout=_RESTART,
+            wait_for_workers=False,
+            on_error="return",
+            stimulus_id="ckpt",
         )
     await scheduler.unregister(address=name, stimulus_id="ckpt")
 
@@ -167,5 +210,7 @@ def begun(work: Callable[[], T]) -> Future[T]:
 
 
 def last_words(work: Callable[[], object], seconds: float = FAREWELL) -> None:
-    """Do what ends the work on a cluster, which may be gone or stopped: errors are nothing, and time is limited."""
+    """Do what ends the work on a cluster, which may be gone or stopped: errors are
+    nothing, and time is limited.
+    """
     wait((begun(work),), seconds)

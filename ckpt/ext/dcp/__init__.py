@@ -1,8 +1,10 @@
-"""Distributed checkpoints of torch (`torch.distributed.checkpoint`): a folder with `.metadata` and `.distcp` files.
+"""Distributed checkpoints of torch (`torch.distributed.checkpoint`): a folder with
+`.metadata` and `.distcp` files.
 
-A `.distcp` file holds complete archives of torch.save, one after the other. `.metadata` is a pickle: it says which
-tensors there are, into which boxes each is cut, and which bytes of which file hold a box
-(torch/distributed/checkpoint/metadata.py, filesystem.py).
+A `.distcp` file holds complete archives of torch.save, one after the other. `.metadata`
+is a pickle: it says which tensors there are, into which boxes each is cut, and which
+bytes of which file hold a box (torch/distributed/checkpoint/metadata.py,
+filesystem.py).
 """
 
 from __future__ import annotations
@@ -26,15 +28,23 @@ def files(probe: Probe) -> tuple[str, ...] | None:
         is_own = sniff(probe)
     except CkptError:
         is_own = True  # one item, whose error says what is wrong
-    return tuple(name for name in probe.location.names() if is_part(name)) if is_own else None
+    return (
+        tuple(name for name in probe.location.names() if is_part(name))
+        if is_own
+        else None
+    )
 
 
 def remains(probe: Probe) -> Sequence[str]:
-    """The content of each data file of an interrupted save, one line each; empty for any other folder. Raises CkptError."""
+    """The content of each data file of an interrupted save, one line each; empty for
+    any other folder. Raises CkptError.
+    """
     names = probe.location.names() if probe.is_folder else []
     if not any(name.endswith(DATA) for name in names) or any(map(is_metadata, names)):
         return ()
-    from ckpt.ext.dcp.remains import remains as files  # here: only an interrupted save pays for it
+    from ckpt.ext.dcp.remains import (
+        remains as files,
+    )  # here: only an interrupted save pays for it
 
     return [row.text for row in files(probe.location, probe.limits)]
 

@@ -1,4 +1,6 @@
-"""Items whose archives differ in nothing but elements, checksums and ids, as torch writes most: read once, then compared."""
+"""Items whose archives differ in nothing but elements, checksums and ids, as torch
+writes most: read once, then compared.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,24 @@ _ZERO = bytes(4)
 
 
 class _Read(NamedTuple):
-    """An archive that was read: its tensor, and the bytes of which all of that follows."""
+    """An archive that was read: its tensor, and the bytes of which all of that
+    follows.
+    """
 
     fixed: tuple[tuple[int, bytes], ...]
     """(offset, bytes) of all that another archive must have too."""
     checksums: tuple[tuple[int, ...], ...]
-    """The places of the checksum of each record that may differ, the elements first. All places of one hold one number."""
+    """The places of the checksum of each record that may differ, the elements first.
+    All places of one hold one number.
+    """
     begin: int
     """The offset of the elements' record."""
     ref: TensorRef
 
     def moved(self, data: bytes, file: Source, base: int) -> TensorRef | None:
-        """The tensor of another archive, which lies at an offset of a file; None if it is not alike."""
+        """The tensor of another archive, which lies at an offset of a file; None if it
+        is not alike.
+        """
         for at, part in self.fixed:
             if data[at : at + len(part)] != part:
                 return None
@@ -42,11 +50,15 @@ class _Read(NamedTuple):
         storage = self.ref.storage
         assert isinstance(storage.place, Range)  # see `keep`
         place = storage.place._replace(source=file, offset=base + self.begin)
-        return self.ref._replace(storage=storage._replace(place=place, crc=int.from_bytes(crcs[0], "little")))
+        return self.ref._replace(
+            storage=storage._replace(place=place, crc=int.from_bytes(crcs[0], "little"))
+        )
 
 
 class Alike:
-    """The archives of a few items that were read, by their length and what the metadata says of them."""
+    """The archives of a few items that were read, by their length and what the metadata
+    says of them.
+    """
 
     def __init__(self) -> None:
         self._read: dict[tuple[int, DType, tuple[int, ...]], _Read] = {}
@@ -54,18 +66,28 @@ class Alike:
     def tensor(
         self, dtype: DType, shape: tuple[int, ...], data: bytes, file: Source, base: int
     ) -> TensorRef | None:
-        """The tensor of the archive `data` at an offset of a file, if one was read that says the same."""
+        """The tensor of the archive `data` at an offset of a file, if one was read that
+        says the same.
+        """
         known = self._read.get((len(data), dtype, shape))
         return None if known is None else known.moved(data, file, base)
 
     def keep(self, data: bytes, archive: Archive, ref: TensorRef, base: int) -> None:
-        """Keep an archive that was read at an offset of a file, if it is one of those that torch writes."""
+        """Keep an archive that was read at an offset of a file, if it is one of those
+        that torch writes.
+        """
         place = ref.storage.place
         if not isinstance(place, Range):  # only a range moves into another file
             return
         records = [archive.records.at(index) for index in range(len(archive.records))]
-        elements = [record for record in records if (base + record.offset, record.stored) == place[1:3]]
-        varying = elements + [record for record in records if record.name == f"{archive.root}/{_ID}"]
+        elements = [
+            record
+            for record in records
+            if (base + record.offset, record.stored) == place[1:3]
+        ]
+        varying = elements + [
+            record for record in records if record.name == f"{archive.root}/{_ID}"
+        ]
         spans = [(record.offset, record.offset + record.stored) for record in varying]
         checksums = [_checksum_places(data, record, spans) for record in varying]
         if len(elements) != 1 or not all(len(places) > 1 for places in checksums):
@@ -81,10 +103,14 @@ class Alike:
         if len(self._read) == _KEPT:
             self._read.clear()
         begin = elements[0].offset
-        self._read[len(data), ref.dtype, ref.shape] = _Read(tuple(fixed), tuple(checksums), begin, ref)
+        self._read[len(data), ref.dtype, ref.shape] = _Read(
+            tuple(fixed), tuple(checksums), begin, ref
+        )
 
 
-def _checksum_places(data: bytes, record: Record, spans: list[tuple[int, int]]) -> tuple[int, ...]:
+def _checksum_places(
+    data: bytes, record: Record, spans: list[tuple[int, int]]
+) -> tuple[int, ...]:
     """The places of the checksum of a record, outside of the spans."""
     places: list[int] = []
     if record.crc is None or record.deflated:

@@ -1,6 +1,8 @@
-"""The files of a distributed checkpoint by their names, the folder that a path into it leads to, and what lies beside.
+"""The files of a distributed checkpoint by their names, the folder that a path into it
+leads to, and what lies beside.
 
-The files of weights of any folder, and the folders that DeepSpeed makes, are told by their names here too.
+The files of weights of any folder, and the folders that DeepSpeed makes, are told by
+their names here too.
 """
 
 from __future__ import annotations
@@ -19,20 +21,27 @@ _OF_A_RANK = r"__\d+\.metadata"
 """The name of the file that each rank writes if `save` uses no collectives."""
 
 LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
-"""Files of torch.save and JSON that frameworks put into the folder: Lightning the first, Megatron the others."""
+"""Files of torch.save and JSON that frameworks put into the folder: Lightning the
+first, Megatron the others.
+"""
 BACKEND_KEY = b'"sharded_backend"'
 _HEAD = 4096
 
 _ACCELERATE = r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}"
 _BESIDE = (
-    r"(?:scheduler|sampler|dl_state_dict)(?:_\d{1,4})?\.bin|scaler\.pt|scheduler\.pt|(?:random_states|custom_checkpoint)_\d{1,6}\.pkl"
+    r"(?:scheduler|sampler|dl_state_dict)(?:_\d{1,4})?\.bin|scaler\.pt|scheduler\.pt"
+    r"|(?:random_states|custom_checkpoint)_\d{1,6}\.pkl"
     r"|rng_state(?:_\d{1,6})?\.pth|trainer_state\.json|training_args\.bin"
 )
 
 
 def is_metadata(name: str) -> bool:
-    """Tell whether a file of this name lists the content of a distributed checkpoint."""
-    return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
+    """Tell whether a file of this name lists the content of a distributed
+    checkpoint.
+    """
+    return name == METADATA or (
+        name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None
+    )
 
 
 UNFINISHED = ".tmp"
@@ -40,12 +49,16 @@ UNFINISHED = ".tmp"
 
 
 def is_unfinished(name: str) -> bool:
-    """Tell whether a file of this name lists the content of a save that was killed before its last step."""
+    """Tell whether a file of this name lists the content of a save that was killed
+    before its last step.
+    """
     return name.endswith(UNFINISHED) and is_metadata(name.removesuffix(UNFINISHED))
 
 
 def is_of_accelerate(name: str) -> bool:
-    """Tell whether accelerate or the Trainer of transformers names its distributed checkpoints like this."""
+    """Tell whether accelerate or the Trainer of transformers names its distributed
+    checkpoints like this.
+    """
     return re.fullmatch(_ACCELERATE, name) is not None
 
 
@@ -55,11 +68,15 @@ def is_part(name: str) -> bool:
 
 
 _OF_RANK = r"__(\d{1,9})_\d+\.distcp"
-"""The name of a data file: the rank that wrote it, and the number of the file among all of this rank."""
+"""The name of a data file: the rank that wrote it, and the number of the file among all
+of this rank.
+"""
 
 
 def ranks_of(files: Iterable[str]) -> list[int]:
-    """The ranks that wrote these data files, in order. A file of another name is of none."""
+    """The ranks that wrote these data files, in order. A file of another name is of
+    none.
+    """
     matches = (re.fullmatch(_OF_RANK, file.rpartition("/")[2]) for file in files)
     return sorted({int(match[1]) for match in matches if match is not None})
 
@@ -76,13 +93,17 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def folder_of(probe: Probe) -> Location | None:
-    """The folder of the checkpoint that a path leads to: the folder, its `.metadata`, or a file of its data."""
+    """The folder of the checkpoint that a path leads to: the folder, its `.metadata`,
+    or a file of its data.
+    """
     pair = _find_folder(probe)
     return None if pair is None else pair[0]
 
 
 def plain_folder_of(probe: Probe) -> Location | None:
-    """Return the folder as `folder_of` does, or None if a framework keeps a part of it in its own files."""
+    """Return the folder as `folder_of` does, or None if a framework keeps a part of it
+    in its own files.
+    """
     pair = _find_folder(probe)
     return None if pair is None or find_companion(*pair) else pair[0]
 
@@ -103,19 +124,27 @@ def _find_folder(probe: Probe) -> tuple[Location, list[str]] | None:
 
 
 def find_companion(folder: Location, names: Sequence[str]) -> str:
-    """The file that says whose folder it is: `metadata.json` of Megatron, `common.pt` or `meta.pt`; empty without one.
+    """The file that says whose folder it is: `metadata.json` of Megatron, `common.pt`
+    or `meta.pt`; empty without one.
 
     A link, or anything else that is not a file, is not one.
     """
     return next(
-        (name for name in (BACKEND, COMMON, LIGHTNING) if name in names and _is_one(folder, name)), ""
+        (
+            name
+            for name in (BACKEND, COMMON, LIGHTNING)
+            if name in names and _is_one(folder, name)
+        ),
+        "",
     )
 
 
 def _is_one(folder: Location, name: str) -> bool:
     try:
         location = folder.child(name, "cache")
-        return location.is_file() and (name != BACKEND or BACKEND_KEY in _read_head(location))
+        return location.is_file() and (
+            name != BACKEND or BACKEND_KEY in _read_head(location)
+        )
     except UnreadableError:
         return False
 
@@ -123,7 +152,11 @@ def _is_one(folder: Location, name: str) -> bool:
 def of_zarr(folder: Location) -> bool:
     """Tell whether `metadata.json` of Megatron names the backend zarr."""
     return (
-        re.search(rb'"sharded_backend"\s*:\s*"zarr"', _read_head(folder.child(BACKEND, "cache"))) is not None
+        re.search(
+            rb'"sharded_backend"\s*:\s*"zarr"',
+            _read_head(folder.child(BACKEND, "cache")),
+        )
+        is not None
     )
 
 
@@ -136,7 +169,9 @@ def _read_head(location: Location) -> bytes:
 
 
 def names_beside(folder: Location) -> tuple[str, ...]:
-    """Return the names that accelerate saved beside one of its folders, with ranks as `*`."""
+    """Return the names that accelerate saved beside one of its folders, with ranks as
+    `*`.
+    """
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     if not is_of_accelerate(own):
         return ()
@@ -144,13 +179,21 @@ def names_beside(folder: Location) -> tuple[str, ...]:
         names = folder.parent().names()
     except NotOpenedError:
         return ()
-    others = [name for name in names if name.endswith("/") and is_of_accelerate(name[:-1])]
-    files = dict.fromkeys(re.sub(r"_\d+(?=\.)", "_*", name) for name in names if re.fullmatch(_BESIDE, name))
+    others = [
+        name for name in names if name.endswith("/") and is_of_accelerate(name[:-1])
+    ]
+    files = dict.fromkeys(
+        re.sub(r"_\d+(?=\.)", "_*", name)
+        for name in names
+        if re.fullmatch(_BESIDE, name)
+    )
     return (*(name for name in others if name[:-1] != own), *files)
 
 
 _TAG = r"global_step\d+(?:_universal)?/"
-"""A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of its own."""
+"""A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of
+its own.
+"""
 
 
 def is_tag(name: str) -> bool:
@@ -162,11 +205,15 @@ _STEMS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
 _VARIANT = r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)"
 _NUMBERED = r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)"
 _FULL = r"pytorch_model_fsdp((?:_\d{1,4})?)\.bin"
-"""The whole state dict of a model under FSDP (FULL_STATE_DICT), as accelerate and the Trainer name it."""
+"""The whole state dict of a model under FSDP (FULL_STATE_DICT), as accelerate and the
+Trainer name it.
+"""
 
 
 class Chosen(NamedTuple):
-    """The files of weights that are read, each with its key (`model_1`; empty for the only one), and the others."""
+    """The files of weights that are read, each with its key (`model_1`; empty for the
+    only one), and the others.
+    """
 
     files: tuple[tuple[str, str], ...]
     unread: tuple[str, ...]
@@ -175,10 +222,11 @@ class Chosen(NamedTuple):
 def weights_in(names: Sequence[str]) -> Chosen | None:
     """The files of weights among the names of a folder; None without any.
 
-    transformers and diffusers choose in this order: safetensors before pickles, one file before shards, the plain name
-    before a variant (`model.fp16.safetensors`). accelerate numbers further models: `model_1.safetensors`. What it saves
-    under FSDP comes last, for the Trainer puts the model that it loads beside it. Raises UnreadableError where two
-    files are as good.
+    transformers and diffusers choose in this order: safetensors before pickles, one
+    file before shards, the plain name before a variant (`model.fp16.safetensors`).
+    accelerate numbers further models: `model_1.safetensors`. What it saves under FSDP
+    comes last, for the Trainer puts the model that it loads beside it. Raises
+    UnreadableError where two files are as good.
     """
     indexes = [name for name in names if name.endswith(INDEXES)]
     singles = [
@@ -188,7 +236,10 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
     ]
     variants = [name for name in names if re.fullmatch(_VARIANT, name)]
-    full = sorted((name for name in names if re.fullmatch(_FULL, name)), key=lambda name: (len(name), name))
+    full = sorted(
+        (name for name in names if re.fullmatch(_FULL, name)),
+        key=lambda name: (len(name), name),
+    )
     every = [*indexes, *singles, *variants, *full]
     for pick in (
         [name for name in singles if name.endswith(".safetensors")],
@@ -200,14 +251,18 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
     ):
         if len(pick) > 1:
             listed = ", ".join(show(name, 80) for name in pick)
-            raise UnreadableError(f"the directory holds {len(pick)} checkpoints: {listed}", hint="name one")
+            raise UnreadableError(
+                f"the directory holds {len(pick)} checkpoints: {listed}",
+                hint="name one",
+            )
         if pick:
             (first,) = pick
             unread = tuple(name for name in every if name != first)
             further = [
                 name
                 for name in names
-                if re.fullmatch(_NUMBERED, name) and _stem_and_ending(name) == _stem_and_ending(first)
+                if re.fullmatch(_NUMBERED, name)
+                and _stem_and_ending(name) == _stem_and_ending(first)
             ]
             if not further:
                 return Chosen(((first, ""),), unread)
@@ -216,7 +271,9 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
             return Chosen(((first, first.rpartition(".")[0]), *keyed), unread)
     if not full:
         return None
-    keys = ["model" + re.sub(_FULL, r"\1", name) if len(full) > 1 else "" for name in full]
+    keys = [
+        "model" + re.sub(_FULL, r"\1", name) if len(full) > 1 else "" for name in full
+    ]
     return Chosen(tuple(zip(full, keys, strict=True)), ())
 
 

@@ -1,7 +1,9 @@
-"""Distributed checkpoints in safetensors: `HuggingFaceStorageWriter(save_distributed=True)` of torch.
+"""Distributed checkpoints in safetensors:
+`HuggingFaceStorageWriter(save_distributed=True)` of torch.
 
-Each rank writes files of its own. The metadata of each says where its parts begin in the whole tensors, and nothing
-says how large the whole is (torch/distributed/checkpoint/hf_storage.py, _hf_utils.py).
+Each rank writes files of its own. The metadata of each says where its parts begin in
+the whole tensors, and nothing says how large the whole is
+(torch/distributed/checkpoint/hf_storage.py, _hf_utils.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _NAME = r"shard-(\d{5,9})-model-(\d{5,9})-of-(\d{5,9})\.safetensors"
 
 
 class Shard(NamedTuple):
-    """A file: the rank that wrote it, from 1, and which of how many files of the model its tensors belong to."""
+    """A file: the rank that wrote it, from 1, and which of how many files of the model
+    its tensors belong to.
+    """
 
     name: str
     rank: int
@@ -35,7 +39,9 @@ def shard_of(name: str) -> Shard | None:
 def shards_in(names: Iterable[str]) -> list[Shard]:
     """The files of the checkpoint among names, by rank and number."""
     shards = [shard for name in names if (shard := shard_of(name)) is not None]
-    return sorted(shards, key=lambda shard: (shard.rank, shard.number, shard.files, shard.name))
+    return sorted(
+        shards, key=lambda shard: (shard.rank, shard.number, shard.files, shard.name)
+    )
 
 
 def sniff(probe: Probe) -> bool:
@@ -61,7 +67,10 @@ FORMAT = Format(
     "dcp-hf",
     Traits(
         "DCP in safetensors",
-        f"{_MODULE}.load(state, storage_reader={_MODULE}.HuggingFaceStorageReader({{path}}))",
+        (
+            f"{_MODULE}.load(state, "
+            f"storage_reader={_MODULE}.HuggingFaceStorageReader({{path}}))"
+        ),
         keeps_order=False,
         keeps_ties=False,
         fills_a_state=True,

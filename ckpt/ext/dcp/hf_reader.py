@@ -1,7 +1,8 @@
-"""Reading a distributed checkpoint in safetensors: the headers of all files, and no tensor data.
+"""Reading a distributed checkpoint in safetensors: the headers of all files, and no
+tensor data.
 
-No file says how large a tensor is as a whole: it reaches as far as its parts do, and they must cover it. A last part
-that is missing cannot be seen, which a finding says.
+No file says how large a tensor is as a whole: it reaches as far as its parts do, and
+they must cover it. A last part that is missing cannot be seen, which a finding says.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     shards = shards_in(probe.location.names())
     for shard in shards:
         if not (shard.rank and 1 <= shard.number <= shard.files):
-            raise UnreadableError(f"{show(shard.name, 80)}: its numbers are not those of a shard and a part")
+            raise UnreadableError(
+                f"{show(shard.name, 80)}: its numbers are not those of a shard and a "
+                "part"
+            )
     if len(shards) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     by_name = {shard.name: shard for shard in shards}
     files = CheckpointFiles(
-        probe.location, lambda name: _open_shard(probe, by_name[name], limits), partial=probe.partial
+        probe.location,
+        lambda name: _open_shard(probe, by_name[name], limits),
+        partial=probe.partial,
     )
     with files.closing_on_errors():
         opened = [by_name[name] for name, _ in files.open_each(by_name)]
@@ -77,9 +83,14 @@ def _open_shard(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
 
 
 def _build_checkpoint(
-    probe: Probe, shards: Sequence[Shard], files: CheckpointFiles, every: Sequence[Shard]
+    probe: Probe,
+    shards: Sequence[Shard],
+    files: CheckpointFiles,
+    every: Sequence[Shard],
 ) -> Checkpoint:
-    """The checkpoint of the files of `shards`; `every` has those too that were not read."""
+    """The checkpoint of the files of `shards`; `every` has those too that were not
+    read.
+    """
     pieces: dict[str, list[_Piece]] = {}
     cut: dict[str, str] = {}
     texts: dict[str, str] = {}
@@ -87,7 +98,10 @@ def _build_checkpoint(
         metadata = metadata_of(file.root)
         offsets = _read_offsets(shard.name, metadata, probe.budget)
         gone = files.cut_in(shard.name)
-        cut |= {name: f"{show(shard.name, 80)} is cut off in {show(name, 80)}" for name in gone}
+        cut |= {
+            name: f"{show(shard.name, 80)} is cut off in {show(name, 80)}"
+            for name in gone
+        }
         for name in gone:
             offsets.pop(name, None)
         for entry in file.tensors:
@@ -100,18 +114,24 @@ def _build_checkpoint(
                 raise UnreadableError(f"{what} is missing")
             if len(begin) != len(entry.tensor.shape):
                 raise UnreadableError(
-                    f"{what}: {len(begin)} offsets for {len(entry.tensor.shape)} dimensions"
+                    f"{what}: {len(begin)} offsets for {len(entry.tensor.shape)} "
+                    "dimensions"
                 )
-            pieces.setdefault(entry.name, []).append(_Piece(begin, entry.tensor, shard.name))
+            pieces.setdefault(entry.name, []).append(
+                _Piece(begin, entry.tensor, shard.name)
+            )
         if offsets:
             raise UnreadableError(
-                f"{show(shard.name, 80)}: {SHARDING} names {show(next(iter(offsets)), 80)}, which is not in the file"
+                f"{show(shard.name, 80)}: {SHARDING} names "
+                f"{show(next(iter(offsets)), 80)}, which is not in the file"
             )
         for key, text in metadata.items():
             if key not in (SHARDING, VERSION):
                 texts.setdefault(key, text)
     notices = [*_gap_notices(every)]
-    are_missing = len(shards) < len(every) or any(row.code == "incomplete" for row in notices)
+    are_missing = len(shards) < len(every) or any(
+        row.code == "incomplete" for row in notices
+    )
     is_sharded = any(any(piece.offsets) for rows in pieces.values() for piece in rows)
     doubtful: list[tuple[str, str]] = []
     holes: list[tuple[str, str]] = []
@@ -120,21 +140,33 @@ def _build_checkpoint(
     names = sorted(pieces, key=natural_sort_key)
     wholes = [_shape_and_dtype(name, pieces[name]) for name in names]
     defects = [
-        find_fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+        find_fault(
+            shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]]
+        )
         for name, (shape, _) in zip(names, wholes, strict=True)
     ]
-    are_missing |= any(defect is not None and defect.kind == "hole" for defect in defects)
+    are_missing |= any(
+        defect is not None and defect.kind == "hole" for defect in defects
+    )
     for name, (shape, dtype), defect in zip(names, wholes, defects, strict=True):
         problem = None
         if defect is not None and defect.kind == "hole":
             problem = f"{show(name, 80)} lacks {defect.where}: no file holds it"
             holes.append((name, f"{show(name, 80)} lacks {defect.where}"))
         elif defect is not None:
-            problem = f"two files hold {f'{defect.where} of ' if shape else ''}{show(name, 80)}"
+            problem = (
+                "two files hold "
+                f"{f'{defect.where} of ' if shape else ''}{show(name, 80)}"
+            )
             twice.append((name, problem))
         elif name in cut:
             problem = cut[name]
-        elif probe.partial and are_missing and is_sharded and not _is_end_known(pieces[name]):
+        elif (
+            probe.partial
+            and are_missing
+            and is_sharded
+            and not _is_end_known(pieces[name])
+        ):
             problem = f"{show(name, 80)} may go on in a file that is missing"
             doubtful.append((name, problem))
         ref = _tensor_of_pieces(probe.mark + name, dtype, shape, pieces[name], problem)
@@ -156,27 +188,43 @@ def _build_checkpoint(
         nbytes=files.nbytes,
         root=root,
         tensors=tuple(entries),
-        storages=tuple(entry.tensor.storage for entry in entries if isinstance(entry.tensor, TensorRef)),
-        values=tuple(Value((METADATA, key), f"{METADATA}.{key}", "str", text) for key, text in texts.items()),
+        storages=tuple(
+            entry.tensor.storage
+            for entry in entries
+            if isinstance(entry.tensor, TensorRef)
+        ),
+        values=tuple(
+            Value((METADATA, key), f"{METADATA}.{key}", "str", text)
+            for key, text in texts.items()
+        ),
         account=Account(tuple(notices)),
         parts=tuple(shard.name for shard in shards),
         sources=files.sources,
     )
 
 
-def _read_offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, tuple[int, ...]]:
-    """Return the offsets of a file's tensors, by name. Raises UnreadableError if its metadata lacks them."""
+def _read_offsets(
+    file: str, metadata: dict[str, str], budget: Budget
+) -> dict[str, tuple[int, ...]]:
+    """Return the offsets of a file's tensors, by name. Raises UnreadableError if its
+    metadata lacks them.
+    """
     what = show(file, 80)
     version = metadata.get(VERSION)
     if version is None or SHARDING not in metadata:
-        raise UnreadableError(f"{what} has no {VERSION if version is None else SHARDING} in its metadata")
+        raise UnreadableError(
+            f"{what} has no {VERSION if version is None else SHARDING} in its metadata"
+        )
     if version != _KNOWN:
-        raise UnreadableError(f"{what} has {VERSION} {show(version, 40)}, ckpt reads {_KNOWN}")
+        raise UnreadableError(
+            f"{what} has {VERSION} {show(version, 40)}, ckpt reads {_KNOWN}"
+        )
     table = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
     if not isinstance(table, dict):
         raise UnreadableError(f"{what}: {SHARDING} is not an object")
     return {
-        name: _saved_offsets(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in table.items()
+        name: _saved_offsets(row, f"{what}: {SHARDING} of {show(name, 80)}")
+        for name, row in table.items()
     }
 
 
@@ -192,16 +240,25 @@ def _saved_offsets(row: Json, what: str) -> tuple[int, ...]:
     return tuple(offsets)
 
 
-def _shape_and_dtype(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]:
-    """Return the shape that the parts reach to, and their dtype. Raises UnreadableError if they disagree."""
+def _shape_and_dtype(
+    name: str, pieces: Sequence[_Piece]
+) -> tuple[tuple[int, ...], DType]:
+    """Return the shape that the parts reach to, and their dtype. Raises UnreadableError
+    if they disagree.
+    """
     first = pieces[0]
     for piece in pieces:
         tensor, other = first.tensor, piece.tensor
         if (tensor.dtype, len(tensor.shape)) != (other.dtype, len(other.shape)):
             files = f"{show(first.file, 80)} and {show(piece.file, 80)}"
-            raise UnreadableError(f"{files} disagree on the dtype or the dimensions of {show(name, 80)}")
+            raise UnreadableError(
+                f"{files} disagree on the dtype or the dimensions of {show(name, 80)}"
+            )
     ends = [
-        [begin + size for begin, size in zip(piece.offsets, piece.tensor.shape, strict=True)]
+        [
+            begin + size
+            for begin, size in zip(piece.offsets, piece.tensor.shape, strict=True)
+        ]
         for piece in pieces
     ]
     shape = tuple(map(max, zip(*ends, strict=True)))
@@ -214,17 +271,24 @@ def _shape_and_dtype(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ..
 
 
 def _is_end_known(pieces: Sequence[_Piece]) -> bool:
-    """Tell whether the parts show that the tensor ends with them: its last part is shorter than the one before.
+    """Tell whether the parts show that the tensor ends with them: its last part is
+    shorter than the one before.
 
-    A sharded dimension has parts of one size, and only the last one may be shorter (torch.chunk). A number has no
-    dimension to go on in.
+    A sharded dimension has parts of one size, and only the last one may be shorter
+    (torch.chunk). A number has no dimension to go on in.
     """
     first = pieces[0]
     if not first.offsets:
         return True
-    along = [dim for dim in range(len(first.offsets)) if any(piece.offsets[dim] for piece in pieces)]
+    along = [
+        dim
+        for dim in range(len(first.offsets))
+        if any(piece.offsets[dim] for piece in pieces)
+    ]
     for dim in along:
-        sizes = dict(sorted((piece.offsets[dim], piece.tensor.shape[dim]) for piece in pieces))
+        sizes = dict(
+            sorted((piece.offsets[dim], piece.tensor.shape[dim]) for piece in pieces)
+        )
         *before, last = sizes.values()
         if not before or last >= before[-1]:
             return False
@@ -232,12 +296,24 @@ def _is_end_known(pieces: Sequence[_Piece]) -> bool:
 
 
 def _tensor_of_pieces(
-    id: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[_Piece], problem: str | None
+    id: str,
+    dtype: DType,
+    shape: tuple[int, ...],
+    pieces: Sequence[_Piece],
+    problem: str | None,
 ) -> TensorRef:
     boxes = [Box(piece.offsets, piece.tensor.shape, piece.tensor) for piece in pieces]
-    sources = dict.fromkeys(chain.from_iterable(piece.tensor.storage.list_sources() for piece in pieces))
+    sources = dict.fromkeys(
+        chain.from_iterable(piece.tensor.storage.list_sources() for piece in pieces)
+    )
     place = Boxes(dtype, shape, lambda: boxes, tuple(sources), problem, grid_of(boxes))
-    return tensor_ref(Storage(id, None, dtype, place.nbytes, place), dtype, shape, contiguous(shape), 0)
+    return tensor_ref(
+        Storage(id, None, dtype, place.nbytes, place),
+        dtype,
+        shape,
+        contiguous(shape),
+        0,
+    )
 
 
 def _gap_notices(shards: Sequence[Shard]) -> Iterator[Notice]:
@@ -246,7 +322,9 @@ def _gap_notices(shards: Sequence[Shard]) -> Iterator[Notice]:
     counts = {shard.files for shard in shards}
     if len(counts) > 1:
         text = " and ".join(f"-of-{count:05}" for count in sorted(counts)[:3])
-        yield Notice("overlap", f"the files of several saves are mixed: some names end in {text}")
+        yield Notice(
+            "overlap", f"the files of several saves are mixed: some names end in {text}"
+        )
     for what, have, last in (
         ("shard", ranks, max(ranks)),
         ("model", {shard.number for shard in shards}, max(counts)),
@@ -255,23 +333,44 @@ def _gap_notices(shards: Sequence[Shard]) -> Iterator[Notice]:
         if gone > 0:
             numbers = range(1, min(last, len(have) + _LISTED) + 1)
             missing = [number for number in numbers if number not in have][:_LISTED]
-            listed = and_more([f"{what}-{number:05}" for number in missing], _LISTED, total=gone)
-            yield Notice("incomplete", f"no file of {listed}: the names go to {what}-{last:05}")
+            listed = and_more(
+                [f"{what}-{number:05}" for number in missing], _LISTED, total=gone
+            )
+            yield Notice(
+                "incomplete", f"no file of {listed}: the names go to {what}-{last:05}"
+            )
 
 
 def _hole_notices(holes: Sequence[tuple[str, str]]) -> Iterator[Notice]:
     """Tensors with elements that no file holds, in one notice."""
     if holes:
-        more = f", and {counted_noun(len(holes) - 1, 'more tensor')} lack parts too" if len(holes) > 1 else ""
-        why = holes[0][1] if " lacks " not in holes[0][1] else f"{holes[0][1]}: no file holds it"
+        more = (
+            f", and {counted_noun(len(holes) - 1, 'more tensor')} lack parts too"
+            if len(holes) > 1
+            else ""
+        )
+        why = (
+            holes[0][1]
+            if " lacks " not in holes[0][1]
+            else f"{holes[0][1]}: no file holds it"
+        )
         yield Notice("incomplete", f"{why}{more}", tuple(name for name, _ in holes))
 
 
 def _overlap_notices(twice: Sequence[tuple[str, str]]) -> Iterator[Notice]:
-    """Tensors with elements in two files, in one notice. Each part is written once, so one file is of another save."""
+    """Tensors with elements in two files, in one notice. Each part is written once, so
+    one file is of another save.
+    """
     if twice:
-        more = f", and {counted_noun(len(twice) - 1, 'more tensor')}" if len(twice) > 1 else ""
-        text = f"{twice[0][1]}{more}: a save with fewer ranks may have left files of an older one"
+        more = (
+            f", and {counted_noun(len(twice) - 1, 'more tensor')}"
+            if len(twice) > 1
+            else ""
+        )
+        text = (
+            f"{twice[0][1]}{more}: a save with fewer ranks may have left files of an "
+            "older one"
+        )
         yield Notice("overlap", text, tuple(name for name, _ in twice))
 
 
@@ -279,7 +378,10 @@ def _unverified_notice(shards: Sequence[Shard]) -> Notice:
     last = max(shard.rank for shard in shards)
     return Notice(
         "unverified-size",
-        f"no file records the sizes of the tensors: files after shard-{last:05} would not be missed",
+        (
+            f"no file records the sizes of the tensors: files after shard-{last:05} "
+            "would not be missed"
+        ),
     )
 
 
@@ -291,9 +393,18 @@ def checksums(
     check: Check,
 ) -> ChecksumReport:
     names = [file.name for file in shards_in(probe.location.names())]
-    return check_files(names, lambda name: check(probe.location.child(name, "cache"), f"{probe.mark}{name}:"))
+    return check_files(
+        names,
+        lambda name: check(probe.location.child(name, "cache"), f"{probe.mark}{name}:"),
+    )
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
     files = shards_in(probe.location.names())
-    return [row for file in files for row in inner(probe.location.child(file.name, "cache"), file.name)]
+    return [
+        row
+        for file in files
+        for row in inner(probe.location.child(file.name, "cache"), file.name)
+    ]

@@ -1,6 +1,8 @@
-"""The items of `.distcp` files: each is a whole archive of torch.save, with one tensor or one object.
+"""The items of `.distcp` files: each is a whole archive of torch.save, with one tensor
+or one object.
 
-An item is opened when its bytes are needed. What it holds must be what `.metadata` says of it.
+An item is opened when its bytes are needed. What it holds must be what `.metadata` says
+of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, Origin
 from ckpt.model.dtypes import DType
-from ckpt.model.errors import CkptError, CutOffError, DamagedDataError, UnreadableError, UnsupportedError
+from ckpt.model.errors import (
+    CkptError,
+    CutOffError,
+    DamagedDataError,
+    UnreadableError,
+    UnsupportedError,
+)
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import replace
@@ -36,7 +44,9 @@ _AT_ONCE = 64 << 10
 _EDGE = 8 << 10
 """More bytes than the archive of a tensor has before its elements, and behind them."""
 _AROUND = 64 << 10
-"""More bytes than the archive of a tensor has beside its elements: 1.5 kB, and its directory."""
+"""More bytes than the archive of a tensor has beside its elements: 1.5 kB, and its
+directory.
+"""
 
 
 class Bytes:
@@ -48,7 +58,12 @@ class Bytes:
     __slots__ = ("codecs", "length", "offset", "source", "what")
 
     def __init__(
-        self, source: Source, offset: int, length: int, what: str, codecs: tuple[str, ...] = ()
+        self,
+        source: Source,
+        offset: int,
+        length: int,
+        what: str,
+        codecs: tuple[str, ...] = (),
     ) -> None:
         self.source = source
         self.offset = offset
@@ -57,7 +72,8 @@ class Bytes:
         self.codecs = codecs
 
     def archive(self, limits: Limits, most: int, *, whole: bool = False) -> Archive:
-        """The archive of the item, which decodes to `most` bytes at most. With `whole` a small one is read at once.
+        """The archive of the item, which decodes to `most` bytes at most. With `whole`
+        a small one is read at once.
 
         Raises UnreadableError, NotOpenedError.
         """
@@ -70,37 +86,53 @@ class Bytes:
             window = decode_item(window, self.what, self.codecs, most)
         if window.size < 4 or window.read(0, 4) != LOCAL_MAGIC:
             raise DamagedDataError(
-                f"{self.what} is damaged: no archive begins at byte {self.offset:,} of its file"
+                f"{self.what} is damaged: no archive begins at byte {self.offset:,} of "
+                "its file"
             )
         archive = read_archive(window, limits)
-        if archive.trailing:  # no save leaves any: the length of the item is another one's
-            raise UnreadableError(f"{self.what}: {archive.trailing:,} bytes follow its archive")
+        if (
+            archive.trailing
+        ):  # no save leaves any: the length of the item is another one's
+            raise UnreadableError(
+                f"{self.what}: {archive.trailing:,} bytes follow its archive"
+            )
         return archive
 
     def is_short(self) -> bool:
-        """Tell whether all its bytes are there, as they are, and so few that they may be read at once."""
-        return not self.codecs and self.length <= _AT_ONCE and self.offset + self.length <= self.source.size
+        """Tell whether all its bytes are there, as they are, and so few that they may
+        be read at once.
+        """
+        return (
+            not self.codecs
+            and self.length <= _AT_ONCE
+            and self.offset + self.length <= self.source.size
+        )
 
     def reads(self) -> Iterator[Reading]:
         """Its bytes."""
         yield self.source, self.offset, self.offset + self.length
 
     def _fetch(self) -> None:
-        """Ask for what opening the item reads, in one or two requests: its ends, and the beginning of the next item."""
+        """Ask for what opening the item reads, in one or two requests: its ends, and
+        the beginning of the next item.
+        """
         end = min(self.offset + self.length, self.source.size)
         if self.length <= _AT_ONCE:
             self.source.read(self.offset, end - self.offset)
         else:
             behind = min(end + _EDGE, self.source.size)
-            self.source.read_many([(self.offset, _EDGE), (end - _EDGE, behind - end + _EDGE)])
+            self.source.read_many(
+                [(self.offset, _EDGE), (end - _EDGE, behind - end + _EDGE)]
+            )
 
 
 class Placement(Origin):
     """The way in which the data of a checkpoint lies, or is to lie.
 
-    `names` are the data files of one that was read, and `objects` what its items hold beside tensors: a new
-    `.metadata` may name them again. `ranks` asks for new files, as many as so many ranks would write. With `link` the
-    files that stay whole are linked. `is_flattened` says that dicts are taken apart.
+    `names` are the data files of one that was read, and `objects` what its items hold
+    beside tensors: a new `.metadata` may name them again. `ranks` asks for new files,
+    as many as so many ranks would write. With `link` the files that stay whole are
+    linked. `is_flattened` says that dicts are taken apart.
     """
 
     __slots__ = ("is_flattened", "link", "names", "objects", "ranks")
@@ -129,12 +161,16 @@ def placed(checkpoint: Checkpoint, ranks: int | None, *, link: bool) -> Checkpoi
     old = checkpoint.origin if ranks is None else None
     placement = Placement(ranks=ranks)
     if isinstance(old, Placement):
-        placement = Placement(old.names, old.objects, link=link, is_flattened=old.is_flattened)
+        placement = Placement(
+            old.names, old.objects, link=link, is_flattened=old.is_flattened
+        )
     return replace(checkpoint, origin=placement)
 
 
 def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> Node:
-    """The object of an item. The ids of its storages begin with `key`. Raises CkptError."""
+    """The object of an item. The ids of its storages begin with `key`. Raises
+    CkptError.
+    """
     budget = contents.budget or Budget(limits)
     budget.hold(item.length)
     archive = item.archive(limits, budget.parsed, whole=True)
@@ -149,7 +185,9 @@ def most_of(dtype: DType, shape: tuple[int, ...]) -> int:
 
 
 def part_itself(part: Bytes) -> Bytes:
-    """Return the place of an item that is known already: a function of a module, which another process finds too."""
+    """Return the place of an item that is known already: a function of a module, which
+    another process finds too.
+    """
     return part
 
 
@@ -157,24 +195,32 @@ def _raise_loss(error: CkptError) -> Bytes:
     raise error
 
 
-def _read_root(archive: Archive, contents: Contents, limits: Limits, key: str, budget: Budget) -> Node:
+def _read_root(
+    archive: Archive, contents: Contents, limits: Limits, key: str, budget: Budget
+) -> Node:
     record = archive.find("data.pkl")
     if record is None:
         raise DamagedDataError("the item has no data.pkl")
     try:
         refuse_program(archive, "the item")
     except UnreadableError:
-        text = "DANGER: loading an item of this checkpoint runs the code of a TorchScript archive."
+        text = (
+            "DANGER: loading an item of this checkpoint runs the code of a TorchScript "
+            "archive."
+        )
         contents.notices.append(Notice("code-inside", text))
         raise
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
-    folder = StorageFolder(archive, "data", contents, key, big=byteorder_of(archive) == "big")
+    folder = StorageFolder(
+        archive, "data", contents, key, big=byteorder_of(archive) == "big"
+    )
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     return pickle.root
 
 
 class TensorItem:
-    """The item of one chunk: a tensor of a known dtype and shape. `find` says where the item lies.
+    """The item of one chunk: a tensor of a known dtype and shape. `find` says where the
+    item lies.
 
     `alike` has the archives that were read of other items.
     """
@@ -204,7 +250,9 @@ class TensorItem:
         return TensorItem, (find, self._dtype, self._shape, self._limits)
 
     def find(self) -> Bytes:
-        """Return the place of the item. Raises UnreadableError if its file is missing or ends before it."""
+        """Return the place of the item. Raises UnreadableError if its file is missing
+        or ends before it.
+        """
         return self._find()
 
     @property
@@ -242,7 +290,11 @@ class TensorItem:
         except CutOffError as error:
             raise CutOffError(f"{what}: {error.problem}", path=error.path) from None
         except DamagedDataError as error:
-            text = error.problem if error.problem.startswith(what) else f"{what}: {error.problem}"
+            text = (
+                error.problem
+                if error.problem.startswith(what)
+                else f"{what}: {error.problem}"
+            )
             raise DamagedDataError(text, path=error.path) from None
         except CkptError as error:
             if error.path is None and not error.problem.startswith(what):
@@ -262,7 +314,9 @@ class TensorItem:
 ZSTD = "stream.zstd/1"
 _BLOCK = 256 << 10
 _KEPT = 4
-"""So many of the last blocks are kept: an archive is read from its end, and then from its start on."""
+"""So many of the last blocks are kept: an archive is read from its end, and then from
+its start on.
+"""
 
 
 class _Stream(Protocol):
@@ -273,17 +327,23 @@ Open = Callable[[io.RawIOBase], _Stream]
 """A stream of decoded bytes over one of encoded bytes."""
 
 
-def decode_item(source: Source, what: str, codecs: tuple[str, ...], most: int) -> Source:
-    """The decoded bytes of an item: in memory where they are few, else decoded again as they are read.
+def decode_item(
+    source: Source, what: str, codecs: tuple[str, ...], most: int
+) -> Source:
+    """The decoded bytes of an item: in memory where they are few, else decoded again as
+    they are read.
 
-    Raises UnsupportedError where nothing decodes zstd, UnreadableError for other codecs, DamagedDataError where the bytes are no frame, or more than `most`.
+    Raises UnsupportedError where nothing decodes zstd, UnreadableError for other
+    codecs, DamagedDataError where the bytes are no frame, or more than `most`.
     """
     if codecs != (ZSTD,):
         listed = ", ".join(show(codec, 40) for codec in codecs[:4])
         raise UnreadableError(f"{what} is encoded by {listed}")
     opened = _find_decoder()
     if opened is None:
-        raise UnsupportedError(f"{what} is compressed with zstd: pip install zstandard to read it")
+        raise UnsupportedError(
+            f"{what} is compressed with zstd: pip install zstandard to read it"
+        )
     stream = _Decoded(source, what, opened, most)
     return Memory(stream.read(0, stream.size)) if stream.size <= _BLOCK else stream
 
@@ -369,7 +429,10 @@ class _Decoded(BaseSource):
                         count -= len(part)
                     position += len(block)
                 if count and not self._decode_block():
-                    raise DamagedDataError(f"{self._what} is damaged: it decodes to fewer bytes than before")
+                    raise DamagedDataError(
+                        f"{self._what} is damaged: it decodes to fewer bytes than "
+                        "before"
+                    )
         return b"".join(parts)
 
     def check_unchanged(self) -> None:
@@ -389,14 +452,19 @@ class _Decoded(BaseSource):
         """Decode one more block; False at the end."""
         try:
             block = self._stream.read(_BLOCK)
-        except Exception as error:  # each decoder has an error of its own; those of the source are no damage
+        # each decoder has an error of its own; those of the source are no damage
+        except Exception as error:
             if isinstance(error, (UnreadableError, OSError)):
                 raise
-            raise DamagedDataError(f"{self._what} is damaged: it is no whole zstd frame") from None
+            raise DamagedDataError(
+                f"{self._what} is damaged: it is no whole zstd frame"
+            ) from None
         if not block:
             return False
         self._blocks.append(block)
         self._end += len(block)
         if self._end > self._most:
-            raise DamagedDataError(f"{self._what} decodes to more than {self._most:,} bytes")
+            raise DamagedDataError(
+                f"{self._what} decodes to more than {self._most:,} bytes"
+            )
         return True

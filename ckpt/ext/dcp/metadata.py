@@ -1,8 +1,10 @@
-"""The content of `.metadata`: the tensors, their chunks, and the place of the bytes of each chunk.
+"""The content of `.metadata`: the tensors, their chunks, and the place of the bytes of
+each chunk.
 
-The pickle is read without being run, and only these names may occur in it: the classes of
-torch/distributed/checkpoint/metadata.py and `_StorageInfo` of filesystem.py, in their forms from torch 2.1 to 2.13.
-Every number in it is checked here, since torch checks none on load.
+The pickle is read without being run, and only these names may occur in it: the classes
+of torch/distributed/checkpoint/metadata.py and `_StorageInfo` of filesystem.py, in
+their forms from torch 2.1 to 2.13. Every number in it is checked here, since torch
+checks none on load.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _MOST = 2**63
 
 
 class Item(NamedTuple):
-    """The bytes of one item: `length` bytes at `offset` of a file. `codecs` encode them, the last applied first."""
+    """The bytes of one item: `length` bytes at `offset` of a file. `codecs` encode
+    them, the last applied first.
+    """
 
     file: str
     offset: int
@@ -34,7 +38,8 @@ class Item(NamedTuple):
 
 
 class Chunks:
-    """The chunks of one tensor, as columns: their first index and their size in each dimension, and their items.
+    """The chunks of one tensor, as columns: their first index and their size in each
+    dimension, and their items.
 
     `files` are indices of `Metadata.files`, -1 for a chunk whose item is not recorded.
     """
@@ -55,7 +60,9 @@ class Chunks:
         return len(self.files)
 
     def fill(self, offsets: Sequence[int], sizes: Sequence[int], count: int) -> None:
-        """Add `count` chunks without items at once; their indices and sizes follow each other."""
+        """Add `count` chunks without items at once; their indices and sizes follow each
+        other.
+        """
         self.offsets.extend(offsets)
         self.sizes.extend(sizes)
         self.files.extend([-1] * count)
@@ -68,17 +75,24 @@ class Chunks:
 
     def place(self, index: int, file: int, item: Item) -> None:
         """Say where the item of a chunk lies; `file` is the index of its file."""
-        self.files[index], self.begins[index], self.lengths[index] = file, item.offset, item.length
+        self.files[index], self.begins[index], self.lengths[index] = (
+            file,
+            item.offset,
+            item.length,
+        )
         if item.codecs:
             self.codecs[index] = item.codecs
 
     def box(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (first index in each dimension, size in each dimension) of a chunk."""
         begin = index * self.dims
-        return tuple(self.offsets[begin : begin + self.dims]), tuple(self.sizes[begin : begin + self.dims])
+        return tuple(self.offsets[begin : begin + self.dims]), tuple(
+            self.sizes[begin : begin + self.dims]
+        )
 
     def line(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """`grid`, where parts with elements lie in a line along one dimension and cover the shape; None elsewhere.
+        """`grid`, where parts with elements lie in a line along one dimension and cover
+        the shape; None elsewhere.
 
         It makes no box: a large run has a million such chunks.
         """
@@ -87,7 +101,10 @@ class Chunks:
         if not count:
             return None
         for dim, whole in enumerate(shape):
-            offsets, sizes = self.offsets[dim :: self.dims], self.sizes[dim :: self.dims]
+            offsets, sizes = (
+                self.offsets[dim :: self.dims],
+                self.sizes[dim :: self.dims],
+            )
             if whole and sizes.count(whole) == count == offsets.count(0):
                 continue
             if cut >= 0 or 0 in sizes:
@@ -107,7 +124,9 @@ class Chunks:
         if len(self) == 1:
             return (1,) * self.dims
         full = [offsets for offsets, sizes in self.boxes() if 0 not in sizes]
-        return tuple(len({offsets[dim] for offsets in full}) for dim in range(self.dims))
+        return tuple(
+            len({offsets[dim] for offsets in full}) for dim in range(self.dims)
+        )
 
     def boxes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Yield the `box` of each chunk."""
@@ -115,7 +134,9 @@ class Chunks:
 
 
 class TensorRow(NamedTuple):
-    """A tensor of the checkpoint. `requires_grad` is True only where a Parameter was saved as it is."""
+    """A tensor of the checkpoint. `requires_grad` is True only where a Parameter was
+    saved as it is.
+    """
 
     name: str
     dtype: DType
@@ -125,7 +146,9 @@ class TensorRow(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A further item of the chunk with number `chunk`, or of an object, which has no chunks."""
+    """A further item of the chunk with number `chunk`, or of an object, which has no
+    chunks.
+    """
 
     name: str
     chunk: int | None
@@ -133,19 +156,25 @@ class Copy(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The tensors and objects of a checkpoint by their names, in the order of the file."""
+    """The tensors and objects of a checkpoint by their names, in the order of
+    the file.
+    """
 
     tensors: dict[str, TensorRow]
     objects: dict[str, Item | None]
     paths: dict[str, Path]
-    """The path of each name in the state dict that was saved. Names without one were not taken apart."""
+    """The path of each name in the state dict that was saved. Names without one were
+    not taken apart.
+    """
     files: tuple[str, ...]
     unused: int
     """Items that no tensor and no object names."""
     version: str | None
     pickles: tuple[Pickle, ...]
     copies: tuple[Copy, ...] = ()
-    """The items that a further rank wrote of a chunk or of an object that is there already."""
+    """The items that a further rank wrote of a chunk or of an object that is there
+    already.
+    """
 
     def item(self, row: TensorRow, index: int) -> Item:
         """The item of a chunk that has one."""
@@ -159,7 +188,9 @@ class Metadata(NamedTuple):
 
 
 class FoundItem(NamedTuple):
-    """An entry of `storage_data`: the name, the index of a chunk (None for an object), and where the item lies."""
+    """An entry of `storage_data`: the name, the index of a chunk (None for an object),
+    and where the item lies.
+    """
 
     name: str
     offsets: tuple[int, ...] | None
@@ -174,7 +205,9 @@ class FoundItem(NamedTuple):
 
 
 def metadata_of(pickle: Pickle) -> Metadata:
-    """The content of a `.metadata` file, of which `skim` may have read parts. Raises UnreadableError where it contradicts itself."""
+    """The content of a `.metadata` file, of which `skim` may have read parts. Raises
+    UnreadableError where it contradicts itself.
+    """
     try:
         fields = _object_fields(pickle.root, "Metadata", "the pickle")
     except UnreadableError as error:
@@ -182,7 +215,9 @@ def metadata_of(pickle: Pickle) -> Metadata:
         raise
     tensors: dict[str, TensorRow] = {}
     objects: dict[str, Item | None] = {}
-    for key, row in _dict_pairs(fields.get("state_dict_metadata"), "state_dict_metadata"):
+    for key, row in _dict_pairs(
+        fields.get("state_dict_metadata"), "state_dict_metadata"
+    ):
         name = _parse_text(key, "a name")
         if name in tensors or name in objects:
             raise UnreadableError(f".metadata: {show(name, 80)} is listed twice")
@@ -192,7 +227,9 @@ def metadata_of(pickle: Pickle) -> Metadata:
             tensors[name] = check_row(row)
         else:
             tensors[name] = _parse_tensor(name, row)
-    files, unused = _place_items(_found_items(fields.get("storage_data")), tensors, objects)
+    files, unused = _place_items(
+        _found_items(fields.get("storage_data")), tensors, objects
+    )
     version = fields.get("version")
     return Metadata(
         tensors,
@@ -216,24 +253,34 @@ def _parse_tensor(name: str, node: Node) -> TensorRow:
         raise UnreadableError(f".metadata: {what} has no list of chunks")
     for chunk in listed:
         parts = _object_fields(chunk, "ChunkStorageMetadata", what)
-        offsets, sizes = _parse_size(parts.get("offsets"), what), _parse_size(parts.get("sizes"), what)
+        offsets, sizes = (
+            _parse_size(parts.get("offsets"), what),
+            _parse_size(parts.get("sizes"), what),
+        )
         if len(offsets) != len(shape) or len(sizes) != len(shape):
-            raise UnreadableError(f".metadata: a chunk of {what} has other dimensions than the tensor")
+            raise UnreadableError(
+                f".metadata: a chunk of {what} has other dimensions than the tensor"
+            )
         chunks.add(offsets, sizes)
     return check_row(TensorRow(name, dtype, shape, requires_grad, chunks))
 
 
 def check_row(row: TensorRow) -> TensorRow:
-    """The row. Raises UnreadableError where it is larger than memory can be, or a chunk leaves the tensor."""
+    """The row. Raises UnreadableError where it is larger than memory can be, or a chunk
+    leaves the tensor.
+    """
     what = f"tensor {show(row.name, 80)}"
     if len(row.shape) > DIMENSIONS or row.dtype.nbytes(prod(row.shape)) >= _MOST:
         raise UnreadableError(f".metadata: {what} has an impossible size")
     chunks, dims = row.chunks, len(row.shape)
     for dim, whole in enumerate(row.shape):
-        for offset, size in zip(chunks.offsets[dim::dims], chunks.sizes[dim::dims], strict=True):
+        for offset, size in zip(
+            chunks.offsets[dim::dims], chunks.sizes[dim::dims], strict=True
+        ):
             if offset + size > whole:
                 raise UnreadableError(
-                    f".metadata: a chunk of {what} reaches index {offset + size:,} of a dimension of {whole:,}"
+                    f".metadata: a chunk of {what} reaches index {offset + size:,} of "
+                    f"a dimension of {whole:,}"
                 )
     return row
 
@@ -248,11 +295,18 @@ def _parse_properties(node: Node, what: str) -> tuple[DType, bool]:
         if node.how == "newobj" and len(node.states) == 1:
             state = node.states[0]
         elif node.how == "reduce" and node.args and not node.states and not node.kwargs:
-            state = (*node.args, *(None, None, None)[len(node.args) :])  # as ckpt writes it
+            state = (
+                *node.args,
+                *(None, None, None)[len(node.args) :],
+            )  # as ckpt writes it
     if not is_tuple(state) or len(state) < 3:
         raise UnreadableError(f".metadata: {what} has no properties")
     dtype = state[0]
-    known_dtype = BY_NAME.get(dtype.name) if type(dtype) is Global and dtype.module == "torch" else None
+    known_dtype = (
+        BY_NAME.get(dtype.name)
+        if type(dtype) is Global and dtype.module == "torch"
+        else None
+    )
     if known_dtype is None:
         raise UnreadableError(f".metadata: {what} has an unknown dtype")
     return known_dtype, state[2] is True
@@ -268,14 +322,20 @@ def _found_items(node: Node) -> Iterator[FoundItem]:
         what = f"the item of {show(name, 80)}"
         offset = index.get("offset")
         yield FoundItem(
-            name, None if offset is None else _parse_size(offset, what), *_parse_item(value, what)
+            name,
+            None if offset is None else _parse_size(offset, what),
+            *_parse_item(value, what),
         )
 
 
 def _place_items(
-    items: Iterable[FoundItem], tensors: dict[str, TensorRow], objects: dict[str, Item | None]
+    items: Iterable[FoundItem],
+    tensors: dict[str, TensorRow],
+    objects: dict[str, Item | None],
 ) -> tuple[tuple[str, ...], int]:
-    """Put the items into their chunks and objects; return the files, and the number of items that nothing names."""
+    """Put the items into their chunks and objects; return the files, and the number of
+    items that nothing names.
+    """
     files: dict[str, int] = {}
     numbers: dict[str, dict[tuple[int, ...], int]] = {}
     unused = 0
@@ -289,7 +349,9 @@ def _place_items(
             if name not in objects:
                 unused += 1
             elif objects[name] is not None:
-                raise UnreadableError(f".metadata: the item of {show(name, 80)} is recorded twice")
+                raise UnreadableError(
+                    f".metadata: the item of {show(name, 80)} is recorded twice"
+                )
             else:
                 objects[name] = entry.item
             continue
@@ -302,28 +364,40 @@ def _place_items(
             unused += 1
             continue
         if chunks.files[place] >= 0:
-            raise UnreadableError(f".metadata: the item of {show(name, 80)} is recorded twice")
-        chunks.files[place], chunks.begins[place], chunks.lengths[place] = number, begin, length
+            raise UnreadableError(
+                f".metadata: the item of {show(name, 80)} is recorded twice"
+            )
+        chunks.files[place], chunks.begins[place], chunks.lengths[place] = (
+            number,
+            begin,
+            length,
+        )
         if codecs:
             chunks.codecs[place] = codecs
     return tuple(files), unused
 
 
 def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
-    """The number of the chunk at each index. An empty chunk may begin where another one does: that one counts."""
+    """The number of the chunk at each index. An empty chunk may begin where another one
+    does: that one counts.
+    """
     if chunks.dims and 0 not in chunks.sizes:
         columns = [iter(chunks.offsets)] * chunks.dims
         return dict(zip(zip(*columns, strict=True), range(len(chunks)), strict=True))
     boxes = list(enumerate(chunks.boxes()))
     places = {offsets: place for place, (offsets, sizes) in boxes if 0 in sizes}
-    places.update((offsets, place) for place, (offsets, sizes) in boxes if 0 not in sizes)
+    places.update(
+        (offsets, place) for place, (offsets, sizes) in boxes if 0 not in sizes
+    )
     return places
 
 
 def _parse_item(node: Node, what: str) -> Item:
     fields = _object_fields(node, "_StorageInfo", what)
     codecs = fields.get("transform_descriptors")
-    if codecs is not None and (type(codecs) is not list or not all(type(codec) is str for codec in codecs)):
+    if codecs is not None and (
+        type(codecs) is not list or not all(type(codec) is str for codec in codecs)
+    ):
         raise UnreadableError(f".metadata: {what} has an invalid encoding")
     return Item(
         _parse_text(fields.get("relative_path"), what),
@@ -334,7 +408,9 @@ def _parse_item(node: Node, what: str) -> Item:
 
 
 def _parse_paths(node: Node) -> dict[str, Path]:
-    """The paths that `planner_data` gives; none where the state dict was not taken apart."""
+    """The paths that `planner_data` gives; none where the state dict was not taken
+    apart.
+    """
     paths: dict[str, Path] = {}
     if type(node) is not Dict:
         return paths
@@ -348,17 +424,19 @@ def _parse_paths(node: Node) -> dict[str, Path]:
                 path.append(_parse_text(step, f"the path of {show(name, 80)}"))
         if not path or name in paths:
             raise UnreadableError(f".metadata: {show(name, 80)} has no valid path")
-        # torch.distributed.checkpoint.load finds an item by its name, and format_utils by its path.
+        # torch.distributed.checkpoint.load finds an item by its name, and format_utils
+        # by its path.
         if dotted_name(path) != name:
             place = show(dotted_name(path), 80)
             raise UnreadableError(
-                f".metadata: {show(name, 80)} has the path {place}, so loaders give it two names"
+                f".metadata: {show(name, 80)} has the path {place}, so loaders give it "
+                "two names"
             )
         paths[name] = tuple(path)
     return paths
 
 
-# --- nodes ------------------------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------
 
 _MODULES = (
     "torch.distributed.checkpoint.metadata.",
@@ -368,19 +446,36 @@ _MODULES = (
 
 
 def class_of(node: Node, how: str = "newobj") -> str:
-    """The name of the class of a node, where it is one of the classes of a `.metadata` file; else empty."""
-    if type(node) is not Opaque or node.how not in ("newobj", "reduce") or node.how != how:
+    """The name of the class of a node, where it is one of the classes of a `.metadata`
+    file; else empty.
+    """
+    if (
+        type(node) is not Opaque
+        or node.how not in ("newobj", "reduce")
+        or node.how != how
+    ):
         return ""
     name = node.class_name
-    return next((name.removeprefix(module) for module in _MODULES if name.startswith(module)), "")
+    return next(
+        (name.removeprefix(module) for module in _MODULES if name.startswith(module)),
+        "",
+    )
 
 
 def _object_fields(node: Node, name: str, what: str) -> dict[str, Node]:
-    """The attributes of an object of a class. Raises UnreadableError for anything else."""
+    """The attributes of an object of a class. Raises UnreadableError for
+    anything else.
+    """
     if class_of(node) != name or type(node) is not Opaque or len(node.states) > 1:
-        raise UnreadableError(f".metadata: {what} is not a {name} of torch.distributed.checkpoint")
+        raise UnreadableError(
+            f".metadata: {what} is not a {name} of torch.distributed.checkpoint"
+        )
     (state,) = node.states or (None,)
-    return {str(key): value for key, value in _dict_pairs(state, what)} if node.states else {}
+    return (
+        {str(key): value for key, value in _dict_pairs(state, what)}
+        if node.states
+        else {}
+    )
 
 
 def _dict_pairs(node: Node, what: str) -> Iterator[tuple[Node, Node]]:

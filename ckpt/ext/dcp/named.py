@@ -1,7 +1,8 @@
 """The items of a save without `.metadata`, named after another save of the same run.
 
-Ranks write their items in an order that the planner derives from the state dict, so two saves of one run have the same
-items in the same files. Each item must be what the other save has in its place: one difference refuses all names.
+Ranks write their items in an order that the planner derives from the state dict, so two
+saves of one run have the same items in the same files. Each item must be what the other
+save has in its place: one difference refuses all names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from ckpt.model.text import show
 
 
 class _Expected(NamedTuple):
-    """An item of the other save: where it begins, its name, and the chunk of its tensor; an object has none."""
+    """An item of the other save: where it begins, its name, and the chunk of its
+    tensor; an object has none.
+    """
 
     begin: int
     name: str
@@ -26,7 +29,8 @@ class _Expected(NamedTuple):
 
 
 def named(folder: Location, other: Metadata, where: str, limits: Limits) -> Metadata:
-    """The metadata of a folder with the names of another save, which `where` names for people. Raises UnreadableError.
+    """The metadata of a folder with the names of another save, which `where` names for
+    people. Raises UnreadableError.
 
     Items that are not there, or not whole, are recorded in no file.
     """
@@ -39,36 +43,55 @@ def named(folder: Location, other: Metadata, where: str, limits: Limits) -> Meta
             chunks.add(offsets, sizes)
             if row.chunks.files[index] >= 0:
                 item = other.item(row, index)
-                expected[item.file].append(_Expected(item.offset, name, index, kind_of(row.dtype, sizes)))
+                expected[item.file].append(
+                    _Expected(item.offset, name, index, kind_of(row.dtype, sizes))
+                )
         tensors[name] = row._replace(chunks=chunks)
-    for name, item in ((name, item) for name, item in other.objects.items() if item is not None):
+    for name, item in (
+        (name, item) for name, item in other.objects.items() if item is not None
+    ):
         expected[item.file].append(_Expected(item.offset, name, None, ""))
     for copy in other.copies:
-        size = () if copy.chunk is None else other.tensors[copy.name].chunks.box(copy.chunk)[1]
-        kind = "" if copy.chunk is None else kind_of(other.tensors[copy.name].dtype, size)
-        expected[copy.item.file].append(_Expected(copy.item.offset, copy.name, copy.chunk, kind))
+        size = (
+            ()
+            if copy.chunk is None
+            else other.tensors[copy.name].chunks.box(copy.chunk)[1]
+        )
+        kind = (
+            "" if copy.chunk is None else kind_of(other.tensors[copy.name].dtype, size)
+        )
+        expected[copy.item.file].append(
+            _Expected(copy.item.offset, copy.name, copy.chunk, kind)
+        )
     _refuse_others(folder, expected, where, limits)
     for number, (file, rows) in enumerate(expected.items()):
         rows.sort()
-        for place, item in zip(rows, _match_items(folder, file, rows, where, limits), strict=False):
+        for place, item in zip(
+            rows, _match_items(folder, file, rows, where, limits), strict=False
+        ):
             if place.chunk is None:
                 objects[place.name] = objects[place.name] or item
             elif tensors[place.name].chunks.files[place.chunk] < 0:
                 tensors[place.name].chunks.place(place.chunk, number, item)
-    return other._replace(tensors=tensors, objects=objects, files=tuple(expected), unused=0, copies=())
+    return other._replace(
+        tensors=tensors, objects=objects, files=tuple(expected), unused=0, copies=()
+    )
 
 
 def _refuse_others(
     folder: Location, expected: dict[str, list[_Expected]], where: str, limits: Limits
 ) -> None:
-    """Raise UnreadableError where the folder has a file with items that the other save has not: of another world."""
+    """Raise UnreadableError where the folder has a file with items that the other save
+    has not: of another world.
+    """
     for name in folder.names():
         if name.endswith(DATA) and name not in expected:
             source = folder.child(name, "cache").open()
             try:
                 if source.size:
                     raise UnreadableError(
-                        f"holds {show(name, 80)}, which {where} has not: a save of other ranks"
+                        f"holds {show(name, 80)}, which {where} has not: a save of "
+                        "other ranks"
                     )
             finally:
                 source.close()
@@ -77,7 +100,9 @@ def _refuse_others(
 def _match_items(
     folder: Location, file: str, expected: list[_Expected], where: str, limits: Limits
 ) -> list[Item]:
-    """The whole items of a file, compared with the other save. Raises UnreadableError where one differs."""
+    """The whole items of a file, compared with the other save. Raises UnreadableError
+    where one differs.
+    """
     try:
         source = folder.child(file, "cache").open()
     except NotOpenedError:
@@ -91,7 +116,10 @@ def _match_items(
                 raise UnreadableError(f"{problem}, so none of them is named")
             row = expected[number]
             if item.kind != row.kind:
-                what = f"item {number + 1:,} of {show(file, 80)} is {item.kind or 'an object'}"
+                what = (
+                    f"item {number + 1:,} of {show(file, 80)} is "
+                    f"{item.kind or 'an object'}"
+                )
                 there = f"{show(row.name, 80)}, {row.kind or 'an object'}, in {where}"
                 raise UnreadableError(f"{what}, and {there}, so none of them is named")
             items.append(Item(file, item.begin, item.end - item.begin))

@@ -1,7 +1,9 @@
-"""Reading a distributed checkpoint: `.metadata`, the small objects beside the tensors, and no tensor data.
+"""Reading a distributed checkpoint: `.metadata`, the small objects beside the tensors,
+and no tensor data.
 
-Only files of its folder are opened, by plain names, and no links are followed. A file that is missing, or a chunk,
-is a notice: the tensors that it lacks cannot be read, all others can.
+Only files of its folder are opened, by plain names, and no links are followed. A file
+that is missing, or a chunk, is a notice: the tensors that it lacks cannot be read, all
+others can.
 """
 
 from __future__ import annotations
@@ -66,19 +68,29 @@ _LISTED = 5
 _HEAD = 4096
 """The first bytes of a data file, which say whether it is a pickle."""
 _ENTRY = 40
-"""Bytes of `.metadata` that allow the memory of a tensor. The machine takes up to 54 for each byte of what ckpt writes."""
+"""Bytes of `.metadata` that allow the memory of a tensor. The machine takes up to 54
+for each byte of what ckpt writes.
+"""
 
 
 class Files(FileSet[Source]):
-    """The files of a distributed checkpoint and what their metadata says. Data files that cannot be opened are `unread`.
+    """The files of a distributed checkpoint and what their metadata says. Data files
+    that cannot be opened are `unread`.
 
-    `names_from` is another save, after which the items are named if there is no metadata.
+    `names_from` is another save, after which the items are named if there is no
+    metadata.
     """
 
     def __init__(
-        self, folder: Location, limits: Limits, budget: Budget, names_from: Location | None = None
+        self,
+        folder: Location,
+        limits: Limits,
+        budget: Budget,
+        names_from: Location | None = None,
     ) -> None:
-        super().__init__(folder, self._open_source, lambda error: isinstance(error, NotOpenedError))
+        super().__init__(
+            folder, self._open_source, lambda error: isinstance(error, NotOpenedError)
+        )
         self.folder = folder
         self.unfinished: tuple[str, ...] = ()
         """The metadata of a save that was killed before it got its name."""
@@ -91,7 +103,9 @@ class Files(FileSet[Source]):
         with self.closing_on_errors():
             self.metadata = self._read(budget)
             if len(self.metadata.files) > limits.shards:
-                raise LimitError(f"{METADATA} names too many files", "shards", limits.shards)
+                raise LimitError(
+                    f"{METADATA} names too many files", "shards", limits.shards
+                )
             self.open_all(self.metadata.files)
             self.opened = tuple(self.files.values())
             self._sizes = {name: source.size for name, source in self.files.items()}
@@ -99,16 +113,23 @@ class Files(FileSet[Source]):
     def _read(self, budget: Budget) -> Metadata:
         names = sorted(filter(is_metadata, self.names), key=natural_sort_key)
         if METADATA not in names:
-            self.unfinished = tuple(sorted(_unfinished_names(self.names), key=natural_sort_key))
+            self.unfinished = tuple(
+                sorted(_unfinished_names(self.names), key=natural_sort_key)
+            )
         try:
             names = [METADATA] if METADATA in names else [*names, *self.unfinished]
-            ranks = [] if self._names_from is not None and not names else self._read_ranks(names, budget)
+            ranks = (
+                []
+                if self._names_from is not None and not names
+                else self._read_ranks(names, budget)
+            )
         except (LimitError, NotOpenedError):
             raise
         except UnreadableError:
             if not self.unfinished and self._names_from is None:
                 raise
-            ranks = []  # the save was killed while it wrote the metadata, or that is damaged
+            # the save was killed while it wrote the metadata, or that is damaged
+            ranks = []
         if ranks:
             return merge_ranks(ranks)
         if self._names_from is None:
@@ -117,12 +138,18 @@ class Files(FileSet[Source]):
 
     def _read_named(self, location: Location, budget: Budget) -> Metadata:
         """The metadata with the names of another save. Raises UnreadableError."""
-        from ckpt.ext.dcp.named import named  # here: only an interrupted save pays for it
+        from ckpt.ext.dcp.named import (
+            named,
+        )  # here: only an interrupted save pays for it
 
         self.unfinished, self.is_named = (), True
-        other = Files(location if location.is_folder() else location.parent(), self.limits, budget)
+        other = Files(
+            location if location.is_folder() else location.parent(), self.limits, budget
+        )
         try:
-            return named(self.folder, other.metadata, show(location.name, 80), self.limits)
+            return named(
+                self.folder, other.metadata, show(location.name, 80), self.limits
+            )
         finally:
             other.close()
 
@@ -131,7 +158,9 @@ class Files(FileSet[Source]):
         ranks: list[Metadata] = []
         for name in names:
             source = self.files[name] = self.folder.child(name, "cache").open()
-            data = read_limited(source, self.limits.metadata_bytes, "metadata-bytes", name)
+            data = read_limited(
+                source, self.limits.metadata_bytes, "metadata-bytes", name
+            )
             budget.hold(len(data))
             budget.claim(len(data) // _ENTRY)
             ranks.append(read_metadata(data, self.limits, budget))
@@ -141,16 +170,22 @@ class Files(FileSet[Source]):
         *folders, name = file.split("/")
         folder = self.folder
         if not all(is_plain_name(part) for part in (*folders, name)):
-            raise UnreadableError(f".metadata names {show(file, 80)}, which is not a file in this folder")
+            raise UnreadableError(
+                f".metadata names {show(file, 80)}, which is not a file in this folder"
+            )
         for part in folders:
             folder = folder.child(part, "no")
         return folder.child(name, "cache").open()
 
     def find(self, item: Item, what: str) -> Bytes:
-        """Return the place of an item. Raises UnreadableError if its file is missing or ends before it."""
+        """Return the place of an item. Raises UnreadableError if its file is missing or
+        ends before it.
+        """
         source = self.files.get(item.file)
         if source is None:
-            raise UnreadableError(f"{what} was in {show(item.file, 80)}: {self.unread[item.file].problem}")
+            raise UnreadableError(
+                f"{what} was in {show(item.file, 80)}: {self.unread[item.file].problem}"
+            )
         end = item.offset + item.length
         if end > source.size:
             needs = f"needs bytes {item.offset:,} to {end:,} of {show(item.file, 80)}"
@@ -173,12 +208,16 @@ class Files(FileSet[Source]):
         chunks = row.chunks
         return any(
             file < 0 or begin + length > sizes.get(names[file], -1)
-            for file, begin, length in zip(chunks.files, chunks.begins, chunks.lengths, strict=True)
+            for file, begin, length in zip(
+                chunks.files, chunks.begins, chunks.lengths, strict=True
+            )
         )
 
 
 def _unfinished_names(names: Sequence[str]) -> Iterator[str]:
-    """Yield the names of metadata that did not get its name: of all of the save, or of ranks whose own is not there."""
+    """Yield the names of metadata that did not get its name: of all of the save, or of
+    ranks whose own is not there.
+    """
     if f"{METADATA}{UNFINISHED}" in names:
         yield f"{METADATA}{UNFINISHED}"
         return
@@ -188,11 +227,18 @@ def _unfinished_names(names: Sequence[str]) -> Iterator[str]:
 
 
 _BESIDE = _ITEMS = 1000
-"""The most folders beside an interrupted save that are looked at, and the most items of it that count."""
+"""The most folders beside an interrupted save that are looked at, and the most items of
+it that count.
+"""
 
 
-def _interrupted_error(folder: Location, names: Sequence[str], limits: Limits) -> UnreadableError:
-    from ckpt.ext.dcp.remains import remains, summary  # here: only an interrupted save pays for it
+def _interrupted_error(
+    folder: Location, names: Sequence[str], limits: Limits
+) -> UnreadableError:
+    from ckpt.ext.dcp.remains import (
+        remains,
+        summary,
+    )  # here: only an interrupted save pays for it
 
     data = [name for name in names if name.endswith(DATA)]
     try:
@@ -202,7 +248,10 @@ def _interrupted_error(folder: Location, names: Sequence[str], limits: Limits) -
     ranks = ranks_of(data)
     if ranks and 0 not in ranks:
         return _of_one_machine(ranks, summary(files, _ITEMS, are_lost=False))
-    text = f"an interrupted save: {counted_noun(len(data), 'data file')} without {METADATA}, which is written last"
+    text = (
+        f"an interrupted save: {counted_noun(len(data), 'data file')} without "
+        f"{METADATA}, which is written last"
+    )
     account = summary(files, _ITEMS)
     text += f": {account}" if account else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
@@ -210,30 +259,40 @@ def _interrupted_error(folder: Location, names: Sequence[str], limits: Limits) -
     earlier = [name for name in whole if natural_sort_key(name) < natural_sort_key(own)]
     newest = (earlier or whole)[-1:]
     return UnreadableError(
-        text, hint=f"{show(newest[0], 80)} beside it has its {METADATA}" if newest else None
+        text,
+        hint=f"{show(newest[0], 80)} beside it has its {METADATA}" if newest else None,
     )
 
 
 def _of_one_machine(ranks: Sequence[int], account: str) -> UnreadableError:
-    """The error for files of some ranks, of which rank 0 is none: that one saves `.metadata`.
+    """The error for files of some ranks, of which rank 0 is none: that one saves
+    `.metadata`.
 
     Where rank 0 alone is missing, its process may have been killed before it wrote.
     """
     what = "a part of a checkpoint that several machines wrote"
     if ranks[0] == 1:
         what += ", or a save that was killed before rank 0 wrote"
-    text = f"{what}: the files of {ranks_text(ranks)} only; {METADATA} is where rank 0 saved"
+    text = (
+        f"{what}: the files of {ranks_text(ranks)} only; {METADATA} is where rank 0 "
+        "saved"
+    )
     hint = "copy the folders of all machines into one"
     return UnreadableError(
-        f"{text}; {account}, and {METADATA} has their names" if account else text, hint=hint
+        f"{text}; {account}, and {METADATA} has their names" if account else text,
+        hint=hint,
     )
 
 
 def _checkpoints_beside(folder: Location) -> Iterator[str]:
-    """The names of the distributed checkpoints in the folder around one, in natural order."""
+    """The names of the distributed checkpoints in the folder around one, in natural
+    order.
+    """
     try:
         around = folder.parent()
-        names = [name.removesuffix("/") for name in around.names() if name.endswith("/")]
+        names = [
+            name.removesuffix("/") for name in around.names() if name.endswith("/")
+        ]
     except UnreadableError:
         return
     for name in sorted(names, key=natural_sort_key)[-_BESIDE:]:
@@ -254,7 +313,9 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
     files = Files(folder, limits, probe.budget, probe.names_from)
     if probe.names_from is not None and not files.is_named:
         files.close()
-        raise UsageError("--names-from goes with a save without .metadata", path=probe.path)
+        raise UsageError(
+            "--names-from goes with a save without .metadata", path=probe.path
+        )
     probe.names_from = None
     with files.closing_on_errors():
         keeps_order = bool(files.metadata.paths)
@@ -263,7 +324,9 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
         return _build_checkpoint(probe, files, limits, keeps_order)
 
 
-def _build_checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -> Checkpoint:
+def _build_checkpoint(
+    probe: Probe, files: Files, limits: Limits, keeps_order: bool
+) -> Checkpoint:
     metadata = files.metadata
     contents = Contents((), read_nested, probe.mark, probe.budget)
     contents.pickles += metadata.pickles
@@ -275,7 +338,9 @@ def _build_checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: b
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
         grid = row.chunks.line(row.shape)
-        defect = find_fault(row.shape, list(row.chunks.boxes())) if grid is None else None
+        defect = (
+            find_fault(row.shape, list(row.chunks.boxes())) if grid is None else None
+        )
         problem = shared.get(name)
         if defect is not None:
             notice = _fault_notice(name, defect)
@@ -283,12 +348,17 @@ def _build_checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: b
             faults.setdefault(notice.code, []).append(notice)
         elif files.is_lost(row):
             lost.append(name)
-        leaves[name] = _tensor_of_row(row, grid or row.chunks.grid(), probe.mark, files, problem, limits)
+        leaves[name] = _tensor_of_row(
+            row, grid or row.chunks.grid(), probe.mark, files, problem, limits
+        )
     gone: list[Absence] = []
     unread: list[Absence] = []
     objects: list[tuple[Node, Bytes]] = []
     for name, item, part in iterate_ahead(
-        [(name, item, _find_object(files, name, item)) for name, item in metadata.objects.items()]
+        [
+            (name, item, _find_object(files, name, item))
+            for name, item in metadata.objects.items()
+        ]
     ):
         if item is not None and item.file in files.unread:
             gone.append(Absence(name, f"it was in {show(item.file, 80)}"))
@@ -308,21 +378,28 @@ def _build_checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: b
     contents.notices += map(_join_notices, faults.values())
     contents.notices += _lost_notices(files, lost, len(gone))
     if shared:
-        contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
+        contents.notices.append(
+            Notice("overlap", next(iter(shared.values())), tuple(shared))
+        )
     contents.notices += _dead_notices(files)
     strangers = _judge_strangers(probe, files)
     contents.notices += strangers.notices
     if files.unfinished and not (lost or gone or faults):
         contents.notices.append(_unfinished_notice(files))
     if metadata.unused:
-        text = f"{counted_noun(metadata.unused, 'item')} of {METADATA} belong to nothing that it lists"
+        text = (
+            f"{counted_noun(metadata.unused, 'item')} of {METADATA} belong to nothing "
+            "that it lists"
+        )
         contents.notices.append(Notice("container", text))
     order = [name for name in _saved_order(metadata) if name in leaves]
     checkpoint = pickled.make_checkpoint(
         probe.path if probe.is_folder else files.folder.name,
         FORMAT.name,
         FORMAT.traits._replace(keeps_order=keeps_order),
-        tree_of([(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]),
+        tree_of(
+            [(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]
+        ),
         contents,
         limits,
         origin=Placement(
@@ -346,7 +423,11 @@ def _build_checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: b
         if (names := names_beside(files.folder))
         else (),
         account=checkpoint.account.without_values([*gone, *unread]),
-        parts=tuple(file for file in sorted(metadata.files, key=natural_sort_key) if file in files.files),
+        parts=tuple(
+            file
+            for file in sorted(metadata.files, key=natural_sort_key)
+            if file in files.files
+        ),
         sources=tuple(files.files.values()),
     )
 
@@ -365,8 +446,12 @@ _COPIES = 8
 """The most counters of a file that are compared: a file is written by one save."""
 
 
-def _read_counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Node]]]:
-    """The counters that several ranks wrote, each with its file. What cannot be read is said elsewhere."""
+def _read_counters(
+    files: Files, limits: Limits
+) -> Iterator[tuple[str, dict[str, Node]]]:
+    """The counters that several ranks wrote, each with its file. What cannot be read is
+    said elsewhere.
+    """
     metadata = files.metadata
     seen: dict[str, int] = {}
     found: list[tuple[Copy, TensorRow | None, Item, Bytes]] = []
@@ -387,9 +472,13 @@ def _read_counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str
         try:
             node: Node
             if row is not None:
-                node = TensorItem(partial(part_itself, part), row.dtype, row.shape, limits).tensor()
+                node = TensorItem(
+                    partial(part_itself, part), row.dtype, row.shape, limits
+                ).tensor()
             else:
-                node = read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")
+                node = read_object(
+                    part, Contents((), read_nested, "", Budget(limits)), limits, ""
+                )
         except (LimitError, NotOpenedError):
             raise
         except CkptError:
@@ -398,7 +487,9 @@ def _read_counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str
 
 
 def _saved_order(metadata: Metadata) -> Iterator[str]:
-    """The names in the order of the state dict that was saved; `.metadata` has the order of the ranks."""
+    """The names in the order of the state dict that was saved; `.metadata` has the
+    order of the ranks.
+    """
     for name in metadata.paths:
         if name in metadata.tensors or name in metadata.objects:
             yield name
@@ -408,7 +499,12 @@ def _saved_order(metadata: Metadata) -> Iterator[str]:
 
 
 def _tensor_of_row(
-    row: TensorRow, grid: tuple[int, ...], mark: str, files: Files, problem: str | None, limits: Limits
+    row: TensorRow,
+    grid: tuple[int, ...],
+    mark: str,
+    files: Files,
+    problem: str | None,
+    limits: Limits,
 ) -> TensorRef:
     """The tensor of a row, whose boxes are opened when its bytes are needed."""
 
@@ -419,7 +515,13 @@ def _tensor_of_row(
                 Box(
                     offsets,
                     sizes,
-                    TensorItem(partial(files.chunk, row, index), row.dtype, sizes, limits, files.alike),
+                    TensorItem(
+                        partial(files.chunk, row, index),
+                        row.dtype,
+                        sizes,
+                        limits,
+                        files.alike,
+                    ),
                 )
             )
         return boxes
@@ -427,14 +529,24 @@ def _tensor_of_row(
     place = Boxes(row.dtype, row.shape, cut, files.opened, problem, grid)
     storage = Storage(mark + row.name, None, row.dtype, place.nbytes, place)
     return tensor_ref(
-        storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
+        storage,
+        row.dtype,
+        row.shape,
+        contiguous(row.shape),
+        0,
+        True if row.requires_grad else None,
     )
 
 
 def _no_metadata(files: Files) -> str | None:
-    """Return the reason why torch does not load a save that has no `.metadata`, or None."""
+    """Return the reason why torch does not load a save that has no `.metadata`, or
+    None.
+    """
     if files.unfinished:
-        return f"torch reads {METADATA}, which is {and_more([show(name, 80) for name in files.unfinished], 2)} here"
+        return (
+            f"torch reads {METADATA}, which is "
+            f"{and_more([show(name, 80) for name in files.unfinished], 2)} here"
+        )
     return f"it has no {METADATA}" if files.is_named else None
 
 
@@ -442,12 +554,17 @@ def _unfinished_notice(files: Files) -> Notice:
     names = files.unfinished
     items = len(files.metadata.tensors) + len(files.metadata.objects)
     verb = "is" if len(names) == 1 else "are"
-    text = f"The save was killed before its last step: {and_more([show(name, 80) for name in names], 2)} {verb} complete"
+    text = (
+        "The save was killed before its last step: "
+        f"{and_more([show(name, 80) for name in names], 2)} {verb} complete"
+    )
     text += f", and all {items:,} tensors and values are there."
     folder = files.folder.name.rstrip("/")
     moves = [_move_command(f"{folder}/{name}") for name in names]
     hint = " && ".join(move for move in moves if move is not None)
-    return Notice("unfinished", text, (), None if is_url(folder) or None in moves else hint)
+    return Notice(
+        "unfinished", text, (), None if is_url(folder) or None in moves else hint
+    )
 
 
 def _move_command(path: str) -> str | None:
@@ -458,8 +575,14 @@ def _move_command(path: str) -> str | None:
 
 def _fault_notice(name: str, defect: Fault) -> Notice:
     if defect.kind == "hole":
-        return Notice("incomplete", f"{show(name, 80)} lacks {defect.where}: no file holds it", (name,))
-    return Notice("overlap", f"two chunks of {show(name, 80)} hold {defect.where}", (name,))
+        return Notice(
+            "incomplete",
+            f"{show(name, 80)} lacks {defect.where}: no file holds it",
+            (name,),
+        )
+    return Notice(
+        "overlap", f"two chunks of {show(name, 80)} hold {defect.where}", (name,)
+    )
 
 
 def _join_notices(notices: Sequence[Notice]) -> Notice:
@@ -471,26 +594,45 @@ def _join_notices(notices: Sequence[Notice]) -> Notice:
 
 
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
-    """Yield notices about missing files, and about the tensors that lack parts in them."""
+    """Yield notices about missing files, and about the tensors that lack parts
+    in them.
+    """
     if files.unread:
-        rows = [(name, files.unread[name].problem) for name in sorted(files.unread, key=natural_sort_key)]
+        rows = [
+            (name, files.unread[name].problem)
+            for name in sorted(files.unread, key=natural_sort_key)
+        ]
         usual = "no such file"
         listed = and_more(
-            [show(name, 80) + ("" if why == usual else f" ({why})") for name, why in rows], _LISTED
+            [
+                show(name, 80) + ("" if why == usual else f" ({why})")
+                for name, why in rows
+            ],
+            _LISTED,
         )
         text = (
-            f"{len(files.unread)} of {counted_noun(len(files.metadata.files), 'data file')} missing: {listed}"
+            f"{len(files.unread)} of "
+            f"{counted_noun(len(files.metadata.files), 'data file')} missing: {listed}"
         )
         elsewhere = set(ranks_of(files.unread)) - {0, *ranks_of(files.files)}
         if elsewhere == set(ranks_of(files.unread)):
-            text += f" (all files of {ranks_text(sorted(elsewhere))}, perhaps on another machine)"
+            text += (
+                f" (all files of {ranks_text(sorted(elsewhere))}, perhaps on another "
+                "machine)"
+            )
         held = [f"parts of {counted_noun(len(lost), 'tensor')}"] if lost else []
         held += [counted_noun(gone, "value")] if gone else []
-        yield Notice("incomplete", f"{text}, with {' and '.join(held)}" if held else text, tuple(lost))
+        yield Notice(
+            "incomplete",
+            f"{text}, with {' and '.join(held)}" if held else text,
+            tuple(lost),
+        )
     elif lost:
         listed = and_more([show(name, 80) for name in lost], _LISTED)
         yield Notice(
-            "incomplete", f"parts of {counted_noun(len(lost), 'tensor')} are missing: {listed}", tuple(lost)
+            "incomplete",
+            f"parts of {counted_noun(len(lost), 'tensor')} are missing: {listed}",
+            tuple(lost),
         )
 
 
@@ -506,8 +648,14 @@ def _is_empty(folder: Location, name: str) -> bool:
 
 
 def _dead_notices(files: Files) -> Iterator[Notice]:
-    """Files that nothing names: an earlier save left them behind. A rank with nothing to write leaves an empty one."""
-    unnamed = [name for name in files.names if name.endswith(DATA) and name not in files.metadata.files]
+    """Files that nothing names: an earlier save left them behind. A rank with nothing
+    to write leaves an empty one.
+    """
+    unnamed = [
+        name
+        for name in files.names
+        if name.endswith(DATA) and name not in files.metadata.files
+    ]
     dead = [name for name in unnamed if not _is_empty(files.folder, name)]
     if dead:
         listed = and_more([show(name, 80) for name in dead], _LISTED)
@@ -515,30 +663,37 @@ def _dead_notices(files: Files) -> Iterator[Notice]:
 
 
 class _Strangers(NamedTuple):
-    """The imports of files that the checkpoint does not read, and notices about those that cannot be judged."""
+    """The imports of files that the checkpoint does not read, and notices about those
+    that cannot be judged.
+    """
 
     imports: list[Import]
     notices: list[Notice]
 
 
 def _judge_strangers(probe: Probe, files: Files) -> _Strangers:
-    """Judge each file that has the name of a part and that `.metadata` does not name, by what loading it alone does.
+    """Judge each file that has the name of a part and that `.metadata` does not name,
+    by what loading it alone does.
 
-    A data file that is named is judged too if it begins as a pickle: its items are archives. Behind a URL that would be
-    a request for each file.
+    A data file that is named is judged too if it begins as a pickle: its items are
+    archives. Behind a URL that would be a request for each file.
     """
     out = _Strangers([], [])
     is_far = is_url(files.folder.name)
     for name in files.names:
         source = files.files.get(name)
-        if not is_part(name) or (source is not None and (is_far or not name.endswith(DATA))):
+        if not is_part(name) or (
+            source is not None and (is_far or not name.endswith(DATA))
+        ):
             continue
         try:
             judged = source or files.folder.child(name, "cache").open()
         except UnreadableError:
             continue  # a link, or what cannot be read: said where it matters
         try:
-            if judged.size and (source is None or _begins_as_pickle(judged, files.limits)):
+            if judged.size and (
+                source is None or _begins_as_pickle(judged, files.limits)
+            ):
                 _judge_file(probe, name, judged, out)
         finally:
             if source is None:
@@ -554,10 +709,14 @@ def _begins_as_pickle(source: Source, limits: Limits) -> bool:
 
 
 def _judge_file(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
-    """Add what loading one file does. Whole items of an earlier save, and what is no checkpoint, do nothing."""
+    """Add what loading one file does. Whole items of an earlier save, and what is no
+    checkpoint, do nothing.
+    """
     try:
         # Under another name: its own leads to the folder around it.
-        with probe.open(Member(source, f"{name} alone", 0, source.size), f"{probe.mark}{name}:") as opened:
+        with probe.open(
+            Member(source, f"{name} alone", 0, source.size), f"{probe.mark}{name}:"
+        ) as opened:
             strange = [row for row in opened.imports if row.group != "known"]
             out.imports.extend(row._replace(where=(), file=name) for row in strange)
             out.notices.extend(opened.account.noticed("code-inside", "out-of-bounds"))
@@ -567,12 +726,16 @@ def _judge_file(probe: Probe, name: str, source: Source, out: _Strangers) -> Non
         return
     except CkptError as error:
         if _begins_as_pickle(source, probe.limits):
-            text = f"DANGER: {show(name, 80)} is a pickle that cannot be judged: {error.problem}."
+            text = (
+                f"DANGER: {show(name, 80)} is a pickle that cannot be judged: "
+                f"{error.problem}."
+            )
             out.notices.append(Notice("code-inside", text))
 
 
 def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
-    """The union of the chunks; of what several ranks hold the first is taken, the others are its copies.
+    """The union of the chunks; of what several ranks hold the first is taken, the
+    others are its copies.
 
     Raises UnreadableError where the ranks give a tensor two sizes or types.
     """
@@ -592,7 +755,9 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
         for name, row in rank.tensors.items():
             own = tensors.setdefault(name, row._replace(chunks=Chunks(len(row.shape))))
             if name in objects or (own.dtype, own.shape) != (row.dtype, row.shape):
-                raise UnreadableError(f"the metadata of two ranks disagree on {show(name, 80)}")
+                raise UnreadableError(
+                    f"the metadata of two ranks disagree on {show(name, 80)}"
+                )
             chunks = places.setdefault(name, {})
             for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
                 item = rank.item(row, index) if row.chunks.files[index] >= 0 else None
@@ -605,7 +770,9 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
                     chunk = chunks[offsets, sizes] = len(own.chunks)
                     own.chunks.add(offsets, sizes)
                 if item is not None:
-                    own.chunks.place(chunk, files.setdefault(item.file, len(files)), item)
+                    own.chunks.place(
+                        chunk, files.setdefault(item.file, len(files)), item
+                    )
     for item in (*objects.values(), *(copy.item for copy in copies)):
         if item is not None:
             files.setdefault(item.file, len(files))
@@ -623,17 +790,24 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
 
 
 def shared_spans(metadata: Metadata) -> dict[str, str]:
-    """Tensors and objects whose items share bytes with another item, by name, and what they share."""
+    """Tensors and objects whose items share bytes with another item, by name, and what
+    they share.
+    """
     spans: list[tuple[int, int, int, str]] = []
     numbers = {file: number for number, file in enumerate(metadata.files)}
     for name, row in metadata.tensors.items():
         chunks = row.chunks
         spans += [
             (file, begin, begin + length, name)
-            for file, begin, length in zip(chunks.files, chunks.begins, chunks.lengths, strict=True)
+            for file, begin, length in zip(
+                chunks.files, chunks.begins, chunks.lengths, strict=True
+            )
             if file >= 0
         ]
-    further = [*metadata.objects.items(), *((copy.name, copy.item) for copy in metadata.copies)]
+    further = [
+        *metadata.objects.items(),
+        *((copy.name, copy.item) for copy in metadata.copies),
+    ]
     spans += [
         (numbers[item.file], item.offset, item.offset + item.length, name)
         for name, item in further
@@ -644,7 +818,10 @@ def shared_spans(metadata: Metadata) -> dict[str, str]:
     for first, second in pairwise(spans):
         if first[0] == second[0] and second[1] < first[2]:
             names = f"{show(first[3], 80)} and {show(second[3], 80)}"
-            text = f"the items of {names} share bytes of {show(metadata.files[first[0]], 80)}"
+            text = (
+                f"the items of {names} share bytes of "
+                f"{show(metadata.files[first[0]], 80)}"
+            )
             texts.setdefault(first[3], text)
             texts.setdefault(second[3], text)
     return texts
@@ -657,15 +834,23 @@ _GAPS = 10_000
 def tree_of(leaves: Sequence[tuple[str, Path, Node]]) -> Node:
     """The tree of (name, path, node) leaves.
 
-    Raises UnreadableError where one path leads through another leaf, or to a position that no list has.
+    Raises UnreadableError where one path leads through another leaf, or to a position
+    that no list has.
     """
     branches = Branches()
     for name, path, node in leaves:
         far = max((step for step in path if type(step) is int), default=0)
         if far >= len(leaves) + _GAPS:  # torch makes a list of as many
-            held = f"position {far:,} of a list, and the checkpoint has {len(leaves):,} values"
+            held = (
+                f"position {far:,} of a list, and the checkpoint has {len(leaves):,} "
+                "values"
+            )
             raise UnreadableError(f".metadata: {show(name, 80)} lies at {held}")
         if not branches.put(path, node):
-            conflict = "is that of another value" if branches.holds(path) else "leads through a value"
+            conflict = (
+                "is that of another value"
+                if branches.holds(path)
+                else "leads through a value"
+            )
             raise UnreadableError(f".metadata: the path of {show(name, 80)} {conflict}")
     return branches.tree()

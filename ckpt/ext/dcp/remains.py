@@ -1,7 +1,9 @@
-"""The data files of a save without `.metadata`: they hold whole items, whose names are lost with it.
+"""The data files of a save without `.metadata`: they hold whole items, whose names are
+lost with it.
 
-Only `.metadata` says where an item begins. Here each is followed from its first record to its end record, by the sizes
-in its pickle, and counts only where our own reader takes exactly these bytes for an archive with one object in it.
+Only `.metadata` says where an item begins. Here each is followed from its first record
+to its end record, by the sizes in its pickle, and counts only where our own reader
+takes exactly these bytes for an archive with one object in it.
 """
 
 from __future__ import annotations
@@ -48,12 +50,16 @@ from ckpt.model.text import and_more, counted_noun, show
 from ckpt.pickle.rebuild import storage_bytes, storage_type
 
 _HEAD, _SMALL = 512, 4096
-"""Bytes of a record's header that are read at once, and of a record that holds no elements and no pickle."""
+"""Bytes of a record's header that are read at once, and of a record that holds no
+elements and no pickle.
+"""
 _KINDS = 3
 
 
 class Remains(NamedTuple):
-    """The content of one file: its whole items, its tensors by kind, and the bytes after the last item."""
+    """The content of one file: its whole items, its tensors by kind, and the bytes
+    after the last item.
+    """
 
     file: str
     size: int
@@ -71,22 +77,38 @@ class Remains(NamedTuple):
         if not self.size:
             return f"{name} is empty"
         if not self.items:
-            return f"{name}: no whole item is found in its {counted_noun(self.size, 'byte')}"
+            return (
+                f"{name}: no whole item is found in its "
+                f"{counted_noun(self.size, 'byte')}"
+            )
         held = sum(self.tensors.values())
         rows = sorted(self.tensors.items(), key=lambda row: -row[1])
-        kinds = and_more([f"{count} × {kind}" if count > 1 else kind for kind, count in rows], _KINDS)
+        kinds = and_more(
+            [f"{count} × {kind}" if count > 1 else kind for kind, count in rows], _KINDS
+        )
         parts = [f"{counted_noun(held, 'whole tensor')} ({kinds})"] if held else []
-        parts += [counted_noun(self.items - held, "whole object")] if self.items > held else []
+        parts += (
+            [counted_noun(self.items - held, "whole object")]
+            if self.items > held
+            else []
+        )
         rest = (
-            f", then {counted_noun(self.rest, 'byte')} that {'is' if self.rest == 1 else 'are'} no whole item"
+            f", then {counted_noun(self.rest, 'byte')} that "
+            f"{'is' if self.rest == 1 else 'are'} no whole item"
         )
         return f"{name}: {' and '.join(parts)}{rest if self.rest else ''}"
 
 
-def remains(folder: Location, limits: Limits, most: int | None = None) -> Iterator[Remains]:
-    """Yield the content of each data file of a folder, up to `most` items in all. Raises LimitError."""
+def remains(
+    folder: Location, limits: Limits, most: int | None = None
+) -> Iterator[Remains]:
+    """Yield the content of each data file of a folder, up to `most` items in all.
+    Raises LimitError.
+    """
     budget = limits.entries if most is None else most
-    for name in sorted((name for name in folder.names() if name.endswith(DATA)), key=natural_sort_key):
+    for name in sorted(
+        (name for name in folder.names() if name.endswith(DATA)), key=natural_sort_key
+    ):
         file = _in_file(folder, name, limits, budget)
         budget -= file.items
         yield file
@@ -110,7 +132,9 @@ def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
 
 
 class WholeItem(NamedTuple):
-    """A whole item: its bytes `begin` to `end`, and the dtype and shape of its tensor, or an empty text for an object."""
+    """A whole item: its bytes `begin` to `end`, and the dtype and shape of its tensor,
+    or an empty text for an object.
+    """
 
     begin: int
     end: int
@@ -118,11 +142,17 @@ class WholeItem(NamedTuple):
 
 
 def items_of(source: Source, name: str, limits: Limits) -> Iterator[WholeItem]:
-    """Yield the whole items of a file, as far as they follow each other. Raises LimitError."""
+    """Yield the whole items of a file, as far as they follow each other. Raises
+    LimitError.
+    """
     position = 0
     while position < source.size:
         end = _end_of_item(source, position, limits)
-        kind = None if end is None else _item_kind(Bytes(source, position, end - position, name), limits)
+        kind = (
+            None
+            if end is None
+            else _item_kind(Bytes(source, position, end - position, name), limits)
+        )
         if end is None or kind is None:
             return
         yield WholeItem(position, end, kind)
@@ -130,12 +160,15 @@ def items_of(source: Source, name: str, limits: Limits) -> Iterator[WholeItem]:
 
 
 def _item_kind(item: Bytes, limits: Limits) -> str | None:
-    """Return the dtype and shape of the tensor of an item, or an empty text for another object.
+    """Return the dtype and shape of the tensor of an item, or an empty text for another
+    object.
 
     Return None for bytes that are not a whole item.
     """
     try:
-        node = read_object(item, Contents((), read_nested, "", Budget(limits)), limits, "")
+        node = read_object(
+            item, Contents((), read_nested, "", Budget(limits)), limits, ""
+        )
     except LimitError:
         raise
     except CkptError:
@@ -150,7 +183,9 @@ def kind_of(dtype: DType, shape: tuple[int, ...]) -> str:
 
 
 def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
-    """Return the end of the archive that begins at `begin`, or None if it is cut off or none begins there."""
+    """Return the end of the archive that begins at `begin`, or None if it is cut off or
+    none begins there.
+    """
     position, sizes = begin, None
     for _ in range(limits.entries):
         head = source.read(position, min(_HEAD, source.size - position))
@@ -162,7 +197,11 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
             if header.method or data > source.size:
                 return None
             if sizes is None:
-                measured = _storage_sizes(source, data, limits) if name == b"data.pkl" else None
+                measured = (
+                    _storage_sizes(source, data, limits)
+                    if name == b"data.pkl"
+                    else None
+                )
                 if measured is None:
                     return None
                 size, sizes = measured
@@ -170,7 +209,9 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
                 size = sizes[name[5:]]
             else:
                 count = (
-                    header.stored if not header.flags & HAS_DESCRIPTOR else _small_record_size(source, data)
+                    header.stored
+                    if not header.flags & HAS_DESCRIPTOR
+                    else _small_record_size(source, data)
                 )
                 if count is None:
                     return None
@@ -192,7 +233,9 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
     return None
 
 
-def _storage_sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes, int]] | None:
+def _storage_sizes(
+    source: Source, begin: int, limits: Limits
+) -> tuple[int, dict[bytes, int]] | None:
     """Return the length of a pickle and the sizes of the storages that it names.
 
     Return None if the pickle is cut off or damaged.
@@ -206,7 +249,9 @@ def _storage_sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dic
             pid = persistent.pid
             if type(pid) is not tuple or len(pid) < 5:
                 return None
-            sizes[str(pid[2]).encode("utf-8", "replace")] = storage_bytes(storage_type(pid[1]), pid[4])
+            sizes[str(pid[2]).encode("utf-8", "replace")] = storage_bytes(
+                storage_type(pid[1]), pid[4]
+            )
     except LimitError:
         raise
     except CkptError:
@@ -227,7 +272,11 @@ def _small_record_size(source: Source, begin: int) -> int | None:
 
 def _next_record_offset(source: Source, end: int) -> int:
     """Return the offset of the next record, after the descriptor of one."""
-    tail = source.read(end, min(DESCRIPTOR.size + 4, source.size - end)) if end < source.size else b""
+    tail = (
+        source.read(end, min(DESCRIPTOR.size + 4, source.size - end))
+        if end < source.size
+        else b""
+    )
     if tail[:4] != DESCRIPTOR_MAGIC:
         return end
     is_short = tail[DESCRIPTOR.size :] in (LOCAL_MAGIC, CENTRAL_MAGIC)
@@ -242,7 +291,11 @@ def summary(files: Sequence[Remains], most: int, *, are_lost: bool = True) -> st
     items = sum(row.items for row in files)
     if not items:
         return ""
-    count = f"at least {items:,} whole items" if items >= most else counted_noun(items, "whole item")
+    count = (
+        f"at least {items:,} whole items"
+        if items >= most
+        else counted_noun(items, "whole item")
+    )
     verb = "lies" if items == 1 else "lie"
     where = "them" if len(files) > 1 else "it"
     if not are_lost:

@@ -1,7 +1,9 @@
-"""Reading a large `.metadata` in columns: 100,000 chunks are 7 million opcodes, and nearly all are the same.
+"""Reading a large `.metadata` in columns: 100,000 chunks are 7 million opcodes, and
+nearly all are the same.
 
-The pickle machine reads the first entry of each kind. Where the entries that follow have the same opcodes, they are
-matched by regular expressions, and the machine goes on at the first that has others. The result is the same.
+The pickle machine reads the first entry of each kind. Where the entries that follow
+have the same opcodes, they are matched by regular expressions, and the machine goes on
+at the first that has others. The result is the same.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from itertools import pairwise
 from struct import Struct
 from typing import TypeAlias, cast
 
-from ckpt.ext.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
+from ckpt.ext.dcp.metadata import (
+    Chunks,
+    FoundItem,
+    Metadata,
+    TensorRow,
+    class_of,
+    metadata_of,
+)
 from ckpt.formats.common.pickled import run
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import UnreadableError
@@ -51,35 +60,49 @@ Memo: TypeAlias = dict[int, Made]
 _UINT32 = Struct("<I").unpack_from
 _SHORT, _LONG, _MARK = 0x8C, 0x58, 0x28  # opcodes: see Lib/pickletools.py
 _NUMBER = rb"(?:K.|M..|(?:J...|\x8a(?:\x05.{4}|\x06.{5}|\x07.{6}|\x08.{7}))[\0-\x7f])"
-"""Opcodes that push a number. The last byte of a negative one is larger, so the machine reads that, and refuses it."""
+"""Opcodes that push a number. The last byte of a negative one is larger, so the machine
+reads that, and refuses it.
+"""
 _SOME = b"|".join(_NUMBER * count + rb"(?=%c)" % (0x84 + count) for count in (1, 2, 3))
-_NUMBERS = rb"(?:\)|(" + _SOME + rb").\x94|\((" + _NUMBER + rb"{1,%d})t\x94)" % DIMENSIONS
+_NUMBERS = (
+    rb"(?:\)|(" + _SOME + rb").\x94|\((" + _NUMBER + rb"{1,%d})t\x94)" % DIMENSIONS
+)
 _GOT = rb"(h.|j....)"
 _TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
 _TRIES = 8
-"""The most looks at entries that may be the usual one. Each look goes through the whole memo."""
+"""The most looks at entries that may be the usual one. Each look goes through the whole
+memo.
+"""
 _ROW, _CHUNK, _ITEM = 900, 60, 360
 """Bytes of memory of a tensor, of a chunk, and of an item."""
 
 
 class _Usual(NamedTuple):
-    """Regular expressions for one kind of entry and for its chunks, and the nodes in the slots of the memo that they name."""
+    """Regular expressions for one kind of entry and for its chunks, and the nodes in
+    the slots of the memo that they name.
+    """
 
     patterns: tuple[re.Pattern[bytes], ...]
     nodes: dict[int, Made]
 
     def fits(self, memo: Memo) -> bool:
-        """Tell whether the slots still hold these nodes: an opcode may fill a slot again."""
+        """Tell whether the slots still hold these nodes: an opcode may fill a slot
+        again.
+        """
         return all(memo.get(slot) is node for slot, node in self.nodes.items())
 
 
 class Skimmer:
-    """Reads on for the machine (`machine.Skim`) in the bytes of a `.metadata` without frames.
+    """Reads on for the machine (`machine.Skim`) in the bytes of a `.metadata` without
+    frames.
 
-    For each entry that it reads there is a pair on the stack, with a TensorRow or a FoundItem as value.
+    For each entry that it reads there is a pair on the stack, with a TensorRow or a
+    FoundItem as value.
     """
 
-    def __init__(self, data: bytes, budget: Budget, frame_ends: Sequence[int] = ()) -> None:
+    def __init__(
+        self, data: bytes, budget: Budget, frame_ends: Sequence[int] = ()
+    ) -> None:
         self.data = data
         self._budget = budget
         self._frame_ends = [len(data) + 1, *reversed(frame_ends)]
@@ -90,8 +113,15 @@ class Skimmer:
         self.memo: Memo = {}
         self._tries = _TRIES
 
-    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
-        if not outer or len(stack) % 2 or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
+    def __call__(
+        self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
+    ) -> int:
+        if (
+            not outer
+            or len(stack) % 2
+            or not outer[-1]
+            or type(outer[-1][-1]) not in (Dict, Opaque)
+        ):
             return position  # a list of pairs alone may be skipped to the next one
         before = out.skimmed
         self._pass_frames(self._known, position)
@@ -100,13 +130,17 @@ class Skimmer:
         return position
 
     def _pass_frames(self, before: int, position: int) -> None:
-        """Look whether the frames up to a position end between opcodes. An opcode begins there, and at `before`."""
+        """Look whether the frames up to a position end between opcodes. An opcode
+        begins there, and at `before`.
+        """
         while self._frame_ends[-1] <= position:
             end = self._frame_ends.pop()
             self._is_torn = self._is_torn or not ends_opcode(self.data, before, end)
             before = end
 
-    def _read_on(self, stack: list[Made], memo: Memo, position: int, skipped: int) -> tuple[int, int]:
+    def _read_on(
+        self, stack: list[Made], memo: Memo, position: int, skipped: int
+    ) -> tuple[int, int]:
         entry, below = stack[-1], stack[-2] if len(stack) > 1 else None
         if type(entry) is not Opaque:
             return position, skipped
@@ -117,8 +151,16 @@ class Skimmer:
                 self._tries -= self._tensors is None
             if self._tensors is not None and self._tensors.fits(memo):
                 return self._skim_tensors(self._tensors, stack, memo, position, skipped)
-        if kind == "_StorageInfo" and type(below) is Opaque and class_of(below) == "MetadataIndex":
-            if self._places is None and self._tries and _state_fields(below).get("offset") is not None:
+        if (
+            kind == "_StorageInfo"
+            and type(below) is Opaque
+            and class_of(below) == "MetadataIndex"
+        ):
+            if (
+                self._places is None
+                and self._tries
+                and _state_fields(below).get("offset") is not None
+            ):
                 self._places = _usual_place(below, entry, memo)
                 self._tries -= self._places is None
             if self._places is not None and self._places.fits(memo):
@@ -127,20 +169,26 @@ class Skimmer:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether a machine that skims nothing surely finds the same, now that the pickle was read.
+        """Tell whether a machine that skims nothing surely finds the same, now that the
+        pickle was read.
 
-        A slot of the memo has another number where a pickle fills slots by their number, which no pickler does that also
-        counts them. A frame that ends inside an opcode leaves the next FRAME there, which Python reads as a part of it.
+        A slot of the memo has another number where a pickle fills slots by their
+        number, which no pickler does that also counts them. A frame that ends inside an
+        opcode leaves the next FRAME there, which Python reads as a part of it.
         """
         self._pass_frames(self._known, len(self.data))
-        return not self._is_torn and all(slot < following for slot, following in pairwise(self.memo))
+        return not self._is_torn and all(
+            slot < following for slot, following in pairwise(self.memo)
+        )
 
-    # --- what follows an entry ----------------------------------------------------------------------------------------
+    # --- what follows an entry --------------------------------------------------------
 
     def _skim_tensors(
         self, usual: _Usual, stack: list[Made], memo: Memo, position: int, skipped: int
     ) -> tuple[int, int]:
-        """Leave a name and a TensorRow on the stack for each entry that has the usual opcodes."""
+        """Leave a name and a TensorRow on the stack for each entry that has the usual
+        opcodes.
+        """
         slot = len(memo) + skipped
         while True:
             entry = self._tensor(usual, memo, position, slot)
@@ -152,13 +200,16 @@ class Skimmer:
             self._budget.charge(_ROW + _CHUNK * len(row.chunks), ".metadata")
 
     def _next_entry(self, position: int) -> int:
-        """The offset of the next entry: the pickler ends a list of pairs after a thousand, and begins another one."""
+        """The offset of the next entry: the pickler ends a list of pairs after a
+        thousand, and begins another one.
+        """
         return position + 2 if self.data[position : position + 2] == b"u(" else position
 
     def _tensor(
         self, usual: _Usual, memo: Memo, position: int, slot: int
     ) -> tuple[TensorRow, int, int] | None:
-        """Return (the entry at an offset, the offset after it, the next slot of the memo), or None.
+        """Return (the entry at an offset, the offset after it, the next slot of the
+        memo), or None.
 
         Other opcodes give None.
         """
@@ -202,20 +253,39 @@ class Skimmer:
         position += len(end)
         if position >= self._frame_ends[-1]:
             self._pass_frames(known, position)
-        memo[begin] = text[0]  # only now: an entry that is left to the machine fills these slots itself
+        memo[begin] = text[
+            0
+        ]  # only now: an entry that is left to the machine fills these slots itself
         row = TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks)
         return row, position, slot + count * slots
 
     def _skim_places(
         self, usual: _Usual, stack: list[Made], memo: Memo, position: int, skipped: int
     ) -> tuple[int, int]:
-        """Leave a name and a FoundItem on the stack for each entry that has the usual opcodes."""
+        """Leave a name and a FoundItem on the stack for each entry that has the usual
+        opcodes.
+        """
         data, slot, before = self.data, len(memo) + skipped, len(stack)
         match, size, make = usual.patterns[0].match, _size, tuple.__new__
         while (entry := match(data, position)) is not None:
-            got, length, text, place, few, many, same, other_length, other, begin, count = entry.groups()
+            (
+                got,
+                length,
+                text,
+                place,
+                few,
+                many,
+                same,
+                other_length,
+                other,
+                begin,
+                count,
+            ) = entry.groups()
             used = 4
-            name, file = memo.get(slot_of(got)) if got else text, memo.get(slot_of(same)) if same else other
+            name, file = (
+                memo.get(slot_of(got)) if got else text,
+                memo.get(slot_of(same)) if same else other,
+            )
             if text is not None:
                 name = text.decode()
                 used += 1
@@ -232,7 +302,11 @@ class Skimmer:
                 used += 1
             if type(name) is not str or type(file) is not str:
                 break
-            if text is not None:  # only now: an entry that is left to the machine fills these slots itself
+            if (
+                text is not None
+                # only now: an entry that is left to the machine fills these slots
+                # itself
+            ):
                 memo[slot + 2] = name
             if other is not None:
                 memo[slot + used - 1] = file
@@ -240,7 +314,13 @@ class Skimmer:
             if entry.end() >= self._frame_ends[-1]:
                 self._pass_frames(position, entry.end())
             position = entry.end()
-            stack += name, make(FoundItem, (name, offsets, file, number_of(begin), number_of(count), ()))
+            stack += (
+                name,
+                make(
+                    FoundItem,
+                    (name, offsets, file, number_of(begin), number_of(count), ()),
+                ),
+            )
         self._budget.charge(_ITEM * (len(stack) - before) // 2, ".metadata")
         return position, slot - len(memo)
 
@@ -248,8 +328,13 @@ class Skimmer:
 def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     """Return what fits entries like this one, or None if it is unusual."""
     fields = _state_fields(row)
-    properties, size, chunks = (fields.get(name) for name in ("properties", "size", "chunks"))
-    if list(fields) != ["properties", "size", "chunks"] or type(properties) is not Opaque:
+    properties, size, chunks = (
+        fields.get(name) for name in ("properties", "size", "chunks")
+    )
+    if (
+        list(fields) != ["properties", "size", "chunks"]
+        or type(properties) is not Opaque
+    ):
         return None
     chunk = chunks[0] if type(chunks) is list and chunks else None
     if (
@@ -259,11 +344,20 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     ):
         return None
     is_call = properties.how == "reduce"  # as ckpt writes it
-    state = properties.args if is_call else properties.states[0] if len(properties.states) == 1 else None
+    state = (
+        properties.args
+        if is_call
+        else properties.states[0]
+        if len(properties.states) == 1
+        else None
+    )
     if not is_tuple(state) or len(state) != (3 if is_call else 5):
         return None
     keys, inner = row.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
-    nodes = _in_slots(memo, (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
+    nodes = _in_slots(
+        memo,
+        (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner),
+    )
     if nodes is None:
         return None
     of = _expression_function(nodes)
@@ -285,7 +379,15 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
         + of(keys[2])
         + rb"\]\x94"
     )
-    second = of(chunk.func) + rb"\)\x81\x94\}\x94\(" + of(inner[0]) + sizes + of(inner[1]) + sizes + rb"ub"
+    second = (
+        of(chunk.func)
+        + rb"\)\x81\x94\}\x94\("
+        + of(inner[0])
+        + sizes
+        + of(inner[1])
+        + sizes
+        + rb"ub"
+    )
     return _Usual((re.compile(first, re.DOTALL), re.compile(second, re.DOTALL)), nodes)
 
 
@@ -345,25 +447,37 @@ def _state_fields(record: Opaque) -> dict[str, Node]:
 
 
 def _in_slots(memo: Memo, nodes: Iterable[Node]) -> dict[int, Made] | None:
-    """Return the nodes by their slots of the memo, or None if one of them is in no slot."""
+    """Return the nodes by their slots of the memo, or None if one of them is in no
+    slot.
+    """
     slots = {id(value): slot for slot, value in memo.items()}
     found = {slots.get(id(node), -1): cast("Made", node) for node in nodes}
     return None if -1 in found else found
 
 
 def _expression_function(nodes: dict[int, Made]) -> Callable[[Node], bytes]:
-    """Return a function that gives a regular expression for the opcodes that push one of the nodes."""
-    expressions = {id(node): re.escape(get_opcode(slot)) for slot, node in nodes.items()}
+    """Return a function that gives a regular expression for the opcodes that push one
+    of the nodes.
+    """
+    expressions = {
+        id(node): re.escape(get_opcode(slot)) for slot, node in nodes.items()
+    }
     return lambda node: expressions[id(node)]
 
 
 def _memo_dtype(memo: Memo, got: bytes) -> DType | None:
     node = memo.get(slot_of(got))
-    return BY_NAME.get(node.name) if type(node) is Global and node.module == "torch" else None
+    return (
+        BY_NAME.get(node.name)
+        if type(node) is Global and node.module == "torch"
+        else None
+    )
 
 
 def _text_at(data: bytes, position: int) -> tuple[str, int] | None:
-    """Return (the string at an offset, the offset after it), or None if no string is pushed."""
+    """Return (the string at an offset, the offset after it), or None if no string is
+    pushed.
+    """
     op = data[position] if position < len(data) else 0
     if op == _SHORT and position + 1 < len(data):
         begin, count = position + 2, data[position + 1]
@@ -374,7 +488,9 @@ def _text_at(data: bytes, position: int) -> tuple[str, int] | None:
     if begin + count >= len(data):
         return None
     try:
-        return data[begin : begin + count].decode("utf-8", "surrogatepass"), begin + count
+        return data[begin : begin + count].decode(
+            "utf-8", "surrogatepass"
+        ), begin + count
     except UnicodeDecodeError:
         return None
 
@@ -395,11 +511,16 @@ def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:
     skimmer = Skimmer(bare, trial, frame_ends)
     try:
         pickle = run(skimmer.data, limits, trial, skimmer)
-        begun_inside = bool(frame_ends) and pickle.foreign_opcodes.get(FRAME, len(bare)) < frame_ends[-1]
+        begun_inside = (
+            bool(frame_ends)
+            and pickle.foreign_opcodes.get(FRAME, len(bare)) < frame_ends[-1]
+        )
         if skimmer.is_exact and not begun_inside:
             found = metadata_of(pickle)
             budget.become(trial)
             return found
     except UnreadableError:
-        pass  # the machine alone decides: what was skimmed may be asked for, as a slot of the memo for example
+        # the machine alone decides: what was skimmed may be asked for, as a slot of the
+        # memo for example
+        pass
     return metadata_of(run(data, limits, budget))

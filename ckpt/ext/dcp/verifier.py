@@ -1,4 +1,5 @@
-"""Checking a distributed checkpoint: every item against `.metadata`, and every record of it against its checksum.
+"""Checking a distributed checkpoint: every item against `.metadata`, and every record
+of it against its checksum.
 
 torch checks neither when it loads.
 """
@@ -19,12 +20,24 @@ from ckpt.ext.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.ext.dcp.reader import Files
 from ckpt.formats.common.coverage import format_box
 from ckpt.formats.common.pickled import Contents
-from ckpt.formats.common.recorded import largest_steps, of_text, size_and_crc_of, some_counters, step_name
+from ckpt.formats.common.recorded import (
+    largest_steps,
+    of_text,
+    size_and_crc_of,
+    some_counters,
+    step_name,
+)
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.model.checkpoint import RecordedFile, RecordedItem
 from ckpt.model.dtypes import DType
-from ckpt.model.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnsupportedError
+from ckpt.model.errors import (
+    CkptError,
+    CutOffError,
+    LimitError,
+    NotOpenedError,
+    UnsupportedError,
+)
 from ckpt.model.limits import INFLATION, Budget, Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Node
@@ -34,7 +47,9 @@ from ckpt.tree.find import counter, is_counter
 
 
 class _Item(NamedTuple):
-    """An item to be checked, and what `.metadata` says of it; an object has no dtype. `name` is its tensor."""
+    """An item to be checked, and what `.metadata` says of it; an object has no dtype.
+    `name` is its tensor.
+    """
 
     at: Bytes
     name: str
@@ -55,21 +70,35 @@ def checksums(
     try:
         parts = list(_split_items(_list_items(files)))
         tasks = [
-            Task(_check_items, (part, probe.mark, limits), sum(item.at.length for item in part))
+            Task(
+                _check_items,
+                (part, probe.mark, limits),
+                sum(item.at.length for item in part),
+            )
             for part in parts
         ]
         copies, gone = _find_copies(files, probe.mark)
         again = [
-            Task(_compare_copies, (copy, probe.mark, limits), copy.one.length + copy.two.length)
+            Task(
+                _compare_copies,
+                (copy, probe.mark, limits),
+                copy.one.length + copy.two.length,
+            )
             for copy in copies
         ]
         results = run_each(executor, [*tasks, *again], progress)
-        names = [*([item.at.what for item in part] for part in parts), *([copy.what] for copy in copies)]
+        names = [
+            *([item.at.what for item in part] for part in parts),
+            *([copy.what] for copy in copies),
+        ]
         for source in files.files.values():
             source.check_unchanged()
     finally:
         files.close()
-    reports = [_checksum_report(result, row) for result, row in zip(results, names, strict=True)]
+    reports = [
+        _checksum_report(result, row)
+        for result, row in zip(results, names, strict=True)
+    ]
     return ChecksumReport.together([*reports, ChecksumReport(0, tuple(gone), 0)])
 
 
@@ -121,14 +150,20 @@ def _most_bytes(item: _Item, limits: Limits) -> int:
     return limits.inflated_bytes + item.at.length * INFLATION
 
 
-def _check_items(items: list[_Item], mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
-    """Bytes with a checksum that were compared, damage and the id of its storage, bytes without a checksum."""
+def _check_items(
+    items: list[_Item], mark: str, limits: Limits
+) -> tuple[int, list[tuple[str, str]], int]:
+    """Bytes with a checksum that were compared, damage and the id of its storage, bytes
+    without a checksum.
+    """
     nbytes = unchecked = 0
     damage: list[tuple[str, str]] = []
     for item in items:
         try:
             if item.dtype is not None:
-                TensorItem(partial(part_itself, item.at), item.dtype, item.shape, limits).tensor()
+                TensorItem(
+                    partial(part_itself, item.at), item.dtype, item.shape, limits
+                ).tensor()
             archive = item.at.archive(limits, _most_bytes(item, limits))
         except (LimitError, NotOpenedError, UnsupportedError):
             raise
@@ -149,7 +184,12 @@ def _check_items(items: list[_Item], mark: str, limits: Limits) -> tuple[int, li
             if problem is not None or crc != record.crc:
                 why = problem or "its bytes do not match the recorded checksum"
                 inner = show(record.name.partition("/")[2], 40)
-                damage.append((f"{item.at.what} is damaged: record {inner}: {why}", mark + item.name))
+                damage.append(
+                    (
+                        f"{item.at.what} is damaged: record {inner}: {why}",
+                        mark + item.name,
+                    )
+                )
     return nbytes, damage, unchecked
 
 
@@ -166,7 +206,8 @@ class _Copy(NamedTuple):
 
 
 def _find_copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
-    """Return the copies that several ranks wrote of the same chunks, and the damage where a part is missing.
+    """Return the copies that several ranks wrote of the same chunks, and the damage
+    where a part is missing.
 
     Loaders take any of them, so they must be equal.
     """
@@ -175,7 +216,8 @@ def _find_copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
     metadata = files.metadata
     for copy in metadata.copies:
         if copy.chunk is None:
-            continue  # each rank has objects of its own, such as the state of its random numbers
+            # each rank has objects of its own, such as the state of its random numbers
+            continue
         row = metadata.tensors[copy.name]
         what = show(copy.name, 80)
         names = (metadata.item(row, copy.chunk).file, copy.item.file)
@@ -184,20 +226,39 @@ def _find_copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
         except CkptError as error:
             gone.append(Damage(error.problem, mark + copy.name))
             continue
-        copies.append(_Copy(copy.name, what, row.dtype, row.chunks.box(copy.chunk)[1], first, second, names))
+        copies.append(
+            _Copy(
+                copy.name,
+                what,
+                row.dtype,
+                row.chunks.box(copy.chunk)[1],
+                first,
+                second,
+                names,
+            )
+        )
     return copies, gone
 
 
-def _compare_copies(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
-    """Compare the elements of a chunk on two ranks. Return a damage if they differ or one is unreadable."""
+def _compare_copies(
+    copy: _Copy, mark: str, limits: Limits
+) -> tuple[int, list[tuple[str, str]], int]:
+    """Compare the elements of a chunk on two ranks. Return a damage if they differ or
+    one is unreadable.
+    """
     text = ""
     try:
         first, second = (
-            TensorItem(partial(part_itself, part), copy.dtype, copy.shape, limits).tensor()
+            TensorItem(
+                partial(part_itself, part), copy.dtype, copy.shape, limits
+            ).tensor()
             for part in (copy.one, copy.two)
         )
         if not same_bytes(elements(first), elements(second)):
-            text = f"{copy.what} differs between {show(copy.files[0], 60)} and {show(copy.files[1], 60)}"
+            text = (
+                f"{copy.what} differs between {show(copy.files[0], 60)} and "
+                f"{show(copy.files[1], 60)}"
+            )
     except (LimitError, NotOpenedError, UnsupportedError):
         raise
     except CkptError as error:
@@ -205,11 +266,12 @@ def _compare_copies(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[t
     return 0, [(text, mark + copy.name)] if text else [], 0
 
 
-# --- what the items record of themselves ------------------------------------------------------------------------------
+# --- what the items record of themselves ----------------------------------------------
 
 
 class _Place(NamedTuple):
-    """An item by its name and its place. `counter` is the name under which its value is listed, of a counter that is read.
+    """An item by its name and its place. `counter` is the name under which its value is
+    listed, of a counter that is read.
 
     A chunk of a tensor has its indices behind its name. An object has no dtype.
     """
@@ -221,8 +283,11 @@ class _Place(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
-    """List the items of each file in their order there, then each `.metadata`, which is read whole.
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
+    """List the items of each file in their order there, then each `.metadata`, which is
+    read whole.
 
     A data file that nothing names is listed with its size alone.
     """
@@ -235,11 +300,17 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
         }
         for place in _list_places(files.metadata):
             places[place.item.file].append(place)
-        every = [_recorded_file(files, name, rows, limits, executor) for name, rows in places.items()]
-        unnamed = [name for name in files.names if name.endswith(DATA) and name not in places]
+        every = [
+            _recorded_file(files, name, rows, limits, executor)
+            for name, rows in places.items()
+        ]
+        unnamed = [
+            name for name in files.names if name.endswith(DATA) and name not in places
+        ]
         every += [RecordedFile(name, _file_size(folder, name)) for name in unnamed]
         every += [
-            of_text(folder.child(name, "cache"), name, limits) for name in filter(is_metadata, files.names)
+            of_text(folder.child(name, "cache"), name, limits)
+            for name in filter(is_metadata, files.names)
         ]
         for source in files.files.values():
             source.check_unchanged()
@@ -257,34 +328,57 @@ def _file_size(folder: Location, name: str) -> int:
 
 
 def _list_places(metadata: Metadata) -> Iterator[_Place]:
-    """The items that `.metadata` records a place of. Of many counters of parameters in one file, some are to be read."""
+    """The items that `.metadata` records a place of. Of many counters of parameters in
+    one file, some are to be read.
+    """
     rows: list[tuple[str, _Place]] = []
     for name, row in metadata.tensors.items():
         for index in range(len(row.chunks)):
             if row.chunks.files[index] >= 0:
-                rows.append((name, _place_of_item(name, metadata.item(row, index), row, index)))
-    rows += [(name, _Place(name, item)) for name, item in metadata.objects.items() if item is not None]
+                rows.append(
+                    (name, _place_of_item(name, metadata.item(row, index), row, index))
+                )
     rows += [
-        (copy.name, _place_of_item(copy.name, copy.item, metadata.tensors.get(copy.name), copy.chunk))
+        (name, _Place(name, item))
+        for name, item in metadata.objects.items()
+        if item is not None
+    ]
+    rows += [
+        (
+            copy.name,
+            _place_of_item(
+                copy.name, copy.item, metadata.tensors.get(copy.name), copy.chunk
+            ),
+        )
         for copy in metadata.copies
     ]
     counters: dict[tuple[str, str], list[int]] = {}
     for number, (name, place) in enumerate(rows):
         path = metadata.paths.get(name) or tuple(name.split("."))
         if is_counter(path):
-            counters.setdefault((place.item.file, step_name(path, name)), []).append(number)
+            counters.setdefault((place.item.file, step_name(path, name)), []).append(
+                number
+            )
     read = {
-        number: counter for (_, counter), numbers in counters.items() for number in some_counters(numbers)
+        number: counter
+        for (_, counter), numbers in counters.items()
+        for number in some_counters(numbers)
     }
     for number, (_, place) in enumerate(rows):
         yield place._replace(counter=read[number]) if number in read else place
 
 
-def _place_of_item(name: str, item: Item, row: TensorRow | None, index: int | None) -> _Place:
+def _place_of_item(
+    name: str, item: Item, row: TensorRow | None, index: int | None
+) -> _Place:
     if row is None or index is None:
         return _Place(name, item)
     offsets, sizes = row.chunks.box(index)
-    text = f"{name} {format_box(offsets, sizes, row.shape)}" if len(row.chunks) > 1 else name
+    text = (
+        f"{name} {format_box(offsets, sizes, row.shape)}"
+        if len(row.chunks) > 1
+        else name
+    )
     return _Place(text, item, None, row.dtype, sizes)
 
 
@@ -300,13 +394,21 @@ def _recorded_file(
     if source is None:
         return RecordedFile(name, 0, problem=files.unread[name].problem)
     places.sort(key=lambda place: place.item.offset)
-    bundles = [places[first : first + _AT_ONCE] for first in range(0, len(places), _AT_ONCE)]
-    results = run_each(executor, [Task(_read_directories, (source, bundle, limits)) for bundle in bundles])
+    bundles = [
+        places[first : first + _AT_ONCE] for first in range(0, len(places), _AT_ONCE)
+    ]
+    results = run_each(
+        executor,
+        [Task(_read_directories, (source, bundle, limits)) for bundle in bundles],
+    )
     items: list[RecordedItem] = []
     values: list[tuple[str, float]] = []
     for bundle, result in zip(bundles, results, strict=True):
         if isinstance(result, Failed):
-            items += [RecordedItem(row.name, row.item.length, None, result.problem) for row in bundle]
+            items += [
+                RecordedItem(row.name, row.item.length, None, result.problem)
+                for row in bundle
+            ]
         else:
             items += result[0]
             values += result[1]
@@ -316,7 +418,9 @@ def _recorded_file(
 def _read_directories(
     source: Source, places: list[_Place], limits: Limits
 ) -> tuple[list[RecordedItem], list[tuple[str, float]]]:
-    """The sizes and checksums of items as their directories give them, and the values of counters."""
+    """The sizes and checksums of items as their directories give them, and the values
+    of counters.
+    """
     items: list[RecordedItem] = []
     values: list[tuple[str, float]] = []
     for place in places:
@@ -324,14 +428,21 @@ def _read_directories(
         try:
             if offset + length > source.size:
                 raise CutOffError(
-                    f"needs bytes {offset:,} to {offset + length:,}, the file ends at {source.size:,}"
+                    f"needs bytes {offset:,} to {offset + length:,}, the file ends at "
+                    f"{source.size:,}"
                 )
             if place.item.codecs:  # its directory is encoded too
                 items.append(RecordedItem(place.name, length, None))
                 continue
             part = Bytes(_Ends(source, offset, length), 0, length, show(place.name, 80))
-            items.append(RecordedItem(place.name, *size_and_crc_of(part.archive(limits, length))))
-            value = None if place.counter is None else counter(_read_counter(part, place, limits))
+            items.append(
+                RecordedItem(place.name, *size_and_crc_of(part.archive(limits, length)))
+            )
+            value = (
+                None
+                if place.counter is None
+                else counter(_read_counter(part, place, limits))
+            )
             if place.counter is not None and value is not None:
                 values.append((place.counter, value))
         except (LimitError, NotOpenedError):
@@ -342,11 +453,15 @@ def _read_directories(
 
 
 _NEAR, _FAR = 1 << 10, 8 << 10
-"""Bytes at either end of an item that are read at once, here and behind a URL: more than is before and behind its elements."""
+"""Bytes at either end of an item that are read at once, here and behind a URL: more
+than is before and behind its elements.
+"""
 
 
 class _Ends(BaseSource):
-    """The bytes of an item, of which both ends are read at once, with the beginning of the next item behind a URL."""
+    """The bytes of an item, of which both ends are read at once, with the beginning of
+    the next item behind a URL.
+    """
 
     def __init__(self, source: Source, offset: int, length: int) -> None:
         self.name = source.name
@@ -374,5 +489,7 @@ class _Ends(BaseSource):
 def _read_counter(part: Bytes, place: _Place, limits: Limits) -> Node:
     """The number, or the tensor of one, that an item holds."""
     if place.dtype is not None:
-        return TensorItem(partial(part_itself, part), place.dtype, place.shape, limits).tensor()
+        return TensorItem(
+            partial(part_itself, part), place.dtype, place.shape, limits
+        ).tensor()
     return read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")

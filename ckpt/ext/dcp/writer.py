@@ -1,11 +1,14 @@
-"""Writing a distributed checkpoint: the plan of its items, their files, and `.metadata`, which comes last.
+"""Writing a distributed checkpoint: the plan of its items, their files, and
+`.metadata`, which comes last.
 
-Items of a checkpoint that is read are taken as they are, in files that stay whole (a rename) or one by one (a
-selection); all other tensors are cut into rows, one chunk for each rank, and written anew.
+Items of a checkpoint that is read are taken as they are, in files that stay whole (a
+rename) or one by one (a selection); all other tensors are cut into rows, one chunk for
+each rank, and written anew.
 
-`.metadata` holds only the classes that torch.distributed.checkpoint reads, from torch 2.1 to 2.13, with the opcodes that torch
-writes, so that a large one is read in columns. `TensorProperties` is written as a call with its fields: its state names an enum,
-whose class torch 2.4 moved, while the class itself has been in this module all along.
+`.metadata` holds only the classes that torch.distributed.checkpoint reads, from torch
+2.1 to 2.13, with the opcodes that torch writes, so that a large one is read in columns.
+`TensorProperties` is written as a call with its fields: its state names an enum, whose
+class torch 2.4 moved, while the class itself has been in this module all along.
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ from ckpt.model.findings import LOST
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
+from ckpt.model.tensors import (
+    Composite,
+    Storage,
+    Tensor,
+    TensorRef,
+    parts_of,
+    tensor_ref,
+)
 from ckpt.model.text import show, show_name
 from ckpt.pickle.emit import StorageId, emit_pickle
 from ckpt.tree.view import look
@@ -54,7 +64,9 @@ class Chunk(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A tensor in chunks, or an object in one item; an object has no dtype. `path` is its place in the state dict."""
+    """A tensor in chunks, or an object in one item; an object has no dtype. `path` is
+    its place in the state dict.
+    """
 
     name: str
     path: tuple[str | int, ...]
@@ -66,9 +78,13 @@ class Row(NamedTuple):
 
 
 def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
-    """The bytes of `.metadata`. Raises LimitError where it would be longer than ckpt reads."""
+    """The bytes of `.metadata`. Raises LimitError where it would be longer than ckpt
+    reads.
+    """
     state, planner, storage = Dict(), Dict(), Dict()
-    layout = _call_node("torch.serialization", "_get_layout", "torch.strided")  # one object, as in torch
+    layout = _call_node(
+        "torch.serialization", "_get_layout", "torch.strided"
+    )  # one object, as in torch
     for row in rows:
         planner.set([row.name], [row.path])
         if row.item is not None:
@@ -78,27 +94,46 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
         assert row.dtype is not None
         chunks: list[Node] = []
         for number, chunk in enumerate(row.chunks):
-            fields = {"offsets": _size_node(chunk.offsets), "sizes": _size_node(chunk.sizes)}
+            fields = {
+                "offsets": _size_node(chunk.offsets),
+                "sizes": _size_node(chunk.sizes),
+            }
             chunks.append(_object_node(_METADATA, "ChunkStorageMetadata", fields))
-            storage.set([_index_node(row.name, _size_node(chunk.offsets), number)], [_info_node(chunk.item)])
+            storage.set(
+                [_index_node(row.name, _size_node(chunk.offsets), number)],
+                [_info_node(chunk.item)],
+            )
         tensor_fields: dict[str, Node] = {
             "properties": _call_node(
-                _METADATA, "TensorProperties", Global("torch", row.dtype.name), layout, row.requires_grad
+                _METADATA,
+                "TensorProperties",
+                Global("torch", row.dtype.name),
+                layout,
+                row.requires_grad,
             ),
             "size": _size_node(row.shape),
             "chunks": chunks,
         }
-        state.set([row.name], [_object_node(_METADATA, "TensorStorageMetadata", tensor_fields)])
+        state.set(
+            [row.name],
+            [_object_node(_METADATA, "TensorStorageMetadata", tensor_fields)],
+        )
     whole = {
         "state_dict_metadata": state,
         "planner_data": planner if is_flattened else None,
         "storage_data": storage,
     }
     pickle = emit_pickle(
-        _object_node(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4
+        _object_node(_METADATA, "Metadata", whole),
+        _no_storage,
+        _no_nested,
+        limits,
+        protocol=4,
     )
     if len(pickle) > limits.metadata_bytes:
-        raise LimitError(".metadata would be too long", "metadata-bytes", limits.metadata_bytes)
+        raise LimitError(
+            ".metadata would be too long", "metadata-bytes", limits.metadata_bytes
+        )
     return pickle
 
 
@@ -120,7 +155,9 @@ def _size_node(numbers: tuple[int, ...]) -> Opaque:
 
 
 def _index_node(name: str, offsets: Node, number: int | None) -> Opaque:
-    return _object_node(_METADATA, "MetadataIndex", {"fqn": name, "index": number, "offset": offsets})
+    return _object_node(
+        _METADATA, "MetadataIndex", {"fqn": name, "index": number, "offset": offsets}
+    )
 
 
 def _info_node(item: Item) -> Opaque:
@@ -151,7 +188,9 @@ class NewFile:
         self._pieces: list[tuple[Callable[[Sink], None], Layout | Bytes]] = []
 
     def add(self, size: int, pour: Callable[[Sink], None], of: Layout | Bytes) -> Item:
-        """Add an item of `size` bytes, which `pour` writes from what it is read `of`. Return its place."""
+        """Add an item of `size` bytes, which `pour` writes from what it is read `of`.
+        Return its place.
+        """
         item = Item(self.name, self.size, size)
         self.size += size
         self._pieces.append((pour, of))
@@ -164,7 +203,9 @@ class NewFile:
 
 
 class Plan(NamedTuple):
-    """The content of a folder: what `.metadata` lists, new files, and files that stay as they are."""
+    """The content of a folder: what `.metadata` lists, new files, and files that stay
+    as they are.
+    """
 
     rows: list[Row]
     files: list[NewFile]
@@ -174,47 +215,73 @@ class Plan(NamedTuple):
 
     @property
     def data_bytes(self) -> int:
-        return sum(file.size for file in self.files) + sum(source.size for _, source in self.whole)
+        return sum(file.size for file in self.files) + sum(
+            source.size for _, source in self.whole
+        )
 
 
 def placement_of(checkpoint: Checkpoint) -> Placement:
     """Return the placement that the data of a checkpoint is to have."""
-    return checkpoint.origin if isinstance(checkpoint.origin, Placement) else Placement()
+    return (
+        checkpoint.origin if isinstance(checkpoint.origin, Placement) else Placement()
+    )
 
 
 def flatten_checkpoint(checkpoint: Checkpoint, limits: Limits) -> Parts:
     """The tensors and objects of a checkpoint as `.metadata` lists them."""
-    return leaves_of(checkpoint.root, limits, whole=not placement_of(checkpoint).is_flattened)
+    return leaves_of(
+        checkpoint.root, limits, whole=not placement_of(checkpoint).is_flattened
+    )
 
 
 def listing(checkpoint: Checkpoint) -> Source | None:
     """Return `.metadata`, or None where each rank has one of its own."""
-    return next((source for source in checkpoint.sources if os.path.basename(source.name) == METADATA), None)
+    return next(
+        (
+            source
+            for source in checkpoint.sources
+            if os.path.basename(source.name) == METADATA
+        ),
+        None,
+    )
 
 
-def relisting(checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> Relisting:
-    """`.metadata` with the names of the checkpoint. Items that change go to a new file, and all others stay.
+def relisting(
+    checkpoint: Checkpoint, names: Sequence[str], limits: Limits
+) -> Relisting:
+    """`.metadata` with the names of the checkpoint. Items that change go to a new file,
+    and all others stay.
 
-    Raises UnsupportedError where an item that stays lies in a file that a new `.metadata` cannot name.
+    Raises UnsupportedError where an item that stays lies in a file that a new
+    `.metadata` cannot name.
     """
     placement = placement_of(checkpoint)
     planner = _Planner(placement, limits, in_place=names)
     layout = planner.run(flatten_checkpoint(checkpoint, limits).leaves)
     if planner.is_copying:
         raise UnsupportedError(
-            f"its items lie in files that are not *{DATA}", path=checkpoint.path, hint="-o OUT"
+            f"its items lie in files that are not *{DATA}",
+            path=checkpoint.path,
+            hint="-o OUT",
         )
     content = record(layout.rows, limits, is_flattened=layout.is_flattened)
     kept = {name for name, _ in layout.whole}
     unused = [name for _, name in placement.names if name not in kept]
     return Relisting(
-        METADATA, content, [(file.name, Draft(file.size, file.write)) for file in layout.files], unused
+        METADATA,
+        content,
+        [(file.name, Draft(file.size, file.write)) for file in layout.files],
+        unused,
     )
 
 
 def plan_files(checkpoint: Checkpoint, limits: Limits) -> Plan:
-    """The files of a checkpoint that has no losses. Raises CkptError where a part of its source is missing."""
-    return _Planner(placement_of(checkpoint), limits).run(flatten_checkpoint(checkpoint, limits).leaves)
+    """The files of a checkpoint that has no losses. Raises CkptError where a part of
+    its source is missing.
+    """
+    return _Planner(placement_of(checkpoint), limits).run(
+        flatten_checkpoint(checkpoint, limits).leaves
+    )
 
 
 _Found = tuple[tuple[int, ...], tuple[int, ...], Bytes]
@@ -222,8 +289,12 @@ _Found = tuple[tuple[int, ...], tuple[int, ...], Bytes]
 
 
 class _Planner:
-    def __init__(self, files: Placement, limits: Limits, in_place: Sequence[str] | None = None) -> None:
-        """`in_place` are the names that the folder has, where its files stay as they are."""
+    def __init__(
+        self, files: Placement, limits: Limits, in_place: Sequence[str] | None = None
+    ) -> None:
+        """`in_place` are the names that the folder has, where its files stay as they
+        are.
+        """
         self._in_place = in_place
         self._given = files
         self._limits = limits
@@ -233,7 +304,9 @@ class _Planner:
         self._new: dict[int, NewFile] = {}
         self._taken = {name for _, name in files.names} | set(in_place or ())
         self._objects: dict[tuple[bytes, tuple[int, ...]], deque[Bytes]] = {}
-        """The items of each object, in their order: two equal ones have an item each, for items share no bytes."""
+        """The items of each object, in their order: two equal ones have an item each,
+        for items share no bytes.
+        """
         for node, item in files.objects:
             self._objects.setdefault(self._pickle_key(node), deque()).append(item)
 
@@ -248,8 +321,14 @@ class _Planner:
             for source, name in self._given.names
             if self._in_place is not None or used.get(id(source), 0) * 2 >= source.size
         }
-        rows = [self._plan_row(leaf, parts) for leaf, parts in zip(leaves, again, strict=True)]
-        files = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
+        rows = [
+            self._plan_row(leaf, parts)
+            for leaf, parts in zip(leaves, again, strict=True)
+        ]
+        files = [
+            *self._copied.values(),
+            *(self._new[rank] for rank in sorted(self._new)),
+        ]
         whole = list(self._kept.values())
         return Plan(rows, files, whole, self._given.link, self._given.is_flattened)
 
@@ -264,13 +343,20 @@ class _Planner:
         items = (
             None
             if parts is None
-            else [(offsets, sizes, self._reuse_item(piece)) for offsets, sizes, piece in parts]
+            else [
+                (offsets, sizes, self._reuse_item(piece))
+                for offsets, sizes, piece in parts
+            ]
         )
         if tensor is None:
             if items is not None:
                 return Row(name, path, item=items[0][2])
             layout, _, _ = archive_of(node, self._limits)
-            return Row(name, path, item=self._rank_file(0).add(layout.size, layout.write, layout))
+            return Row(
+                name,
+                path,
+                item=self._rank_file(0).add(layout.size, layout.write, layout),
+            )
         assert isinstance(tensor, TensorRef)
         if items is not None:
             chunks = [Chunk(*item) for item in items]
@@ -283,12 +369,16 @@ class _Planner:
         return Row(name, path, chunks, tensor.dtype, tensor.shape, requires_grad)
 
     def _find_items(self, node: Node) -> list[_Found] | None:
-        """The items of a distributed checkpoint that hold a tensor or an object as it is; None without them."""
+        """The items of a distributed checkpoint that hold a tensor or an object as it
+        is; None without them.
+        """
         if self._given.ranks is not None:
             return None
         tensor = tensor_of(node)
         if tensor is None:
-            bytes_of = self._objects.get(self._pickle_key(node)) if self._objects else None
+            bytes_of = (
+                self._objects.get(self._pickle_key(node)) if self._objects else None
+            )
             return [((), (), bytes_of.popleft())] if bytes_of else None
         if not isinstance(tensor, TensorRef) or tensor.conj or tensor.neg:
             return None
@@ -303,7 +393,9 @@ class _Planner:
         return items
 
     def _reuse_item(self, part: Bytes) -> Item:
-        """Take an item as it is, in its own file, which stays whole, or as a copy. Return its place."""
+        """Take an item as it is, in its own file, which stays whole, or as a copy.
+        Return its place.
+        """
         source = part.source
         stays = self._stays.get(id(source))
         if stays is not None:
@@ -311,21 +403,29 @@ class _Planner:
             return Item(stays, part.offset, part.length, part.codecs)
         file = self._copied.get(id(source))
         if file is None:
-            file = self._copied[id(source)] = NewFile(self._free_name(source.name.rpartition("/")[2]))
+            file = self._copied[id(source)] = NewFile(
+                self._free_name(source.name.rpartition("/")[2])
+            )
         offset, length = part.offset, part.length
         item = file.add(length, lambda sink: sink.copy(source, offset, length), part)
         return item._replace(codecs=part.codecs)
 
     def _pickle_key(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
-        """Return the pickle of an object and the ids of its storages. Equal objects have the same ones."""
+        """Return the pickle of an object and the ids of its storages. Equal objects
+        have the same ones.
+        """
         _, pickle, storages = archive_of(node, self._limits)
         return pickle, tuple(map(id, storages))
 
     def _tensor(self, rank: int | None, part: TensorRef) -> Item:
-        """A new item for a chunk, in the file of a rank; of the one with the fewest bytes without one."""
+        """A new item for a chunk, in the file of a rank; of the one with the fewest
+        bytes without one.
+        """
         if rank is None:
             ranks = range(self._given.ranks or 1)
-            rank = min(ranks, key=lambda each: self._new[each].size if each in self._new else 0)
+            rank = min(
+                ranks, key=lambda each: self._new[each].size if each in self._new else 0
+            )
         layout, _, _ = archive_of(_with_own_storage(part), self._limits)
         return self._rank_file(rank).add(layout.size, layout.write, layout)
 
@@ -343,8 +443,11 @@ class _Planner:
         return name
 
 
-def _cut_chunks(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
-    """Cut a tensor into chunks (rank, first index, part): rows as `torch.chunk` cuts them, for Shard(0).
+def _cut_chunks(
+    ref: TensorRef, ranks: int
+) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
+    """Cut a tensor into chunks (rank, first index, part): rows as `torch.chunk` cuts
+    them, for Shard(0).
 
     A tensor of fewer rows than ranks is one chunk, of any rank.
     """
@@ -362,12 +465,16 @@ def _cut_chunks(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int,
 def _slice_rows(ref: TensorRef, first: int, last: int) -> TensorRef:
     """Return rows `first` to `last` of a tensor."""
     begin = ref.offset + first * ref.stride[0]
-    rows = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
+    rows = tensor_ref(
+        ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin
+    )
     return rows._replace(conj=ref.conj, neg=ref.neg)
 
 
 def _with_own_storage(ref: TensorRef) -> TensorRef:
-    """A contiguous tensor with the same elements, over a storage of its own. They are read when they are written."""
+    """A contiguous tensor with the same elements, over a storage of its own. They are
+    read when they are written.
+    """
     storage = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
     return tensor_ref(storage, ref.dtype, ref.shape, contiguous(ref.shape), 0)
 
@@ -387,7 +494,13 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     seen: set[str] = set()
     for name, _, node in parts.leaves:
         tensor = tensor_of(node)
-        why = _TWICE if name in seen else None if tensor is None else _unfit_reason(tensor)
+        why = (
+            _TWICE
+            if name in seen
+            else None
+            if tensor is None
+            else _unfit_reason(tensor)
+        )
         if why:
             lost.append(f"{show_name(name)} ({why})")
         seen.add(name)
@@ -406,7 +519,9 @@ def _unfit_reason(tensor: Tensor) -> str | None:
 
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
-    """The folder of a checkpoint that has no losses, for a `FolderSink`. Raises CkptError."""
+    """The folder of a checkpoint that has no losses, for a `FolderSink`. Raises
+    CkptError.
+    """
     layout = plan_files(checkpoint, limits)
     metadata = record(layout.rows, limits, is_flattened=layout.is_flattened)
 
@@ -427,19 +542,30 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written folder has the tensors and the values of the plan, and nothing is missing."""
+    """Raise WriteError unless a written folder has the tensors and the values of the
+    plan, and nothing is missing.
+    """
     for message in written.account.messages(LOST):
         raise difference_error(message)
     for leaf, copy in _pair_leaves(planned, written):
         tensor, other = tensor_of(leaf.node), tensor_of(copy.node)
         if tensor is not None or other is not None:
-            if tensor is None or other is None or (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
+            if (
+                tensor is None
+                or other is None
+                or (tensor.dtype, tensor.shape) != (other.dtype, other.shape)
+            ):
                 raise difference_error(f"tensor {show(leaf.name, 80)} differs")
             continue
         mine, theirs = _flatten_object(leaf), _flatten_object(copy)
-        same = len(mine.values) == len(theirs.values) and all(map(same_value, mine.values, theirs.values))
+        same = len(mine.values) == len(theirs.values) and all(
+            map(same_value, mine.values, theirs.values)
+        )
         shapes = [
-            [(entry.path, entry.tensor.dtype, entry.tensor.shape) for entry in flat.tensors]
+            [
+                (entry.path, entry.tensor.dtype, entry.tensor.shape)
+                for entry in flat.tensors
+            ]
             for flat in (mine, theirs)
         ]
         if not same or shapes[0] != shapes[1]:
@@ -450,19 +576,29 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless every element in a written folder equals its source."""
     for leaf, copy in _pair_leaves(planned, written):
         if not same_bytes(_leaf_bytes(leaf), _leaf_bytes(copy)):
-            raise difference_error(f"the bytes of {show(leaf.name, 80)} differ from the source")
+            raise difference_error(
+                f"the bytes of {show(leaf.name, 80)} differ from the source"
+            )
 
 
-def _pair_leaves(planned: Checkpoint, written: Checkpoint) -> Iterator[tuple[Leaf, Leaf]]:
-    """Each leaf of the plan with the written one. Raises WriteError where their names differ."""
+def _pair_leaves(
+    planned: Checkpoint, written: Checkpoint
+) -> Iterator[tuple[Leaf, Leaf]]:
+    """Each leaf of the plan with the written one. Raises WriteError where their names
+    differ.
+    """
     limits = Limits()
     ours: Parts = flatten_checkpoint(planned, limits)
     theirs: Parts = flatten_checkpoint(written, limits)
     if len(ours.leaves) != len(theirs.leaves):
-        raise difference_error(f"{len(theirs.leaves):,} items instead of {len(ours.leaves):,}")
+        raise difference_error(
+            f"{len(theirs.leaves):,} items instead of {len(ours.leaves):,}"
+        )
     for leaf, copy in zip(ours.leaves, theirs.leaves, strict=True):
         if leaf[:2] != copy[:2]:
-            raise difference_error(f"{show(copy.name, 80)} instead of {show(leaf.name, 80)}")
+            raise difference_error(
+                f"{show(copy.name, 80)} instead of {show(leaf.name, 80)}"
+            )
         yield leaf, copy
 
 
@@ -477,7 +613,9 @@ def _leaf_bytes(leaf: Leaf) -> Iterator[bytes]:
     """The elements of a tensor, or of all tensors in an object."""
     tensor = tensor_of(leaf.node)
     tensors: list[Tensor] = (
-        [entry.tensor for entry in _flatten_object(leaf).tensors] if tensor is None else [tensor]
+        [entry.tensor for entry in _flatten_object(leaf).tensors]
+        if tensor is None
+        else [tensor]
     )
     parts: list[TensorRef] = [part for member in tensors for part in parts_of(member)]
     return chain.from_iterable(elements(part) for part in parts)

@@ -1,4 +1,6 @@
-"""A folder that DeepSpeed saved: each rank its part of the flat fp32 weights and of the optimizer's state."""
+"""A folder that DeepSpeed saved: each rank its part of the flat fp32 weights and of the
+optimizer's state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The partitions of all ranks, compared with each other and with the shapes, and the parameters that they make."""
+"""The partitions of all ranks, compared with each other and with the shapes, and the
+parameters that they make.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,11 @@ _LISTED = 8
 
 
 class Partitions:
-    """The flat weights of all ranks. Raises UnreadableError where files contradict each other or the shapes.
+    """The flat weights of all ranks. Raises UnreadableError where files contradict each
+    other or the shapes.
 
-    `names` are the parameters that are rebuilt, `lost` the ones that lack the elements of a rank. `cut` has the ids of
-    storages that a file lacks bytes of.
+    `names` are the parameters that are rebuilt, `lost` the ones that lack the elements
+    of a rank. `cut` has the ids of storages that a file lacks bytes of.
     """
 
     def __init__(
@@ -56,7 +59,11 @@ class Partitions:
                 for rows in shapes
                 for name, shape in rows.items()
             )
-        self.world = self._first.counts[0] if self._first is not None and self._first.counts else len(models)
+        self.world = (
+            self._first.counts[0]
+            if self._first is not None and self._first.counts
+            else len(models)
+        )
         self.saved_by: int | None = self.world
         """Ranks of the save."""
         self._compare_ranks()
@@ -71,11 +78,16 @@ class Partitions:
         self._sizes = self._partition_sizes()
         self._compare_shapes()
         self._vectors = self._vectors_of(
-            [{rank: row.groups[group] for rank, row in optimizers.items()} for group in self._groups]
+            [
+                {rank: row.groups[group] for rank, row in optimizers.items()}
+                for group in self._groups
+            ]
         )
         self.names = tuple(self._shapes)
         whole = {
-            name for name, cut in self._cuts.items() if self._pieces_of_cut(self._vectors, cut).is_whole()
+            name
+            for name, cut in self._cuts.items()
+            if self._pieces_of_cut(self._vectors, cut).is_whole()
         }
         self.lost = frozenset(name for name in self.names if name not in whole)
         self._lost_frozen: set[str] = set()
@@ -88,29 +100,40 @@ class Partitions:
 
     @staticmethod
     def stale(optimizers: dict[int, OptimizerState], limits: Limits) -> list[int]:
-        """The ranks of an older save with more ranks. Raises UnreadableError for a claim that cannot be true."""
+        """The ranks of an older save with more ranks. Raises UnreadableError for a
+        claim that cannot be true.
+        """
         if not optimizers:
             return []
         first = optimizers[min(optimizers)]
         world = max(first.counts, default=0)
         if world > limits.shards:
-            raise LimitError("partition_count claims too many ranks", "shards", limits.shards)
+            raise LimitError(
+                "partition_count claims too many ranks", "shards", limits.shards
+            )
         return [rank for rank in sorted(optimizers) if rank >= world]
 
     @property
     def stage(self) -> int:
-        if self._first is not None and self._first.stage is not None and 0 <= self._first.stage <= 3:
+        if (
+            self._first is not None
+            and self._first.stage is not None
+            and 0 <= self._first.stage <= 3
+        ):
             return self._first.stage
         if self.is_shared:
             return 3
-        # BF16_Optimizer writes no stage, and divides the weights among the ranks without ZeRO too.
+        # BF16_Optimizer writes no stage, and divides the weights among the ranks
+        # without ZeRO too.
         config = node_fields(self._main.rest.get("ds_config"))
         stage = look(node_fields(config.get("zero_optimization")).get("stage")).value
         return stage if type(stage) is int and 0 <= stage <= 2 else 1
 
     @property
     def has_stage(self) -> bool:
-        """Tell whether the optimizer states name their stage: `zero_to_fp32.py` refuses those that do not."""
+        """Tell whether the optimizer states name their stage: `zero_to_fp32.py` refuses
+        those that do not.
+        """
         return self._first is None or self._first.stage is not None
 
     @property
@@ -126,7 +149,7 @@ class Partitions:
     def _groups(self) -> range:
         return range(len(self._first.groups) if self._first is not None else 0)
 
-    # --- the checks -----------------------------------------------------------------------------------------------
+    # --- the checks -------------------------------------------------------------------
 
     def _compare_ranks(self) -> None:
         """The files of the ranks against each other."""
@@ -147,30 +170,47 @@ class Partitions:
                         f" {min(self._optimizers)}, {there} for rank {rank}"
                     )
         for rank, model in self._models.items():
-            if (model.shapes, model.frozen_shapes) != (self._main.shapes, self._main.frozen_shapes):
+            if (model.shapes, model.frozen_shapes) != (
+                self._main.shapes,
+                self._main.frozen_shapes,
+            ):
                 raise UnreadableError(
-                    f"the files are of several saves: rank {rank} has other parameters than rank"
+                    f"the files are of several saves: rank {rank} has other parameters "
+                    "than rank"
                     f" {min(self._models)}"
                 )
         groups = len(self._main.shapes or ())
-        if first is not None and len(first.groups) != groups and (first.is_whole or not groups):
+        if (
+            first is not None
+            and len(first.groups) != groups
+            and (first.is_whole or not groups)
+        ):
             raise UnreadableError(
-                f"the optimizer has {counted_noun(len(first.groups), 'group')} of weights, param_shapes has {groups}"
+                f"the optimizer has {counted_noun(len(first.groups), 'group')} of "
+                f"weights, param_shapes has {groups}"
             )
-        versions = {self._main.version, first.version if first is not None else self._main.version}
+        versions = {
+            self._main.version,
+            first.version if first is not None else self._main.version,
+        }
         if len(versions) > 1:
-            listed = " and ".join(sorted(show(str(version), 40) for version in versions))
+            listed = " and ".join(
+                sorted(show(str(version), 40) for version in versions)
+            )
             raise UnreadableError(f"the files are of several saves: DeepSpeed {listed}")
         refuse_mixed(
             (f"the model states of rank {rank}", rank_counters(model.rest))
             for rank, model in self._models.items()
         )
         refuse_mixed(
-            (f"the optimizer states of rank {rank}", row.steps) for rank, row in self._optimizers.items()
+            (f"the optimizer states of rank {rank}", row.steps)
+            for rank, row in self._optimizers.items()
         )
 
     def _partition_sizes(self) -> list[int]:
-        """Elements of a partition of each group. Files leave the padding of the last ranks out."""
+        """Elements of a partition of each group. Files leave the padding of the last
+        ranks out.
+        """
         sizes: list[int] = []
         for group in self._groups:
             rows = self._optimizers.values()
@@ -180,11 +220,17 @@ class Partitions:
                 for row in rows
                 if row.paddings is not None and group < len(row.paddings)
             }
-            sizes.append(padded.pop() if len(padded) == 1 and max(numels) <= min(padded) else max(numels))
+            sizes.append(
+                padded.pop()
+                if len(padded) == 1 and max(numels) <= min(padded)
+                else max(numels)
+            )
         return sizes
 
     def _compare_shapes(self) -> None:
-        """The flat weights against the shapes, and where the ranks say that each fragment lies."""
+        """The flat weights against the shapes, and where the ranks say that each
+        fragment lies.
+        """
         is_complete = len(self._optimizers) == self.world
         for group, size in enumerate(self._sizes):
             if self.is_shared:
@@ -192,16 +238,21 @@ class Partitions:
             have = sum(row.groups[group].numel for row in self._optimizers.values())
             need, align = self._ends[group], 2 * self.world
             if is_complete and -(-have // align) != -(-need // align):
-                raise UnreadableError(f"group {group} holds {have:,} elements, its parameters need {need:,}")
+                raise UnreadableError(
+                    f"group {group} holds {have:,} elements, its parameters need "
+                    f"{need:,}"
+                )
             if size * self.world < need:
                 raise UnreadableError(
-                    f"{counted_noun(self.world, 'partition')} of {size:,} elements are too few for the {need:,} of group {group}"
+                    f"{counted_noun(self.world, 'partition')} of {size:,} elements are "
+                    f"too few for the {need:,} of group {group}"
                 )
         for rank, row in self._optimizers.items():
             have = sum(ref.numel for ref in row.groups)
             if self.is_shared and have != self._need:
                 raise UnreadableError(
-                    f"rank {rank} holds {have:,} elements, its parts of the parameters need {self._need:,}"
+                    f"rank {rank} holds {have:,} elements, its parts of the parameters "
+                    f"need {self._need:,}"
                 )
             for group, rows in enumerate(row.slices or ()):
                 self._compare_slices(rank, group, rows)
@@ -209,10 +260,13 @@ class Partitions:
             shape = self._shapes.get(name)
             if not self.is_shared and shape is not None and shape != tensor.shape:
                 raise UnreadableError(
-                    f"{show(name, 80)} has shape {list(shape)} in param_shapes, {list(tensor.shape)} in the module"
+                    f"{show(name, 80)} has shape {list(shape)} in param_shapes, "
+                    f"{list(tensor.shape)} in the module"
                 )
 
-    def _compare_slices(self, rank: int, group: int, rows: dict[str, tuple[int, int]]) -> None:
+    def _compare_slices(
+        self, rank: int, group: int, rows: dict[str, tuple[int, int]]
+    ) -> None:
         if group >= len(self._sizes) or self.is_shared:
             return
         begin, size = rank * self._sizes[group], self._sizes[group]
@@ -222,21 +276,36 @@ class Partitions:
             if cut.group == group and low < high:
                 computed[name] = (high - low, low - begin)
         if rows != computed:
-            name = next(name for name in (*rows, *computed) if rows.get(name) != computed.get(name))
-            recorded, needed = _slice_text(rows.get(name)), _slice_text(computed.get(name))
+            name = next(
+                name
+                for name in (*rows, *computed)
+                if rows.get(name) != computed.get(name)
+            )
+            recorded, needed = (
+                _slice_text(rows.get(name)),
+                _slice_text(computed.get(name)),
+            )
             raise UnreadableError(
-                f"rank {rank} puts {show(name, 80)} at {recorded}, by the shapes it lies at {needed}"
+                f"rank {rank} puts {show(name, 80)} at {recorded}, by the shapes it "
+                f"lies at {needed}"
             )
 
-    # --- the weights ----------------------------------------------------------------------------------------------
+    # --- the weights ------------------------------------------------------------------
 
     def _vectors_of(self, groups: Sequence[dict[int, TensorRef]]) -> list[Vector]:
-        """The vectors over flat tensors by rank: one for each group, or one for each rank in ZeRO-3."""
+        """The vectors over flat tensors by rank: one for each group, or one for each
+        rank in ZeRO-3.
+        """
         for rows in groups:
             if rows:
                 same_dtype(list(rows.values()))
         groups = [
-            {rank: ref for rank, ref in rows.items() if id(ref.storage) not in self._cut} for rows in groups
+            {
+                rank: ref
+                for rank, ref in rows.items()
+                if id(ref.storage) not in self._cut
+            }
+            for rows in groups
         ]
         if not self.is_shared:
             return [
@@ -274,26 +343,39 @@ class Partitions:
                 )._replace(is_parameter=False)
         for name, (ref, pieces) in self._frozen.items():
             shape = self._main.frozen_shapes[name]
-            weights[name] = rebuild_parameter(f"{prefix}{name}", ref.device, ref.dtype, shape, pieces)
+            weights[name] = rebuild_parameter(
+                f"{prefix}{name}", ref.device, ref.dtype, shape, pieces
+            )
         return weights
 
     def _frozen_weights(self) -> dict[str, tuple[TensorRef, Pieces]]:
-        """Frozen parameters of ZeRO-3: each rank's file of model states has a fragment."""
+        """Frozen parameters of ZeRO-3: each rank's file of model states has a
+        fragment.
+        """
         fragments: dict[str, tuple[TensorRef, Pieces]] = {}
         if not self.is_shared:
             return fragments
         for name, shape in self._main.frozen_shapes.items():
             numel = prod(shape)
             step = max(-(-numel // self.world), 1)
-            rows = {rank: row.frozen[name] for rank, row in self._models.items() if name in row.frozen}
+            rows = {
+                rank: row.frozen[name]
+                for rank, row in self._models.items()
+                if name in row.frozen
+            }
             rows = {
                 rank: ref
                 for rank, ref in rows.items()
-                if is_flat(ref) and ref.storage.place is not None and id(ref.storage) not in self._cut
+                if is_flat(ref)
+                and ref.storage.place is not None
+                and id(ref.storage) not in self._cut
             }
             if rows:
                 same_dtype(list(rows.values()))
-            vectors = [Vector([(0, rows[rank])] if rank in rows else []) for rank in range(self.world)]
+            vectors = [
+                Vector([(0, rows[rank])] if rank in rows else [])
+                for rank in range(self.world)
+            ]
             pieces = Pieces(vectors, 0, step, numel)
             if rows and pieces.is_whole():
                 fragments[name] = (rows[min(rows)], pieces)
@@ -303,23 +385,32 @@ class Partitions:
         return fragments
 
     def _missing_notices(self) -> list[Notice]:
-        """Return notices about the weights that are lost with the files of missing ranks."""
+        """Return notices about the weights that are lost with the files of missing
+        ranks.
+        """
         gone = [rank for rank in range(self.world) if rank not in self._optimizers]
         notices = []
         if gone:
             lost = [name for name in self.names if name in self.lost]
-            of = f"the optimizer states of {ranks_text(gone)} of {self.world} are missing"
+            of = (
+                f"the optimizer states of {ranks_text(gone)} of {self.world} are "
+                "missing"
+            )
             if self._first is None:
                 of = "all files of optimizer states are missing"
             what = (
-                f"the fp32 weights of {len(lost):,} of {counted_noun(len(self.names), 'parameter')} are lost"
+                f"the fp32 weights of {len(lost):,} of "
+                f"{counted_noun(len(self.names), 'parameter')} are lost"
             )
             names = and_more([show(name, 60) for name in lost], 3)
             notices.append(Notice("incomplete", f"{of}: {what}: {names}", tuple(lost)))
         elif self.lost - self._lost_frozen:
             lost = [name for name in self.names if name in self.lost]
             names = and_more([show(name, 60) for name in lost], 3)
-            text = f"the fp32 weights of {len(lost):,} of {counted_noun(len(self.names), 'parameter')} are cut off: {names}"
+            text = (
+                f"the fp32 weights of {len(lost):,} of "
+                f"{counted_noun(len(self.names), 'parameter')} are cut off: {names}"
+            )
             notices.append(Notice("incomplete", text, tuple(lost)))
         if self._lost_frozen:
             names = and_more([show(name, 60) for name in sorted(self._lost_frozen)], 3)
@@ -327,20 +418,27 @@ class Partitions:
             notices.append(Notice("incomplete", text, tuple(sorted(self._lost_frozen))))
         return notices
 
-    # --- the optimizer --------------------------------------------------------------------------------------------
+    # --- the optimizer ----------------------------------------------------------------
 
     def optimizer(self, prefix: str) -> Dict:
-        """The optimizer as torch keeps it, with the names of the parameters in place of numbers."""
+        """The optimizer as torch keeps it, with the names of the parameters in place of
+        numbers.
+        """
         rows = self._state_rows(prefix)
         state = dict_of((name, dict_of(row.items())) for name, row in rows.items())
-        # A parameter without state is one that never had a gradient, and no file of ZeRO says that.
+        # A parameter without state is one that never had a gradient, and no file of
+        # ZeRO says that.
         named = [name for name in self.names if not rows or name in rows]
-        return dict_of([("state", state), ("param_groups", self._param_groups(frozenset(named)))])
+        return dict_of(
+            [("state", state), ("param_groups", self._param_groups(frozenset(named)))]
+        )
 
     def _state_rows(self, prefix: str) -> dict[str, dict[str, Node]]:
         """The state of each parameter that has any."""
         assert self._first is not None
-        states: dict[str, dict[str, Node]] = {name: {} for name in self.names if name not in self.lost}
+        states: dict[str, dict[str, Node]] = {
+            name: {} for name in self.names if name not in self.lost
+        }
         for key in {key: None for row in self._first.state for key in row}:
             self._add_state(key, prefix, states)
         return {name: row for name, row in states.items() if row}
@@ -348,13 +446,17 @@ class Partitions:
     def _base_groups(self) -> tuple[Node, ...]:
         return () if self._first is None else self._first.param_groups
 
-    def _add_state(self, key: str, prefix: str, states: dict[str, dict[str, Node]]) -> None:
+    def _add_state(
+        self, key: str, prefix: str, states: dict[str, dict[str, Node]]
+    ) -> None:
         groups: list[dict[int, TensorRef]] = []
         for group in self._groups:
             rows: dict[int, TensorRef] = {}
             for rank, row in self._optimizers.items():
                 ref = tensor_of(row.state[group].get(key))
-                if type(ref) is TensorRef and self._is_elementwise(ref, row.groups[group], group):
+                if type(ref) is TensorRef and self._is_elementwise(
+                    ref, row.groups[group], group
+                ):
                     rows[rank] = ref
                 elif ref is not None and ref.shape:
                     self.unplaced[key] = None
@@ -367,7 +469,11 @@ class Partitions:
             if cut.numel and refs and pieces.is_whole():
                 ref = refs[min(refs)]
                 whole = rebuild_parameter(
-                    f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces
+                    f"{prefix}{name}.{key}",
+                    ref.device,
+                    ref.dtype,
+                    self._shapes[name],
+                    pieces,
                 )
                 held[key] = whole
                 continue
@@ -377,7 +483,8 @@ class Partitions:
             node = self._group_counter(self._group_of(name), key)
             tensor = tensor_of(node)
             if type(tensor) is TensorRef and not tensor.shape:
-                # A counter of the group. Each parameter gets its own, as torch's optimizers count in place.
+                # A counter of the group. Each parameter gets its own, as torch's
+                # optimizers count in place.
                 own = tensor.storage._replace(id=f"{prefix}{name}.{key}")
                 held[key] = tensor._replace(storage=own)
             elif tensor is None and look(node).kind == "scalar" and node is not None:
@@ -385,7 +492,9 @@ class Partitions:
 
     def _group_counter(self, group: int, key: str) -> Node:
         """The counter of a flat group, of the first rank that has it whole."""
-        nodes = [row.state[group].get(key) for _, row in sorted(self._optimizers.items())]
+        nodes = [
+            row.state[group].get(key) for _, row in sorted(self._optimizers.items())
+        ]
         tensors = map(tensor_of, nodes)
         whole = (
             node
@@ -395,7 +504,9 @@ class Partitions:
         return next(whole, None)
 
     def _is_elementwise(self, ref: TensorRef, flat: TensorRef, group: int) -> bool:
-        """Tell whether a state has an element for each element of its partition. It may keep the padding."""
+        """Tell whether a state has an element for each element of its partition. It may
+        keep the padding.
+        """
         if not is_flat(ref) or ref.storage.place is None:
             return False
         if self.is_shared:
@@ -407,7 +518,9 @@ class Partitions:
         return min(self._home[name], len(self._groups) - 1)
 
     def _param_groups(self, named: frozenset[str]) -> list[Node]:
-        """The groups with names for the numbers of the flat tensors, of these parameters."""
+        """The groups with names for the numbers of the flat tensors, of these
+        parameters.
+        """
         shapes = self._main.shapes or ()
         groups: list[Node] = []
         for node in self._base_groups():
@@ -418,8 +531,14 @@ class Partitions:
             group = Dict()
             for key, child in zip(view.keys, view.children, strict=True):
                 if key == "params":
-                    numbers = [number for number in look(child).children if type(number) is int]
-                    rows = [shapes[number] for number in numbers if 0 <= number < len(shapes)]
+                    numbers = [
+                        number for number in look(child).children if type(number) is int
+                    ]
+                    rows = [
+                        shapes[number]
+                        for number in numbers
+                        if 0 <= number < len(shapes)
+                    ]
                     child = [name for row in rows for name in row if name in named]
                 group.set([key], [child])
             groups.append(group)
@@ -440,7 +559,9 @@ def ranks_text(numbers: Sequence[int], most: int = _LISTED) -> str:
 
 
 class Vector:
-    """Elements that lie in several flat tensors, each from its own element `starts` on. There may be gaps."""
+    """Elements that lie in several flat tensors, each from its own element `starts` on.
+    There may be gaps.
+    """
 
     __slots__ = ("ends", "places", "starts", "width")
 
@@ -485,21 +606,28 @@ def _place_of_tensor(ref: TensorRef) -> Place:
 
 
 class Pieces:
-    """The pieces of one parameter, as `Patched` takes them: `step` elements from `first` on of each vector.
+    """The pieces of one parameter, as `Patched` takes them: `step` elements from
+    `first` on of each vector.
 
-    They are made when they are asked for, because a thousand ranks have a thousand pieces of each parameter.
+    They are made when they are asked for, because a thousand ranks have a thousand
+    pieces of each parameter.
     """
 
     __slots__ = ("_first", "_numel", "_step", "_vectors")
 
-    def __init__(self, vectors: Sequence[Vector], first: int, step: int, numel: int) -> None:
+    def __init__(
+        self, vectors: Sequence[Vector], first: int, step: int, numel: int
+    ) -> None:
         self._vectors = vectors
         self._first = first
         self._step = step
         self._numel = numel
 
     def _list_places(self) -> list[tuple[int, Place]]:
-        return [(first * vector.width, place) for first, vector, place in self._vector_spans()]
+        return [
+            (first * vector.width, place)
+            for first, vector, place in self._vector_spans()
+        ]
 
     def _vector_spans(self) -> Iterator[tuple[int, Vector, Place]]:
         for rank, vector in enumerate(self._vectors):
@@ -528,7 +656,11 @@ class Pieces:
 
 
 def rebuild_parameter(
-    storage_id: str, device: str | None, dtype: DType, shape: tuple[int, ...], pieces: Pieces
+    storage_id: str,
+    device: str | None,
+    dtype: DType,
+    shape: tuple[int, ...],
+    pieces: Pieces,
 ) -> TensorRef:
     """A parameter of its own storage, whose bytes are the pieces."""
     numel = 1
@@ -538,14 +670,18 @@ def rebuild_parameter(
     places = list(pieces) if numel else []
     only = places[0][1] if len(places) == 1 else None
     place: Place = (
-        only if only is not None and only.run is not None else Patched(None, size, pieces if numel else ())
+        only
+        if only is not None and only.run is not None
+        else Patched(None, size, pieces if numel else ())
     )
     storage = Storage(storage_id, device, dtype, size, place)
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
 
 
 class Cut:
-    """The place of a parameter: the first element in its vectors, and the elements of one step."""
+    """The place of a parameter: the first element in its vectors, and the elements of
+    one step.
+    """
 
     __slots__ = ("first", "group", "numel", "step")
 
@@ -557,16 +693,24 @@ class Cut:
 
 
 def whole_cuts(
-    shapes: Sequence[dict[str, tuple[int, ...]]], alignments: Sequence[Sequence[int]] | None
+    shapes: Sequence[dict[str, tuple[int, ...]]],
+    alignments: Sequence[Sequence[int]] | None,
 ) -> tuple[dict[str, Cut], list[int]]:
-    """The cuts of ZeRO 1 and 2, and the elements that each group needs. Raises UnreadableError."""
+    """The cuts of ZeRO 1 and 2, and the elements that each group needs. Raises
+    UnreadableError.
+    """
     cuts: dict[str, Cut] = {}
     ends: list[int] = []
     for group, rows in enumerate(shapes):
-        paddings = alignments[group] if alignments is not None and group < len(alignments) else ()
+        paddings = (
+            alignments[group]
+            if alignments is not None and group < len(alignments)
+            else ()
+        )
         if paddings and len(paddings) != len(rows):
             raise UnreadableError(
-                f"group {group} has {len(rows):,} parameters and {len(paddings):,} alignment paddings"
+                f"group {group} has {len(rows):,} parameters and {len(paddings):,} "
+                "alignment paddings"
             )
         position = 0
         for number, (name, shape) in enumerate(rows.items()):
@@ -577,7 +721,9 @@ def whole_cuts(
     return cuts, ends
 
 
-def shared_cuts(shapes: Sequence[dict[str, tuple[int, ...]]], ranks: int) -> tuple[dict[str, Cut], int]:
+def shared_cuts(
+    shapes: Sequence[dict[str, tuple[int, ...]]], ranks: int
+) -> tuple[dict[str, Cut], int]:
     """The cuts of ZeRO-3, and the elements that each rank needs."""
     cuts: dict[str, Cut] = {}
     position = 0

@@ -1,7 +1,8 @@
 """The stages of a pipeline as one model and one optimizer.
 
-The names of the model are those that the states have: `3.weight` is `weight` in the file of layer 3, and `tied_modules.KEY.weight`
-belongs to the layers that share a module. No file says which layers these are, so their own files keep the numbers.
+The names of the model are those that the states have: `3.weight` is `weight` in the
+file of layer 3, and `tied_modules.KEY.weight` belongs to the layers that share a
+module. No file says which layers these are, so their own files keep the numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _LISTED = 3
 
 
 class Stages:
-    """The partitions of the stages, each of its own parameters. A tied one is in several, and the first is taken.
+    """The partitions of the stages, each of its own parameters. A tied one is in
+    several, and the first is taken.
 
     `lost` names the weights of stages whose states are missing.
     """
@@ -40,7 +42,12 @@ class Stages:
         self._stages = tuple(stages.values())
         own = [name for stage in self._stages for name in stage.names]
         self.names = tuple(dict.fromkeys((*own, *lost)))
-        whole = {name for stage in self._stages for name in stage.names if name not in stage.lost}
+        whole = {
+            name
+            for stage in self._stages
+            for name in stage.names
+            if name not in stage.lost
+        }
         self.lost = frozenset(name for name in self.names if name not in whole)
         self.saved_by = self._stages[0].saved_by if self._stages else None
         self.has_optimizer = any(stage.has_optimizer for stage in self._stages)
@@ -74,7 +81,9 @@ class Stages:
         return {name: weights[name] for name in self.names if name in weights}
 
     def optimizer(self, prefix: str) -> Dict:
-        """The optimizer of all stages as one: groups with equal options are one group."""
+        """The optimizer of all stages as one: groups with equal options are one
+        group.
+        """
         state: dict[str, Node] = {}
         groups: list[Node] = []
         for stage in self._stages:
@@ -94,21 +103,34 @@ def _is_alike(one: Node, two: Node) -> bool:
     """Tell whether two groups of an optimizer have the same options."""
     first, second = node_fields(one), node_fields(two)
     options = [key for key in first if key != _PARAMS]
-    return first.keys() == second.keys() and all(is_same(first[key], second[key]) for key in options)
+    return first.keys() == second.keys() and all(
+        is_same(first[key], second[key]) for key in options
+    )
 
 
 def _join_groups(one: Node, two: Node) -> Node:
     """A group with the parameters of both, each once."""
-    names = [*look(node_fields(one).get(_PARAMS)).children, *look(node_fields(two).get(_PARAMS)).children]
-    return _dict_node({**node_fields(one), _PARAMS: [*dict.fromkeys(str(name) for name in names)]})
+    names = [
+        *look(node_fields(one).get(_PARAMS)).children,
+        *look(node_fields(two).get(_PARAMS)).children,
+    ]
+    return _dict_node(
+        {**node_fields(one), _PARAMS: [*dict.fromkeys(str(name) for name in names)]}
+    )
 
 
 def is_same(one: Node, two: Node) -> bool:
-    """Tell whether two nodes hold the same values. Two tensors count as different: their bytes are not read."""
+    """Tell whether two nodes hold the same values. Two tensors count as different:
+    their bytes are not read.
+    """
     if tensor_of(one) is not None or tensor_of(two) is not None:
         return False
     first, second = look(one), look(two)
-    if (first.kind, first.type, len(first.children)) != (second.kind, second.type, len(second.children)):
+    if (first.kind, first.type, len(first.children)) != (
+        second.kind,
+        second.type,
+        len(second.children),
+    ):
         return False
     if first.kind == "scalar":
         return first.value == second.value
@@ -118,7 +140,9 @@ def is_same(one: Node, two: Node) -> bool:
 
 
 def tensors_of(layers: dict[int, Node]) -> tuple[dict[str, TensorRef], dict[str, Node]]:
-    """Return (the tensors, the other values) in the files of layers, by their names in the model."""
+    """Return (the tensors, the other values) in the files of layers, by their names in
+    the model.
+    """
     weights: dict[str, TensorRef] = {}
     extra: dict[str, Node] = {}
     for number, root in layers.items():
@@ -131,8 +155,11 @@ def tensors_of(layers: dict[int, Node]) -> tuple[dict[str, TensorRef], dict[str,
     return weights, extra
 
 
-def lost_layers(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> Iterator[Notice]:
-    """Yield a notice about weights that the states of a stage list, and that no file of a layer holds.
+def lost_layers(
+    states: Iterable[ModelState], weights: dict[str, TensorRef]
+) -> Iterator[Notice]:
+    """Yield a notice about weights that the states of a stage list, and that no file of
+    a layer holds.
 
     What the optimizer has in fp32 is in the model all the same.
     """
@@ -141,21 +168,38 @@ def lost_layers(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> 
     for state in states:
         trained |= {name for rows in state.shapes or () for name in rows}
         names += sorted(claimed_names(state), key=natural_sort_key)
-    gone = [name for name in dict.fromkeys(names) if name not in weights and not name.startswith(_TIED)]
+    gone = [
+        name
+        for name in dict.fromkeys(names)
+        if name not in weights and not name.startswith(_TIED)
+    ]
     numbers = dict.fromkeys(name.partition(".")[0] for name in gone)
     if numbers:
         lost = [name for name in gone if name not in trained]
         files = and_more([f"layer {show(number, 20)}" for number in numbers], _LISTED)
-        what = f"{counted_noun(len(lost), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} lost"
+        what = (
+            f"{counted_noun(len(lost), 'tensor')} of the model "
+            f"{'is' if len(lost) == 1 else 'are'} lost"
+        )
         names_text = and_more([show(name, 60) for name in lost], _LISTED)
-        text = f"{what}: {names_text}" if lost else "the optimizer has all of its weights in fp32"
-        yield Notice("incomplete", f"the weights of {files} are missing: {text}", tuple(lost))
+        text = (
+            f"{what}: {names_text}"
+            if lost
+            else "the optimizer has all of its weights in fp32"
+        )
+        yield Notice(
+            "incomplete", f"the weights of {files} are missing: {text}", tuple(lost)
+        )
 
 
 def cut_layers(
-    held: Iterable[str], weights: dict[str, TensorRef], states: Iterable[ModelState], are_rebuilt: bool
+    held: Iterable[str],
+    weights: dict[str, TensorRef],
+    states: Iterable[ModelState],
+    are_rebuilt: bool,
 ) -> Iterator[Notice]:
-    """Yield a notice about the tensors of layers whose files are cut off, of which `weights` are whole.
+    """Yield a notice about the tensors of layers whose files are cut off, of which
+    `weights` are whole.
 
     Those that no state lists are lost to the model, as are all of ZeRO 0.
     """
@@ -165,13 +209,18 @@ def cut_layers(
         names = [name for name in gone if name not in known]
         names += [f"module.{name}" for name in gone] if are_rebuilt else []
         listed = and_more([show(name, 60) for name in gone], _LISTED)
-        yield Notice("incomplete", f"the files of layers are cut off: {listed}", tuple(names))
+        yield Notice(
+            "incomplete", f"the files of layers are cut off: {listed}", tuple(names)
+        )
 
 
-def lost_unseen(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> Iterator[Notice]:
+def lost_unseen(
+    states: Iterable[ModelState], weights: dict[str, TensorRef]
+) -> Iterator[Notice]:
     """Yield a notice if the optimizers of ZeRO 0 have parameters that no layer has.
 
-    Nothing else tells that a layer without buffers is missing. Parameters have the shapes of their moments.
+    Nothing else tells that a layer without buffers is missing. Parameters have the
+    shapes of their moments.
     """
     count = 0
     shapes: Counter[Shape] = Counter()
@@ -181,26 +230,44 @@ def lost_unseen(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> 
         for group in look(optimizer.get("param_groups")).children:
             count += len(look(node_fields(group).get(_PARAMS)).children)
         for row in look(optimizer.get("state")).children:
-            moments = (tensor_of(node) for key, node in node_fields(row).items() if key in _MOMENTS)
+            moments = (
+                tensor_of(node)
+                for key, node in node_fields(row).items()
+                if key in _MOMENTS
+            )
             shapes.update(islice((ref.shape for ref in moments if ref is not None), 1))
         buffers |= state.buffers or frozenset()
     held = [ref.shape for name, ref in weights.items() if name not in buffers]
     gone = max(count - len(held), (shapes - Counter(held)).total())
     if gone > 0:
-        text = f"{counted_noun(gone, 'parameter')} of the optimizers {'is' if gone == 1 else 'are'} in no file of a layer"
+        text = (
+            f"{counted_noun(gone, 'parameter')} of the optimizers "
+            f"{'is' if gone == 1 else 'are'} in no file of a layer"
+        )
         yield Notice("incomplete", f"{text}: the file of a layer is missing")
 
 
-def lost_stages(gone: Sequence[int], count: int, lost: Sequence[str], are_rebuilt: bool) -> Iterator[Notice]:
+def lost_stages(
+    gone: Sequence[int], count: int, lost: Sequence[str], are_rebuilt: bool
+) -> Iterator[Notice]:
     """Yield a notice about the stages of which no model states were read."""
     if gone:
         listed = and_more([key_of(number) for number in gone], _LISTED)
-        text = f"the model states of {len(gone):,} of {counted_noun(count, 'stage')} are missing: {listed}"
+        text = (
+            f"the model states of {len(gone):,} of {counted_noun(count, 'stage')} are "
+            f"missing: {listed}"
+        )
         names = and_more([show(name, 60) for name in lost], _LISTED)
         if are_rebuilt:
-            text += f": the fp32 weights of {counted_noun(len(lost), 'tensor')} are lost: {names}"
+            text += (
+                f": the fp32 weights of {counted_noun(len(lost), 'tensor')} are lost: "
+                f"{names}"
+            )
         else:
-            text += ": the weights are whole, the optimizer and the counters of these stages are lost"
+            text += (
+                ": the weights are whole, the optimizer and the counters of these "
+                "stages are lost"
+            )
             lost = [f"{_OPTIMIZER}.{key_of(number)}" for number in gone]
         yield Notice("incomplete", text, tuple(lost))
 
@@ -220,7 +287,9 @@ def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
         return None
     seen: set[str] = set()
     for other in others:
-        numbers = {name.partition(".")[0] for name in claimed_names(other)} - {_TIED[:-1]}
+        numbers = {name.partition(".")[0] for name in claimed_names(other)} - {
+            _TIED[:-1]
+        }
         if not seen.isdisjoint(numbers):
             return None
         seen |= numbers
@@ -231,10 +300,11 @@ def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
 def shapes_by(
     optimizers: dict[int, OptimizerState], weights: dict[str, TensorRef]
 ) -> tuple[dict[str, Shape], ...] | None:
-    """Return the shapes of each flat group, in its order, by the slices that the ranks record and by the layers.
+    """Return the shapes of each flat group, in its order, by the slices that the ranks
+    record and by the layers.
 
-    The optimizer of bf16 with ZeRO 0 is saved without `param_shapes`. Return None where a rank, a slice or the shape
-    of a tied parameter is unknown.
+    The optimizer of bf16 with ZeRO 0 is saved without `param_shapes`. Return None where
+    a rank, a slice or the shape of a tied parameter is unknown.
     """
     first = optimizers[min(optimizers)]
     every = [optimizers[rank].slices for rank in sorted(optimizers)]
@@ -248,12 +318,20 @@ def shapes_by(
             for name, (numel, _) in sorted(rows.items(), key=lambda row: row[1][1]):
                 group[name] = group.get(name, 0) + numel
     numbers = {name.partition(".")[0] for group in numels for name in group}
-    free = {name: ref.shape for name, ref in weights.items() if name.partition(".")[0] not in numbers}
+    free = {
+        name: ref.shape
+        for name, ref in weights.items()
+        if name.partition(".")[0] not in numbers
+    }
     groups: list[dict[str, Shape]] = []
     for group in numels:
         shapes: dict[str, Shape] = {}
         for name, numel in group.items():
-            ends = {shape for other, shape in free.items() if name.endswith(other[other.index(".") :])}
+            ends = {
+                shape
+                for other, shape in free.items()
+                if name.endswith(other[other.index(".") :])
+            }
             fitting = {weights[name].shape} if name in weights else ends
             fitting = {shape for shape in fitting if prod(shape) == numel}
             if len(fitting) != 1:
@@ -271,14 +349,20 @@ def claimed_names(state: ModelState) -> set[str]:
 
 def unclaimed_names(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
     """The names in layers of which no stage lists anything."""
-    numbers = {name.partition(".")[0] for state in states for name in claimed_names(state)}
+    numbers = {
+        name.partition(".")[0] for state in states for name in claimed_names(state)
+    }
     return [name for name in names if name.partition(".")[0] not in numbers]
 
 
 def combine_stages(
-    states: dict[int, ModelState], weights: dict[str, TensorRef], extra: dict[str, Node], count: int
+    states: dict[int, ModelState],
+    weights: dict[str, TensorRef],
+    extra: dict[str, Node],
+    count: int,
 ) -> ModelState:
-    """The model states of all stages as one: the fields of the first, and below `mp_rank_TT` what others have besides.
+    """The model states of all stages as one: the fields of the first, and below
+    `mp_rank_TT` what others have besides.
 
     Where all `count` stages are there, what is no buffer is a parameter.
     """
@@ -288,13 +372,19 @@ def combine_stages(
     first = states[min(states)]
     buffers = {name for state in states.values() for name in state.buffers or ()}
     rest = dict(first.rest)
-    if _OPTIMIZER in rest and count > 1:  # ZeRO 0: each stage numbers its own parameters
-        rest[_OPTIMIZER] = _by_stage({number: state.rest.get(_OPTIMIZER) for number, state in states.items()})
+    if (
+        _OPTIMIZER in rest and count > 1
+    ):  # ZeRO 0: each stage numbers its own parameters
+        rest[_OPTIMIZER] = _by_stage(
+            {number: state.rest.get(_OPTIMIZER) for number, state in states.items()}
+        )
     for number, state in states.items():
         own = {
             name: node
             for name, node in state.rest.items()
-            if state is not first and name != _OPTIMIZER and not is_same(node, first.rest.get(name))
+            if state is not first
+            and name != _OPTIMIZER
+            and not is_same(node, first.rest.get(name))
         }
         if own:
             rest[key_of(number)] = _dict_node(own)
@@ -303,8 +393,14 @@ def combine_stages(
         module=weights,
         extra=extra,
         buffers=frozenset(buffers) if len(states) == count else None,
-        frozen={name: ref for state in states.values() for name, ref in state.frozen.items()},
-        shared={name: owner for state in states.values() for name, owner in state.shared.items()},
+        frozen={
+            name: ref for state in states.values() for name, ref in state.frozen.items()
+        },
+        shared={
+            name: owner
+            for state in states.values()
+            for name, owner in state.shared.items()
+        },
         rest=rest,
     )
 
@@ -314,7 +410,9 @@ def key_of(number: int) -> str:
 
 
 def _by_stage(nodes: dict[int, Node]) -> Dict:
-    return _dict_node({key_of(number): node for number, node in nodes.items() if node is not None})
+    return _dict_node(
+        {key_of(number): node for number, node in nodes.items() if node is not None}
+    )
 
 
 def _dict_node(nodes: dict[str, Node]) -> Dict:

@@ -1,9 +1,11 @@
-"""The files of a folder that are the checkpoint: the tag that `latest` names, and the files of its ranks.
+"""The files of a folder that are the checkpoint: the tag that `latest` names, and the
+files of its ranks.
 
-DeepSpeed names them (runtime/engine.py): `[zero_pp_rank_D_]mp_rank_TT_model_states.pt` and
-`[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt`. A pipeline has `layer_LL[-model_TT]-model_states.pt` for each
-layer with weights (runtime/pipe/module.py `ckpt_layer_path`), and TT counts its stages in the other files. No link is
-followed.
+DeepSpeed names them (runtime/engine.py): `[zero_pp_rank_D_]mp_rank_TT_model_states.pt`
+and `[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt`. A pipeline has
+`layer_LL[-model_TT]-model_states.pt` for each layer with weights
+(runtime/pipe/module.py `ckpt_layer_path`), and TT counts its stages in the other files.
+No link is followed.
 """
 
 from __future__ import annotations
@@ -24,20 +26,26 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 
 POINTERS = ("latest", "latest_universal")
-"""Text files that hold the tag. DeepSpeed loads the first, and the second with `load_universal`."""
+"""Text files that hold the tag. DeepSpeed loads the first, and the second with
+`load_universal`.
+"""
 SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 UNIVERSAL = "zero/"
 """The folder of a universal checkpoint: one folder for each parameter."""
 
 _STATES = ("_model_states.pt", "_optim_states.pt", "-model_states.pt")
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,9})_)?mp_rank_(\d{2,9})_model_states\.pt")
-_OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{2,9})_optim_states\.pt")
+_OPTIMIZER = re.compile(
+    r"(?:bf16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{2,9})_optim_states\.pt"
+)
 _LAYER = re.compile(r"layer_(\d{2,9})(?:-model_(\d{2,9}))?-model_states\.pt")
 _TAG_BYTES = 1_000
 
 
 class Stage(NamedTuple):
-    """The files of the data-parallel ranks of one model-parallel rank, by the number of the rank."""
+    """The files of the data-parallel ranks of one model-parallel rank, by the number of
+    the rank.
+    """
 
     models: dict[int, str]
     optimizers: dict[int, str]
@@ -46,13 +54,15 @@ class Stage(NamedTuple):
 class Plan(NamedTuple):
     """The files of a checkpoint, by their names in the folder `at`.
 
-    `models` and `optimizers` are files of the data-parallel ranks, by the number of the rank. `others` are
-    files of tensor and pipeline parallel ranks and of experts; with any of them, the files are shown side by
-    side.
+    `models` and `optimizers` are files of the data-parallel ranks, by the number of the
+    rank. `others` are files of tensor and pipeline parallel ranks and of experts; with
+    any of them, the files are shown side by side.
     """
 
     path: str
-    """The folder that stands for the checkpoint: the one with `latest`, or the folder of the tag."""
+    """The folder that stands for the checkpoint: the one with `latest`, or the folder
+    of the tag.
+    """
     at: Location
     prefix: str
     """`TAG/` when the path is the folder above."""
@@ -64,7 +74,9 @@ class Plan(NamedTuple):
     universal: tuple[str, ...] | None = None
     """The files below `zero/` of a universal checkpoint, by their paths from `at`."""
     layers: Mapping[int, str] = MappingProxyType({})
-    """The files of the layers of a pipeline, by their numbers. Its `models` and `optimizers` are in `stages`."""
+    """The files of the layers of a pipeline, by their numbers. Its `models` and
+    `optimizers` are in `stages`.
+    """
     stages: Mapping[int, Stage] = MappingProxyType({})
 
     def file(self, name: str) -> Location:
@@ -77,7 +89,12 @@ class Plan(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """All files of states, in natural order."""
-        every = {*self.models.values(), *self.optimizers.values(), *self.others, *self.layers.values()}
+        every = {
+            *self.models.values(),
+            *self.optimizers.values(),
+            *self.others,
+            *self.layers.values(),
+        }
         for stage in self.stages.values():
             every |= {*stage.models.values(), *stage.optimizers.values()}
         return (*sorted(every, key=natural_sort_key), *(self.universal or ()))
@@ -86,10 +103,13 @@ class Plan(NamedTuple):
 def is_deepspeed(probe: Probe) -> bool:
     """Tell whether a location leads to a DeepSpeed checkpoint.
 
-    A folder of the Trainer with weights of its own is not one: the checkpoint of DeepSpeed is a part of it.
+    A folder of the Trainer with weights of its own is not one: the checkpoint of
+    DeepSpeed is a part of it.
     """
     if not probe.is_folder:
-        is_pointer = os.path.basename(probe.path) in POINTERS and probe.size <= _TAG_BYTES
+        is_pointer = (
+            os.path.basename(probe.path) in POINTERS and probe.size <= _TAG_BYTES
+        )
         return is_pointer and _has_tag(probe.location.parent())
     if any(name.endswith(_STATES) for name in _folder_names(probe.location)):
         return True
@@ -97,7 +117,9 @@ def is_deepspeed(probe: Probe) -> bool:
 
 
 def _has_tag(folder: Location) -> bool:
-    """Tell whether a folder has the folder of a tag. One that cannot be read counts too, for the error."""
+    """Tell whether a folder has the folder of a tag. One that cannot be read counts
+    too, for the error.
+    """
     names = _folder_names(folder)
     pointer = next((name for name in POINTERS if name in names), "")
     if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(is_tag, names)):
@@ -109,12 +131,16 @@ def _has_tag(folder: Location) -> bool:
         below = _folder_names(folder.child(tag, "no")) if f"{tag}/" in names else []
     except UnreadableError:
         below = []
-    return any(name.endswith(_STATES) for name in below) or any(name in names for name in SCRIPTS)
+    return any(name.endswith(_STATES) for name in below) or any(
+        name in names for name in SCRIPTS
+    )
 
 
 def _has_weights(names: Sequence[str]) -> bool:
     try:
-        return weights_in([name for name in names if not name.endswith("/")]) is not None
+        return (
+            weights_in([name for name in names if not name.endswith("/")]) is not None
+        )
     except UnreadableError:
         return True
 
@@ -139,17 +165,24 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
         newest = folder.child(max(tags, key=natural_sort_key)).name if tags else None
         hint = None if newest is None else f"name a tag: {show(newest, 200)}"
         raise UnreadableError(
-            "no file latest, which DeepSpeed writes last: the save was interrupted", hint=hint
+            "no file latest, which DeepSpeed writes last: the save was interrupted",
+            hint=hint,
         )
     tag = _read_tag(folder, pointer)
     if f"{tag}/" not in names:
-        there = and_more([show(name.rstrip("/"), 80) for name in names if is_tag(name)], 4)
+        there = and_more(
+            [show(name.rstrip("/"), 80) for name in names if is_tag(name)], 4
+        )
         hint = f"the folder holds {there}" if there else None
-        raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a folder here", hint=hint)
+        raise UnreadableError(
+            f"{pointer} names {show(tag, 80)}, which is not a folder here", hint=hint
+        )
     try:
         inner = folder.child(tag, "no")
     except UnreadableError:
-        raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is a link") from None
+        raise UnreadableError(
+            f"{pointer} names {show(tag, 80)}, which is a link"
+        ) from None
     return _make_plan(folder.name, inner, f"{tag}/", pointer, inner.names(), limits)
 
 
@@ -168,12 +201,19 @@ def _read_tag(folder: Location, pointer: str) -> str:
     if not tag:
         raise UnreadableError(f"{pointer} is empty: it names no folder")
     if not is_plain_name(tag):
-        raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a plain name")
+        raise UnreadableError(
+            f"{pointer} names {show(tag, 80)}, which is not a plain name"
+        )
     return tag
 
 
 def _make_plan(
-    path: str, folder: Location, prefix: str, pointer: str, names: Sequence[str], limits: Limits
+    path: str,
+    folder: Location,
+    prefix: str,
+    pointer: str,
+    names: Sequence[str],
+    limits: Limits,
 ) -> Plan:
     stages: dict[int, Stage] = {}
     layers: dict[int, str] = {}
@@ -181,26 +221,43 @@ def _make_plan(
     for name in names:
         if not name.endswith(_STATES):
             continue
-        model, optimizer, layer = (pattern.fullmatch(name) for pattern in (_MODEL, _OPTIMIZER, _LAYER))
+        model, optimizer, layer = (
+            pattern.fullmatch(name) for pattern in (_MODEL, _OPTIMIZER, _LAYER)
+        )
         match = model or optimizer
         if match is not None:
             stage = stages.setdefault(int(match[2]), Stage({}, {}))
-            _add_file(stage.models if model else stage.optimizers, int(match[1] or 0), "rank", name)
+            _add_file(
+                stage.models if model else stage.optimizers,
+                int(match[1] or 0),
+                "rank",
+                name,
+            )
         elif layer is not None and not int(layer[2] or 0):
             _add_file(layers, int(layer[1]), "layer", name)
         else:
             others.append(name)
-    ranks = [file for stage in stages.values() for part in stage for file in part.values()]
+    ranks = [
+        file for stage in stages.values() for part in stage for file in part.values()
+    ]
     if len(ranks) + len(layers) + len(others) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     if not (ranks or layers or others):
-        raise UnreadableError("the folder of the tag holds no file of a rank: the save was interrupted")
+        raise UnreadableError(
+            "the folder of the tag holds no file of a rank: the save was interrupted"
+        )
     if layers and not others:
         return Plan(path, folder, prefix, pointer, {}, {}, (), None, layers, stages)
     first = stages.pop(0, Stage({}, {}))
-    others += [file for stage in stages.values() for part in stage for file in part.values()]
+    others += [
+        file for stage in stages.values() for part in stage for file in part.values()
+    ]
     others += layers.values()
-    universal = _universal_files(folder, limits) if UNIVERSAL in names and not first.optimizers else None
+    universal = (
+        _universal_files(folder, limits)
+        if UNIVERSAL in names and not first.optimizers
+        else None
+    )
     return Plan(path, folder, prefix, pointer, *first, tuple(others), universal)
 
 
@@ -208,7 +265,10 @@ def _add_file(files: dict[int, str], number: int, what: str, name: str) -> None:
     """Add the file of a rank or a layer. Raises UnreadableError if there is one."""
     if number in files:
         raise UnreadableError(
-            f"two files for {what} {number}: {show(files[number], 80)} and {show(name, 80)}",
+            (
+                f"two files for {what} {number}: {show(files[number], 80)} and "
+                f"{show(name, 80)}"
+            ),
             hint="two saves in one folder?",
         )
     files[number] = name
@@ -219,8 +279,12 @@ def _universal_files(folder: Location, limits: Limits) -> tuple[str, ...]:
     zero = folder.child(UNIVERSAL.rstrip("/"), "no")
     files: list[str] = []
     for name in sorted(zero.names(), key=natural_sort_key):
-        inside = zero.child(name.rstrip("/"), "no").names() if name.endswith("/") else [""]
-        files += [UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")]
+        inside = (
+            zero.child(name.rstrip("/"), "no").names() if name.endswith("/") else [""]
+        )
+        files += [
+            UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")
+        ]
         if len(files) > limits.shards:
             raise LimitError("the folder holds too many files", "shards", limits.shards)
     return tuple(files)

@@ -1,7 +1,8 @@
-"""A DeepSpeed checkpoint as one tree: the fp32 weights rebuilt, the optimizer's state by parameter, and the rest.
+"""A DeepSpeed checkpoint as one tree: the fp32 weights rebuilt, the optimizer's state
+by parameter, and the rest.
 
-`model` holds the fp32 weights, `module` what the file of model states has, in the precision of training. No tensor
-data is read.
+`model` holds the fp32 weights, `module` what the file of model states has, in the
+precision of training. No tensor data is read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ from ckpt.formats.common.mixed_steps import find_strays, refuse_mixed
 from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.model.account import Absence, Notice
-from ckpt.model.checkpoint import Checkpoint, Entry, Import, Member, RecordedFile, Refusal, Traits
+from ckpt.model.checkpoint import (
+    Checkpoint,
+    Entry,
+    Import,
+    Member,
+    RecordedFile,
+    Refusal,
+    Traits,
+)
 from ckpt.model.dtypes import contiguous
 from ckpt.model.errors import CkptError, LimitError, UnreadableError
 from ckpt.model.limits import Limits
@@ -60,7 +69,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     with files.closing_on_errors():
         if plan.universal is not None:
             models = models_of(files)
-            return assemble_checkpoint(files, models[min(models)], Universal(files, models, limits), limits)
+            return assemble_checkpoint(
+                files, models[min(models)], Universal(files, models, limits), limits
+            )
         if plan.layers:
             return _merge_pipeline(files, limits)
         if plan.others:
@@ -73,7 +84,9 @@ class Files(CheckpointFiles):
 
     def __init__(self, probe: Probe, plan: Plan) -> None:
         super().__init__(
-            plan.at, lambda name: probe.open(plan.file(name), file_mark(probe, name)), partial=True
+            plan.at,
+            lambda name: probe.open(plan.file(name), file_mark(probe, name)),
+            partial=True,
         )
         self.probe = probe
         self.plan = plan
@@ -83,40 +96,59 @@ class Files(CheckpointFiles):
         """The ids of the storages that a file lacks bytes of."""
 
     def open(self, name: str) -> Checkpoint | None:
-        """Open a file. The storages of the tensors that it lacks bytes of are among `cut`."""
+        """Open a file. The storages of the tensors that it lacks bytes of are among
+        `cut`.
+        """
         file = super().open(name)
         gone = frozenset(() if file is None else self.cut_in(name))
         if file is not None and gone:
             for entry in file.tensors:
                 if entry.name in gone:
                     self.cut.update(id(part.storage) for part in parts_of(entry.tensor))
-            text = f"{show(name, 80)} is cut off: {counted_noun(len(gone), 'tensor')} of it were not read"
+            text = (
+                f"{show(name, 80)} is cut off: {counted_noun(len(gone), 'tensor')} of "
+                "it were not read"
+            )
             self.notices.append(Notice("damaged-file", text))
         return file
 
     def each(self, names: Mapping[int, str]) -> Iterator[tuple[int, str, Checkpoint]]:
-        """Open files in the order of their numbers: (number, name, file) of each that is not damaged."""
+        """Open files in the order of their numbers: (number, name, file) of each that
+        is not damaged.
+        """
         numbers = {name: number for number, name in sorted(names.items())}
         for name, file in self.open_each(numbers):
             yield numbers[name], name, file
 
     def whole(self, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
         """Return the tensors without those that were cut off."""
-        return {name: ref for name, ref in tensors.items() if id(ref.storage) not in self.cut}
+        return {
+            name: ref
+            for name, ref in tensors.items()
+            if id(ref.storage) not in self.cut
+        }
 
 
-# --- files of other kinds ---------------------------------------------------------------------------------------------
+# --- files of other kinds -------------------------------------------------------------
 
 
 def side_by_side(files: Files, why: str) -> Checkpoint:
-    """Every file under its own name: ckpt does not know how these parts make a whole."""
+    """Every file under its own name: ckpt does not know how these parts make a
+    whole.
+    """
     plan = files.plan
-    files.open_all([name for name in plan.names if name not in {**files.files, **files.unread}])
-    members = [Member(name, name.removesuffix(".pt"), file) for name, file in files.files.items()]
+    files.open_all(
+        [name for name in plan.names if name not in {**files.files, **files.unread}]
+    )
+    members = [
+        Member(name, name.removesuffix(".pt"), file)
+        for name, file in files.files.items()
+    ]
     if not members:
         raise UnreadableError(files.notices[0].message)
     refuse_mixed(
-        (show(name, 80), rank_counters(node_fields(file.root))) for name, file in files.files.items()
+        (show(name, 80), rank_counters(node_fields(file.root)))
+        for name, file in files.files.items()
     )
     whole = merge_members(plan.path, FORMAT.name, members)
     return replace(
@@ -131,7 +163,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
     )
 
 
-# --- one model --------------------------------------------------------------------------------------------------------
+# --- one model ------------------------------------------------------------------------
 
 
 def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
@@ -139,8 +171,13 @@ def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
     optimizers = _read_optimizers(files, files.plan.optimizers)
     main = models[min(models)]
     parallel = main.rest.get("mp_world_size")
-    if type(parallel) is int and parallel > 1:  # the files of the other ranks have numbers of their own
-        text = f"the files of {parallel - 1:,} of {parallel:,} model-parallel ranks are missing"
+    if (
+        type(parallel) is int and parallel > 1
+    ):  # the files of the other ranks have numbers of their own
+        text = (
+            f"the files of {parallel - 1:,} of {parallel:,} model-parallel ranks are "
+            "missing"
+        )
         files.notices.append(Notice("incomplete", text))
         return side_by_side(files, "tensor or pipeline parallel")
     if optimizers and _is_mixed(optimizers):
@@ -148,9 +185,13 @@ def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
     if not optimizers and main.shapes is None:
         return assemble_checkpoint(files, main, None, limits)
     if files.probe.partial:
-        _drop_strays(files, models, optimizers, files.plan.models, files.plan.optimizers)
+        _drop_strays(
+            files, models, optimizers, files.plan.models, files.plan.optimizers
+        )
         main = models[min(models)]
-    partitions = _make_partitions(files, models, optimizers, files.plan.optimizers, limits)
+    partitions = _make_partitions(
+        files, models, optimizers, files.plan.optimizers, limits
+    )
     if files.probe.partial and any(_mixed_step_notices(main, optimizers)):
         files.notices += _of_another_step(main, partitions)
     return assemble_checkpoint(files, main, partitions, limits)
@@ -166,7 +207,8 @@ def _drop_strays(
     model_names: Mapping[int, str],
     optimizer_names: Mapping[_Key, str],
 ) -> None:
-    """Leave out the files of another step than most of their kind, or than all of the other kind.
+    """Leave out the files of another step than most of their kind, or than all of the
+    other kind.
 
     Where that does not tell which step is meant, all stay, and are refused.
     """
@@ -185,8 +227,12 @@ def _drop_strays(
         files.leave_out(name, "the others")
 
 
-def _stray_files(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
-    """The files of another step than most; without a majority, than the step of all `others`."""
+def _stray_files(
+    values: Mapping[_Key, float | None], others: Iterable[float | None]
+) -> list[_Key]:
+    """The files of another step than most; without a majority, than the step of all
+    `others`.
+    """
     counts = {key: value for key, value in values.items() if value is not None}
     odd = find_strays({key: {"step": value} for key, value in counts.items()})
     said = {value for value in others if value is not None}
@@ -197,7 +243,9 @@ def _stray_files(values: Mapping[_Key, float | None], others: Iterable[float | N
 
 def _steps_taken(state: ModelState) -> float | None:
     """The steps that the optimizer has taken, by the model states."""
-    count, skipped = (counter(state.rest.get(key)) for key in ("global_steps", "skipped_steps"))
+    count, skipped = (
+        counter(state.rest.get(key)) for key in ("global_steps", "skipped_steps")
+    )
     return None if count is None else count - (skipped or 0)
 
 
@@ -214,21 +262,31 @@ def _make_partitions(
     names: dict[int, str],
     limits: Limits,
 ) -> Partitions:
-    """The partitions of the ranks, of which `names` are the files. Adds what is missing to the notices."""
+    """The partitions of the ranks, of which `names` are the files. Adds what is missing
+    to the notices.
+    """
     stale = Partitions.stale(optimizers, limits)
     for rank in stale:
         del optimizers[rank]
         files.drop(names[rank])
     if stale:
-        text = f"files of {ranks_text(stale, 4)} are left from a save with more ranks and were not read"
+        text = (
+            f"files of {ranks_text(stale, 4)} are left from a save with more ranks and "
+            "were not read"
+        )
         files.notices.append(Notice("unread-file", text))
     partitions = Partitions(models, optimizers, limits, files.cut)
-    files.notices += [*partitions.notices, *_mixed_step_notices(models[min(models)], optimizers)]
+    files.notices += [
+        *partitions.notices,
+        *_mixed_step_notices(models[min(models)], optimizers),
+    ]
     return partitions
 
 
 def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
-    """The layers of a pipeline with the states of its stages, or all side by side where they are cut otherwise."""
+    """The layers of a pipeline with the states of its stages, or all side by side where
+    they are cut otherwise.
+    """
     plan = files.plan
     roots: dict[int, Node] = {}
     for number, _, opened in files.each(plan.layers):
@@ -240,21 +298,30 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
             states[number] = _model_state(files, opened, name)
         optimizers[number] = _read_optimizers(files, stage.optimizers)
     if files.probe.partial:
-        flat = {(number, rank): row for number, rows in optimizers.items() for rank, row in rows.items()}
+        flat = {
+            (number, rank): row
+            for number, rows in optimizers.items()
+            for rank, row in rows.items()
+        }
         names = {
             (number, rank): name
             for number, stage in plan.stages.items()
             for rank, name in stage.optimizers.items()
         }
         model_names = {
-            number: name for number, stage in plan.stages.items() for name in stage.models.values()
+            number: name
+            for number, stage in plan.stages.items()
+            for name in stage.models.values()
         }
         _drop_strays(files, states, flat, model_names, names)
         optimizers = {
             number: {rank: row for rank, row in rows.items() if (number, rank) in flat}
             for number, rows in optimizers.items()
         }
-    refuse_mixed((pipeline.key_of(number), rank_counters(state.rest)) for number, state in states.items())
+    refuse_mixed(
+        (pipeline.key_of(number), rank_counters(state.rest))
+        for number, state in states.items()
+    )
     refuse_mixed(
         (f"rank {rank} of {pipeline.key_of(number)}", row.steps)
         for number, rows in optimizers.items()
@@ -272,7 +339,9 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
             continue
         shapes = pipeline.shapes_by(rows, weights)
         if shapes is None:
-            return side_by_side(files, "pipeline parallel, without the shapes of their fp32 weights:")
+            return side_by_side(
+                files, "pipeline parallel, without the shapes of their fp32 weights:"
+            )
         rest = {
             name: node for name, node in state.rest.items() if name != OPTIMIZER
         }  # that of the first rank
@@ -281,12 +350,20 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
     # The tree over the files has them in the model and in the module.
     files.probe.budget.claim(2 * len(weights))
     gone = [number for number in range(count) if number not in states]
-    are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
+    are_rebuilt = any(state.shapes is not None for state in every) or any(
+        optimizers.values()
+    )
     lost = pipeline.unclaimed_names(weights, every) if gone and are_rebuilt else []
-    missing = [*pipeline.lost_layers(every, weights), *pipeline.lost_unseen(every, weights)]
+    missing = [
+        *pipeline.lost_layers(every, weights),
+        *pipeline.lost_unseen(every, weights),
+    ]
     missing += pipeline.cut_layers(held, weights, every, are_rebuilt)
     missing += [
-        Notice("incomplete", f"{show(plan.layers[number], 80)} was not read: its tensors are lost")
+        Notice(
+            "incomplete",
+            f"{show(plan.layers[number], 80)} was not read: its tensors are lost",
+        )
         for number in map(int, pipeline.unclaimed_names(map(str, plan.layers), every))
         if plan.layers[number] in files.unread
     ]
@@ -309,26 +386,41 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
     return assemble_checkpoint(files, main, pipeline.Stages(parts, lost), limits)
 
 
-def _mixed_step_notices(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
-    """Yield a notice if the model states and the optimizer states count different steps.
+def _mixed_step_notices(
+    main: ModelState, optimizers: dict[int, OptimizerState]
+) -> Iterator[Notice]:
+    """Yield a notice if the model states and the optimizer states count different
+    steps.
 
     They may be of two saves, which no field says for sure.
     """
     count = counter(main.rest.get("global_steps"))
-    taken = next((_optimizer_steps(optimizers[rank]) for rank in sorted(optimizers)), None)
+    taken = next(
+        (_optimizer_steps(optimizers[rank]) for rank in sorted(optimizers)), None
+    )
     if taken is not None and count is not None and taken != _steps_taken(main):
-        text = f"the model states are of step {count:,.0f}, and the optimizer took {taken:,.0f} steps"
-        yield Notice("mixed-steps", f"{text}: of two saves, or the optimizer was started anew")
+        text = (
+            f"the model states are of step {count:,.0f}, and the optimizer took "
+            f"{taken:,.0f} steps"
+        )
+        yield Notice(
+            "mixed-steps", f"{text}: of two saves, or the optimizer was started anew"
+        )
 
 
 def _of_another_step(main: ModelState, partitions: Partitions) -> Iterator[Notice]:
-    """Yield a notice that leaves out what the model states alone hold, which may be of another step."""
+    """Yield a notice that leaves out what the model states alone hold, which may be of
+    another step.
+    """
     module = main.module or {}
     rebuilt = {*partitions.names} - partitions.lost
     alone = [name for name in module if main.shared.get(name, name) not in rebuilt]
     names = [f"{MODEL}.{name}" for name in alone]
     names += [] if partitions.is_shared else [f"{MODULE}.{name}" for name in module]
-    text = f"the model states are of another step: {counted_noun(len(alone), 'tensor')} that only they hold"
+    text = (
+        f"the model states are of another step: {counted_noun(len(alone), 'tensor')} "
+        "that only they hold"
+    )
     yield Notice("incomplete", text, tuple(names))
 
 
@@ -337,7 +429,10 @@ def models_of(files: Files) -> dict[int, ModelState]:
     if not names:
         raise UnreadableError(
             "no file of model states, which names the parameters",
-            hint="mp_rank_00_model_states.pt, or zero_pp_rank_0_mp_rank_00_model_states.pt",
+            hint=(
+                "mp_rank_00_model_states.pt, or "
+                "zero_pp_rank_0_mp_rank_00_model_states.pt"
+            ),
         )
     models = {}
     for rank, name, opened in files.each(names):
@@ -358,7 +453,9 @@ def _model_state(files: Files, opened: Checkpoint, name: str) -> ModelState:
 
 
 def _mend_module(files: Files, models: dict[int, ModelState]) -> None:
-    """Take what the module of the first rank lacks from other ranks, which hold the same buffers, and name the rest."""
+    """Take what the module of the first rank lacks from other ranks, which hold the
+    same buffers, and name the rest.
+    """
     main = models[min(models)]
     whole = main.module
     if whole is None or not files.cut:
@@ -377,7 +474,9 @@ def _mend_module(files: Files, models: dict[int, ModelState]) -> None:
         trained = {name for rows in main.shapes or () for name in rows}
         names = [f"{MODULE}.{name}" for name in lost]
         names += [f"{MODEL}.{name}" for name in lost if name not in trained]
-        text = f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
+        text = (
+            f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
+        )
         files.notices.append(Notice("incomplete", text, tuple(names)))
 
 
@@ -391,64 +490,103 @@ def _read_optimizers(files: Files, names: dict[int, str]) -> dict[int, Optimizer
 def _is_mixed(optimizers: dict[int, OptimizerState]) -> bool:
     """Tell whether groups have several numbers of partitions, as experts make them."""
     return any(
-        len(set(row.counts)) > 1 or "ds_zero_partition_groups" in row.rest for row in optimizers.values()
+        len(set(row.counts)) > 1 or "ds_zero_partition_groups" in row.rest
+        for row in optimizers.values()
     )
 
 
 def assemble_checkpoint(
-    files: Files, main: ModelState, partitions: Partitions | pipeline.Stages | None, limits: Limits
+    files: Files,
+    main: ModelState,
+    partitions: Partitions | pipeline.Stages | None,
+    limits: Limits,
 ) -> Checkpoint:
-    """The checkpoint over the model states of the first rank, and what the partitions make."""
+    """The checkpoint over the model states of the first rank, and what the partitions
+    make.
+    """
     probe, plan = files.probe, files.plan
     root = Dict()
     weights = _model_weights(main, partitions, probe)
     nameless = _nameless_parameters(main, partitions)
     if nameless:
         listed = and_more([show(name, 60) for name in nameless], 3)
-        text = f"no file says which parameters these share, as that of rank 0 does: {listed}"
-        files.notices.append(Notice("incomplete", text, tuple(f"{MODEL}.{name}" for name in nameless)))
+        text = (
+            "no file says which parameters these share, as that of rank 0 does: "
+            f"{listed}"
+        )
+        files.notices.append(
+            Notice("incomplete", text, tuple(f"{MODEL}.{name}" for name in nameless))
+        )
     model = dict_of([*weights.items(), *main.extra.items()])
     root.set([MODEL], [model])
     rest = dict(main.rest)
     if partitions is not None:
         is_apart = files.is_module_whole or bool(partitions.lost)
-        if main.module is not None and not partitions.is_shared and not plan.others and is_apart:
+        if (
+            main.module is not None
+            and not partitions.is_shared
+            and not plan.others
+            and is_apart
+        ):
             root.set([MODULE], [main.node])
         if partitions.has_optimizer:
             root.set([OPTIMIZER], [partitions.optimizer(f"{probe.mark}optimizer.")])
         files.notices += [
-            Notice("unread-file", f"state {show(name, 80)} is not kept by parameter and was not read")
+            Notice(
+                "unread-file",
+                f"state {show(name, 80)} is not kept by parameter and was not read",
+            )
             for name in partitions.unplaced
         ]
         root.set(["zero"], [_zero_fields(partitions)])
     _put_rest(root, rest)
     contents = Contents(files.notices, None, probe.mark, probe.budget)
     stage = 0 if partitions is None else partitions.stage
-    kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
+    kind = (
+        "universal checkpoint"
+        if plan.universal is not None
+        else f"ZeRO-{stage} checkpoint"
+    )
     kind += " of a pipeline" if plan.layers else ""
     is_whole = not any(row.code in _LOSSES for row in files.notices)
-    traits = _folder_traits(plan, stage, main, has_stage=partitions is None or partitions.has_stage)
+    traits = _folder_traits(
+        plan, stage, main, has_stage=partitions is None or partitions.has_stage
+    )
     whole = make_checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
-    ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
-    facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
+    ranks = (
+        main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
+    )
+    facts: list[tuple[str, Node]] = [
+        ("step", main.rest.get("global_steps")),
+        ("ranks", ranks),
+    ]
     is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
     if is_lightning:  # its client state
         facts.insert(0, ("epoch", main.rest.get("epoch")))
-    facts += [("layers", len(plan.layers)), ("stages", len(plan.stages))] if plan.layers else []
+    facts += (
+        [("layers", len(plan.layers)), ("stages", len(plan.stages))]
+        if plan.layers
+        else []
+    )
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
         nbytes=files.nbytes,
         tensors=tuple(_with_role(entry, main) for entry in whole.tensors),
         account=whole.account.without_values(
-            [*_further_losses(main, partitions), *_without_module(files, root, partitions)]
+            [
+                *_further_losses(main, partitions),
+                *_without_module(files, root, partitions),
+            ]
         ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.files),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree
-        facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
+        facts=tuple(
+            (label, node) for label, node in facts if isinstance(node, (int, str))
+        ),
         sources=files.sources,
         imports=_list_imports(files),
         weights_only=_list_refusals(files),
@@ -458,7 +596,9 @@ def assemble_checkpoint(
 def _model_weights(
     main: ModelState, partitions: Partitions | pipeline.Stages | None, probe: Probe
 ) -> dict[str, Node]:
-    """The model: rebuilt parameters, and what the module alone has; in the order of the module."""
+    """The model: rebuilt parameters, and what the module alone has; in the order of the
+    module.
+    """
     module: dict[str, Node] = dict(main.module or {})
     if partitions is None:
         return module
@@ -476,7 +616,11 @@ def _model_weights(
             weights[name] = rebuilt[owner]
         elif name in nameless:
             continue
-        elif name in module and owner not in partitions.names and owner not in partitions.lost:
+        elif (
+            name in module
+            and owner not in partitions.names
+            and owner not in partitions.lost
+        ):
             weights[name] = module[name]
     return weights
 
@@ -484,13 +628,19 @@ def _model_weights(
 def _nameless_parameters(
     main: ModelState, partitions: Partitions | pipeline.Stages | None
 ) -> tuple[str, ...]:
-    """Return the parameters of ZeRO-3 that are empty in the module, and that no file gives a shape or an owner.
+    """Return the parameters of ZeRO-3 that are empty in the module, and that no file
+    gives a shape or an owner.
 
     The first rank alone records which parameters are shared.
     """
     if partitions is None or not partitions.is_shared:
         return ()
-    known = {*partitions.names, *main.shared, *main.frozen_shapes, *(main.buffers or ())}
+    known = {
+        *partitions.names,
+        *main.shared,
+        *main.frozen_shapes,
+        *(main.buffers or ()),
+    }
     return tuple(
         name
         for name, ref in (main.module or {}).items()
@@ -498,8 +648,12 @@ def _nameless_parameters(
     )
 
 
-def _further_losses(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[Absence, ...]:
-    """Return the losses that follow from the weights in the notices: their other names, and their state."""
+def _further_losses(
+    main: ModelState, partitions: Partitions | pipeline.Stages | None
+) -> tuple[Absence, ...]:
+    """Return the losses that follow from the weights in the notices: their other names,
+    and their state.
+    """
     if partitions is None:
         return ()
     rows = [
@@ -509,23 +663,37 @@ def _further_losses(main: ModelState, partitions: Partitions | pipeline.Stages |
     ]
     if partitions.has_optimizer:
         trained = [name for name in partitions.names if name in partitions.lost]
-        rows += [Absence(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
-    rows += [Absence(f"{OPTIMIZER}.state.{name}", "not whole") for name in partitions.lost_state]
+        rows += [
+            Absence(f"{OPTIMIZER}.state.{name}", f"lost with {name}")
+            for name in trained
+        ]
+    rows += [
+        Absence(f"{OPTIMIZER}.state.{name}", "not whole")
+        for name in partitions.lost_state
+    ]
     return tuple(rows)
 
 
 def _without_module(
     files: Files, root: Dict, partitions: Partitions | pipeline.Stages | None
 ) -> tuple[Absence, ...]:
-    """Return the module as a loss if it is not shown, because tensors of it are missing."""
-    is_gone = partitions is not None and not partitions.is_shared and not files.is_module_whole
+    """Return the module as a loss if it is not shown, because tensors of it are
+    missing.
+    """
+    is_gone = (
+        partitions is not None
+        and not partitions.is_shared
+        and not files.is_module_whole
+    )
     if not is_gone or MODULE in root.keys:
         return ()
     return (Absence(MODULE, "some of its tensors are missing"),)
 
 
 def _zero_fields(partitions: Partitions | pipeline.Stages) -> Dict:
-    """Return the fields beside the partitions: the stage, the ranks, and the state of the loss scaler."""
+    """Return the fields beside the partitions: the stage, the ranks, and the state of
+    the loss scaler.
+    """
     node = Dict()
     node.set(["stage", "ranks"], [partitions.stage, partitions.saved_by])
     for name, child in partitions.rest.items():
@@ -534,7 +702,9 @@ def _zero_fields(partitions: Partitions | pipeline.Stages) -> Dict:
 
 
 def _put_rest(root: Dict, rest: dict[str, Node]) -> None:
-    """Put the other fields at the root. One whose name is taken goes below `client_state`."""
+    """Put the other fields at the root. One whose name is taken goes below
+    `client_state`.
+    """
     taken = {key for key in root.keys if isinstance(key, str)}
     moved = Dict()
     for name, node in rest.items():
@@ -557,13 +727,19 @@ def _with_role(entry: Entry, main: ModelState) -> Entry:
     return entry._replace(kind=kind, source=FORMAT.name)  # type: ignore[arg-type]
 
 
-_NO_STAGE = "DeepSpeed's zero_to_fp32.py refuses states that name no ZeRO stage (of BF16_Optimizer); ckpt convert puts them together"
+_NO_STAGE = (
+    "DeepSpeed's zero_to_fp32.py refuses states that name no ZeRO stage (of "
+    "BF16_Optimizer); ckpt convert puts them together"
+)
 
 
-def _folder_traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool) -> Traits:
+def _folder_traits(
+    plan: Plan, stage: int, main: ModelState, *, has_stage: bool
+) -> Traits:
     """The traits with the expression that loads this folder.
 
-    DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
+    DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the
+    module has.
     """
     if plan.layers:
         return FORMAT.traits._replace(load="")  # zero_to_fp32.py takes no pipelines
@@ -575,12 +751,19 @@ def _folder_traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool)
         return FORMAT.traits._replace(load="", no_load=_NO_STAGE)
     inside = f" + {json.dumps('/' + plan.prefix + name)}"
     if stage == 0:
-        return FORMAT.traits._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')
+        return FORMAT.traits._replace(
+            load=f'torch.load({{path}}{inside}, {{options}})["module"]'
+        )
     if plan.universal is not None:
         return FORMAT.traits._replace(load="")
     call = f"get_fp32_state_dict_from_zero_checkpoint({{path}}, tag={json.dumps(tag)})"
     trained = {name for rows in main.shapes or () for name in rows}
-    frozen = (main.module or {}).keys() - trained - main.shared.keys() - (main.buffers or set())
+    frozen = (
+        (main.module or {}).keys()
+        - trained
+        - main.shared.keys()
+        - (main.buffers or set())
+    )
     if frozen and not main.frozen:
         module = f'torch.load({{path}}{inside}, map_location="cpu")["module"]'
         call = f"{{{{**{module}, **{call}}}}}"
@@ -592,12 +775,16 @@ def _list_imports(files: Files) -> tuple[Import, ...]:
     rows: dict[tuple[object, ...], Import] = {}
     for name, file in files.files.items():
         for row in file.imports:
-            rows.setdefault((row.module, row.name, row.group, row.calls), row._replace(file=name))
+            rows.setdefault(
+                (row.module, row.name, row.group, row.calls), row._replace(file=name)
+            )
     return tuple(rows.values())
 
 
 def _list_refusals(files: Files) -> tuple[Refusal, ...]:
-    """Return the refusals of weights_only, each reason once, with the file in front of its places."""
+    """Return the refusals of weights_only, each reason once, with the file in front of
+    its places.
+    """
     rows: dict[str, Refusal] = {}
     for name, file in files.files.items():
         for row in file.weights_only or ():
@@ -621,7 +808,9 @@ def checksums(
     return check_files(plan.names, check_file, partial=True, prefix=plan.prefix)
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
     plan = plan_of(probe, limits)
     files: list[RecordedFile] = []
     for name in plan.names:
@@ -639,9 +828,13 @@ _OPTIMIZER = "zero/optimizer_state.pt"
 
 
 class Universal(Partitions):
-    """The states of all parameters, whole already. Raises UnreadableError where a shape contradicts its tensor."""
+    """The states of all parameters, whole already. Raises UnreadableError where a shape
+    contradicts its tensor.
+    """
 
-    def __init__(self, files: Files, models: dict[int, ModelState], limits: Limits) -> None:
+    def __init__(
+        self, files: Files, models: dict[int, ModelState], limits: Limits
+    ) -> None:
         super().__init__(models, {}, limits)
         ranks = self._main.rest.get("dp_world_size")
         self.saved_by = ranks if type(ranks) is int else None
@@ -660,36 +853,64 @@ class Universal(Partitions):
                 continue
             if len(parts) == 3:
                 root = opened.root
-                node = node_fields(root).get("param", root) if look(root).kind == "mapping" else root
-                self._states.setdefault(parts[1], {})[parts[2]] = self._shape_tensor(node, parts[1], file)
-        held = {name for name, states in self._states.items() if tensor_of(states.get(WEIGHTS)) is not None}
+                node = (
+                    node_fields(root).get("param", root)
+                    if look(root).kind == "mapping"
+                    else root
+                )
+                self._states.setdefault(parts[1], {})[parts[2]] = self._shape_tensor(
+                    node, parts[1], file
+                )
+        held = {
+            name
+            for name, states in self._states.items()
+            if tensor_of(states.get(WEIGHTS)) is not None
+        }
         lost = [name for name in self.names if name not in held]
         self.lost = frozenset({*lost, *self._lost_frozen})
-        further = [name for name in self._states if name in held and not self._is_whole_buffer(name)]
+        further = [
+            name
+            for name in self._states
+            if name in held and not self._is_whole_buffer(name)
+        ]
         self.names = tuple(dict.fromkeys((*self.names, *further)))
-        self.notices = [row for row in self.notices if not set(row.tensors) - self._lost_frozen]
+        self.notices = [
+            row for row in self.notices if not set(row.tensors) - self._lost_frozen
+        ]
         if lost:
             names = and_more([show(name, 60) for name in lost], 3)
             text = (
-                f"{counted_noun(len(lost), 'parameter')} of {len(self.names):,} have no fp32 weights: {names}"
+                f"{counted_noun(len(lost), 'parameter')} of {len(self.names):,} have "
+                f"no fp32 weights: {names}"
             )
             self.notices.append(Notice("incomplete", text, tuple(lost)))
         files.notices += self.notices
 
     def _shape_tensor(self, node: Node, name: str, file: str) -> Node:
-        """A flat tensor in the shape of its parameter; any other tensor, or a number, as it is."""
+        """A flat tensor in the shape of its parameter; any other tensor, or a number,
+        as it is.
+        """
         tensor = tensor_of(node)
         shape = self._shapes.get(name)
-        if type(tensor) is not TensorRef or shape is None or not tensor.shape or tensor.shape == shape:
+        if (
+            type(tensor) is not TensorRef
+            or shape is None
+            or not tensor.shape
+            or tensor.shape == shape
+        ):
             return node if tensor is None else tensor
         numel = self._cuts[name].numel
         if not is_flat(tensor):
-            return tensor  # tensor parallel ranks were merged, and the shapes are those of one rank
+            # tensor parallel ranks were merged, and the shapes are those of one rank
+            return tensor
         if tensor.numel != numel:
             raise UnreadableError(
-                f"{show(file, 120)} holds {tensor.numel:,} elements, its parameter has {numel:,}"
+                f"{show(file, 120)} holds {tensor.numel:,} elements, its parameter has "
+                f"{numel:,}"
             )
-        return tensor_ref(tensor.storage, tensor.dtype, shape, contiguous(shape), tensor.offset)
+        return tensor_ref(
+            tensor.storage, tensor.dtype, shape, contiguous(shape), tensor.offset
+        )
 
     @property
     def stage(self) -> int:
@@ -715,7 +936,9 @@ class Universal(Partitions):
         weights = super().weights(prefix)
         for name, states in self._states.items():
             # The folder has buffers too, all as fp32: the module has them as they were.
-            if tensor_of(states.get(WEIGHTS)) is not None and not self._is_whole_buffer(name):
+            if tensor_of(states.get(WEIGHTS)) is not None and not self._is_whole_buffer(
+                name
+            ):
                 weights[name] = states[WEIGHTS]
         return weights
 

@@ -1,6 +1,8 @@
-"""The content of the ranks' files, checked: shapes by name, flat partitions, the place of each fragment.
+"""The content of the ranks' files, checked: shapes by name, flat partitions, the place
+of each fragment.
 
-Layout: deepspeed/runtime/engine.py `_save_checkpoint`, zero/stage_1_and_2.py and zero/stage3.py `state_dict`.
+Layout: deepspeed/runtime/engine.py `_save_checkpoint`, zero/stage_1_and_2.py and
+zero/stage3.py `state_dict`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ PARTITIONS = frozenset(
 
 
 class ModelState(NamedTuple):
-    """A file of model states. `shapes` has one dict for each flat group, in flattening order; None without ZeRO."""
+    """A file of model states. `shapes` has one dict for each flat group, in flattening
+    order; None without ZeRO.
+    """
 
     node: Node
     """The module as it was saved."""
@@ -67,13 +71,17 @@ class ModelState(NamedTuple):
 
 
 class OptimizerState(NamedTuple):
-    """A file of optimizer states: the flat fp32 partition of each group, and state of the same elements."""
+    """A file of optimizer states: the flat fp32 partition of each group, and state of
+    the same elements.
+    """
 
     stage: int | None
     counts: tuple[int, ...]
     """Partitions of each group; one number in ZeRO-3."""
     is_whole: bool
-    """A flag: partitions are parts of a whole group (ZeRO 1 and 2), not of each parameter (ZeRO-3)."""
+    """A flag: partitions are parts of a whole group (ZeRO 1 and 2), not of each
+    parameter (ZeRO-3).
+    """
     groups: tuple[TensorRef, ...]
     paddings: tuple[int, ...] | None
     alignments: tuple[tuple[int, ...], ...] | None
@@ -86,18 +94,29 @@ class OptimizerState(NamedTuple):
 
     @property
     def steps(self) -> dict[str, Node]:
-        """The counter of each flat group: in its state, or in its group, where DeepSpeed's FusedAdam keeps it."""
+        """The counter of each flat group: in its state, or in its group, where
+        DeepSpeed's FusedAdam keeps it.
+        """
         groups = [node_fields(node) for node in self.param_groups]
         groups += [{}] * (len(self.state) - len(groups))
         rows = [
-            state.get("step", group.get("step")) for state, group in zip(self.state, groups, strict=False)
+            state.get("step", group.get("step"))
+            for state, group in zip(self.state, groups, strict=False)
         ]
-        return {f"step of group {number}": node for number, node in enumerate(rows) if node is not None}
+        return {
+            f"step of group {number}": node
+            for number, node in enumerate(rows)
+            if node is not None
+        }
 
 
 def rank_counters(state: dict[str, Node]) -> dict[str, Node]:
-    """Return the counters that every rank has, from the fields of a file of model states."""
-    return {key: state[key] for key in ("global_steps", "global_samples") if key in state}
+    """Return the counters that every rank has, from the fields of a file of model
+    states.
+    """
+    return {
+        key: state[key] for key in ("global_steps", "global_samples") if key in state
+    }
 
 
 def node_fields(node: Node) -> dict[str, Node]:
@@ -114,19 +133,28 @@ def model_state(root: Node, file: str) -> ModelState:
     shapes = state.get("param_shapes")
     groups = None
     if shapes is not None:
-        groups = tuple(_parse_shapes(row, file) for row in _list_items(shapes, f"{file}: param_shapes"))
+        groups = tuple(
+            _parse_shapes(row, file)
+            for row in _list_items(shapes, f"{file}: param_shapes")
+        )
         _refuse_twice([name for group in groups for name in group], file)
     names = state.get("buffer_names")
     buffers = None
     if look(names).kind == "sequence":
-        buffers = frozenset(str(name) for name in look(names).children if isinstance(name, str))
+        buffers = frozenset(
+            str(name) for name in look(names).children if isinstance(name, str)
+        )
     shared = {
         name: str(owner)
         for name, owner in node_fields(state.get("shared_params")).items()
         if isinstance(owner, str)
     }
     rest = {name: node for name, node in state.items() if name not in _STRUCTURE}
-    rest = {name: node for name, node in rest.items() if node is not None or name not in _UNNEEDED}
+    rest = {
+        name: node
+        for name, node in rest.items()
+        if node is not None or name not in _UNNEEDED
+    }
     return ModelState(
         state["module"],
         module,
@@ -147,10 +175,13 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
     inner = node_fields(outer.get("optimizer_state_dict"))
     flat = next((key for key in _FLAT if key in inner), None)
     if flat is None:
-        raise UnreadableError(f"{file} has no flat fp32 weights: not a file of ZeRO's optimizer states")
+        raise UnreadableError(
+            f"{file} has no flat fp32 weights: not a file of ZeRO's optimizer states"
+        )
     is_whole = flat == _FLAT[0]
     groups = tuple(
-        _flat_tensor(node, f"{file}: {flat}") for node in _list_items(inner[flat], f"{file}: {flat}")
+        _flat_tensor(node, f"{file}: {flat}")
+        for node in _list_items(inner[flat], f"{file}: {flat}")
     )
     stage = look(inner.get("zero_stage")).value
     base = inner.get("base_optimizer_state" if is_whole else "optimizer_state_dict")
@@ -168,17 +199,21 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
         _parse_alignments(inner.get("param_alignment_paddings")),
         state,
         param_groups,
-        None if slices is None else tuple(_parse_slices(row, file) for row in _list_items(slices, file)),
+        None
+        if slices is None
+        else tuple(_parse_slices(row, file) for row in _list_items(slices, file)),
         _parse_text(outer.get("ds_version")),
         {name: node for name, node in inner.items() if name not in PARTITIONS},
     )
 
 
-# --- values, checked --------------------------------------------------------------------------------------------------
+# --- values, checked ------------------------------------------------------------------
 
 
 def is_count(value: object) -> bool:
-    """Tell whether a value is a whole number that no product of counts makes overflow."""
+    """Tell whether a value is a whole number that no product of counts makes
+    overflow.
+    """
     return type(value) is int and 0 <= value < 2**62
 
 
@@ -222,7 +257,9 @@ def _refuse_twice(names: Sequence[str], file: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise UnreadableError(f"{file}: param_shapes has {show(name, 80)} in two groups")
+            raise UnreadableError(
+                f"{file}: param_shapes has {show(name, 80)} in two groups"
+            )
         seen.add(name)
 
 
@@ -248,15 +285,21 @@ def is_flat(tensor: TensorRef) -> bool:
     return len(tensor.shape) == 1 and is_dense(tensor) and tensor.dtype.bits >= 8
 
 
-def _base_optimizer(node: Node, groups: int) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
-    """Return (the state of each flat group, the groups of parameters) of the optimizer inside."""
+def _base_optimizer(
+    node: Node, groups: int
+) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
+    """Return (the state of each flat group, the groups of parameters) of the optimizer
+    inside.
+    """
     view = look(node)
     if view.kind == "sequence":  # elastic checkpoints: a list of states
         rows = [node_fields(child) for child in view.children]
         return (tuple(rows) if len(rows) == groups else ({},) * groups), ()
     parts = node_fields(node)
     by_number = {
-        key: node_fields(child) for key, child in children_of(parts.get("state")) if type(key) is int
+        key: node_fields(child)
+        for key, child in children_of(parts.get("state"))
+        if type(key) is int
     }
     state = tuple(by_number.get(number, {}) for number in range(groups))
     held = look(parts.get("param_groups"))
@@ -290,8 +333,14 @@ def _parse_slices(node: Node, file: str) -> dict[str, tuple[int, int]]:
     for name, child in node_fields(node).items():
         address = node_fields(child)
         numel, start = address.get("numel"), address.get("start")
-        if type(numel) is not int or type(start) is not int or not (is_count(numel) and is_count(start)):
-            raise UnreadableError(f"{file}: param_slice_mappings of {show(name, 80)} is invalid")
+        if (
+            type(numel) is not int
+            or type(start) is not int
+            or not (is_count(numel) and is_count(start))
+        ):
+            raise UnreadableError(
+                f"{file}: param_slice_mappings of {show(name, 80)} is invalid"
+            )
         rows[name] = (numel, start)
     return rows
 
@@ -313,5 +362,7 @@ def same_dtype(tensors: Sequence[TensorRef]) -> DType:
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) != 1:
         names = " and ".join(sorted(dtype.name for dtype in dtypes))
-        raise UnreadableError(f"the partitions of one group have several dtypes: {names}")
+        raise UnreadableError(
+            f"the partitions of one group have several dtypes: {names}"
+        )
     return dtypes.pop()

@@ -1,1 +1,3 @@
-"""`ckpt slim --ema`: running averages of weights (EMA, SWA) under the names of the model."""
+"""`ckpt slim --ema`: running averages of weights (EMA, SWA) under the names of the
+model.
+"""

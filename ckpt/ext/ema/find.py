@@ -1,8 +1,10 @@
-"""The averages of weights in a checkpoint, and which tensor of the model each is the average of.
+"""The averages of weights in a checkpoint, and which tensor of the model each is the
+average of.
 
-Writers keep them in four ways: under the names of the model, maybe behind the attribute of a wrapper (`module.`); under
-names without dots (LitEma of latent diffusion); in a list in the order of the parameters (diffusers, torch_ema); or in
-the place of the weights, so that there is nothing to do.
+Writers keep them in four ways: under the names of the model, maybe behind the attribute
+of a wrapper (`module.`); under names without dots (LitEma of latent diffusion); in a
+list in the order of the parameters (diffusers, torch_ema); or in the place of the
+weights, so that there is nothing to do.
 """
 
 from __future__ import annotations
@@ -33,15 +35,20 @@ _WRAPPED = (
 )
 """Beginnings of the names of averages, before the names of the model."""
 _OF_MODEL = ("", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
-"""Beginnings that the names of a model have from its own wrappers, and its averages need not have."""
+"""Beginnings that the names of a model have from its own wrappers, and its averages
+need not have.
+"""
 _COPIES = ("online_model.", "model.")
-"""Beginnings of the names of the model itself, which ema_pytorch keeps beside its averages."""
+"""Beginnings of the names of the model itself, which ema_pytorch keeps beside its
+averages.
+"""
 _LIT = "model_ema."
 _MMCV = "ema_"
 
 
 class Average(NamedTuple):
-    """Averages of the weights of a model: the node of each by the name of its tensor in the model.
+    """Averages of the weights of a model: the node of each by the name of its tensor in
+    the model.
 
     `problem` says why they cannot be given under those names.
     """
@@ -51,12 +58,16 @@ class Average(NamedTuple):
     how: str
     """The way in which the names are told, for people."""
     model: Section | None = None
-    """The model whose names these are, or None where the averages have all names themselves."""
+    """The model whose names these are, or None where the averages have all names
+    themselves.
+    """
     nodes: Mapping[str, Node] = {}
     section: Section | None = None
     """The section that holds the averages and nothing else."""
     drops: tuple[str, ...] = ()
-    """Names in the model's section that belong to the averages, and are no tensors of the model."""
+    """Names in the model's section that belong to the averages, and are no tensors of
+    the model.
+    """
     problem: str | None = None
 
 
@@ -75,12 +86,16 @@ def find_averages(survey: Survey) -> list[Average]:
 
 
 def _with_data(average: Average) -> Average:
-    """Return averages with a problem where one has no data, which the model's tensor has."""
+    """Return averages with a problem where one has no data, which the model's tensor
+    has.
+    """
     for name, node in average.nodes.items():
         tensor = tensor_of(node)
         assert tensor is not None
         if any(part.storage.place is None for part in parts_of(tensor)):
-            return average._replace(problem=f"{show(name, 80)} is on meta, without data")
+            return average._replace(
+                problem=f"{show(name, 80)} is on meta, without data"
+            )
     return average
 
 
@@ -88,7 +103,7 @@ def _is_in(row: TensorList, section: Section) -> bool:
     return row.path[: len(section.path)] == section.path
 
 
-# --- nodes by their names ------------------------------------------------------------------------------------------------
+# --- nodes by their names -------------------------------------------------------------
 
 
 def tensors_by_name(node: Node, prefix: str = "") -> Iterator[tuple[str, Node]]:
@@ -112,7 +127,7 @@ def _size(tensor: Tensor) -> int:
     return unwrap_dtensor(tensor).numel
 
 
-# --- under the names of the model ---------------------------------------------------------------------------------------------
+# --- under the names of the model -----------------------------------------------------
 
 
 def _of_section(survey: Survey, section: Section) -> Average:
@@ -120,25 +135,41 @@ def _of_section(survey: Survey, section: Section) -> Average:
     nodes = dict(tensors_by_name(weights_of(survey, section)))
     if "steps" in nodes and any(name.startswith("module.") for name in nodes):
         # mmengine swaps both when it saves, so that the usual key loads the averages.
-        problem = "the EMA hook of mmengine puts the averages in the place of the weights when it saves"
+        problem = (
+            "the EMA hook of mmengine puts the averages in the place of the weights "
+            "when it saves"
+        )
         hint = f"{problem}: slim without --ema takes them"
         return Average(section.name, "swapped", section=section, problem=hint)
     models = _models_for(survey, section)
-    matches = [(model, pairs) for model in models if (pairs := _by_names(survey, model, nodes)) is not None]
+    matches = [
+        (model, pairs)
+        for model in models
+        if (pairs := _by_names(survey, model, nodes)) is not None
+    ]
     if len(matches) == 1:
         model, pairs = matches[0]
         return Average(section.name, "by the names of the model", model, pairs, section)
     if len(matches) > 1:
         names = " and ".join(show(model.name, 60) for model, _ in matches[:2])
-        return Average(section.name, "", section=section, problem=f"its names are those of {names}")
+        return Average(
+            section.name, "", section=section, problem=f"its names are those of {names}"
+        )
     if models:
-        return Average(section.name, "", section=section, problem=_why_not(survey, models[0], nodes))
+        return Average(
+            section.name,
+            "",
+            section=section,
+            problem=_why_not(survey, models[0], nodes),
+        )
     own = _without_wrapper(nodes)
     return Average(section.name, "by their own names", None, own, section)
 
 
 def _models_for(survey: Survey, section: Section) -> Sequence[Section]:
-    """The models that a section of averages may belong to: the one of the same key first, as `G` of `G_ema`."""
+    """The models that a section of averages may belong to: the one of the same key
+    first, as `G` of `G_ema`.
+    """
     models = survey.models
     own = str(section.path[-1]).lower() if section.path else ""
     for mark in ("_ema", "ema_", "_averaged", "averaged_", "_avg", "swa_", "_swa"):
@@ -153,22 +184,37 @@ def _models_for(survey: Survey, section: Section) -> Sequence[Section]:
     return models
 
 
-def _by_names(survey: Survey, model: Section, averages: Mapping[str, Node]) -> dict[str, Node] | None:
-    """The averages by the names of the model, or None where other names or shapes are among them."""
+def _by_names(
+    survey: Survey, model: Section, averages: Mapping[str, Node]
+) -> dict[str, Node] | None:
+    """The averages by the names of the model, or None where other names or shapes are
+    among them.
+    """
     names = dict(tensors_by_name(weights_of(survey, model)))
     for begin in _WRAPPED:
-        inner = {name[len(begin) :]: node for name, node in averages.items() if name.startswith(begin)}
-        rest = [(name, node) for name, node in averages.items() if not name.startswith(begin)]
+        inner = {
+            name[len(begin) :]: node
+            for name, node in averages.items()
+            if name.startswith(begin)
+        }
+        rest = [
+            (name, node)
+            for name, node in averages.items()
+            if not name.startswith(begin)
+        ]
         if not inner or not all(_is_beside(name, node) for name, node in rest):
             continue
         for own in _OF_MODEL:
             pairs = {f"{own}{name}": node for name, node in inner.items()}
             counters = [
-                name for name in pairs if name not in names and _size_of(pairs[name]) == 1 and not begin
+                name
+                for name in pairs
+                if name not in names and _size_of(pairs[name]) == 1 and not begin
             ]
             pairs = {name: node for name, node in pairs.items() if name not in counters}
             if pairs and all(
-                name in names and _shape(names[name]) == _shape(node) for name, node in pairs.items()
+                name in names and _shape(names[name]) == _shape(node)
+                for name, node in pairs.items()
             ):
                 return pairs
     return None
@@ -190,7 +236,10 @@ def _why_not(survey: Survey, model: Section, averages: Mapping[str, Node]) -> st
     names = dict(tensors_by_name(weights_of(survey, model)))
     for name, node in averages.items():
         if name in names and _shape(names[name]) != _shape(node):
-            return f"{show(name, 80)} has the shape {list(_shape(node))}, and {list(_shape(names[name]))} in the model"
+            return (
+                f"{show(name, 80)} has the shape {list(_shape(node))}, and "
+                f"{list(_shape(names[name]))} in the model"
+            )
     other = next((name for name in averages if name not in names), "")
     return f"{show(other, 80)} is no name of {show(model.name or 'the model', 60)}"
 
@@ -198,21 +247,28 @@ def _why_not(survey: Survey, model: Section, averages: Mapping[str, Node]) -> st
 def _without_wrapper(nodes: Mapping[str, Node]) -> dict[str, Node]:
     """The averages without the attribute of their wrapper, and without its counters."""
     for begin in _WRAPPED[1:]:
-        inner = {name[len(begin) :]: node for name, node in nodes.items() if name.startswith(begin)}
-        rest = [(name, node) for name, node in nodes.items() if not name.startswith(begin)]
+        inner = {
+            name[len(begin) :]: node
+            for name, node in nodes.items()
+            if name.startswith(begin)
+        }
+        rest = [
+            (name, node) for name, node in nodes.items() if not name.startswith(begin)
+        ]
         if inner and all(_is_beside(name, node) for name, node in rest):
             return inner
     return dict(nodes)
 
 
-# --- inside of the model's own state dict ---------------------------------------------------------------------------------
+# --- inside of the model's own state dict ---------------------------------------------
 
 
 def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
     """Yield the averages that a model keeps in its own state dict."""
     names = section.names()
     if not any(
-        _LIT in name or name.startswith((_MMCV, "ema_model.")) or name == "n_averaged" for name in names
+        _LIT in name or name.startswith((_MMCV, "ema_model.")) or name == "n_averaged"
+        for name in names
     ):
         return
     nodes = dict(tensors_by_name(weights_of(survey, section)))
@@ -223,22 +279,47 @@ def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
             yield Average(section.name or "the root", how, None, own, section)
             return
     begins = dict.fromkeys(
-        name[: name.index(_LIT)] for name in nodes if name.startswith(_LIT) or f".{_LIT}" in name
+        name[: name.index(_LIT)]
+        for name in nodes
+        if name.startswith(_LIT) or f".{_LIT}" in name
     )
     for begin in begins:
         yield _of_lit(section, nodes, begin)
-    flat = {name: node for name, node in nodes.items() if name.startswith(_MMCV) and "." not in name}
+    flat = {
+        name: node
+        for name, node in nodes.items()
+        if name.startswith(_MMCV) and "." not in name
+    }
     table = {_MMCV + name.replace(".", "_") for name in nodes if name not in flat}
     if flat and all(name in table for name in flat):
-        problem = "the EMA hook of mmcv swaps them with the weights when it saves, so neither is known to be the average"
-        yield Average(f"{section.name}.{_MMCV}*".lstrip("."), "", section, drops=tuple(flat), problem=problem)
+        problem = (
+            "the EMA hook of mmcv swaps them with the weights when it saves, so "
+            "neither is known to be the average"
+        )
+        yield Average(
+            f"{section.name}.{_MMCV}*".lstrip("."),
+            "",
+            section,
+            drops=tuple(flat),
+            problem=problem,
+        )
 
 
 def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:
-    """The averages of LitEma, whose names are the names of the parameters without dots."""
+    """The averages of LitEma, whose names are the names of the parameters
+    without dots.
+    """
     first = f"{begin}{_LIT}"
-    averages = {name[len(first) :]: node for name, node in nodes.items() if name.startswith(first)}
-    averages = {name: node for name, node in averages.items() if name not in ("decay", "num_updates")}
+    averages = {
+        name[len(first) :]: node
+        for name, node in nodes.items()
+        if name.startswith(first)
+    }
+    averages = {
+        name: node
+        for name, node in averages.items()
+        if name not in ("decay", "num_updates")
+    }
     models = {
         name[len(begin) :]: node
         for name, node in nodes.items()
@@ -246,7 +327,9 @@ def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:
     }
     label = f"{section.name}.{first}".strip(".")
     drops = tuple(name for name in nodes if name.startswith(first))
-    heads = dict.fromkeys(chain(("model.", ""), (f"{name.partition('.')[0]}." for name in models)))
+    heads = dict.fromkeys(
+        chain(("model.", ""), (f"{name.partition('.')[0]}." for name in models))
+    )
     problem = "it holds no averages"
     for head in heads:
         table: dict[str, list[str]] = {}
@@ -256,22 +339,31 @@ def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:
         pairs: dict[str, Node] = {}
         lacking = ""
         for flat, node in averages.items():
-            fitting = [name for name in table.get(flat, ()) if _shape(models[name]) == _shape(node)]
+            fitting = [
+                name
+                for name in table.get(flat, ())
+                if _shape(models[name]) == _shape(node)
+            ]
             if len(fitting) != 1:
                 lacking = flat
                 break
             pairs[f"{begin}{fitting[0]}"] = node
         if pairs and not lacking:
             return Average(label, "by names without dots", section, pairs, drops=drops)
-        problem = f"{show(lacking, 80)} is not the name of one tensor of the model without its dots"
+        problem = (
+            f"{show(lacking, 80)} is not the name of one tensor of the model without "
+            "its dots"
+        )
     return Average(label, "", section, drops=drops, problem=problem)
 
 
-# --- in a list -------------------------------------------------------------------------------------------------------------
+# --- in a list ------------------------------------------------------------------------
 
 
 class TensorList(NamedTuple):
-    """A list of tensors in the tree: its path, and its tensors in the order of the file."""
+    """A list of tensors in the tree: its path, and its tensors in the order of the
+    file.
+    """
 
     path: Path
     entries: Sequence[Entry]
@@ -283,7 +375,9 @@ class TensorList(NamedTuple):
 
 
 def _lists_in(survey: Survey) -> Iterator[TensorList]:
-    """Yield the lists of tensors below a key that says average, also inside of an optimizer."""
+    """Yield the lists of tensors below a key that says average, also inside of an
+    optimizer.
+    """
     for path, entries in groupby(survey.tensors, key=lambda entry: entry.path[:-1]):
         rows = list(entries)
         named = any(is_average(path[:count]) for count in range(1, len(path) + 1))
@@ -297,7 +391,12 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
     nodes = [child for child in view.children if tensor_of(child) is not None]
     holder = next((part for part in survey.sections if _is_all_of(row, part)), None)
     if len(nodes) != len(view.children) or len(nodes) != len(row.entries):
-        return Average(row.name, "", section=holder, problem="the list holds something else than tensors")
+        return Average(
+            row.name,
+            "",
+            section=holder,
+            problem="the list holds something else than tensors",
+        )
     fitting: list[tuple[Section, dict[str, Node]]] = []
     problem = "no model is in this file, so its tensors have no names"
     for model in survey.models:
@@ -305,7 +404,8 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
         if parameters is None:
             count = len(_parameters_of(survey, model, only_certain=True))
             problem = (
-                f"{counted_noun(len(nodes), 'tensor')} of other shapes than the {counted_noun(count, 'parameter')} of"
+                f"{counted_noun(len(nodes), 'tensor')} of other shapes than the "
+                f"{counted_noun(count, 'parameter')} of"
                 f" {show(model.name or 'the model', 60)}, so no order tells their names"
             )
         else:
@@ -320,7 +420,9 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
 
 
 def _is_all_of(row: TensorList, section: Section) -> bool:
-    """Tell whether a section has the tensors of a list and no others. An optimizer is more than that."""
+    """Tell whether a section has the tensors of a list and no others. An optimizer is
+    more than that.
+    """
     return (
         section.kind != "optimizer"
         and len(section.entries) == len(row.entries)
@@ -328,17 +430,27 @@ def _is_all_of(row: TensorList, section: Section) -> bool:
     )
 
 
-def _parameters_like(survey: Survey, model: Section, nodes: Sequence[Node]) -> list[Entry] | None:
-    """The parameters of a model, if they have the shapes of these tensors in their order; else None."""
+def _parameters_like(
+    survey: Survey, model: Section, nodes: Sequence[Node]
+) -> list[Entry] | None:
+    """The parameters of a model, if they have the shapes of these tensors in their
+    order; else None.
+    """
     for only_certain in (True, False):
         parameters = _parameters_of(survey, model, only_certain=only_certain)
-        if [tuple(unwrap_dtensor(entry.tensor).shape) for entry in parameters] == list(map(_shape, nodes)):
+        if [tuple(unwrap_dtensor(entry.tensor).shape) for entry in parameters] == list(
+            map(_shape, nodes)
+        ):
             return parameters
     return None
 
 
-def _parameters_of(survey: Survey, model: Section, *, only_certain: bool) -> list[Entry]:
-    """The parameters of a model in its order, a tied one once; without `only_certain` with what may be one."""
+def _parameters_of(
+    survey: Survey, model: Section, *, only_certain: bool
+) -> list[Entry]:
+    """The parameters of a model in its order, a tied one once; without `only_certain`
+    with what may be one.
+    """
     roles = ("parameter",) if only_certain else ("parameter", "unknown")
     tied = tied_names(model.entries)
     return [
@@ -348,14 +460,21 @@ def _parameters_of(survey: Survey, model: Section, *, only_certain: bool) -> lis
     ]
 
 
-# --- in the place of the weights -----------------------------------------------------------------------------------------------
+# --- in the place of the weights ------------------------------------------------------
 
 
 def _in_their_places(survey: Survey) -> Iterator[Average]:
-    """Yield the averages that Lightning has put in the place of the weights when it saved."""
+    """Yield the averages that Lightning has put in the place of the weights when it
+    saved.
+    """
     root = next((row for row in survey.checkpoint.containers if not row.path), None)
-    if root is not None and {"averaging_state", "current_model_state", "state_dict"} <= set(root.keys):
+    if root is not None and {
+        "averaging_state",
+        "current_model_state",
+        "state_dict",
+    } <= set(root.keys):
         problem = (
-            "Lightning has put the averages in the place of the weights: slim --section state_dict takes them"
+            "Lightning has put the averages in the place of the weights: slim "
+            "--section state_dict takes them"
         )
         yield Average("state_dict", "swapped", problem=problem)

@@ -30,18 +30,24 @@ from ckpt.tree.find import tied_names
 from ckpt.tree.view import look
 
 
-def averaged_weights(survey: Survey, limits: Limits, *, section: str | None) -> RewriteReport:
-    """Return a checkpoint of the averages alone, under the names of the model they are averages of.
+def averaged_weights(
+    survey: Survey, limits: Limits, *, section: str | None
+) -> RewriteReport:
+    """Return a checkpoint of the averages alone, under the names of the model they are
+    averages of.
 
-    What a model has and no average, such as buffers, is the model's. `section` names the averages or their model.
-    Raises UsageError where there are none or several, UnsupportedError where their names cannot be told.
+    What a model has and no average, such as buffers, is the model's. `section` names
+    the averages or their model. Raises UsageError where there are none or several,
+    UnsupportedError where their names cannot be told.
     """
     refuse_script(survey.checkpoint)
     source = survey.checkpoint
     survey = with_ties(survey, limits)
     average = _chosen(survey, section)
     if average.problem is not None:
-        raise UnsupportedError(f"{show(average.name, 80)}: {average.problem}", path=survey.path)
+        raise UnsupportedError(
+            f"{show(average.name, 80)}: {average.problem}", path=survey.path
+        )
     model = average.model
     for part in (model, average.section):
         if part is not None:
@@ -54,11 +60,16 @@ def averaged_weights(survey: Survey, limits: Limits, *, section: str | None) -> 
         averages = _with_tied(model, average.nodes)
         kept = [name for name, _ in tensors_by_name(base) if name not in averages]
         node = _averaged(base, averages)
-    result = edited_checkpoint(survey.checkpoint, Edit().copy(node), limits, origin=None)
+    result = edited_checkpoint(
+        survey.checkpoint, Edit().copy(node), limits, origin=None
+    )
     left_alone: list[Leftover] = []
     if kept and model is not None:
         names = and_more([show(name, 60) for name in kept], 3)
-        what = f"{counted_noun(len(kept), 'tensor')} without an average, as the model has them: {names}"
+        what = (
+            f"{counted_noun(len(kept), 'tensor')} without an average, as the model has "
+            f"them: {names}"
+        )
         left_alone.append(Leftover(model.name or "(the root)", what))
     return RewriteReport(
         "slim",
@@ -81,14 +92,20 @@ def _change_of(average: Average) -> Change:
 
 
 def _chosen(survey: Survey, section: str | None) -> Average:
-    """Return the averages that are asked for. Raises UsageError where there are none, or several."""
+    """Return the averages that are asked for. Raises UsageError where there are none,
+    or several.
+    """
     found = find_averages(survey)
     if not found:
         hint = "ckpt inspect lists the sections"
-        raise UsageError("ckpt finds no averages (EMA) in this file", path=survey.path, hint=hint)
+        raise UsageError(
+            "ckpt finds no averages (EMA) in this file", path=survey.path, hint=hint
+        )
     if section is not None:
         wanted = (
-            survey.section(section).name if any(section == part.name for part in survey.sections) else section
+            survey.section(section).name
+            if any(section == part.name for part in survey.sections)
+            else section
         )
         of_section = [
             row
@@ -100,13 +117,21 @@ def _chosen(survey: Survey, section: str | None) -> Average:
         if not of_section:
             names = and_more([show(row.name, 60) for row in found], 4)
             raise UsageError(
-                f"--ema: no averages in {show(section, 60)}", path=survey.path, hint=f"there are {names}"
+                f"--ema: no averages in {show(section, 60)}",
+                path=survey.path,
+                hint=f"there are {names}",
             )
         found = of_section
     if len(found) > 1:
-        words = [f"--section {word}" for row in found if (word := shell_word(row.name)) is not None]
+        words = [
+            f"--section {word}"
+            for row in found
+            if (word := shell_word(row.name)) is not None
+        ]
         raise UsageError(
-            f"holds {len(found)} sets of averages", path=survey.path, hint=and_more(words, 4, ", or ")
+            f"holds {len(found)} sets of averages",
+            path=survey.path,
+            hint=and_more(words, 4, ", or "),
         )
     return found[0]
 
@@ -118,14 +143,18 @@ def _dict_of(nodes: Mapping[str, Node]) -> Dict:
 
 
 def _left_out(survey: Survey, average: Average) -> list[Leftover]:
-    """List what is not in the result: the weights that averages replace, counters, and all beside the model."""
+    """List what is not in the result: the weights that averages replace, counters, and
+    all beside the model.
+    """
     model = average.model
     whole = model or average.section
     assert whole is not None
     rows: list[Leftover] = []
     if model is not None:
         text = f"{counted_noun(len(average.nodes), 'tensor')}, replaced by averages"
-        rows.append(Leftover(model.name or "(the root)", text, _replaced_bytes(model, average)))
+        rows.append(
+            Leftover(model.name or "(the root)", text, _replaced_bytes(model, average))
+        )
     counters = _counters_of(survey, average)
     if counters:
         names = and_more([show(name, 40) for name in counters], 3)
@@ -137,11 +166,17 @@ def _left_out(survey: Survey, average: Average) -> list[Leftover]:
 
 
 def _replaced_bytes(model: Section, average: Average) -> int:
-    return sum(entry.tensor.nbytes for entry in model.entries if model.relative(entry.name) in average.nodes)
+    return sum(
+        entry.tensor.nbytes
+        for entry in model.entries
+        if model.relative(entry.name) in average.nodes
+    )
 
 
 def _counters_of(survey: Survey, average: Average) -> list[str]:
-    """The names of what lies beside averages and is none: counters, settings, and copies of the model."""
+    """The names of what lies beside averages and is none: counters, settings, and
+    copies of the model.
+    """
     held = {id(node) for node in average.nodes.values()}
     section = average.section
     if section is None and average.model is None:
@@ -149,8 +184,16 @@ def _counters_of(survey: Survey, average: Average) -> list[str]:
     if section is None:
         assert average.model is not None
         every = tensors_by_name(weights_of(survey, average.model))
-        return [name for name, node in every if name in average.drops and id(node) not in held]
-    names = [name for name, node in tensors_by_name(weights_of(survey, section)) if id(node) not in held]
+        return [
+            name
+            for name, node in every
+            if name in average.drops and id(node) not in held
+        ]
+    names = [
+        name
+        for name, node in tensors_by_name(weights_of(survey, section))
+        if id(node) not in held
+    ]
     if section.is_module:
         return names
     depth = len(section.path)
@@ -162,7 +205,9 @@ def _counters_of(survey: Survey, average: Average) -> list[str]:
 
 
 def _with_tied(model: Section, averages: Mapping[str, Node]) -> dict[str, Node]:
-    """The averages, under the other names of tied weights too: writers average a tied weight once."""
+    """The averages, under the other names of tied weights too: writers average a tied
+    weight once.
+    """
     nodes = dict(averages)
     for other, first in tied_names(model.entries).items():
         names = (model.relative(other), model.relative(first))
@@ -173,7 +218,9 @@ def _with_tied(model: Section, averages: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def _averaged(node: Node, averages: Mapping[str, Node], prefix: str = "") -> Node:
-    """Return a state dict with averages in the place of the tensors of their names. What is beside tensors stays."""
+    """Return a state dict with averages in the place of the tensors of their names.
+    What is beside tensors stays.
+    """
     view = look(node)
     state: Dict | Opaque = Dict()
     if type(node) is Opaque:

@@ -1,4 +1,6 @@
-"""`ckpt explain`: the page of a finding or of an error of PyTorch, and what a checkpoint answers to the error."""
+"""`ckpt explain`: the page of a finding or of an error of PyTorch, and what a
+checkpoint answers to the error.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from ckpt.ext.explain.conditions import condition_holds, may_hold
 from ckpt.ext.explain.families import FAMILIES, last_message
 from ckpt.ext.explain.families.keys import answer_of_names
 from ckpt.ext.explain.message import Message
-from ckpt.ext.explain.pages import Page, find_page, no_page, page_of_code, page_of_kind, pages
+from ckpt.ext.explain.pages import (
+    Page,
+    find_page,
+    no_page,
+    page_of_code,
+    page_of_kind,
+    pages,
+)
 from ckpt.ext.explain.pasted import plain_text
 from ckpt.model.errors import CkptError, CutOffError, UsageError
 from ckpt.model.rows import NamedTuple
@@ -27,7 +36,8 @@ from ckpt.surface.reports import document_head
 
 
 class Explanation(NamedTuple):
-    """The meaning of a plain text: its page, the error that it holds, and the answer of the error or of a checkpoint.
+    """The meaning of a plain text: its page, the error that it holds, and the answer of
+    the error or of a checkpoint.
 
     `page` is None for an error that no page knows, which only a checkpoint can answer.
     """
@@ -39,8 +49,12 @@ class Explanation(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 where there is an answer, 2 for an unknown error with which the file has nothing to do."""
-        is_answered = self.page is not None or (self.answer is not None and self.answer.explains)
+        """0 where there is an answer, 2 for an unknown error with which the file has
+        nothing to do.
+        """
+        is_answered = self.page is not None or (
+            self.answer is not None and self.answer.explains
+        )
         return 0 if is_answered else 2
 
     def to_json(self) -> dict[str, Json]:
@@ -53,7 +67,9 @@ class Explanation(NamedTuple):
 
 
 def explain(text: str) -> Explanation:
-    """Explain a finding code, or the last error in a text. Raises UsageError with the nearest pages."""
+    """Explain a finding code, or the last error in a text. Raises UsageError with the
+    nearest pages.
+    """
     found = search(text)
     if found.page is None:
         raise no_page(found.text)
@@ -61,7 +77,9 @@ def explain(text: str) -> Explanation:
 
 
 def search(text: str) -> Explanation:
-    """As `explain`; an error that no page knows has none. Raises UsageError where the text is empty."""
+    """As `explain`; an error that no page knows has none. Raises UsageError where the
+    text is empty.
+    """
     if not text.strip():
         raise UsageError("nothing to explain", hint="ckpt explain lists the pages")
     page = page_of_code(text)
@@ -70,8 +88,14 @@ def search(text: str) -> Explanation:
     text = plain_text(text)
     message = last_message(text)
     if message is not None:
-        page = page_of_kind(message.kind).filled(message.fields)._replace(messages=(message.text,))
-        page = page._replace(body=tuple(row for row in page.body if may_hold(row.condition, message)))
+        page = (
+            page_of_kind(message.kind)
+            .filled(message.fields)
+            ._replace(messages=(message.text,))
+        )
+        page = page._replace(
+            body=tuple(row for row in page.body if may_hold(row.condition, message))
+        )
         return Explanation(text, page, message, answer_of_names(message))
     page = find_page(text)
     if page is None or not page.kinds:
@@ -81,69 +105,100 @@ def search(text: str) -> Explanation:
 
 
 _AN_ERROR = re.compile(
-    r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
+    r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b"
+    r"|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
     r"|\bError\b|\berror:|\bBus error\b|\(core dumped\)",
     re.MULTILINE,
 )
 
 
 def has_error(text: str) -> bool:
-    """Tell whether a plain text looks as if its program stopped at an error, of PyTorch or of anything."""
+    """Tell whether a plain text looks as if its program stopped at an error, of PyTorch
+    or of anything.
+    """
     return bool(_AN_ERROR.search(text))
 
 
 _A_WARNING = re.compile(
-    r"\b(?!Deprecation|Future|PendingDeprecation)\w{0,60}Warning[:!][^\n]{0,400}\b(?:load|checkpoints?|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
-    r"|\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:be )?(?:load|read|open|find|restore|resume|match)"
-    r"|\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b"
-    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoints?|parameters?|layers?|state[_ ]?dict|model)\b"
-    r"|\b(?:keys?|weights?|checkpoints?|parameters?|layers?|state[_ ]?dict)\b[^\n]{0,200}"
-    r"\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b",
+    r"\b(?!Deprecation|Future"
+    r"|PendingDeprecation)\w{0,60}Warning[:!][^\n]{0,400}\b(?:load|checkpoints?"
+    r"|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
+    r"|\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:be )?(?:load|read"
+    r"|open|find|restore|resume|match)"
+    r"|\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing"
+    r"|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b"
+    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoints?|parameters?|layers?"
+    r"|state[_ ]?dict|model)\b"
+    r"|\b(?:keys?|weights?|checkpoints?|parameters?|layers?"
+    r"|state[_ ]?dict)\b[^\n]{0,200}"
+    r"\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing"
+    r"|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b",
     re.MULTILINE,
 )
 
 
 def has_warning(text: str) -> bool:
-    """Tell whether a plain text warns of something that a checkpoint may answer, although its program went on."""
+    """Tell whether a plain text warns of something that a checkpoint may answer,
+    although its program went on.
+    """
     return bool(_A_WARNING.search(text))
 
 
 def explain_with(found: Explanation, case: Case) -> Explanation:
-    """Answer an explanation for one checkpoint. Raises UsageError where the file cannot answer."""
+    """Answer an explanation for one checkpoint. Raises UsageError where the file cannot
+    answer.
+    """
     if found.page is not None and found.page.code is not None:
         return found._replace(answer=made_findings(found.page.code, case))
     page, message = found.page, found.message
     if page is not None and message is not None:
-        body = tuple(block for block in page.body if condition_holds(block.condition, message, case))
+        body = tuple(
+            block
+            for block in page.body
+            if condition_holds(block.condition, message, case)
+        )
         page = page._replace(body=body)
     return found._replace(page=page, answer=answer(message, case, found.text))
 
 
 def explain_noticed(found: Explanation, case: Case) -> Explanation | None:
-    """Answer a log without an error by a line of it that a checkpoint contradicts, or return None where there is none."""
+    """Answer a log without an error by a line of it that a checkpoint contradicts, or
+    return None where there is none.
+    """
     noticed = answer_of_any(found.text, case)
     return None if noticed is None else found._replace(answer=noticed)
 
 
-def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
-    """Answer an explanation for a file that does not open, or return None if the error is about something else.
+def explain_damaged(
+    found: Explanation, error: CkptError, command: str | None = None
+) -> Explanation | None:
+    """Answer an explanation for a file that does not open, or return None if the error
+    is about something else.
 
     `command` writes what is whole of it.
     """
     page = found.page
-    if page is not None and (page.code is not None or not page.kinds or FAMILIES[page.kinds[0]].needs_open):
+    if page is not None and (
+        page.code is not None or not page.kinds or FAMILIES[page.kinds[0]].needs_open
+    ):
         return None
     if page is not None:
         shown = ("", "broken") if isinstance(error, CutOffError) else ("",)
-        page = page._replace(body=tuple(row for row in page.body if row.condition in shown))
+        page = page._replace(
+            body=tuple(row for row in page.body if row.condition in shown)
+        )
     return found._replace(page=page, answer=answer_damaged(error, command, found.text))
 
 
 def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanation:
-    """The page of an error, and why a folder cannot answer it: it is no checkpoint, or holds several."""
+    """The page of an error, and why a folder cannot answer it: it is no checkpoint, or
+    holds several.
+    """
     page = found.page
     if page is not None:
-        page = page._replace(body=tuple(row for row in page.body if row.condition in ("", "no-file")))
+        page = page._replace(
+            body=tuple(row for row in page.body if row.condition in ("", "no-file"))
+        )
     return found._replace(page=page, answer=answer_folder(error, path))
 
 

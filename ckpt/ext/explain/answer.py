@@ -1,4 +1,6 @@
-"""The answer that a checkpoint gives to an error, to a finding, and where it does not open."""
+"""The answer that a checkpoint gives to an error, to a finding, and where it does not
+open.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,20 @@ from ckpt.ext.explain.case import Answer, Case, Statement, finding_statements, l
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
-from ckpt.ext.explain.families.mapped import BUS_ERROR, OF_FRAMEWORKS, OF_MAPS, of_bus_error, of_frameworks
+from ckpt.ext.explain.families.mapped import (
+    BUS_ERROR,
+    OF_FRAMEWORKS,
+    OF_MAPS,
+    of_bus_error,
+    of_frameworks,
+)
 from ckpt.ext.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
-from ckpt.ext.explain.families.unpacking import SUBSCRIPTED, UNPACKED, of_subscript, of_unpacking
+from ckpt.ext.explain.families.unpacking import (
+    SUBSCRIPTED,
+    UNPACKED,
+    of_subscript,
+    of_unpacking,
+)
 from ckpt.ext.explain.message import Message
 from ckpt.model.errors import CkptError, StandInError, UnsupportedError
 from ckpt.model.findings import Code
@@ -19,13 +32,17 @@ from ckpt.model.text import pasted_path
 
 
 def answer(message: Message | None, case: Case, text: str = "") -> Answer:
-    """Answer an error for one checkpoint. Without a message that a family knows, the file is looked at for `text`."""
+    """Answer an error for one checkpoint. Without a message that a family knows, the
+    file is looked at for `text`.
+    """
     if message is None:
         return answer_of_any(text, case) or looked_at(case, text)
     return FAMILIES[message.kind].answer(message, case)
 
 
-_OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[Statement]]], ...] = (
+_OF_ANY: tuple[
+    tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[Statement]]], ...
+] = (
     (ASKED_FOR, of_key),
     (ATTRIBUTE, of_attribute),
     (NOT_FOUND, of_path),
@@ -41,13 +58,19 @@ _OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[S
 
 
 def asks_of_file(text: str) -> bool:
-    """Tell whether a text has words of any program to which a checkpoint may have something to say."""
+    """Tell whether a text has words of any program to which a checkpoint may have
+    something to say.
+    """
     return any(pattern.search(text) for pattern, _ in _OF_ANY)
 
 
 def answer_of_any(text: str, case: Case) -> Answer | None:
-    """Answer the last error of any program to which the checkpoint has something to say, or return None."""
-    matches: list[tuple[int, re.Match[str], Callable[[re.Match[str], Case], Iterator[Statement]]]] = []
+    """Answer the last error of any program to which the checkpoint has something to
+    say, or return None.
+    """
+    matches: list[
+        tuple[int, re.Match[str], Callable[[re.Match[str], Case], Iterator[Statement]]]
+    ] = []
     for pattern, make in _OF_ANY:
         last = None
         for match in pattern.finditer(text):
@@ -61,23 +84,38 @@ def answer_of_any(text: str, case: Case) -> Answer | None:
     return None
 
 
-def answer_damaged(error: CkptError, salvage: str | None = None, asked: str = "") -> Answer:
-    """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole.
+def answer_damaged(
+    error: CkptError, salvage: str | None = None, asked: str = ""
+) -> Answer:
+    """Answer an error for a file that ckpt cannot open either: the reason is the
+    answer. `salvage` writes what is whole.
 
     `asked` is the text of the error.
     """
-    text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
+    text = (
+        f"{error.problem[:1].upper()}{error.problem[1:]}"
+        if error.problem
+        else str(error)
+    )
     hint = error.hint or ""
     if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
-        return Answer(error.path or "", (Statement(f"{text}. This takes it out:", (), hint),))
+        return Answer(
+            error.path or "", (Statement(f"{text}. This takes it out:", (), hint),)
+        )
     path = pasted_path(error.path or "")
-    is_of_another = isinstance(error, UnsupportedError) and not isinstance(error, StandInError)
+    is_of_another = isinstance(error, UnsupportedError) and not isinstance(
+        error, StandInError
+    )
     command = None if path is None or is_of_another else f"ckpt verify {path}"
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
     if salvage is not None:
         rows.append(
-            Statement("What is whole of it can be written, with a list of what is lost:", (), salvage)
+            Statement(
+                "What is whole of it can be written, with a list of what is lost:",
+                (),
+                salvage,
+            )
         )
     if BUS_ERROR.search(asked):
         rows.append(Statement(OF_MAPS))
@@ -85,11 +123,18 @@ def answer_damaged(error: CkptError, salvage: str | None = None, asked: str = ""
 
 
 def answer_folder(error: CkptError, path: str) -> Answer:
-    """Say that a folder is not one checkpoint, with the command that lists what it holds."""
+    """Say that a folder is not one checkpoint, with the command that lists what it
+    holds.
+    """
     name = pasted_path(path)
     hint = f" ({error.hint})" if error.hint else ""
-    text = f"This folder is not one checkpoint: {error.problem}{hint}. Name the one that was loaded. What it holds:"
-    return Answer(path, (Statement(text, (), None if name is None else f"ckpt ls {name}"),))
+    text = (
+        f"This folder is not one checkpoint: {error.problem}{hint}. Name the one that "
+        "was loaded. What it holds:"
+    )
+    return Answer(
+        path, (Statement(text, (), None if name is None else f"ckpt ls {name}"),)
+    )
 
 
 _OUT_OF_IT = ("gunzip ", "bunzip2 ", "unxz ", "tar ", "unzip ")
@@ -104,5 +149,7 @@ def made_findings(code: Code, case: Case) -> Answer:
         return Answer(path, (Statement(f"{by} makes this finding."),))
     rows = case.found(code.code)
     if not rows:
-        return Answer(path, (Statement(f"This file does not have the finding {code.code}."),))
+        return Answer(
+            path, (Statement(f"This file does not have the finding {code.code}."),)
+        )
     return Answer(path, tuple(finding_statements(rows)))

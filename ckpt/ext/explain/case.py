@@ -1,4 +1,6 @@
-"""A checkpoint that answers an error: its survey, the commands that work on it, and the statements that it makes."""
+"""A checkpoint that answers an error: its survey, the commands that work on it, and the
+statements that it makes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from ckpt.model.text import Json, and_more, counted_noun, show
 
 
 class Statement(NamedTuple):
-    """A fact in one sentence, with the names that it is about, and the command or the line of Python that follows."""
+    """A fact in one sentence, with the names that it is about, and the command or the
+    line of Python that follows.
+    """
 
     text: str
     names: tuple[str, ...] = ()
@@ -29,7 +33,9 @@ class Statement(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """A tensor whose shapes differ. `file` is its shape in the file, or None if the file does not hold it."""
+    """A tensor whose shapes differ. `file` is its shape in the file, or None if the
+    file does not hold it.
+    """
 
     name: str
     file: tuple[int, ...] | None
@@ -37,7 +43,9 @@ class Shapes(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of a checkpoint to an error: the parameters behind DDP's numbers, shapes that differ, and statements."""
+    """The answer of a checkpoint to an error: the parameters behind DDP's numbers,
+    shapes that differ, and statements.
+    """
 
     path: str
     statements: tuple[Statement, ...] = ()
@@ -73,18 +81,23 @@ class Older(NamedTuple):
     path: str
     unchanged: tuple[str, ...]
     stepped: tuple[str, ...] = ()
-    """The parameters that are the same although the optimizer stepped: they had a gradient."""
+    """The parameters that are the same although the optimizer stepped: they had a
+    gradient.
+    """
     is_sure: bool = False
-    """A flag: the optimizer rules out a step that was too small to see for each of the unchanged ones."""
+    """A flag: the optimizer rules out a step that was too small to see for each of the
+    unchanged ones.
+    """
     changed: int = 0
     """The number of parameters that changed."""
 
 
 class Case:
-    """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work.
+    """A checkpoint that is asked about an error. `verify` reads all of its bytes;
+    `plan` finds the commands that work.
 
-    `older` is an earlier save of the run, where one was given. `is_folder` is true where the user named a folder, also one in which
-    a single file is the checkpoint.
+    `older` is an earlier save of the run, where one was given. `is_folder` is true
+    where the user named a folder, also one in which a single file is the checkpoint.
     """
 
     def __init__(
@@ -111,9 +124,13 @@ class Case:
 
     @cached_property
     def damage(self) -> tuple[Statement, ...]:
-        """The problems that `ckpt verify` finds, the tensors that are lost, and the command that saves the others."""
+        """The problems that `ckpt verify` finds, the tensors that are lost, and the
+        command that saves the others.
+        """
         report = self.verified
-        return () if report is None or not report.exit_code else tuple(damage_of(report))
+        return (
+            () if report is None or not report.exit_code else tuple(damage_of(report))
+        )
 
     @cached_property
     def valueless(self) -> tuple[str, ...]:
@@ -128,7 +145,9 @@ class Case:
     @property
     def optimizers(self) -> list[Section]:
         """The sections that hold an optimizer."""
-        return [section for section in self.survey.sections if section.kind == "optimizer"]
+        return [
+            section for section in self.survey.sections if section.kind == "optimizer"
+        ]
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -145,21 +164,29 @@ class Case:
         return [row for row in self.findings if LEVELS.index(row.level) <= most]
 
     def written(self, words: tuple[str, ...], suffix: str, ending: str) -> Way:
-        """The command that writes a file with another ending beside this one: `a.pth` becomes `a.legacy.pth`."""
+        """The command that writes a file with another ending beside this one: `a.pth`
+        becomes `a.legacy.pth`.
+        """
         to = path_beside(self.survey.path, suffix, (ending,), other=False)
         return Way(None) if to is None else self.plan((*words, "-o", to))
 
     def finds_value(self, words: Collection[str]) -> list[tuple[str, Json]]:
-        """The scalars of the file whose last key is one of `words`, with their full names."""
+        """The scalars of the file whose last key is one of `words`, with their full
+        names.
+        """
         return [
             (value.name, value.node)
             for value in self.survey.checkpoint.values
-            if value.path and str(value.path[-1]) in words and isinstance(value.node, (str, int, float))
+            if value.path
+            and str(value.path[-1]) in words
+            and isinstance(value.node, (str, int, float))
         ]
 
     @property
     def is_useless(self) -> bool:
-        """Tell whether a finding of level error speaks against using the file at all."""
+        """Tell whether a finding of level error speaks against using the file
+        at all.
+        """
         return bool(self.at_least("error"))
 
 
@@ -170,11 +197,15 @@ def finding_statements(findings: Sequence[Finding]) -> Iterator[Statement]:
         text = f"{text} {row.consequence or ''}".strip()
         if text.partition(" ")[0].isalpha():
             text = text[:1].upper() + text[1:]
-        yield Statement(text, row.tensors if len(row.tensors) <= _LISTED else (), row.hint)
+        yield Statement(
+            text, row.tensors if len(row.tensors) <= _LISTED else (), row.hint
+        )
 
 
 _LISTED = 12
-"""Names of a finding that are listed below it: its message names them already, shortened."""
+"""Names of a finding that are listed below it: its message names them already,
+shortened.
+"""
 
 
 def without_values(case: Case) -> Iterator[Statement]:
@@ -182,8 +213,11 @@ def without_values(case: Case) -> Iterator[Statement]:
     names = case.valueless
     if names:
         yield Statement(
-            f"{counted_noun(len(names), 'tensor')} of this file {'is' if len(names) == 1 else 'are'} on the device meta: saved without values."
-            " The run had not loaded them, or kept them elsewhere, when it saved. Take another save.",
+            f"{counted_noun(len(names), 'tensor')} of this file "
+            f"{'is' if len(names) == 1 else 'are'} on the device meta: saved without "
+            "values."
+            " The run had not loaded them, or kept them elsewhere, when it saved. Take "
+            "another save.",
             names,
         )
 
@@ -206,7 +240,9 @@ def load_statements(case: Case, text: str = "It loads so:") -> Iterator[Statemen
 
 
 def keys_text(case: Case, most: int = 8) -> str:
-    """The keys at the root of a checkpoint, in the order of the file: `epoch, model and optimizer`."""
+    """The keys at the root of a checkpoint, in the order of the file: `epoch, model and
+    optimizer`.
+    """
     keys = [show(key, 60) for key in root_keys(case)]
     if len(keys) <= most and len(keys) > 1:
         return f"{', '.join(keys[:-1])} and {keys[-1]}"
@@ -215,23 +251,32 @@ def keys_text(case: Case, most: int = 8) -> str:
 
 def root_keys(case: Case) -> list[str]:
     """The keys at the root of a checkpoint."""
-    root = next((row for row in case.survey.checkpoint.containers if not row.path), None)
+    root = next(
+        (row for row in case.survey.checkpoint.containers if not row.path), None
+    )
     return [] if root is None else [str(key) for key in root.keys]
 
 
 def looked_at(case: Case, text: str = "") -> Answer:
-    """The answer of a file to an error without a page: all that could stop a load, what the file is, and the line that loads it."""
+    """The answer of a file to an error without a page: all that could stop a load, what
+    the file is, and the line that loads it.
+    """
     told = [*case.at_least("warning"), *case.found("cuda")]
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
-        rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
+        rows.append(
+            Statement(f"ckpt finds nothing in this file ({label}) that stops a load.")
+        )
         return Answer(
             case.survey.path,
             (*rows, *_describe_checkpoint(case, text), *load_statements(case)),
             explains=False,
         )
-    return Answer(case.survey.path, (*rows, *_describe_checkpoint(case, text), *load_statements(case)))
+    return Answer(
+        case.survey.path,
+        (*rows, *_describe_checkpoint(case, text), *load_statements(case)),
+    )
 
 
 _NAMES_OF_PARTS = (
@@ -254,13 +299,17 @@ _NAMES_OF_PARTS = (
         re.compile(r"(?i)ema|avg|average|shadow"),
     ),
 )
-"""Words of an error about a part of a checkpoint -> the kind of its section, what it is, and words that may stand for it in names."""
+"""Words of an error about a part of a checkpoint -> the kind of its section, what it
+is, and words that may stand for it in names.
+"""
 _END = 2_000
 """Letters at the end of a text, in which the error is."""
 
 
 def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
-    """Say what a checkpoint is, which keys it has, how its names begin, and what it lacks of what an error is about."""
+    """Say what a checkpoint is, which keys it has, how its names begin, and what it
+    lacks of what an error is about.
+    """
     survey = case.survey
     origin = name_origin(survey)
     keys = root_keys(case)
@@ -279,14 +328,21 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         yield Statement(f"{begin} {keys_text(case)}.{held}")
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(
-            f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the weights by their names, and nothing around them."
+            f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the "
+            "weights by their names, and nothing around them."
         )
     is_adapter = origin is not None and origin.startswith("an adapter")
-    if len(weights) == 1 and not is_adapter and not is_code and survey.load.model is None:
+    if (
+        len(weights) == 1
+        and not is_adapter
+        and not is_code
+        and survey.load.model is None
+    ):
         beginning = shared_beginning(survey.candidates[0].names())
         if beginning:
             yield Statement(
-                f"All names of its weights begin with {show(beginning, 80)}: a model whose names begin otherwise takes none of them."
+                f"All names of its weights begin with {show(beginning, 80)}: a model "
+                "whose names begin otherwise takes none of them."
             )
     yield from _parts_asked_for(case, text)
     if survey.load.model is not None:
@@ -294,14 +350,18 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
 
 
 def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
-    """Say of each part of a checkpoint that an error is about where it is, or that it is not here."""
+    """Say of each part of a checkpoint that an error is about where it is, or that it
+    is not here.
+    """
     names = [entry.name for entry in case.survey.tensors]
     names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
     for pattern, kind, part, words in _NAMES_OF_PARTS:
         if not pattern.search(text, max(0, len(text) - _END)):
             continue
         found = [
-            show(section.name, 60) or "the root" for section in case.survey.sections if section.kind == kind
+            show(section.name, 60) or "the root"
+            for section in case.survey.sections
+            if section.kind == kind
         ]
         if found:
             yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
@@ -311,11 +371,15 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
 
 def _is_of_torch(case: Case) -> bool:
     """Tell whether the line that loads the file is one of torch.load."""
-    return (case.survey.load.expression or "").startswith("torch.load(") and not case.survey.checkpoint.parts
+    return (case.survey.load.expression or "").startswith(
+        "torch.load("
+    ) and not case.survey.checkpoint.parts
 
 
 def shared_beginning(names: Sequence[str]) -> str:
-    """The parts that all names begin with, up to the layers that differ, or an empty text."""
+    """The parts that all names begin with, up to the layers that differ, or an empty
+    text.
+    """
     if len(names) < _LEAST_SHARED:
         return ""
     parts = [name.split(".")[:-1] for name in (min(names), max(names))]
@@ -340,8 +404,16 @@ def be_verb(names: Sequence[str]) -> str:
 
 
 def damage_of(report: VerifyReport) -> Iterator[Statement]:
-    """The problems that `ckpt verify` finds, with the tensors that are lost and the command that saves the others."""
+    """The problems that `ckpt verify` finds, with the tensors that are lost and the
+    command that saves the others.
+    """
     for problem in report.problems:
-        yield Statement(f"{problem.what[:1].upper()}{problem.what[1:]}.", problem.tensors)
+        yield Statement(
+            f"{problem.what[:1].upper()}{problem.what[1:]}.", problem.tensors
+        )
     if report.hint is not None:
-        yield Statement("What is whole of it can be written, with a list of what is lost:", (), report.hint)
+        yield Statement(
+            "What is whole of it can be written, with a list of what is lost:",
+            (),
+            report.hint,
+        )

@@ -1,4 +1,6 @@
-"""`ckpt explain`: the page of a finding or of an error of PyTorch, and what a checkpoint answers to the error."""
+"""`ckpt explain`: the page of a finding or of an error of PyTorch, and what a
+checkpoint answers to the error.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
-from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
+from ckpt.model.errors import (
+    CkptError,
+    NotOpenedError,
+    UnreadableError,
+    UnsupportedError,
+    UsageError,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import pasted_path, show
@@ -65,16 +73,14 @@ def command(
     json: bool,
     limits: Limits,
 ) -> int:
-    """Explain an error of PyTorch, and answer it for a checkpoint: names, shapes and commands.
+    """Explain an error of PyTorch, and answer it for a checkpoint: names, shapes and
+    commands.
 
     It also explains the code of a finding. Without an argument, list the pages.
 
-    \b
-    python train.py 2>&1 | ckpt explain - last.pth
-    ckpt explain train.log last.pth
-    ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11" last.pth
-    ckpt explain train.log epoch_1.pth epoch_2.pth
-    ckpt explain unused
+    \b python train.py 2>&1 | ckpt explain - last.pth ckpt explain train.log last.pth
+    ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11"
+    last.pth ckpt explain train.log epoch_1.pth epoch_2.pth ckpt explain unused
     """
     if not words:
         if json:
@@ -87,28 +93,40 @@ def command(
     path = paths[-1] if paths else None
     text = " ".join(words[: len(words) - len(paths)])
     if path is None and (section is not None or model is not None):
-        raise UsageError(f"{'--section' if model is None else '--model'} needs the PATH of a checkpoint")
+        raise UsageError(
+            f"{'--section' if model is None else '--model'} needs the PATH of a "
+            "checkpoint"
+        )
     if text == "-":
         is_log, text = True, _read_stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
     found = search(text)
-    is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
+    is_silent = not has_error(found.text) and (
+        path is None or not has_warning(found.text)
+    )
     if is_log and found.page is None and is_silent:
         request = _Request(None, None, None, limits)
         noticed = None if path is None else _explain_log(found, path, request)
         if noticed is not None:
             return _write_explanation(noticed, json=json)
-        output.write_json(found.to_json()) if json else output.write_text("no error in this text")
+        output.write_json(found.to_json()) if json else output.write_text(
+            "no error in this text"
+        )
         return 0
     if path is None:
         if found.page is None:
             raise no_page(found.text)
         return _write_explanation(found, json=json)
     older = paths[0] if len(paths) > 1 else None
-    if older is not None and (found.message is None or found.message.kind not in OF_GRADIENTS):
+    if older is not None and (
+        found.message is None or found.message.kind not in OF_GRADIENTS
+    ):
         raise UsageError(
-            "OLDER and PATH go with an error of DDP about gradients, and there are no more than two",
+            (
+                "OLDER and PATH go with an error of DDP about gradients, and there are "
+                "no more than two"
+            ),
             path=older,
         )
     request = _Request(section, model_of(model, arg), older, limits)
@@ -145,26 +163,38 @@ class _Request(NamedTuple):
 
 
 def _checkpoint_paths(words: list[str]) -> list[str]:
-    """The one or two checkpoints behind the message. Raises UsageError for more of them."""
+    """The one or two checkpoints behind the message. Raises UsageError for more of
+    them.
+    """
     first = len(words)
     while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
         first -= 1
     if first > 1 and len(words) - first == 2 and os.path.isfile(words[first - 1]):
         raise UsageError(
-            "more than two checkpoints behind the message", path=words[first - 1], hint=_TWO_SAVES
+            "more than two checkpoints behind the message",
+            path=words[first - 1],
+            hint=_TWO_SAVES,
         )
     return words[first:]
 
 
 def _is_path(word: str) -> bool:
     """Tell whether the last word is a checkpoint, and no word of a message."""
-    return is_url(word) or os.path.exists(word) or word.endswith((".pth", ".pt", ".ckpt", ".safetensors"))
+    return (
+        is_url(word)
+        or os.path.exists(word)
+        or word.endswith((".pth", ".pt", ".ckpt", ".safetensors"))
+    )
 
 
 def _read_log(path: str, limits: Limits) -> str:
-    """The end of a log. Raises UsageError for a checkpoint in the place of the message."""
+    """The end of a log. Raises UsageError for a checkpoint in the place of the
+    message.
+    """
     data = read_file(
-        locate(path), limits._replace(index_bytes=max(limits.index_bytes, _LARGEST_LOG)), "the log"
+        locate(path),
+        limits._replace(index_bytes=max(limits.index_bytes, _LARGEST_LOG)),
+        "the log",
     )
     if b"\0" in data[:_PIECE]:
         raise UsageError(
@@ -178,9 +208,14 @@ def _read_log(path: str, limits: Limits) -> str:
 def _read_stdin(*, tee: bool = False) -> str:
     """The end of stdin, as text. Raises UsageError when it is empty.
 
-    A terminal on stderr sees what comes through a pipe, for the program before the pipe no longer writes to it.
+    A terminal on stderr sees what comes through a pipe, for the program before the pipe
+    no longer writes to it.
     """
-    shown = sys.stderr.buffer if tee or (sys.stderr.isatty() and not sys.stdin.isatty()) else None
+    shown = (
+        sys.stderr.buffer
+        if tee or (sys.stderr.isatty() and not sys.stdin.isatty())
+        else None
+    )
     pieces: deque[bytes] = deque()
     held = 0
     stream = cast(BufferedReader, sys.stdin.buffer) if sys.stdin is not None else None
@@ -194,7 +229,9 @@ def _read_stdin(*, tee: bool = False) -> str:
             held -= len(pieces.popleft())
     text = b"".join(pieces)[-LONGEST:].decode("utf-8", "replace")
     if not text.strip():
-        raise UsageError("stdin is empty", hint="python train.py 2>&1 | ckpt explain - last.pth")
+        raise UsageError(
+            "stdin is empty", hint="python train.py 2>&1 | ckpt explain - last.pth"
+        )
     return text
 
 
@@ -204,9 +241,20 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
         with opened(path, limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verify_path(path, limits)
-            older = None if request.older is None else _compare_older(request.older, survey, request)
+            older = (
+                None
+                if request.older is None
+                else _compare_older(request.older, survey, request)
+            )
             folder = os.path.isdir(path)
-            case = Case(survey, planning(survey), request.section, verified, older, is_folder=folder)
+            case = Case(
+                survey,
+                planning(survey),
+                request.section,
+                verified,
+                older,
+                is_folder=folder,
+            )
             return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
@@ -220,21 +268,29 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             raise
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
         if len(items) == 1 and items[0].path != path and items[0].error is None:
-            return _explain_path(found, items[0].path, request)  # the only checkpoint of the folder
+            return _explain_path(
+                found, items[0].path, request
+            )  # the only checkpoint of the folder
         if found.page is None:
             raise
         return beside_folder(found, error, path)
 
 
-def _explain_log(found: Explanation, path: str, request: _Request) -> Explanation | None:
-    """Answer a log without an error for a file that contradicts a line of it, or return None."""
+def _explain_log(
+    found: Explanation, path: str, request: _Request
+) -> Explanation | None:
+    """Answer a log without an error for a file that contradicts a line of it, or return
+    None.
+    """
     if is_url(path) or not asks_of_file(found.text):
         return None
     try:
         with opened(path, request.limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, None)
             folder = os.path.isdir(path)
-            return explain_noticed(found, Case(survey, planning(survey), is_folder=folder))
+            return explain_noticed(
+                found, Case(survey, planning(survey), is_folder=folder)
+            )
     except (UnreadableError, UnsupportedError):
         return None  # the log names no error, so the file is not asked why
 
@@ -250,7 +306,8 @@ def _are_one(path: str, other: str) -> bool:
 def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
     """The parameters of the model that are the same in an older save of the run.
 
-    Averages of it are left out, for no gradient moves them. Raises CkptError, UsageError for one file given twice.
+    Averages of it are left out, for no gradient moves them. Raises CkptError,
+    UsageError for one file given twice.
     """
     path = survey.path
     if _are_one(older, path):
@@ -269,18 +326,26 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
         words = [pasted_path(name) or "…" for name in (path, older)]
         hint = f"if both are saves of one run: ckpt explain MESSAGE {' '.join(words)}"
         raise UsageError(
-            f"a later save than {show(path, 80)} ({later}), and the older one comes first",
+            (
+                f"a later save than {show(path, 80)} ({later}), and the older one "
+                "comes first"
+            ),
             path=older,
             hint=hint,
         )
     averages = {
-        entry.name for section in survey.sections if section.kind == "ema" for entry in section.entries
+        entry.name
+        for section in survey.sections
+        if section.kind == "ema"
+        for entry in section.entries
     }
     parameters = [
         row
         for row in report.rows
         if row.role.role in ("parameter", "unknown")
-        and (not survey.models or request.section is not None or row.name not in averages)
+        and (
+            not survey.models or request.section is not None or row.name not in averages
+        )
     ]
     same = [row for row in parameters if row.status == "same"]
     unchanged = [row for row in same if row.cause != "stepped"]
@@ -300,7 +365,9 @@ def _verify_path(path: str, limits: Limits) -> VerifyReport:
 
 
 def _salvage_command(path: str, limits: Limits) -> str | None:
-    """The command that writes what is whole of a damaged file, or None where none works."""
+    """The command that writes what is whole of a damaged file, or None where none
+    works.
+    """
     from ckpt.surface.api.advice import Ways  # here: only a damaged file pays for it
 
     try:

@@ -1,7 +1,8 @@
-"""The conditions of the sentences on the pages of errors: a page says nothing that the file contradicts.
+"""The conditions of the sentences on the pages of errors: a page says nothing that the
+file contradicts.
 
-In `errors.md` a line `<!-- if: WORD -->` stands before a paragraph that holds for some files. Without a file every
-paragraph is shown.
+In `errors.md` a line `<!-- if: WORD -->` stands before a paragraph that holds for some
+files. Without a file every paragraph is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ckpt.ext.explain.message import Message
 
 def _is_on_devices(case: Case) -> bool:
     return any(
-        (storage.device or "cpu") not in ("cpu", "meta") for storage in case.survey.checkpoint.storages
+        (storage.device or "cpu") not in ("cpu", "meta")
+        for storage in case.survey.checkpoint.storages
     )
 
 
@@ -27,7 +29,9 @@ def _is_wrapped(message: Message) -> bool:
 
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "wrapped": lambda message, case: bool(case.found("prefix")),
-    "usable": lambda message, case: not case.is_useless and not case.found("tensor-parallel"),
+    "usable": lambda message, case: (
+        not case.is_useless and not case.found("tensor-parallel")
+    ),
     "module": lambda message, case: (
         any(part.is_module and part.entries for part in case.survey.main)
         and not case.survey.checkpoint.traits.names_are_code
@@ -40,12 +44,15 @@ CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "replicated": lambda message, case: (
         is_replicated(message) and not case.survey.checkpoint.traits.names_are_code
     ),
-    "on-cpu": lambda message, case: "cpu" in message.text and not case.survey.checkpoint.code_devices,
+    "on-cpu": lambda message, case: (
+        "cpu" in message.text and not case.survey.checkpoint.code_devices
+    ),
     "broken": lambda message, case: bool(case.damage),
     "no-file": lambda message, case: False,
 }
-"""The word of a condition -> whether it holds. `no-file` is for readers of the page alone; a file that does not open
-is `broken`."""
+"""The word of a condition -> whether it holds. `no-file` is for readers of the page
+alone; a file that does not open is `broken`.
+"""
 
 
 OF_MESSAGES: dict[str, Callable[[Message], bool]] = {
@@ -62,5 +69,7 @@ def may_hold(word: str, message: Message) -> bool:
 
 
 def condition_holds(word: str, message: Message, case: Case) -> bool:
-    """Tell whether a condition holds for an error and a checkpoint. Without a word it does."""
+    """Tell whether a condition holds for an error and a checkpoint. Without a word it
+    does.
+    """
     return not word or CONDITIONS[word](message, case)

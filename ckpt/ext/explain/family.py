@@ -1,4 +1,6 @@
-"""A family of errors: how it is found in a text, what is taken from the text, and what a checkpoint answers."""
+"""A family of errors: how it is found in a text, what is taken from the text, and what
+a checkpoint answers.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ def as_found(message: Message, text: str, start: int) -> Message:
 class Family(NamedTuple):
     """A family of errors. `kind` is its word; `errors.md` has the page of each family.
 
-    `patterns` are regular expressions of its messages in every version; a space stands for any white space, for
-    terminals wrap lines. `take` gets the message, the whole text and where the pattern begins.
+    `patterns` are regular expressions of its messages in every version; a space stands
+    for any white space, for terminals wrap lines. `take` gets the message, the whole
+    text and where the pattern begins.
     """
 
     kind: str
@@ -27,7 +30,9 @@ class Family(NamedTuple):
     answer: Callable[[Message, Case], Answer] = lambda message, case: looked_at(case)
     take: Callable[[Message, str, int], Message] = as_found
     is_weak: bool = False
-    """True for messages of any program: they count only where the text has no other error."""
+    """True for messages of any program: they count only where the text has no other
+    error.
+    """
     needs_open: bool = False
     """True where a file that does not open is no answer."""
 
@@ -35,7 +40,9 @@ class Family(NamedTuple):
 def answer_from_statements(
     make: Callable[[Message, Case], Iterator[Statement]],
 ) -> Callable[[Message, Case], Answer]:
-    """An answer of statements alone. Where there are none, the file is looked at as for an error without a page."""
+    """An answer of statements alone. Where there are none, the file is looked at as for
+    an error without a page.
+    """
 
     def answer(message: Message, case: Case) -> Answer:
         rows = tuple(make(message, case))

@@ -1,6 +1,8 @@
-"""The lists of keys and shapes in the messages of loaders: torch, transformers, diffusers, timm, mmcv, fvcore, peft, vLLM.
+"""The lists of keys and shapes in the messages of loaders: torch, transformers,
+diffusers, timm, mmcv, fvcore, peft, vLLM.
 
-Terminals wrap them, and logs put them on one line: a list ends where its last comma is missing, not where the line does.
+Terminals wrap them, and logs put them on one line: a list ends where its last comma is
+missing, not where the line does.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ _MOST_FOLDED = 4_096
 
 
 class Keys(NamedTuple):
-    """The keys that a load names: those that a model lacks, those that it has no place for, and shapes that differ."""
+    """The keys that a load names: those that a model lacks, those that it has no place
+    for, and shapes that differ.
+    """
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     mismatched: tuple[Mismatch, ...]
 
 
-_ITEM = re.compile(r"\s*(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([\w.*{}\[\]-]{1,4000}))\s*(,|)")
+_ITEM = re.compile(
+    r"\s*(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([\w.*{}\[\]-]{1,4000}))\s*(,|)"
+)
 _BREAK = re.compile(r"\s*\n\s*")
 _OPENING = re.compile(r"\s*(?:[\[({]|odict_keys\(|set\(|frozenset\(|dict_keys\(){0,3}")
 
@@ -38,7 +44,10 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("missing", _compile_pattern(r"Missing key\(s\) in state_dict:")),
     ("unexpected", _compile_pattern(r"Unexpected key\(s\) in state_dict:")),
     # torch before 0.4
-    ("unexpected", _compile_pattern(r"unexpected key (?=\"[^\"\n]{1,2000}\" in state_dict)")),
+    (
+        "unexpected",
+        _compile_pattern(r"unexpected key (?=\"[^\"\n]{1,2000}\" in state_dict)"),
+    ),
     ("missing", _compile_pattern(r"missing keys in state_dict: \"?")),
     # mmcv, mmengine
     ("unexpected", _compile_pattern(r"unexpected keys? in source state_dict:")),
@@ -47,22 +56,42 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "missing",
         _compile_pattern(
-            r"\b[Mm]issing[ _](?:adapter )?keys?(?: while loading the checkpoint)? ?[:=] ?(?=[\[({])"
+            r"\b[Mm]issing[ _](?:adapter )?keys?(?: while loading the checkpoint)? "
+            r"?[:=] ?(?=[\[({])"
         ),
     ),
     ("unexpected", _compile_pattern(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
     # timm
-    ("missing", _compile_pattern(r"Missing keys (?=\([^)]{1,100000}\) discovered while)")),
-    ("unexpected", _compile_pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)")),
+    (
+        "missing",
+        _compile_pattern(r"Missing keys (?=\([^)]{1,100000}\) discovered while)"),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)"),
+    ),
     # transformers before 5, diffusers
     ("unexpected", _compile_pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _compile_pattern(r"are newly initialized:")),
     ("missing", _compile_pattern(r"because the following keys are missing:")),
     # transformers 2 and pytorch-pretrained-bert, in logs
-    ("missing", _compile_pattern(r"Weights of \w{1,200} not initialized from pretrained model:")),
-    ("unexpected", _compile_pattern(r"Weights from pretrained model not used in \w{1,200}:")),
+    (
+        "missing",
+        _compile_pattern(
+            r"Weights of \w{1,200} not initialized from pretrained model:"
+        ),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(r"Weights from pretrained model not used in \w{1,200}:"),
+    ),
     # peft
-    ("missing", _compile_pattern(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
+    (
+        "missing",
+        _compile_pattern(
+            r"[Ff]ound missing adapter keys while loading the checkpoint:"
+        ),
+    ),
     # vLLM, llama.cpp
     ("unexpected", _compile_pattern(r"Can not map tensor (?=')")),
     ("unexpected", _compile_pattern(r"There is no module or parameter named (?=')")),
@@ -71,116 +100,180 @@ _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
     # YOLOX and ByteTrack, VITS and RVC, CenterNet, Coqui TTS
     (
         "missing",
-        _compile_pattern(r"(?<![\w.])(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b"),
+        _compile_pattern(
+            r"(?<![\w.])(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b"
+        ),
     ),
-    ("missing", _compile_pattern(r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
-    ("unexpected", _compile_pattern(r"(?:^|\n)[\t ]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
+    (
+        "missing",
+        _compile_pattern(
+            r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)"
+        ),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(
+            r"(?:^|\n)[\t ]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)"
+        ),
+    ),
     ("missing", _compile_pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
-    ("unexpected", _compile_pattern(r"Layer missing in the model definition: ([\w.]{3,2000})")),
+    (
+        "unexpected",
+        _compile_pattern(r"Layer missing in the model definition: ([\w.]{3,2000})"),
+    ),
 )
 """Lines that name one key each, with the name in the middle or at the end."""
 _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("missing", _compile_pattern(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
+    (
+        "missing",
+        _compile_pattern(
+            r"Some model parameters or buffers are not found in the checkpoint:\s*\n"
+        ),
+    ),
     (
         "unexpected",
-        _compile_pattern(r"The checkpoint state_dict contains keys that are not used by the model:\s*\n"),
+        _compile_pattern(
+            r"The checkpoint state_dict contains keys that are not used by the "
+            r"model:\s*\n"
+        ),
     ),
 )
 """Heads of fvcore, behind which each line has a module with its names in braces."""
-_BARE_LINE = re.compile(r"[ \t]*([\w.-]{0,2000}(?:\{[\w., -]{1,2000}\})?)[ \t]*(?:\n|$)")
+_BARE_LINE = re.compile(
+    r"[ \t]*([\w.-]{0,2000}(?:\{[\w., -]{1,2000}\})?)[ \t]*(?:\n|$)"
+)
 _TABLE = re.compile(
-    r"^[ \t|]*([^\s|][^|\n]{0,2000}?)[ \t]*\|[ \t]*(UNEXPECTED|MISSING|MISMATCH)[ \t]*\|?([^\n]*)",
+    (
+        r"^[ \t|]*([^\s|][^|\n]{0,2000}?)[ \t]*\|[ \t]*(UNEXPECTED|MISSING"
+        r"|MISMATCH)[ \t]*\|?([^\n]*)"
+    ),
     re.MULTILINE,
 )
 """A row of the table that transformers 5 prints."""
-_SIZE = r"(?:torch\.Size\(|tensor\([^()\n]{0,200}size=|\()?[\[(]([\d,\s]{0,400})[\])]\)?"
-"""A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the device meta."""
+_SIZE = (
+    r"(?:torch\.Size\(|tensor\([^()\n]{0,200}size=|\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+)
+"""A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the
+device meta.
+"""
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _compile_pattern(
-            rf"size mismatch for ([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape|of)\s+{_SIZE}"
-            rf"\s+from\s+checkpoint,\s+(?:the\s+shape\s+in\s+current\s+model\s+is|where\s+the\s+shape\s+is)\s+{_SIZE}"
+            r"size mismatch for "
+            rf"([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape"
+            rf"|of)\s+{_SIZE}"
+            r"\s+from\s+checkpoint,\s+(?:the\s+shape\s+in\s+current\s+model\s+is"
+            rf"|where\s+the\s+shape\s+is)\s+{_SIZE}"
         ),
         True,
     ),
     (
         _compile_pattern(
-            rf"- ([^\s:]{{1,2000}}): found shape {_SIZE} in the checkpoint and {_SIZE} in the model instantiated"
+            rf"- ([^\s:]{{1,2000}}): found shape {_SIZE} in the checkpoint and {_SIZE} "
+            r"in the model instantiated"
         ),
         True,
     ),
     (
         _compile_pattern(
-            rf"Skip loading parameter '([^'\n]{{1,2000}})' to the model due to incompatible shapes: {_SIZE} in the checkpoint"
+            rf"Skip loading parameter '([^'\n]{{1,2000}})' to the model due to "
+            rf"incompatible shapes: {_SIZE} in the checkpoint"
             rf" but {_SIZE} in the model"
         ),
         True,
     ),
     (
         _compile_pattern(
-            rf"Cannot load (?:\S{{1,2000}} )?(\S{{1,2000}}) because it has shape {_SIZE} in the checkpoint but shape {_SIZE} in"
+            rf"Cannot load (?:\S{{1,2000}} )?(\S{{1,2000}}) because it has shape "
+            rf"{_SIZE} in the checkpoint but shape {_SIZE} in"
         ),
         True,
     ),
-    (_compile_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"), False),
+    (
+        _compile_pattern(
+            rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"
+        ),
+        False,
+    ),
     # fvcore before 0.1.2, and programs that took its line over
     (
         _compile_pattern(
-            rf"'([^'\n]{{1,2000}})' has shape {_SIZE} in the checkpoint but {_SIZE} in the model! Skipped"
+            rf"'([^'\n]{{1,2000}})' has shape {_SIZE} in the checkpoint but {_SIZE} in "
+            r"the model! Skipped"
         ),
         True,
     ),
     # YOLOX
     (
         _compile_pattern(
-            rf"Shape of (\S{{1,2000}}) in checkpoint is {_SIZE}, while shape of \S{{1,2000}} in model is {_SIZE}"
+            rf"Shape of (\S{{1,2000}}) in checkpoint is {_SIZE}, while shape of "
+            rf"\S{{1,2000}} in model is {_SIZE}"
         ),
         True,
     ),
     # CenterNet and its kin; the shape of the model stands first
     (
         _compile_pattern(
-            rf"Skip loading parameter ([^\s',]{{1,2000}}), required shape {{0,2}}{_SIZE}, loaded shape {{0,2}}{_SIZE}"
+            rf"Skip loading parameter ([^\s',]{{1,2000}}), required shape "
+            rf"{{0,2}}{_SIZE}, loaded shape {{0,2}}{_SIZE}"
         ),
         False,
     ),
     (
-        _compile_pattern(rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model {_SIZE}"),
+        _compile_pattern(
+            rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model "
+            rf"{_SIZE}"
+        ),
         True,
     ),
     # RVC; the shape of the model stands first
     (
-        _compile_pattern(rf"shape-(\S{{1,2000}})-mismatch[.|] ?need[:-] ?{_SIZE}[,|] ?get[:-] ?{_SIZE}"),
+        _compile_pattern(
+            rf"shape-(\S{{1,2000}})-mismatch[.|] ?need[:-] ?{_SIZE}[,"
+            rf"|] ?get[:-] ?{_SIZE}"
+        ),
         False,
     ),
     # Megatron
     (
         _compile_pattern(
-            rf"Global shape mismatch for loaded \({_SIZE}\)? and expected \({_SIZE}\)? tensor for key (\S{{1,2000}})"
+            rf"Global shape mismatch for loaded \({_SIZE}\)? and expected \({_SIZE}\)? "
+            rf"tensor for key (\S{{1,2000}})"
         ),
         True,
     ),
     (
         _compile_pattern(
-            rf"Trying to set a tensor of shape {_SIZE} in \"([^\"\n]{{1,2000}})\" \(which has shape {_SIZE}\)"
-        ),
-        True,
-    ),
-    (_compile_pattern(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
-    (
-        _compile_pattern(
-            rf"The shape of the parameters of key (\S{{1,2000}}) is not the same\. Pretrained model: {_SIZE}; your network: {_SIZE}"
+            rf"Trying to set a tensor of shape {_SIZE} in \"([^\"\n]{{1,2000}})\" "
+            rf"\(which has shape {_SIZE}\)"
         ),
         True,
     ),
     (
         _compile_pattern(
-            rf"shape mismatch for ([^\s:,]{{1,2000}}):? {{1,3}}(?:checkpoint|ckpt)[^\[(\n]{{0,40}}{_SIZE}[^\[(\n]{{0,40}}{_SIZE}"
+            rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for "
+            rf"(\S{{1,2000}})"
+        ),
+        True,
+    ),
+    (
+        _compile_pattern(
+            rf"The shape of the parameters of key (\S{{1,2000}}) is not the same\. "
+            rf"Pretrained model: {_SIZE}; your network: {_SIZE}"
+        ),
+        True,
+    ),
+    (
+        _compile_pattern(
+            rf"shape mismatch for ([^\s:,]{{1,2000}}):? {{1,3}}(?:checkpoint"
+            rf"|ckpt)[^\[(\n]{{0,40}}{_SIZE}[^\[(\n]{{0,40}}{_SIZE}"
         ),
         True,
     ),
 )
-"""Patterns of shapes that differ, with True where the shape of the checkpoint comes first."""
+"""Patterns of shapes that differ, with True where the shape of the checkpoint comes
+first.
+"""
 _DETAILS = re.compile(rf"ckpt: {_SIZE} vs model: ?{_SIZE}")
 
 
@@ -203,11 +296,18 @@ def keys_of(text: str) -> Keys:
             details = _DETAILS.search(match[3])
             if details is not None:
                 mismatched.update(
-                    (name, Mismatch(name, _parse_shape(details[1]), _parse_shape(details[2])))
+                    (
+                        name,
+                        Mismatch(
+                            name, _parse_shape(details[1]), _parse_shape(details[2])
+                        ),
+                    )
                     for name in names
                 )
             continue
-        keys["missing" if match[2] == "MISSING" else "unexpected"].update(dict.fromkeys(names))
+        keys["missing" if match[2] == "MISSING" else "unexpected"].update(
+            dict.fromkeys(names)
+        )
     for pattern, is_first in _SHAPES:
         for match in pattern.finditer(text):
             row = _parse_mismatch(match.groups(), is_first)
@@ -232,7 +332,9 @@ def _parse_shape(text: str) -> tuple[int, ...]:
 
 
 def _list_items(text: str, start: int) -> Iterator[str]:
-    """The items of a list that begins at `start`: quoted or bare, with or without brackets, over several lines."""
+    """The items of a list that begins at `start`: quoted or bare, with or without
+    brackets, over several lines.
+    """
     opening = _OPENING.match(text, start)
     position = opening.end() if opening is not None else start
     is_quoted: bool | None = None
@@ -254,7 +356,9 @@ def _list_items(text: str, start: int) -> Iterator[str]:
 
 
 def _split_names(quoted: str) -> Iterator[str]:
-    """The names between two quotes. diffusers puts all names of a list into one text."""
+    """The names between two quotes. diffusers puts all names of a list into one
+    text.
+    """
     name = _BREAK.sub("", quoted)
     yield from (part.strip() for part in name.split(", "))
 
@@ -274,11 +378,16 @@ def _line_names(text: str, start: int) -> Iterator[str]:
 
 
 def _unfold_name(name: str) -> Iterable[str]:
-    """The names that a folded one stands for: `layers.{0, 1}.weight`, and `layers.{0...31}.weight`."""
+    """The names that a folded one stands for: `layers.{0, 1}.weight`, and
+    `layers.{0...31}.weight`.
+    """
     parts = re.split(r"\{([^{}]*)\}", name)
     if len(parts) == 1:
         return (name,)
-    choices = [[part] if index % 2 == 0 else list(_folded_choices(part)) for index, part in enumerate(parts)]
+    choices = [
+        [part] if index % 2 == 0 else list(_folded_choices(part))
+        for index, part in enumerate(parts)
+    ]
     count = 1
     for choice in choices:
         count *= len(choice)

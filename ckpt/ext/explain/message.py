@@ -1,4 +1,6 @@
-"""An error of a program, as a text holds it: its family, and the numbers, names and shapes that it names."""
+"""An error of a program, as a text holds it: its family, and the numbers, names and
+shapes that it names.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ class Mismatch(NamedTuple):
 
 
 class Message(NamedTuple):
-    """An error of a program. `text` is its line. What it names depends on its kind, the word of its family.
+    """An error of a program. `text` is its line. What it names depends on its kind, the
+    word of its family.
 
-    `names` are parameters without a gradient (`ddp`, where DDP prints names too), names that loading imports
-    (`globals`, `code`), keys that a distributed checkpoint lacks (`distributed`), or words that the error quotes.
+    `names` are parameters without a gradient (`ddp`, where DDP prints names too), names
+    that loading imports (`globals`, `code`), keys that a distributed checkpoint lacks
+    (`distributed`), or words that the error quotes.
     """
 
     kind: str
@@ -36,9 +40,13 @@ class Message(NamedTuple):
     mismatched: tuple[Mismatch, ...] = ()
     device: str | None = None
     types: tuple[str, str] | None = None
-    """The model types that transformers names where they differ: of the checkpoint, and of the class that was built."""
+    """The model types that transformers names where they differ: of the checkpoint, and
+    of the class that was built.
+    """
     task: str | None = None
-    """The task of the class of transformers that was built: `ForSequenceClassification`."""
+    """The task of the class of transformers that was built:
+    `ForSequenceClassification`.
+    """
 
     @property
     def fields(self) -> dict[str, str]:
@@ -60,7 +68,11 @@ class Message(NamedTuple):
             "missing": list(self.missing),
             "unexpected": list(self.unexpected),
             "mismatched": [
-                {"name": row.name, "checkpoint": list(row.checkpoint), "model": list(row.model)}
+                {
+                    "name": row.name,
+                    "checkpoint": list(row.checkpoint),
+                    "model": list(row.model),
+                }
                 for row in self.mismatched
             ],
             "device": self.device,

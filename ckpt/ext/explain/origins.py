@@ -1,6 +1,8 @@
-"""The program that a checkpoint is of, and the model, as its config, its keys and its names say it.
+"""The program that a checkpoint is of, and the model, as its config, its keys and its
+names say it.
 
-A row names a program only where keys or names stand together that no other program writes.
+A row names a program only where keys or names stand together that no other program
+writes.
 """
 
 from __future__ import annotations
@@ -27,22 +29,33 @@ def _kind_by_keys(keys: str, text: str) -> _Kind:
 
 _BY_KEYS = (
     _kind_by_keys("dims model_state_dict", "a Whisper of OpenAI"),
-    _kind_by_keys("task_cfg model_cfg model_weight", "a checkpoint of fairseq that s3prl has converted"),
+    _kind_by_keys(
+        "task_cfg model_cfg model_weight",
+        "a checkpoint of fairseq that s3prl has converted",
+    ),
     _kind_by_keys("model optimizer_history extra_state", "a checkpoint of fairseq"),
     _kind_by_keys("model cfg task_state", "a checkpoint of fairseq"),
     _kind_by_keys("state_dict pytorch-lightning_version", "a checkpoint of Lightning"),
     _kind_by_keys("model train_args ema", "a checkpoint of ultralytics"),
-    _kind_by_keys("model ema updates", "a checkpoint of YOLOv5 or of a program that was made from it"),
+    _kind_by_keys(
+        "model ema updates",
+        "a checkpoint of YOLOv5 or of a program that was made from it",
+    ),
     _kind_by_keys("model __author__", "weights for detectron2"),
     _kind_by_keys(
-        "model iteration scheduler", "a checkpoint of detectron2, or of a program with its checkpointer"
+        "model iteration scheduler",
+        "a checkpoint of detectron2, or of a program with its checkpointer",
     ),
     _kind_by_keys("params_ema", "weights of BasicSR (ESRGAN, SwinIR, GFPGAN)"),
     _kind_by_keys("network_weights", "a checkpoint of nnU-Net"),
     _kind_by_keys("weight config f0", "a voice of RVC"),
     _kind_by_keys("state rng", "a checkpoint of Composer"),
     _kind_by_keys(
-        "G D G_ema", "a checkpoint of a GAN: the generator, the discriminator and the generator's averages"
+        "G D G_ema",
+        (
+            "a checkpoint of a GAN: the generator, the discriminator and the "
+            "generator's averages"
+        ),
     ),
     _kind_by_keys("data parameter_list", "an agent of Stable-Baselines 2"),
 )
@@ -60,26 +73,59 @@ class _Names(NamedTuple):
 _BY_NAMES = tuple(
     _Names(re.compile(pattern), text)
     for pattern, text in (
-        (r"^wav2vec2\.(?:encoder|feature_extractor)\.", "a wav2vec 2.0 in the names of transformers"),
-        (r"^hubert\.(?:encoder|feature_extractor)\.", "a HuBERT in the names of transformers"),
-        (r"^wavlm\.(?:encoder|feature_extractor)\.", "a WavLM in the names of transformers"),
+        (r"^wav2vec2\.(?:encoder|feature_extractor)\.", (
+            "a wav2vec 2.0 in the names of "
+            "transformers"
+        )),
+        ((
+            r"^hubert\.(?:encoder"
+            r"|feature_extractor)\."
+        ), "a HuBERT in the names of transformers"),
+        ((
+            r"^wavlm\.(?:encoder"
+            r"|feature_extractor)\."
+        ), "a WavLM in the names of transformers"),
         (r"(?:^|\.)w2v_encoder\.w2v_model\.", "a wav2vec 2.0 in the names of fairseq"),
         (r"^bert\.(?:encoder|embeddings)\.", "a BERT in the names of transformers"),
-        (r"^roberta\.(?:encoder|embeddings)\.", "a RoBERTa or a model of its kind in the names of transformers"),
+        (r"^roberta\.(?:encoder|embeddings)\.", (
+            "a RoBERTa or a model of its kind in "
+            "the names of transformers"
+        )),
         (r"^distilbert\.", "a DistilBERT in the names of transformers"),
         (r"^electra\.", "an ELECTRA in the names of transformers"),
         (r"^deberta\.", "a DeBERTa in the names of transformers"),
         (r"^albert\.", "an ALBERT in the names of transformers"),
-        (r"(?:^|\.)encoder\.block\.0\.layer\.0\.SelfAttention\.", "a T5 in the names of transformers"),
-        (r"(?:^|\.)model\.layers\.\d+\.self_attn\.q_proj\.", "a language model in the names of transformers (Llama and its kind)"),
+        ((
+            r"(?:^"
+            r"|\.)encoder\.block\.0\.layer\.0\.SelfAttention\."
+        ), "a T5 in the names of transformers"),
+        (r"(?:^|\.)model\.layers\.\d+\.self_attn\.q_proj\.", (
+            "a language model in the names of "
+            "transformers (Llama and its kind)"
+        )),
         (r"^layers\.\d+\.attention\.wq\.", "a Llama in the names of Meta"),
-        (r"(?:^|\.)transformer\.h\.\d+\.attn\.c_attn\.", "a GPT-2 or a model of its kind"),
-        (r"(?:^|\.)mask_decoder\.output_hypernetworks_mlps\.", "a Segment Anything (SAM)"),
+        ((
+            r"(?:^"
+            r"|\.)transformer\.h\.\d+\.attn\.c_attn\."
+        ), "a GPT-2 or a model of its kind"),
+        ((
+            r"(?:^"
+            r"|\.)mask_decoder\.output_hypernetworks_mlps\."
+        ), "a Segment Anything (SAM)"),
         (r"(?:^|\.)visual\.transformer\.resblocks\.", "a CLIP in the names of OpenAI"),
-        (r"^model\.diffusion_model\.", "a model of Stable Diffusion in the names of its authors"),
+        (r"^model\.diffusion_model\.", (
+            "a model of Stable Diffusion in the "
+            "names of its authors"
+        )),
         (r"^double_blocks\.\d+\.", "the diffusion model of a Flux, alone"),
-        (r"^(?:lora_unet|lora_te\d?|lycoris)_", "an adapter of LoRA in the names of kohya"),
-        (r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$", "an adapter of LoRA in the names of PEFT"),
+        (r"^(?:lora_unet|lora_te\d?|lycoris)_", (
+            "an adapter of LoRA in the names of "
+            "kohya"
+        )),
+        (r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$", (
+            "an adapter of LoRA in the names of "
+            "PEFT"
+        )),
     )
 )  # fmt: skip
 _PARTS_OF_DETECTORS = ("backbone", "neck", "bbox_head", "rpn_head", "roi_head", "mask_head", "decode_head", "img_backbone", "img_neck", "pts_bbox_head", "query_head")  # fmt: skip
@@ -87,11 +133,15 @@ _PARTS_OF_DETECTORS = ("backbone", "neck", "bbox_head", "rpn_head", "roi_head", 
 
 
 def name_origin(survey: Survey) -> str | None:
-    """Name what a checkpoint is of, in a few words with an article, or return None where nothing tells."""
+    """Name what a checkpoint is of, in a few words with an article, or return None
+    where nothing tells.
+    """
     checkpoint = survey.checkpoint
     base = base_of_adapter(checkpoint)
     if base is not None:
-        return f"an adapter of PEFT for {show(base, 80)}" if base else "an adapter of PEFT"
+        return (
+            f"an adapter of PEFT for {show(base, 80)}" if base else "an adapter of PEFT"
+        )
     return _by_config(survey) or _by_keys(survey) or _by_names(survey)
 
 
@@ -103,8 +153,14 @@ def origin_opening(origin: str) -> str:
 def _by_config(survey: Survey) -> str | None:
     config = dict(children_of(dict(children_of(survey.checkpoint.root)).get("config")))
     architectures = config.get("architectures")
-    named = architectures[0] if type(architectures) is list and architectures else config.get("model_type")
-    if isinstance(named, str) and ("transformers_version" in config or "model_type" in config):
+    named = (
+        architectures[0]
+        if type(architectures) is list and architectures
+        else config.get("model_type")
+    )
+    if isinstance(named, str) and (
+        "transformers_version" in config or "model_type" in config
+    ):
         return f"a model of transformers ({show(named, 80)})"
     named = config.get("_class_name")
     if isinstance(named, str) and "_diffusers_version" in config:
@@ -132,12 +188,18 @@ def _by_keys(survey: Survey) -> str | None:
 
 
 def _of_fairseq(survey: Survey) -> str:
-    """The task and the model that a checkpoint of fairseq records: ` (task translation, model bart)`."""
+    """The task and the model that a checkpoint of fairseq records: ` (task translation,
+    model bart)`.
+    """
     wanted = {
         "task": ("cfg.task._name", "args.task", "cfg.task"),
         "model": ("cfg.model._name", "args.arch", "cfg.model.arch"),
     }
-    texts = {value.name: value.node for value in survey.checkpoint.values if isinstance(value.node, str)}
+    texts = {
+        value.name: value.node
+        for value in survey.checkpoint.values
+        if isinstance(value.node, str)
+    }
     found = []
     for word, names in wanted.items():
         name = next((texts[name] for name in names if name in texts), None)
@@ -147,7 +209,9 @@ def _of_fairseq(survey: Survey) -> str:
 
 
 def _of_detectors(survey: Survey) -> str:
-    """The parts of a detector or a segmenter that a checkpoint has: `: a whole model of backbone, neck and bbox_head`."""
+    """The parts of a detector or a segmenter that a checkpoint has: `: a whole model of
+    backbone, neck and bbox_head`.
+    """
     parts = first_words(survey)
     held = [part for part in parts if part in _PARTS_OF_DETECTORS]
     if len(held) < 2:
@@ -156,10 +220,14 @@ def _of_detectors(survey: Survey) -> str:
 
 
 def first_words(survey: Survey) -> list[str]:
-    """The first words of the names of the weights, within their section, in the order of the file."""
+    """The first words of the names of the weights, within their section, in the order
+    of the file.
+    """
     if len(survey.candidates) != 1:
         return []
-    return list(dict.fromkeys(name.partition(".")[0] for name in survey.candidates[0].names()))
+    return list(
+        dict.fromkeys(name.partition(".")[0] for name in survey.candidates[0].names())
+    )
 
 
 def _by_names(survey: Survey) -> str | None:

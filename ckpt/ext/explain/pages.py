@@ -1,4 +1,6 @@
-"""The pages that finding codes and errors of PyTorch lead to, and the search for the page of a text."""
+"""The pages that finding codes and errors of PyTorch lead to, and the search for the
+page of a text.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,38 @@ _SHORT = 3
 """Letters of a word that says little."""
 _LONGEST_CODE = 40
 _LONGEST = 20_000
-"""Characters of a text that are searched, from its end: the error of a traceback is its last line."""
+"""Characters of a text that are searched, from its end: the error of a traceback is its
+last line.
+"""
 
 
 def page_of_code(text: str) -> Page | None:
     """The page of a finding code, or None for any other text."""
     code = text.strip().lower().replace("_", "-")
-    return next((page for page in pages() if page.code is not None and page.code.code == code), None)
+    return next(
+        (page for page in pages() if page.code is not None and page.code.code == code),
+        None,
+    )
 
 
 def find_page(text: str) -> Page | None:
-    """The page that answers an error by the words that a line shares with its messages, or None.
+    """The page that answers an error by the words that a line shares with its messages,
+    or None.
 
-    The last line counts that has such a page. It says something where it shares words that few pages have.
+    The last line counts that has such a page. It says something where it shares words
+    that few pages have.
     """
     for line in reversed(text[-_LONGEST:].splitlines()):
         words = _split_words(line)
-        near = [page for page in pages() if page.code is None and _count_shared_words(words, page) >= _KIN]
-        scored = [(_longest_run(words, page), number, page) for number, page in enumerate(near)]
+        near = [
+            page
+            for page in pages()
+            if page.code is None and _count_shared_words(words, page) >= _KIN
+        ]
+        scored = [
+            (_longest_run(words, page), number, page)
+            for number, page in enumerate(near)
+        ]
         best = max(scored, default=None)
         if best is not None and best[0] > _LEAST:
             return best[2]
@@ -52,10 +68,14 @@ def find_page(text: str) -> Page | None:
 
 def no_page(text: str) -> UsageError:
     """The error that no page answers a text, with the nearest pages."""
-    near = _nearest_pages(text.strip().lower().replace("_", "-"), _split_words(text[-_LONGEST:]))
+    near = _nearest_pages(
+        text.strip().lower().replace("_", "-"), _split_words(text[-_LONGEST:])
+    )
     return UsageError(
         f"{show(_last_line(text), 60)}: no page for this",
-        hint=f"the nearest: {near}" if near else "with a file behind it, ckpt says what is in the file",
+        hint=f"the nearest: {near}"
+        if near
+        else "with a file behind it, ckpt says what is in the file",
     )
 
 
@@ -69,26 +89,36 @@ def page_of_kind(kind: str) -> Page:
 
 
 def _nearest_pages(code: str, words: Sequence[str]) -> str:
-    """Up to three pages, as `ckpt explain` takes them: by the letters of a code, then by the words of an error.
+    """Up to three pages, as `ckpt explain` takes them: by the letters of a code, then
+    by the words of an error.
 
     Empty where no page shares a word of substance with the text.
     """
     near = nearest_names(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
     kin = sorted(pages(), key=lambda page: -_count_shared_words(words, page))
     near += [page.word for page in kin if _count_shared_words(words, page)]
-    return ", ".join(f'"{word}"' if " " in word else word for word in list(dict.fromkeys(near))[:3])
+    return ", ".join(
+        f'"{word}"' if " " in word else word for word in list(dict.fromkeys(near))[:3]
+    )
 
 
 def _split_words(text: str) -> list[str]:
-    """The words of a text, with every number as one word: indices and ranks differ from run to run."""
+    """The words of a text, with every number as one word: indices and ranks differ from
+    run to run.
+    """
     return ["#" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
 def _longest_run(words: Sequence[str], page: Page) -> int:
-    """The most words in a row that a text shares with a message of a page, some of substance among them."""
+    """The most words in a row that a text shares with a message of a page, some of
+    substance among them.
+    """
     runs = [_shared_run(words, _split_words(message)) for message in page.messages]
     substance = _rare_words(page)
-    return max((len(run) for run in runs if len(substance.intersection(run)) >= _KIN), default=0)
+    return max(
+        (len(run) for run in runs if len(substance.intersection(run)) >= _KIN),
+        default=0,
+    )
 
 
 def _shared_run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
@@ -109,7 +139,9 @@ def _shared_run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
 
 
 def _count_shared_words(words: Sequence[str], page: Page) -> int:
-    """Count the words of substance of the text that are in the errors, the title or the code of a page."""
+    """Count the words of substance of the text that are in the errors, the title or the
+    code of a page.
+    """
     return len(_rare_words(page).intersection(words))
 
 
@@ -128,9 +160,15 @@ def _pages_per_word() -> Counter[str]:
 
 @cache
 def _own_words(page: Page) -> frozenset[str]:
-    texts = (*page.messages, page.title, page.code.code.replace("-", " ") if page.code else "")
+    texts = (
+        *page.messages,
+        page.title,
+        page.code.code.replace("-", " ") if page.code else "",
+    )
     return frozenset(
-        word for word in _split_words(" ".join(texts)) if len(word) > _SHORT and word not in _EMPTY
+        word
+        for word in _split_words(" ".join(texts))
+        if len(word) > _SHORT and word not in _EMPTY
     )
 
 
@@ -151,9 +189,12 @@ _LEVEL = re.compile(r"\*(?:error|warning|info)\.\* ")
 _MESSAGE = re.compile(r"```text\n(.*?)\n```\n*", re.DOTALL)
 _QUOTED = re.compile(r"`([^`]+)`")
 _RUN = re.compile(
-    r"<!-- run: (.+?) -->\n?(?:```console\n.*?\n```\n?)?(?:<!-- yours: (.+?) -->\n?)?", re.DOTALL
+    r"<!-- run: (.+?) -->\n?(?:```console\n.*?\n```\n?)?(?:<!-- yours: (.+?) -->\n?)?",
+    re.DOTALL,
 )
-"""A command with what it prints in the docs, and the same for the reader's own file, which `ckpt explain` shows."""
+"""A command with what it prints in the docs, and the same for the reader's own file,
+which `ckpt explain` shows.
+"""
 _CONSOLE = re.compile(r"```console\n(.*?)\n```\n?", re.DOTALL)
 _KINDS = re.compile(r"<!-- kinds: (.+?) -->\n*")
 """The words of the families of a page, before its first message."""
@@ -168,9 +209,11 @@ _SENTENCE_END = re.compile(r"(?<! )\. ")
 
 
 class Block(NamedTuple):
-    """A part of a page: a paragraph, an item of a list, or a command to run. Text is on one line, without links.
+    """A part of a page: a paragraph, an item of a list, or a command to run. Text is on
+    one line, without links.
 
-    `condition` is the word of what must hold for a file, empty where the text is true for every one.
+    `condition` is the word of what must hold for a file, empty where the text is true
+    for every one.
     """
 
     kind: Literal["text", "item", "command"]
@@ -179,7 +222,8 @@ class Block(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page: of a finding, with its `code`, or of errors. `messages` are the errors of PyTorch that it answers.
+    """A page: of a finding, with its `code`, or of errors. `messages` are the errors of
+    PyTorch that it answers.
 
     `kinds` are the words of the families whose errors lead to it.
     """
@@ -203,23 +247,37 @@ class Page(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The argument of `ckpt explain` for this page: its code or the first sentence of its first error."""
+        """The argument of `ckpt explain` for this page: its code or the first sentence
+        of its first error.
+        """
         if self.code:
             return self.code.code
         words = " ".join(self.messages[0].split())
-        # torch writes "[enforce fail at FILE:LINE] . TEXT", whose first dot ends nothing.
+        # torch writes "[enforce fail at FILE:LINE] . TEXT", whose first dot ends
+        # nothing.
         return _SENTENCE_END.split(words, maxsplit=1)[0]
 
 
 @cache
 def pages() -> tuple[Page, ...]:
-    """All pages: the findings in the order of the catalogue, then the errors in the order of their page."""
-    findings = {title: text for _, title, text in _split_parts(source("findings")) if title in CATALOGUE}
-    return (*(_finding_page(code, findings[name]) for name, code in CATALOGUE.items()), *_error_pages())
+    """All pages: the findings in the order of the catalogue, then the errors in the
+    order of their page.
+    """
+    findings = {
+        title: text
+        for _, title, text in _split_parts(source("findings"))
+        if title in CATALOGUE
+    }
+    return (
+        *(_finding_page(code, findings[name]) for name, code in CATALOGUE.items()),
+        *_error_pages(),
+    )
 
 
 def source(name: str) -> str:
-    """The Markdown of `findings` or `errors`, with the commands whose output only the docs show."""
+    """The Markdown of `findings` or `errors`, with the commands whose output only the
+    docs show.
+    """
     page = locate(os.path.join(os.path.dirname(__file__), f"{name}.md"))
     return read_file(page, Limits(), "the page").decode("utf-8")
 
@@ -237,12 +295,16 @@ def _split_parts(text: str) -> list[tuple[int, str, str]]:
 def _finding_page(code: Code, text: str) -> Page:
     text = _LEVEL.sub("", text, count=1)
     quoted = [" ".join(match.split()) for match in _QUOTED.findall(text)]
-    messages = [match for match in quoted if match.count(" ") >= _WORDS_OF_A_MESSAGE - 1]
+    messages = [
+        match for match in quoted if match.count(" ") >= _WORDS_OF_A_MESSAGE - 1
+    ]
     return Page(code.title, tuple(messages), _parse_body(text), code)
 
 
 def _error_pages() -> list[Page]:
-    """One page for each answer: the messages in a row, and the text up to the next message."""
+    """One page for each answer: the messages in a row, and the text up to the next
+    message.
+    """
     entries: list[Page] = []
     for _, title, text in _split_parts(source("errors")):
         messages: list[str] = []
@@ -267,7 +329,9 @@ def _page_kinds(text: str, position: int) -> tuple[str, ...]:
 
 def _parse_body(text: str) -> tuple[Block, ...]:
     text = _RUN.sub(lambda match: f"\n\n$ {match[2] or match[1]}\n\n", text)
-    text = _CONSOLE.sub(lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text)
+    text = _CONSOLE.sub(
+        lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text
+    )
     blocks: list[Block] = []
     for paragraph in re.split(r"\n\n+|\n(?=- )", text):
         found = _IF.match(paragraph)

@@ -1,6 +1,8 @@
-"""The output of a program as a person pastes it, made plain: without colours and without what logs put around lines.
+"""The output of a program as a person pastes it, made plain: without colours and
+without what logs put around lines.
 
-The text is a stranger's. Every pattern takes time that grows with the length of the text alone.
+The text is a stranger's. Every pattern takes time that grows with the length of the
+text alone.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import re
 LONGEST = 16 << 20
 """Bytes of a text that count, from its end."""
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]{0,32}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])"
+)
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _MARK = re.compile(
@@ -21,17 +25,20 @@ _MARK = re.compile(
     r"|\[\d{1,6},\d{1,6}\]<std\w{3}>:"
     r"|\d{1,6}: "
     r"|\([\w.]{1,80} pid=\d{1,9}[^)\n]{0,80}\)"
-    # logging, mmcv, Kubernetes and loguru put the time, the logger and the level before it.
+    # logging, mmcv, Kubernetes and loguru put the time, the logger and the level before
+    # it.
     rf"|\[?\d{{4}}[-/]\d\d[-/]\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?"
     r"(?: (?:stdout|stderr) [FP] )?"
-    rf"(?:\s?[-|:\[]?\s?[\w.]{{0,60}}\s?[-|:]?\s?\[?{_LEVEL}\]?\s{{0,8}}[-|:\]])?(?: - )?"
+    rf"(?:\s?[-|:\[]?\s?[\w.]{{0,60}}\s?[-|:]?\s?\[?{_LEVEL}\]?\s{{0,8}}[-"
+    r"|:\]])?(?: - )?"
     rf"|\[?{_LEVEL}(?:\||:[\w.]{{0,60}}:|\]|:| -)"
     # glog and torch's own log, syslog, docker compose; a mail or an issue quotes.
     rf"|[IWEF]\d{{4}} {_TIME} [^\]\n]{{0,120}}\]"
     rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]{{1,80}} [\w./-]{{1,80}}(?:\[\d{{1,9}}\])?:"
     r"|[\w.-]{1,60}[-_]\d{1,3} {1,20}\| "
     # vLLM writes the month, the day and the place in its own sources.
-    rf"|{_LEVEL} \d\d-\d\d {_TIME} (?:\[[\w./-]{{1,120}}:\d{{1,6}}\]|[\w./-]{{1,120}}:\d{{1,6}}\])"
+    rf"|{_LEVEL} \d\d-\d\d {_TIME} (?:\[[\w./-]{{1,120}}:\d{{1,6}}\]"
+    rf"|[\w./-]{{1,120}}:\d{{1,6}}\])"
     r"|\[transformers\]"
     r"|> "
     r")\s?"
@@ -42,18 +49,24 @@ _MARKS = 4
 _WRITTEN = re.compile(r"\\([nrt\"'])")
 _BREAKS = {"n": "\n", "r": "\n", "t": "\t"}
 _ENTITIES = ("&quot;", "&#", "&lt;", "&gt;", "&apos;")
-_QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "})
+_QUOTES = str.maketrans(
+    {"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "}
+)
 
 
 def spaced_pattern(pattern: str) -> str:
-    """A pattern in which each space stands for any white space, for terminals wrap lines. Classes keep theirs."""
+    """A pattern in which each space stands for any white space, for terminals wrap
+    lines. Classes keep theirs.
+    """
     return _SPACE.sub(r"\\s{1,40}", pattern)
 
 
 def plain_text(text: str) -> str:
-    """Return a text without colours and marks of logs, with each turn of a progress bar on its own line.
+    """Return a text without colours and marks of logs, with each turn of a progress bar
+    on its own line.
 
-    A text that a log has written as a string of JSON or Python is read as the text that it was.
+    A text that a log has written as a string of JSON or Python is read as the text that
+    it was.
     """
     text = _ESCAPE.sub("", text[-LONGEST:])
     if any(entity in text for entity in _ENTITIES):
@@ -65,7 +78,9 @@ def plain_text(text: str) -> str:
 
 def _strip_marks(line: str) -> str:
     """A line without the marks before it."""
-    if "\\n" in line and ("\\t" in line or '\\"' in line or line.lstrip().startswith(("{", '"', "'"))):
+    if "\\n" in line and (
+        "\\t" in line or '\\"' in line or line.lstrip().startswith(("{", '"', "'"))
+    ):
         line = _WRITTEN.sub(lambda match: _BREAKS.get(match[1], match[1]), line)
     start = 0
     for _ in range(_MARKS):

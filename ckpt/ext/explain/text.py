@@ -9,7 +9,13 @@ from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.ext.explain import Explanation, Page
 from ckpt.ext.explain.case import Answer, Shapes, Statement
 from ckpt.model.text import and_more, show
-from ckpt.surface.text.lines import Line, hanging_lines, lined_up, pasted_line, wrap_text
+from ckpt.surface.text.lines import (
+    Line,
+    hanging_lines,
+    lined_up,
+    pasted_line,
+    wrap_text,
+)
 
 _WIDEST = 100
 """Columns beyond which a paragraph is hard to read."""
@@ -25,7 +31,12 @@ def page_lines(page: Page, width: int | None) -> list[Line]:
     out: list[Line] = []
     if page.code is not None:
         commands = and_more(page.code.by, len(page.code.by))
-        out.append([(page.code.code, page.code.level), (f"  {page.code.level}, made by ckpt {commands}", "")])
+        out.append(
+            [
+                (page.code.code, page.code.level),
+                (f"  {page.code.level}, made by ckpt {commands}", ""),
+            ]
+        )
     else:
         out.append([(page.title, "head")])
         for message in page.messages:
@@ -64,9 +75,11 @@ def _body_lines(page: Page, width: int, *, commands: bool = True) -> list[Line]:
 
 
 def answer_lines(found: Explanation, width: int | None) -> list[Line]:
-    """The answer of a checkpoint to an error first, then the cause as the page tells it.
+    """The answer of a checkpoint to an error first, then the cause as the page tells
+    it.
 
-    Without a checkpoint the page has the commands, and what the names of the error say stands before them.
+    Without a checkpoint the page has the commands, and what the names of the error say
+    stands before them.
     """
     answer = found.answer
     assert answer is not None
@@ -99,10 +112,14 @@ _NUMBER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
 
 
 def _fold_layers(shapes: Sequence[Shapes]) -> list[Shapes]:
-    """Shapes with the layers that differ in their number alone as one row: `layers.0-17.norm.weight`."""
+    """Shapes with the layers that differ in their number alone as one row:
+    `layers.0-17.norm.weight`.
+    """
     groups: dict[tuple[object, ...], list[Shapes]] = {}
     for row in shapes:
-        groups.setdefault((_NUMBER.sub("#", row.name), row.file, row.model), []).append(row)
+        groups.setdefault((_NUMBER.sub("#", row.name), row.file, row.model), []).append(
+            row
+        )
     out: list[Shapes] = []
     for rows in groups.values():
         name = _name_of_layers([row.name for row in rows])
@@ -111,24 +128,48 @@ def _fold_layers(shapes: Sequence[Shapes]) -> list[Shapes]:
 
 
 def _name_of_layers(names: Sequence[str]) -> str | None:
-    """One name for layers whose numbers follow each other at one place of their names, or None."""
+    """One name for layers whose numbers follow each other at one place of their names,
+    or None.
+    """
     numbers = [[int(match[0]) for match in _NUMBER.finditer(name)] for name in names]
-    varying = [place for place, values in enumerate(zip(*numbers, strict=True)) if len(set(values)) > 1]
+    varying = [
+        place
+        for place, values in enumerate(zip(*numbers, strict=True))
+        if len(set(values)) > 1
+    ]
     if len(varying) != 1:
         return None
     values = [row[varying[0]] for row in numbers]
     if values != list(range(values[0], values[0] + len(values))):
         return None
     match = [*_NUMBER.finditer(names[0])][varying[0]]
-    return f"{names[0][: match.start()]}{values[0]}-{values[-1]}{names[0][match.end() :]}"
+    return (
+        f"{names[0][: match.start()]}{values[0]}-{values[-1]}{names[0][match.end() :]}"
+    )
 
 
-def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:
+def _statement_lines(
+    statement: Statement, narrow: int, width: int | None
+) -> list[Line]:
     """A statement, its names one per line, and its command."""
-    out = [[(line, "")] for line in wrap_text(statement.text, narrow, 0)] if statement.text else []
+    out = (
+        [[(line, "")] for line in wrap_text(statement.text, narrow, 0)]
+        if statement.text
+        else []
+    )
     out += [[(f"  {show(name, None)}", "")] for name in statement.names[:_MOST_NAMES]]
     if len(statement.names) > _MOST_NAMES:
-        out.append([(f"  and {len(statement.names) - _MOST_NAMES:,} more (--json lists all)", "")])
+        out.append(
+            [
+                (
+                    (
+                        f"  and {len(statement.names) - _MOST_NAMES:,} more (--json "
+                        "lists all)"
+                    ),
+                    "",
+                )
+            ]
+        )
     if statement.command is not None:
         out.append(pasted_line(statement.command, width))
     return out
@@ -145,7 +186,11 @@ def list_lines(pages: Sequence[Page], width: int | None) -> list[Line]:
     size = max((len(row.code) for row in codes), default=4) + 2
     out: list[Line] = [[(f"{'CODE':<{size}}{'LEVEL':<9}FINDING", "head")]]
     for row in codes:
-        head: Line = [(row.code, row.level), (" " * (size - len(row.code)), ""), (f"{row.level:<9}", "")]
+        head: Line = [
+            (row.code, row.level),
+            (" " * (size - len(row.code)), ""),
+            (f"{row.level:<9}", ""),
+        ]
         out += hanging_lines(head, row.title, width)
     out += [[], [("ERRORS OF PYTORCH", "head")]]
     for page in pages:

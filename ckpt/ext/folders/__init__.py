@@ -1,4 +1,6 @@
-"""A folder as one checkpoint: the weights, what training needs besides, and the documents about both."""
+"""A folder as one checkpoint: the weights, what training needs besides, and the
+documents about both.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from ckpt.model.checkpoint import Traits
 from ckpt.model.errors import FolderError, UnsupportedError
 
 _FILES = (".metadata", ".distcp", "metadata.json", "latest_checkpointed_iteration.txt")
-"""Endings of files that may lead to the folder around them; any other file is one of its own."""
+"""Endings of files that may lead to the folder around them; any other file is one of
+its own.
+"""
 
 
 def sniff(probe: Probe) -> bool:
@@ -44,4 +48,6 @@ FORMAT = Format(
     verifier="ckpt.ext.folders.reader",
 )
 
-"""The format of a folder. Its traits are for the table; a checkpoint has the traits of its weights."""
+"""The format of a folder. Its traits are for the table; a checkpoint has the traits of
+its weights.
+"""

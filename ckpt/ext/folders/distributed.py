@@ -1,15 +1,17 @@
-"""Folders around distributed checkpoints: what Lightning, Megatron and accelerate write beside the data, or around it.
+"""Folders around distributed checkpoints: what Lightning, Megatron and accelerate write
+beside the data, or around it.
 
-Lightning and Megatron put a file into the folder of the data. accelerate and the Trainer put one such folder for each
-model and each optimizer beside their small files.
+Lightning and Megatron put a file into the folder of the data. accelerate and the
+Trainer put one such folder for each model and each optimizer beside their small files.
 
-Megatron writes `iter_0000010/` below a folder whose `latest_checkpointed_iteration.txt` names it
-(megatron/training/checkpointing.py `get_checkpoint_name`). With the backend torch_dist such a folder is a distributed
-checkpoint, without paths in its `.metadata`, beside `common.pt`. Before, it had a folder for each tensor and pipeline
-parallel rank: `mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt`.
+Megatron writes `iter_0000010/` below a folder whose `latest_checkpointed_iteration.txt`
+names it (megatron/training/checkpointing.py `get_checkpoint_name`). With the backend
+torch_dist such a folder is a distributed checkpoint, without paths in its `.metadata`,
+beside `common.pt`. Before, it had a folder for each tensor and pipeline parallel rank:
+`mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt`.
 
-NeMo 2 has such a folder as `weights/`, beside `context/` with what makes the model: `io.json`, `model.yaml`, the tokenizer
-(nemo/lightning/io/connector.py).
+NeMo 2 has such a folder as `weights/`, beside `context/` with what makes the model:
+`io.json`, `model.yaml`, the tokenizer (nemo/lightning/io/connector.py).
 """
 
 from __future__ import annotations
@@ -44,10 +46,18 @@ if TYPE_CHECKING:
 LATEST = "latest_checkpointed_iteration.txt"
 ITERATION = re.compile(r"iter_\d{7,12}/|release/")
 RANK = re.compile(r"mp_rank_(\d{2,6})(?:_(\d{3,6}))?(?:_(\d{3,6}))?")
-"""The folder of a rank: its tensor parallel rank, then the pipeline parallel one, then the expert parallel one."""
+"""The folder of a rank: its tensor parallel rank, then the pipeline parallel one, then
+the expert parallel one.
+"""
 FILES = ("model_optim_rng.pt", "distrib_optim.pt")
-"""The files of a rank: the weights with all else, and the shard of a distributed optimizer."""
-SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
+"""The files of a rank: the weights with all else, and the shard of a distributed
+optimizer.
+"""
+SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+)
 
 NEMO = ("weights", "context")
 """The folders of NeMo 2."""
@@ -59,10 +69,12 @@ _OPTIMIZER = re.compile(r"(?:chained_\d{1,6}\.)?optimizer\.")
 
 
 def paths_of(metadata: Metadata) -> dict[str, Path]:
-    """The paths of the names of torch_dist, which has keys instead of the state dict: model, optimizer, objects.
+    """The paths of the names of torch_dist, which has keys instead of the state dict:
+    model, optimizer, objects.
 
-    The keys of the optimizer begin with `optimizer.`, or with `chained_0.optimizer.` where there are several. Objects of
-    a rank, such as `_extra_state/shard_0_2`, are no part of the model's names.
+    The keys of the optimizer begin with `optimizer.`, or with `chained_0.optimizer.`
+    where there are several. Objects of a rank, such as `_extra_state/shard_0_2`, are no
+    part of the model's names.
     """
     paths: dict[str, Path] = {}
     for name in metadata.tensors:
@@ -73,8 +85,11 @@ def paths_of(metadata: Metadata) -> dict[str, Path]:
     return paths | {name: ("objects", name) for name in metadata.objects}
 
 
-def latest_iteration(folder: Location, names: Sequence[str]) -> tuple[Location, str] | None:
-    """The folder of the newest iteration, and its name with a slash; None without the file that names it.
+def latest_iteration(
+    folder: Location, names: Sequence[str]
+) -> tuple[Location, str] | None:
+    """The folder of the newest iteration, and its name with a slash; None without the
+    file that names it.
 
     Raises UnreadableError where it names something else than a folder in this one.
     """
@@ -83,9 +98,13 @@ def latest_iteration(folder: Location, names: Sequence[str]) -> tuple[Location, 
     iteration = _read_latest(folder)
     tag = iteration if iteration == "release" else f"iter_{int(iteration):07d}"
     if f"{tag}/" not in names:
-        there = and_more([show(name[:-1], 80) for name in names if ITERATION.fullmatch(name)], 4)
+        there = and_more(
+            [show(name[:-1], 80) for name in names if ITERATION.fullmatch(name)], 4
+        )
         hint = f"the folder holds {there}" if there else None
-        raise UnreadableError(f"{LATEST} names {tag}, which is not a folder here", hint=hint)
+        raise UnreadableError(
+            f"{LATEST} names {tag}, which is not a folder here", hint=hint
+        )
     try:
         return folder.child(tag, "no"), f"{tag}/"
     except UnreadableError:
@@ -107,32 +126,44 @@ def _read_latest(folder: Location) -> str:
 
 
 def ranks_in(folder: Location, names: Sequence[str]) -> list[tuple[str, Location]]:
-    """The files of the ranks by their paths below the folder, in the order of the ranks. No link is followed."""
+    """The files of the ranks by their paths below the folder, in the order of the
+    ranks. No link is followed.
+    """
     files: list[tuple[str, Location]] = []
     for name in sorted(names, key=natural_sort_key):
         if not name.endswith("/") or RANK.fullmatch(name[:-1]) is None:
             continue
         rank = folder.child(name[:-1], "no")
         held = rank.names()
-        files += [(name + file, rank.child(file, "no")) for file in FILES if file in held]
+        files += [
+            (name + file, rank.child(file, "no")) for file in FILES if file in held
+        ]
     return files
 
 
 def refuse_zarr(folder: Location, names: Sequence[str]) -> None:
-    """Raise UnsupportedError for the backend of before, which keeps a folder of zarr for each tensor.
+    """Raise UnsupportedError for the backend of before, which keeps a folder of zarr
+    for each tensor.
 
     One that lost its `metadata.json` has `common.pt` beside these folders.
     """
-    has_document = bool(find_companion(folder, [name for name in names if name == BACKEND]))
-    is_zarr = of_zarr(folder) if has_document else COMMON in names and has_arrays(folder)
+    has_document = bool(
+        find_companion(folder, [name for name in names if name == BACKEND])
+    )
+    is_zarr = (
+        of_zarr(folder) if has_document else COMMON in names and has_arrays(folder)
+    )
     if is_zarr:
         raise UnsupportedError(
-            "a Megatron checkpoint with the zarr backend, which ckpt does not read", hint=AS_DIST
+            "a Megatron checkpoint with the zarr backend, which ckpt does not read",
+            hint=AS_DIST,
         )
 
 
 def unread_in(folder: Location) -> tuple[str, ...]:
-    """Return what belongs to a checkpoint that `refuse_zarr` refuses, as paths below the folder that it was found in."""
+    """Return what belongs to a checkpoint that `refuse_zarr` refuses, as paths below
+    the folder that it was found in.
+    """
     names = folder.names()
     newest = latest_iteration(folder, names)
     every = [
@@ -140,29 +171,44 @@ def unread_in(folder: Location) -> tuple[str, ...]:
         for name in names
         for file in ((name + BACKEND, name + COMMON) if name.endswith("/") else (name,))
     ]
-    return tuple(every) if newest is None else (LATEST, newest[1] + BACKEND, newest[1] + COMMON)
+    return (
+        tuple(every)
+        if newest is None
+        else (LATEST, newest[1] + BACKEND, newest[1] + COMMON)
+    )
 
 
 def rank_of(name: str, experts: bool) -> str:
     """Return the rank of a folder: `tensor 0, pipeline 1`.
 
-    A second number is the pipeline, or the expert if `experts` is true and there is no third number.
+    A second number is the pipeline, or the expert if `experts` is true and there is no
+    third number.
     """
     match = RANK.fullmatch(name)
     assert match is not None
-    kinds = ("tensor", "expert" if experts and match[3] is None else "pipeline", "expert")
+    kinds = (
+        "tensor",
+        "expert" if experts and match[3] is None else "pipeline",
+        "expert",
+    )
     return ", ".join(
-        f"{kind} {int(number)}" for kind, number in zip(kinds, match.groups(), strict=True) if number
+        f"{kind} {int(number)}"
+        for kind, number in zip(kinds, match.groups(), strict=True)
+        if number
     )
 
 
 def missing_ranks(names: Sequence[str], sizes: Sequence[int]) -> list[str]:
-    """The folders of ranks that are not among `names`, by the sizes of the tensor and pipeline parallel groups."""
+    """The folders of ranks that are not among `names`, by the sizes of the tensor and
+    pipeline parallel groups.
+    """
     tensor, pipeline = sizes
     if tensor * pipeline > _RANKS:
         return []
     name = "mp_rank_{:02d}_{:03d}" if pipeline > 1 else "mp_rank_{:02d}"
-    rows = (name.format(*divmod(number, pipeline)) for number in range(tensor * pipeline))
+    rows = (
+        name.format(*divmod(number, pipeline)) for number in range(tensor * pipeline)
+    )
     there = {"_".join(row.split("_")[: 4 if pipeline > 1 else 3]) for row in names}
     return [row for row in rows if row not in there]
 
@@ -185,20 +231,32 @@ def place_of(probe: Probe) -> Location | None:
     if probe.is_folder:
         return probe.location
     name = probe.path.replace("\\", "/").rpartition("/")[2]
-    return probe.location.parent() if is_part(name) or name in (LATEST, BACKEND) else None
+    return (
+        probe.location.parent() if is_part(name) or name in (LATEST, BACKEND) else None
+    )
 
 
 def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
-    """Return the plan of a folder that a framework has around its data, or None. Raises CkptError."""
+    """Return the plan of a folder that a framework has around its data, or None. Raises
+    CkptError.
+    """
     newest = latest_iteration(folder, names)
     if newest is not None:
         data, prefix = newest
-        plan = _of_data(data, data.names(), prefix) or _of_ranks(data, data.names(), prefix)
+        plan = _of_data(data, data.names(), prefix) or _of_ranks(
+            data, data.names(), prefix
+        )
         if plan is None:
             refuse_zarr(data, data.names())
-            raise UnreadableError(f"{prefix[:-1]} holds no file of a rank: the save was interrupted")
+            raise UnreadableError(
+                f"{prefix[:-1]} holds no file of a rank: the save was interrupted"
+            )
         return plan._replace(path=folder.name)
-    plan = _of_data(folder, names, "") or _of_ranks(folder, names, "") or _of_nemo(folder, names)
+    plan = (
+        _of_data(folder, names, "")
+        or _of_ranks(folder, names, "")
+        or _of_nemo(folder, names)
+    )
     plan = plan or _of_llama(folder, names)
     if plan is None:
         refuse_zarr(folder, names)
@@ -206,20 +264,30 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
 
 
 def _of_llama(folder: Location, names: Sequence[str]) -> Plan | None:
-    """The files of the ranks of tensor parallelism, as Meta publishes Llama, and its sizes. One file is the checkpoint itself."""
+    """The files of the ranks of tensor parallelism, as Meta publishes Llama, and its
+    sizes. One file is the checkpoint itself.
+    """
     ranks = llama_in(names)
     if len(ranks) < 2:
         return None
-    parts = [Part(name, folder.child(name), f"rank_{number:02d}") for number, name in ranks.items()]
+    parts = [
+        Part(name, folder.child(name), f"rank_{number:02d}")
+        for number, name in ranks.items()
+    ]
     if PARAMS in names:
         parts.append(Part(PARAMS, folder.child(PARAMS), "params", "json"))
-    facts = [Fact("hidden size", ("params", "dim")), Fact("layers", ("params", "n_layers"))]
+    facts = [
+        Fact("hidden size", ("params", "dim")),
+        Fact("layers", ("params", "n_layers")),
+    ]
     layout = "Llama checkpoint, ranks side by side"
     return Plan(layout, tuple(parts), tuple(facts), path=folder.name, is_ranks=True)
 
 
 def parallel_of(files: Sequence[str]) -> list[str]:
-    """Return the files of ranks of one pipeline stage, whose names are equal: the stage of the first."""
+    """Return the files of ranks of one pipeline stage, whose names are equal: the stage
+    of the first.
+    """
     stages: dict[str, list[str]] = {}
     for file in files:
         match = RANK.fullmatch(file.rpartition("/")[0].rpartition("/")[2])
@@ -231,7 +299,9 @@ def parallel_of(files: Sequence[str]) -> list[str]:
 
 
 def _of_nemo(folder: Location, names: Sequence[str]) -> Plan | None:
-    """The weights of NeMo 2, in a folder of their own. Raises UnsupportedError for the backend of before."""
+    """The weights of NeMo 2, in a folder of their own. Raises UnsupportedError for the
+    backend of before.
+    """
     if any(f"{name}/" not in names for name in NEMO):
         return None
     try:
@@ -248,7 +318,9 @@ def _of_nemo(folder: Location, names: Sequence[str]) -> Plan | None:
 
 
 def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None:
-    """A distributed checkpoint with a file of Lightning or Megatron beside it; one of Megatron may lack the file."""
+    """A distributed checkpoint with a file of Lightning or Megatron beside it; one of
+    Megatron may lack the file.
+    """
     if not any(map(is_part, names)):
         return None
     mark = find_companion(folder, names)
@@ -259,7 +331,11 @@ def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None
         parts = (data, Part(LIGHTNING, folder.child(LIGHTNING, "cache"), "meta"))
         steps = Fact("epoch", ("meta", "epoch")), Fact("step", ("meta", "global_step"))
         return Plan("DCP beside meta.pt", parts, steps, path=folder.name)
-    common = (Part(prefix + COMMON, folder.child(COMMON, "cache"), "common"),) if COMMON in names else ()
+    common = (
+        (Part(prefix + COMMON, folder.child(COMMON, "cache"), "common"),)
+        if COMMON in names
+        else ()
+    )
     facts = Fact("iteration", ("common", "iteration")), *_argument_facts(("common",))
     layout = "Megatron checkpoint, torch_dist"
     return Plan(layout, (data, *common), facts, path=folder.name, tree=paths_of)
@@ -270,7 +346,9 @@ def _argument_facts(path: tuple[str, ...]) -> list[Fact]:
 
 
 def _of_ranks(folder: Location, names: Sequence[str], prefix: str) -> Plan | None:
-    """The files of the ranks of Megatron, side by side. That of the only rank is the checkpoint."""
+    """The files of the ranks of Megatron, side by side. That of the only rank is the
+    checkpoint.
+    """
     files = ranks_in(folder, names)
     if not files:
         return None
@@ -278,18 +356,30 @@ def _of_ranks(folder: Location, names: Sequence[str], prefix: str) -> Plan | Non
     parts = []
     for path, location in files:
         rank, _, file = path.partition("/")
-        key = "" if alone else rank if file == FILES[0] else f"{rank}_{file.partition('.')[0]}"
+        key = (
+            ""
+            if alone
+            else rank
+            if file == FILES[0]
+            else f"{rank}_{file.partition('.')[0]}"
+        )
         parts.append(Part(prefix + path, location, key, is_model=alone))
     first = () if alone else (parts[0].key,)
     facts = Fact("iteration", (*first, "iteration")), *_argument_facts(first)
-    layout = "Megatron checkpoint" if alone else "Megatron checkpoint, ranks side by side"
+    layout = (
+        "Megatron checkpoint" if alone else "Megatron checkpoint, ranks side by side"
+    )
     return Plan(layout, tuple(parts), facts, path=folder.name, is_ranks=not alone)
 
 
 def shards_in(folder: Location, names: Sequence[str]) -> list[Part]:
-    """The distributed checkpoints that accelerate saved as folders of their own, models first."""
+    """The distributed checkpoints that accelerate saved as folders of their own, models
+    first.
+    """
     parts = []
-    for name in sorted(names, key=lambda name: (not name.startswith("pytorch"), len(name), name)):
+    for name in sorted(
+        names, key=lambda name: (not name.startswith("pytorch"), len(name), name)
+    ):
         if not name.endswith("/") or not is_of_accelerate(name[:-1]):
             continue
         try:
@@ -300,6 +390,8 @@ def shards_in(folder: Location, names: Sequence[str]) -> list[Part]:
             continue
         is_model = name.startswith("pytorch")
         number = re.sub(r"\D+", "", name)
-        key = ("model" if is_model else "optimizer") + ("" if number == "0" else f"_{number}")
+        key = ("model" if is_model else "optimizer") + (
+            "" if number == "0" else f"_{number}"
+        )
         parts.append(Part(f"{name}.metadata", inner, key, "dcp", is_model))
     return parts

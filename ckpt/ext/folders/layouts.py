@@ -1,9 +1,11 @@
-"""The layouts of folders, as data: the files that name a layout, its files, and the places of their content.
+"""The layouts of folders, as data: the files that name a layout, its files, and the
+places of their content.
 
-The names are those that the writers use: transformers (`trainer.py`), accelerate (`checkpointing.py`), PEFT
-(`save_pretrained`), SpeechBrain (`utils/checkpoints.py`).
+The names are those that the writers use: transformers (`trainer.py`), accelerate
+(`checkpointing.py`), PEFT (`save_pretrained`), SpeechBrain (`utils/checkpoints.py`).
 
-The plan of one folder is made of them: which files are read, and under which key each goes.
+The plan of one folder is made of them: which files are read, and under which key each
+goes.
 """
 
 from __future__ import annotations
@@ -22,14 +24,18 @@ if TYPE_CHECKING:  # most folders have none
     from ckpt.ext.dcp.metadata import Metadata
 
 Kind = Literal["checkpoint", "json", "text", "any", "dcp", "shards", "folder"]
-"""The kind of a file. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending.
+"""The kind of a file. `any` is a checkpoint or a small text, as SpeechBrain gives both
+one ending.
 
-`dcp` is a folder, `shards` are several files without an index; `folder` stands where a file should be, and is not read.
+`dcp` is a folder, `shards` are several files without an index; `folder` stands where a
+file should be, and is not read.
 """
 
 
 class Rule(NamedTuple):
-    """The files whose whole name matches `pattern`. Their content gets `key`, in which `\\1` is a group."""
+    """The files whose whole name matches `pattern`. Their content gets `key`, in which
+    `\\1` is a group.
+    """
 
     pattern: str
     key: str
@@ -37,7 +43,8 @@ class Rule(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A value of a document that says something about the whole folder, with its label for people.
+    """A value of a document that says something about the whole folder, with its label
+    for people.
 
     It is a default only where `unless`, a field of the same document, holds anything.
     """
@@ -48,7 +55,9 @@ class Fact(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A folder with any file of `marks` has this layout. Without marks any folder has it."""
+    """A folder with any file of `marks` has this layout. Without marks any folder has
+    it.
+    """
 
     name: str
     marks: tuple[str, ...]
@@ -56,7 +65,9 @@ class Layout(NamedTuple):
     facts: tuple[Fact, ...] = ()
 
     def is_in(self, names: Sequence[str]) -> bool:
-        return not self.marks or any(re.fullmatch(mark, name) for mark in self.marks for name in names)
+        return not self.marks or any(
+            re.fullmatch(mark, name) for mark in self.marks for name in names
+        )
 
 
 SPEECHBRAIN = Layout(
@@ -64,7 +75,9 @@ SPEECHBRAIN = Layout(
     (r"CKPT\.yaml",),
     (Rule(r"(CKPT)\.yaml", r"\1", "text"), Rule(r"([^.].*)\.ckpt", r"\1", "any")),
 )
-"""One file for each object that is saved, by its name. The hooks of some objects write text."""
+"""One file for each object that is saved, by its name. The hooks of some objects write
+text.
+"""
 
 LAYOUTS: tuple[Layout, ...] = (
     Layout(
@@ -112,17 +125,24 @@ LAYOUTS: tuple[Layout, ...] = (
         "Hugging Face model",
         (),
         (Rule(r"config\.json", "config", "json"),),
-        (Fact("architecture", ("config", "architectures", 0)), Fact("class", ("config", "_class_name"))),
+        (
+            Fact("architecture", ("config", "architectures", 0)),
+            Fact("class", ("config", "_class_name")),
+        ),
     ),
 )
-"""Layouts with one model in files of well-known names. A folder may have several: each gives its files and facts."""
+"""Layouts with one model in files of well-known names. A folder may have several: each
+gives its files and facts.
+"""
 
 
 class Part(NamedTuple):
-    """A file of the folder: its path below the folder, where it is, and the key of its content.
+    """A file of the folder: its path below the folder, where it is, and the key of its
+    content.
 
-    Of a distributed checkpoint (`dcp`) it is `.metadata`, and `at` is the folder. Its own keys stand at the root unless
-    another file has them, else below `key`. Of shards without an index it is their label, and `at` is the folder.
+    Of a distributed checkpoint (`dcp`) it is `.metadata`, and `at` is the folder. Its
+    own keys stand at the root unless another file has them, else below `key`. Of shards
+    without an index it is their label, and `at` is the folder.
     """
 
     file: str
@@ -139,7 +159,9 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The files that are read, the weights first, the layout by its name, and what its documents say of the folder."""
+    """The files that are read, the weights first, the layout by its name, and what its
+    documents say of the folder.
+    """
 
     layout: str
     parts: tuple[Part, ...]
@@ -147,14 +169,18 @@ class Plan(NamedTuple):
     unread: tuple[tuple[str, str], ...] = ()
     """Files of weights that are not read, and the file that is read instead."""
     path: str = ""
-    """The folder of a framework around its data; empty where the path itself stands for the checkpoint."""
+    """The folder of a framework around its data; empty where the path itself stands for
+    the checkpoint.
+    """
     tree: Callable[[Metadata], dict[str, Path]] | None = None
     """Gives the names of a distributed checkpoint their paths, where it has none."""
     is_ranks: bool = False
     """A flag: the files belong to ranks and are shown side by side."""
 
     def mark(self, part: Part) -> str:
-        """Return the prefix of the storage ids of a file, which keeps the ids of several files apart."""
+        """Return the prefix of the storage ids of a file, which keeps the ids of
+        several files apart.
+        """
         several = sum(other.may_hold_tensors for other in self.parts) > 1
         return f"{part.key or 'model'}:" if several else ""
 
@@ -166,4 +192,8 @@ def files_of(part: Part) -> list[str]:
         return [before + name for name in part.shards.files.values()]
     if part.kind != "dcp":
         return [part.file]
-    return [part.file.removesuffix(METADATA) + name for name in part.at.names() if is_part(name)]
+    return [
+        part.file.removesuffix(METADATA) + name
+        for name in part.at.names()
+        if is_part(name)
+    ]

@@ -21,9 +21,11 @@ SENTENCE_TRANSFORMERS = "modules.json"
 
 
 def plan_of(probe: Probe) -> Plan | None:
-    """Return the plan of a folder, or None for a file or a folder without weights in a known layout.
+    """Return the plan of a folder, or None for a file or a folder without weights in a
+    known layout.
 
-    Raises UnreadableError for a folder with two files that are as good, or with a broken list of its parts.
+    Raises UnreadableError for a folder with two files that are as good, or with a
+    broken list of its parts.
     """
     folder = place_of(probe)
     if folder is None:
@@ -48,13 +50,21 @@ def plan_of(probe: Probe) -> Plan | None:
             keys = keys_in(_read_json(probe, name), names)
             plan = None if keys is None else _in_folders(probe, keys)
             if plan is not None:
-                index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
-                return plan._replace(layout=layout, parts=(*plan.parts, *index), facts=facts)
+                index = (
+                    [Part(name, folder.child(name), "model_index", "json")]
+                    if facts
+                    else []
+                )
+                return plan._replace(
+                    layout=layout, parts=(*plan.parts, *index), facts=facts
+                )
     plan = _flat_plan(probe, names, shards_in(folder, names))
     if plan is None or "latest" not in files:
         return plan
     below = [name.rstrip("/") for name in names if is_tag(name)]
-    return plan._replace(unread=(*plan.unread, *((name, plan.parts[0].file) for name in below)))
+    return plan._replace(
+        unread=(*plan.unread, *((name, plan.parts[0].file) for name in below))
+    )
 
 
 def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
@@ -76,7 +86,9 @@ def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | Non
     label = ""
     for layout in (layout for layout in LAYOUTS if layout.is_in(files)):
         facts_of = [
-            part for part in _by_rules(folder, names, layout) if part.file not in {p.file for p in parts}
+            part
+            for part in _by_rules(folder, names, layout)
+            if part.file not in {p.file for p in parts}
         ]
         for part in facts_of:
             same = next((other for other in parts if other.key == part.key), None)
@@ -93,14 +105,18 @@ def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | Non
 def _weight_files(
     probe: Probe, folder: Location, files: list[str], key: str
 ) -> tuple[list[Part], list[tuple[str, str]]]:
-    """The files of weights of one folder, and those that are not read, each with the one that is read instead.
+    """The files of weights of one folder, and those that are not read, each with the
+    one that is read instead.
 
-    Shards without an index come last: no loader finds them beside another file of weights. Raises UnreadableError.
+    Shards without an index come last: no loader finds them beside another file of
+    weights. Raises UnreadableError.
     """
     chosen = weights_in(files)
     if chosen is not None:
         rows = chosen.files if not key else [(chosen.files[0][0], key)]
-        parts = [Part(name, folder.child(name), own, is_model=True) for name, own in rows]
+        parts = [
+            Part(name, folder.child(name), own, is_model=True) for name, own in rows
+        ]
         return parts, [(name, parts[0].file) for name in chosen.unread]
     shards = _unindexed_shards(probe, folder, files)
     if shards is None:
@@ -108,28 +124,37 @@ def _weight_files(
     return [Part(shards.label, folder, key, "shards", is_model=True, shards=shards)], []
 
 
-def _unindexed_shards(probe: Probe, folder: Location, files: list[str]) -> ShardSet | None:
-    """The shards of one model without an index, or None. Raises FolderError where there are several models.
+def _unindexed_shards(
+    probe: Probe, folder: Location, files: list[str]
+) -> ShardSet | None:
+    """The shards of one model without an index, or None. Raises FolderError where there
+    are several models.
 
     Of two sets of one model, the one that lacks no shard is meant.
     """
     sets = [row for row in sets_in(files) if row.is_sound]
     if not sets:
         return None
-    from ckpt.formats.sharded.index import is_one  # here: few folders hold shards without an index
+    from ckpt.formats.sharded.index import (
+        is_one,
+    )  # here: few folders hold shards without an index
 
     whole = [row for row in sets if not row.gone]
     one_model = len({(row.stem, row.ending) for row in sets}) == 1
     if len(sets) > 1 and (not one_model or len(whole) != 1):
         listed = and_more([show(row.label, 80) for row in sets], 3)
-        problem = f"the directory holds {len(sets)} sets of shards without an index: {listed}"
+        problem = (
+            f"the directory holds {len(sets)} sets of shards without an index: {listed}"
+        )
         raise FolderError(problem, hint="give each a folder of its own")
     shards = whole[0] if whole else sets[0]
     return shards if is_one(folder, shards, probe.limits) else None
 
 
 def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Part]:
-    """The files that a layout names. A folder in the place of one is a part that cannot be read."""
+    """The files that a layout names. A folder in the place of one is a part that cannot
+    be read.
+    """
     parts: list[Part] = []
     for rule in layout.rules:
         for name in sorted(names, key=natural_sort_key):
@@ -137,15 +162,19 @@ def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Pa
             match = re.fullmatch(rule.pattern, file)
             if match is not None and all(part.file != file for part in parts):
                 kind = rule.kind if file == name else "folder"
-                parts.append(Part(file, folder.child(file), match.expand(rule.key), kind))
+                parts.append(
+                    Part(file, folder.child(file), match.expand(rule.key), kind)
+                )
     return parts
 
 
-# --- models in folders of their own -----------------------------------------------------------------------------------
+# --- models in folders of their own ---------------------------------------------------
 
 
 def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
-    """The weights in folders right below, by the keys; the empty name is the folder itself. One model has no key."""
+    """The weights in folders right below, by the keys; the empty name is the folder
+    itself. One model has no key.
+    """
     folder = probe.location
     parts: list[Part] = []
     unread: list[tuple[str, str]] = []
@@ -162,17 +191,20 @@ def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
 
 
 def _pipeline_folders(index: Json, names: list[str]) -> dict[str, str] | None:
-    """The folders of the parts that `model_index.json` names: each part has the class that loads it."""
+    """The folders of the parts that `model_index.json` names: each part has the class
+    that loads it.
+    """
     if not isinstance(index, dict):
         return None
     return {name: name for name in index if is_plain_name(name) and f"{name}/" in names}
 
 
 def _module_folders(modules: Json, names: list[str]) -> dict[str, str] | None:
-    """Return the folders that `modules.json` names, or None for a file of another program with this name.
+    """Return the folders that `modules.json` names, or None for a file of another
+    program with this name.
 
-    The first module may lie in the folder itself. Its key is what its own folder was called in earlier versions:
-    `0_Transformer`.
+    The first module may lie in the folder itself. Its key is what its own folder was
+    called in earlier versions: `0_Transformer`.
     """
     rows = modules if isinstance(modules, list) else []
     keys: dict[str, str] = {}
@@ -183,7 +215,8 @@ def _module_folders(modules: Json, names: list[str]) -> dict[str, str] | None:
             return None
         if path and not is_plain_name(path):
             raise UnreadableError(
-                f"{SENTENCE_TRANSFORMERS} names {show(path, 80)}, which is not a folder beside it"
+                f"{SENTENCE_TRANSFORMERS} names {show(path, 80)}, which is not a "
+                "folder beside it"
             )
         if not path or f"{path}/" in names:
             keys.setdefault(path, path or f"{number}_{kind.rpartition('.')[2]}")

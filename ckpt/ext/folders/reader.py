@@ -1,6 +1,8 @@
-"""A folder as one checkpoint. Only files in it are opened, and those in folders right below.
+"""A folder as one checkpoint. Only files in it are opened, and those in folders right
+below.
 
-A damaged file of weights makes the folder unreadable. Any other damaged file is a notice, and the rest is read.
+A damaged file of weights makes the folder unreadable. Any other damaged file is a
+notice, and the rest is read.
 """
 
 from __future__ import annotations
@@ -38,11 +40,18 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe)
     assert plan is not None
     parts = {part.file: part for part in plan.parts}
-    files = FileSet(probe.location, lambda file: _open_part(parts[file], plan, probe, limits), is_damage)
+    files = FileSet(
+        probe.location,
+        lambda file: _open_part(parts[file], plan, probe, limits),
+        is_damage,
+    )
     members: list[Member] = []
     lost: list[Absence] = []
     notices = [
-        Notice("unread-file", f"{show(name, 80)} is beside {show(chosen, 80)} and was not read")
+        Notice(
+            "unread-file",
+            f"{show(name, 80)} is beside {show(chosen, 80)} and was not read",
+        )
         for name, chosen in plan.unread
     ]
     with files.closing_on_errors():
@@ -63,7 +72,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             notices.append(notice)
             lost.append(Absence(part.key or part.file, notice.message))
         whole = _join_members(probe, plan, members, notices)
-        return replace(whole, account=whole.account.without_values(lost)) if lost else whole
+        return (
+            replace(whole, account=whole.account.without_values(lost))
+            if lost
+            else whole
+        )
 
 
 def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoint:
@@ -73,10 +86,15 @@ def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoi
     if part.kind == "dcp":
         checkpoint = dcp.read(_part_probe(part, plan, probe), limits, plan.tree)
         if plan.tree is not None:
-            checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
+            checkpoint = replace(
+                checkpoint,
+                not_loadable="only the loader of Megatron puts it into a model",
+            )
         return checkpoint
     if part.shards is not None:
-        from ckpt.formats.sharded.reader import read_set  # here: few folders hold shards without an index
+        from ckpt.formats.sharded.reader import (
+            read_set,
+        )  # here: few folders hold shards without an index
 
         return read_set(_part_probe(part, plan, probe), part.shards, limits)
     if part.kind == "json":
@@ -89,28 +107,49 @@ def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoi
     return probe.open(part.at, plan.mark(part)) if text is None else text
 
 
-def _key_of(part: Part, plan: Plan, checkpoint: Checkpoint, before: Sequence[Member]) -> str:
+def _key_of(
+    part: Part, plan: Plan, checkpoint: Checkpoint, before: Sequence[Member]
+) -> str:
     """The key of a file, after the files `before` it."""
     if part.kind != "dcp":
-        return part.key if checkpoint.traits in (_JSON, _TEXT) else _free_key(part, plan, checkpoint)
-    held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
+        return (
+            part.key
+            if checkpoint.traits in (_JSON, _TEXT)
+            else _free_key(part, plan, checkpoint)
+        )
+    held = {
+        str(key)
+        for member in before
+        if not member.key
+        for key in look(member.checkpoint.root).keys
+    }
     held |= {other.key for other in plan.parts if other.kind != "dcp"}
     own = set(map(str, look(checkpoint.root).keys))
-    return "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
+    return (
+        ""
+        if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own)
+        else part.key
+    )
 
 
 def _part_probe(part: Part, plan: Plan, probe: Probe) -> Probe:
     """The probe of a part that is a folder."""
-    return Probe(part.at, probe.limits, probe.open, plan.mark(part), probe.budget, probe.partial)
+    return Probe(
+        part.at, probe.limits, probe.open, plan.mark(part), probe.budget, probe.partial
+    )
 
 
 def _free_key(part: Part, plan: Plan, checkpoint: Checkpoint) -> str:
-    """The key of a file: none where its own keys stand at the root, and no other file has one of them."""
+    """The key of a file: none where its own keys stand at the root, and no other file
+    has one of them.
+    """
     if part.key:
         return part.key
     view = look(checkpoint.root)
     taken = {other.key for other in plan.parts}
-    if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
+    if len(plan.parts) > 1 and (
+        view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))
+    ):
         return "model"  # a pickled module, or a dict with keys that other files have
     return ""
 
@@ -124,22 +163,37 @@ def _join_members(
     if len(members) == 1 and not members[0].key:
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
-        path = probe.path if members[0].file.endswith(INDEXES) or plan.parts[0].shards else only.path
+        path = (
+            probe.path
+            if members[0].file.endswith(INDEXES) or plan.parts[0].shards
+            else only.path
+        )
         result = replace(only, path=path, account=only.account.with_notices(*notices))
         if plan.path:
-            result = replace(result, layout=plan.layout, facts=tuple(_read_facts(only.root, plan.facts)))
+            result = replace(
+                result,
+                layout=plan.layout,
+                facts=tuple(_read_facts(only.root, plan.facts)),
+            )
         return result
     whole = merge_members(plan.path or probe.path, FORMAT.name, members)
     facts = [*_read_facts(whole.root, plan.facts)]
-    # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
+    # Only the states of random numbers are told apart here: those of a run with more
+    # ranks may have been left.
     difference = find_difference(
-        _member_counters([row for row in members if row.key.startswith("random_states")], "step")
+        _member_counters(
+            [row for row in members if row.key.startswith("random_states")], "step"
+        )
     )
     if difference is not None:
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
         refuse_mixed(_member_counters(members, "iteration"))
-        notices = [*notices, *_missing_ranks(members), *_parallel_notices(plan, members, probe)]
+        notices = [
+            *notices,
+            *_missing_ranks(members),
+            *_parallel_notices(plan, members, probe),
+        ]
         facts += _rank_facts(members)
     return replace(
         whole,
@@ -153,7 +207,9 @@ def _join_members(
 
 def _layout_name(plan: Plan, root: Node) -> str:
     """The name of the layout. Other programs than Lightning may have a `meta.pt`."""
-    is_lightning = isinstance(_node_at(root, ("meta", "pytorch-lightning_version")), str)
+    is_lightning = isinstance(
+        _node_at(root, ("meta", "pytorch-lightning_version")), str
+    )
     return "Lightning checkpoint, DCP" if is_lightning else plan.layout
 
 
@@ -167,7 +223,9 @@ def _rank_facts(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
             yield member.key, distributed.rank_of(member.key, is_of_experts)
 
 
-def _member_counters(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[str, Node]]]:
+def _member_counters(
+    members: Sequence[Member], key: str
+) -> Iterator[tuple[str, dict[str, Node]]]:
     """The counter of each file that has one."""
     for member in members:
         node = _node_at(member.checkpoint.root, (key,))
@@ -176,32 +234,58 @@ def _member_counters(members: Sequence[Member], key: str) -> Iterator[tuple[str,
 
 
 def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
-    """Return a notice about missing ranks, by the sizes in the arguments of the first rank."""
-    sizes = [_node_at(members[0].checkpoint.root, ("args", name)) for name in distributed.SIZES[:2]]
+    """Return a notice about missing ranks, by the sizes in the arguments of the first
+    rank.
+    """
+    sizes = [
+        _node_at(members[0].checkpoint.root, ("args", name))
+        for name in distributed.SIZES[:2]
+    ]
     counts = [size for size in sizes if type(size) is int and size > 0]
     if len(counts) < len(sizes):
         return []
-    lost = distributed.missing_ranks([_folder_of_member(member) for member in members], counts)
+    lost = distributed.missing_ranks(
+        [_folder_of_member(member) for member in members], counts
+    )
     if not lost:
         return []
     listed = and_more(lost, _SHOWN)
-    return [Notice("incomplete", f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}")]
+    return [
+        Notice(
+            "incomplete",
+            f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}",
+        )
+    ]
 
 
-def _parallel_notices(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
-    """Yield a notice about ranks of tensor parallelism, and one about the files of Llama that are not there."""
+def _parallel_notices(
+    plan: Plan, members: Sequence[Member], probe: Probe
+) -> Iterator[Notice]:
+    """Yield a notice about ranks of tensor parallelism, and one about the files of
+    Llama that are not there.
+    """
     files = distributed.parallel_of([member.file for member in members])
-    ranks = [(member.file, member.checkpoint) for member in members if member.file in files]
+    ranks = [
+        (member.file, member.checkpoint) for member in members if member.file in files
+    ]
     if len(ranks) > 1:
         notice = notice_of(ranks, plan.parts[0].at.parent(), probe.limits)
         if notice is not None:
             yield notice
     numbers = list(llama_in(files))
-    lost = [number for number in range(max(numbers, default=-1) + 1) if number not in numbers]
+    lost = [
+        number
+        for number in range(max(numbers, default=-1) + 1)
+        if number not in numbers
+    ]
     if lost:
         listed = and_more([f"consolidated.{number:02d}" for number in lost], _SHOWN)
         yield Notice(
-            "incomplete", f"files of {len(lost):,} of {numbers[-1] + 1:,} ranks are missing: {listed}"
+            "incomplete",
+            (
+                f"files of {len(lost):,} of {numbers[-1] + 1:,} ranks are missing: "
+                f"{listed}"
+            ),
         )
 
 
@@ -224,7 +308,11 @@ def _read_facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]
         node = _node_at(root, fact.path)
         if type(node) not in SCALARS or node is None:
             continue
-        default = look(_node_at(root, (fact.path[0], fact.unless))).keys if fact.unless else ()
+        default = (
+            look(_node_at(root, (fact.path[0], fact.unless))).keys
+            if fact.unless
+            else ()
+        )
         yield f"{fact.label} by default" if default else fact.label, node
 
 
@@ -239,7 +327,11 @@ def _node_at(root: Node, path: Path) -> Node:
         if below is not None:
             root = below.get(key)
         else:
-            root = view.children[key] if isinstance(key, int) and key < len(view.children) else None
+            root = (
+                view.children[key]
+                if isinstance(key, int) and key < len(view.children)
+                else None
+            )
     return root
 
 
@@ -256,18 +348,27 @@ def checksums(
     for part in plan.parts:
         if part.kind in ("json", "text"):
             continue
-        if part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None:
+        if (
+            part.kind == "any"
+            and read_text(part.at, part.file, limits, probe.budget) is not None
+        ):
             continue
         try:
             if part.shards is not None:
-                from ckpt.formats.sharded.index import unindexed  # here: as in `_member`
+                from ckpt.formats.sharded.index import (
+                    unindexed,
+                )  # here: as in `_member`
                 from ckpt.formats.sharded.reader import checksums_of
 
                 inner = _part_probe(part, plan, probe)
-                report = checksums_of(inner, unindexed(inner, part.shards, limits), check)
+                report = checksums_of(
+                    inner, unindexed(inner, part.shards, limits), check
+                )
             elif part.kind == "dcp":
                 inner = _part_probe(part, plan, probe)
-                from ckpt.ext.dcp.verifier import checksums as checked  # here: only who checks pays for it
+                from ckpt.ext.dcp.verifier import (
+                    checksums as checked,
+                )  # here: only who checks pays for it
 
                 report = checked(inner, limits, executor, progress, check)
             else:
@@ -282,14 +383,21 @@ def checksums(
     return ChecksumReport.together(reports)
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
-    from ckpt.formats.common.recorded import of_text  # here: who reads the tensors pays nothing for it
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
+    from ckpt.formats.common.recorded import (
+        of_text,
+    )  # here: who reads the tensors pays nothing for it
 
     plan = plan_of(probe)
     assert plan is not None
     files: list[RecordedFile] = []
     for part in plan.parts:
-        is_text = part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None
+        is_text = (
+            part.kind == "any"
+            and read_text(part.at, part.file, limits, probe.budget) is not None
+        )
         try:
             if part.kind in ("json", "text") or is_text:
                 files.append(of_text(part.at, part.file, limits))
@@ -298,13 +406,19 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
                 for name in part.shards.files.values():
                     files += inner(part.at.child(name), before + name)
             elif part.kind == "dcp":
-                from ckpt.ext.dcp.verifier import recorded as listed  # here: as in `checksums`
+                from ckpt.ext.dcp.verifier import (
+                    recorded as listed,
+                )  # here: as in `checksums`
 
                 own = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
                 rows = listed(own, limits, executor, inner)
                 files += [row._replace(name=f"{part.file}/{row.name}") for row in rows]
             else:  # of an index the shards beside it
-                name = part.file.rpartition("/")[0] if part.file.endswith(INDEXES) else part.file
+                name = (
+                    part.file.rpartition("/")[0]
+                    if part.file.endswith(INDEXES)
+                    else part.file
+                )
                 files += inner(part.at, name)
         except LimitError:
             raise
@@ -320,22 +434,32 @@ _JSON = Traits("JSON")
 _TEXT = Traits("text")
 
 
-def read_json(location: Location, name: str, limits: Limits, budget: Budget) -> Checkpoint:
-    """A JSON document as values. Python's own writer puts NaN and Infinity into it, so these are read too.
+def read_json(
+    location: Location, name: str, limits: Limits, budget: Budget
+) -> Checkpoint:
+    """A JSON document as values. Python's own writer puts NaN and Infinity into it, so
+    these are read too.
 
     Raises UnreadableError, LimitError.
     """
     data = read_file(location, limits, name)
     return _document_checkpoint(
-        location, len(data), _JSON, parse_json(data, "JSON", budget, constants=True), limits, budget
+        location,
+        len(data),
+        _JSON,
+        parse_json(data, "JSON", budget, constants=True),
+        limits,
+        budget,
     )
 
 
-def read_text(location: Location, name: str, limits: Limits, budget: Budget) -> Checkpoint | None:
+def read_text(
+    location: Location, name: str, limits: Limits, budget: Budget
+) -> Checkpoint | None:
     """A small text as a value; None when the file is not one.
 
-    A number is a number. Lines of `name: value` are a mapping, as SpeechBrain writes them with YAML. Any other text
-    stays one text: no YAML is interpreted.
+    A number is a number. Lines of `name: value` are a mapping, as SpeechBrain writes
+    them with YAML. Any other text stays one text: no YAML is interpreted.
     """
     source = location.open()
     try:
@@ -348,18 +472,31 @@ def read_text(location: Location, name: str, limits: Limits, budget: Budget) -> 
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    if not text.strip() or any(ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text):
+    if not text.strip() or any(
+        ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text
+    ):
         return None
     budget.charge(10 * len(data), name)
-    return _document_checkpoint(location, len(data), _TEXT, _parse_lines(text), limits, budget)
+    return _document_checkpoint(
+        location, len(data), _TEXT, _parse_lines(text), limits, budget
+    )
 
 
 def _document_checkpoint(
-    location: Location, nbytes: int, traits: Traits, value: Json, limits: Limits, budget: Budget
+    location: Location,
+    nbytes: int,
+    traits: Traits,
+    value: Json,
+    limits: Limits,
+    budget: Budget,
 ) -> Checkpoint:
     root = _json_node(value, limits, 0)
     # Without containers: a document is never a section, whatever its keys are.
-    values = tuple(flatten_tree(_json_node(_without_tables(value), limits, 0), limits, budget).values)
+    values = tuple(
+        flatten_tree(
+            _json_node(_without_tables(value), limits, 0), limits, budget
+        ).values
+    )
     return Checkpoint(location.name, traits.label, traits, nbytes, root, (), (), values)
 
 
@@ -367,21 +504,28 @@ def _json_node(value: Json, limits: Limits, depth: int) -> Node:
     if depth > limits.depth:
         raise LimitError("the document is nested too deep", "depth", limits.depth)
     if isinstance(value, dict):
-        return dict_of((key, _json_node(child, limits, depth + 1)) for key, child in value.items())
+        return dict_of(
+            (key, _json_node(child, limits, depth + 1)) for key, child in value.items()
+        )
     if isinstance(value, list):
         return [_json_node(child, limits, depth + 1) for child in value]
-    assert value is None or isinstance(value, (str, int, float))  # nothing else is in JSON
+    assert value is None or isinstance(
+        value, (str, int, float)
+    )  # nothing else is in JSON
     return value
 
 
 def _without_tables(value: Json) -> Json:
-    """A document without its tables: `log_history` has a row for each step. `ckpt get` finds them in the tree."""
+    """A document without its tables: `log_history` has a row for each step. `ckpt get`
+    finds them in the tree.
+    """
     if not isinstance(value, dict):
         return value
     return {
         key: child
         for key, child in value.items()
-        if not isinstance(child, list) or not any(isinstance(row, (dict, list)) for row in child)
+        if not isinstance(child, list)
+        or not any(isinstance(row, (dict, list)) for row in child)
     }
 
 
@@ -392,16 +536,24 @@ _WORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
 
 
 def _parse_lines(text: str) -> Json:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.startswith("#")
+    ]
     rows = [_LINE.fullmatch(line.rstrip()) for line in lines]
-    pairs = {row[1]: _parse_scalar(row[2]) for row in rows if row is not None and _is_plain(row[2])}
+    pairs = {
+        row[1]: _parse_scalar(row[2])
+        for row in rows
+        if row is not None and _is_plain(row[2])
+    }
     if lines and len(pairs) == len(lines):
         return pairs
     return _parse_scalar(lines[0].strip()) if len(lines) == 1 else text
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether YAML reads a text as it stands: no quotes, no brackets, no comment."""
+    """Tell whether YAML reads a text as it stands: no quotes, no brackets, no
+    comment.
+    """
     return (text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text) or isinstance(
         _parse_scalar(text), (int, float)
     )

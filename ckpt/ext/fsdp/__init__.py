@@ -1,6 +1,8 @@
-"""Files of torch.save, one for each rank of a sharded run, whose DTensors are pieces of the tensors of one checkpoint.
+"""Files of torch.save, one for each rank of a sharded run, whose DTensors are pieces of
+the tensors of one checkpoint.
 
-verl writes `model_world_size_8_rank_3.pt`, accelerate `pytorch_model_fsdp_rank3.bin`, others `*.rank_3.pth`.
+verl writes `model_world_size_8_rank_3.pt`, accelerate `pytorch_model_fsdp_rank3.bin`,
+others `*.rank_3.pth`.
 """
 
 from __future__ import annotations
@@ -16,18 +18,30 @@ from ckpt.model.tensors import Composite
 
 
 def sniff(probe: Probe) -> bool:
-    """Tell whether a folder holds files of ranks with pieces. A file alone is a file of torch.save."""
+    """Tell whether a folder holds files of ranks with pieces. A file alone is a file of
+    torch.save.
+    """
     return sets_of(probe) is not None
 
 
 def files(probe: Probe) -> tuple[str, ...] | None:
     sets = sets_of(probe)
-    return None if sets is None else tuple(name for ranks in sets[0] for name in ranks.files.values())
+    return (
+        None
+        if sets is None
+        else tuple(name for ranks in sets[0] for name in ranks.files.values())
+    )
 
 
 FORMAT = Format(
     "fsdp-ranks",
-    Traits("FSDP ranks", is_pickle=True, keeps_devices=True, has_checksums=True, is_set=True),
+    Traits(
+        "FSDP ranks",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+        is_set=True,
+    ),
     sniff,
     files,
     reader="ckpt.ext.fsdp.reader",
@@ -42,9 +56,11 @@ _NAME = (
 
 
 class RankSet(NamedTuple):
-    """Files whose names differ by the rank alone: rank -> name. `world` is how many the names say there are.
+    """Files whose names differ by the rank alone: rank -> name. `world` is how many the
+    names say there are.
 
-    `stem` is what stands before: `model`. `repeated` is a name whose rank another file has.
+    `stem` is what stands before: `model`. `repeated` is a name whose rank another file
+    has.
     """
 
     stem: str
@@ -68,7 +84,9 @@ def sets_in(names: Iterable[str]) -> list[RankSet]:
             sets[key] = rows._replace(repeated=name)
         else:
             rows.files[rank] = name
-    return [row._replace(files=dict(sorted(row.files.items()))) for row in sets.values()]
+    return [
+        row._replace(files=dict(sorted(row.files.items()))) for row in sets.values()
+    ]
 
 
 _MOST = 16
@@ -76,12 +94,13 @@ _MOST = 16
 
 
 def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
-    """Return (the sets of one checkpoint whose files hold pieces of tensors, the other sets), or None.
+    """Return (the sets of one checkpoint whose files hold pieces of tensors, the other
+    sets), or None.
 
-    Any other folder gives None.
-    Sets whose names differ by more than numbers are one checkpoint: verl's `model_…`, `optim_…`. With numbers
-    they are several, such as the sets of two steps. Files of another world beside a set that is whole are
-    left over: they are among the others.
+    Any other folder gives None. Sets whose names differ by more than numbers are one
+    checkpoint: verl's `model_…`, `optim_…`. With numbers they are several, such as the
+    sets of two steps. Files of another world beside a set that is whole are left over:
+    they are among the others.
     """
     if not probe.is_folder:
         return None
@@ -91,10 +110,18 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
         return None
     strays = _stray_sets(sets)
     sets = [ranks for ranks in sets if ranks not in strays]
-    if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", ranks.stem) for ranks in sets}) < len(sets):
+    if (
+        not sets
+        or len(sets) > _MOST
+        or len({re.sub(r"\d+", "", ranks.stem) for ranks in sets}) < len(sets)
+    ):
         return None
     chosen = [ranks for ranks in sets if _has_pieces(probe, ranks)]
-    return (chosen, [*(ranks for ranks in sets if ranks not in chosen), *strays]) if chosen else None
+    return (
+        (chosen, [*(ranks for ranks in sets if ranks not in chosen), *strays])
+        if chosen
+        else None
+    )
 
 
 def _stray_sets(sets: list[RankSet]) -> list[RankSet]:
@@ -103,7 +130,9 @@ def _stray_sets(sets: list[RankSet]) -> list[RankSet]:
     for stem in {ranks.stem for ranks in sets}:
         same = [ranks for ranks in sets if ranks.stem == stem]
         whole = [
-            ranks for ranks in same if ranks.world is not None and [*ranks.files] == [*range(ranks.world)]
+            ranks
+            for ranks in same
+            if ranks.world is not None and [*ranks.files] == [*range(ranks.world)]
         ]
         if len(whole) == 1:
             strays += [ranks for ranks in same if ranks not in whole]
@@ -111,14 +140,17 @@ def _stray_sets(sets: list[RankSet]) -> list[RankSet]:
 
 
 def _has_pieces(probe: Probe, ranks: RankSet) -> bool:
-    """Tell whether the first readable file of a set holds a DTensor or a ShardedTensor."""
+    """Tell whether the first readable file of a set holds a DTensor or a
+    ShardedTensor.
+    """
     for name in ranks.files.values():
         used = probe.budget.used
         try:
             with probe.open(probe.location.child(name, "no"), probe.mark) as checkpoint:
                 tensors = [entry.tensor for entry in checkpoint.tensors]
                 return any(
-                    isinstance(ranks, Composite) and (ranks.piece or ranks.shards) for ranks in tensors
+                    isinstance(ranks, Composite) and (ranks.piece or ranks.shards)
+                    for ranks in tensors
                 )
         except LimitError:
             return False

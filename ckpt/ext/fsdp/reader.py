@@ -1,8 +1,9 @@
-"""The reader of the files of a run's ranks as one checkpoint: the pickle of each, and no tensor data.
+"""The reader of the files of a run's ranks as one checkpoint: the pickle of each, and
+no tensor data.
 
-The tree comes from the first rank, with the whole tensors in place of its pieces. The place of a piece
-follows from its placements alone, never from its values. Elements on several ranks are read from the first
-of them.
+The tree comes from the first rank, with the whole tensors in place of its pieces. The
+place of a piece follows from its placements alone, never from its values. Elements on
+several ranks are read from the first of them.
 """
 
 from __future__ import annotations
@@ -78,7 +79,11 @@ def _build_checkpoint(
     for other in others:
         first = show(next(iter(other.files.values())), 80)
         several = len(other.files) > 1
-        what = f"{first} and {counted_noun(len(other.files) - 1, 'more file')}" if several else first
+        what = (
+            f"{first} and {counted_noun(len(other.files) - 1, 'more file')}"
+            if several
+            else first
+        )
         why = f"{'hold' if several else 'holds'} no parts of tensors"
         if any(other.stem == member.set.stem for member in sets):
             why = f"{'are' if several else 'is'} of another number of ranks"
@@ -101,10 +106,15 @@ def _build_checkpoint(
         root,
         contents,
         limits,
-        origin=RanksOrigin(tuple(copies), tuple(mark for opened in sets for mark in opened.marks())),
+        origin=RanksOrigin(
+            tuple(copies), tuple(mark for opened in sets for mark in opened.marks())
+        ),
         byteorder=every[0].byteorder,
         refusals=(),
-        not_loadable="torch.load opens the file of one rank; ckpt convert puts all of them together",
+        not_loadable=(
+            "torch.load opens the file of one rank; ckpt convert puts all of them "
+            "together"
+        ),
     )
     return replace(
         checkpoint,
@@ -140,16 +150,30 @@ def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
         shards, other = _tensor_shards(tensor), _tensor_shards(like)
         if id(tensor) in slim:
             continue
-        if isinstance(tensor, Composite) and shards and other and shards.listed == other.listed:
-            slim[id(tensor)] = replace(tensor, shards=shards._replace(listed=other.listed))
-    entries = [row._replace(tensor=slim.get(id(row.tensor), row.tensor)) for row in file.tensors]
-    return replace(file, root=None, tensors=entries, values=(), containers=(), origin=None)
+        if (
+            isinstance(tensor, Composite)
+            and shards
+            and other
+            and shards.listed == other.listed
+        ):
+            slim[id(tensor)] = replace(
+                tensor, shards=shards._replace(listed=other.listed)
+            )
+    entries = [
+        row._replace(tensor=slim.get(id(row.tensor), row.tensor))
+        for row in file.tensors
+    ]
+    return replace(
+        file, root=None, tensors=entries, values=(), containers=(), origin=None
+    )
 
 
 class _Set(CheckpointFiles):
     """The files of one set, open."""
 
-    def __init__(self, set: RankSet, probe: Probe, limits: Limits, several: bool) -> None:
+    def __init__(
+        self, set: RankSet, probe: Probe, limits: Limits, several: bool
+    ) -> None:
         super().__init__(probe.location, self._open_rank, partial=probe.partial)
         self.set = set
         self.key = (set.stem.strip("._-") or "ranks") if several else ""
@@ -165,18 +189,28 @@ class _Set(CheckpointFiles):
     @property
     def by_rank(self) -> dict[int, Checkpoint]:
         """The files that were read, by their ranks."""
-        return {rank: self.files[name] for rank, name in self.set.files.items() if name in self.files}
+        return {
+            rank: self.files[name]
+            for rank, name in self.set.files.items()
+            if name in self.files
+        }
 
     def _open_rank(self, name: str) -> Checkpoint:
-        return self._probe.open(self._probe.location.child(name, "no"), self._mark_of(self._ranks[name]))
+        return self._probe.open(
+            self._probe.location.child(name, "no"), self._mark_of(self._ranks[name])
+        )
 
     def open_ranks(self) -> None:
         """Open the files. Raises CkptError."""
         ranks = self.set
         if ranks.repeated is not None:
-            raise UnreadableError(f"two files are of one rank: {show(ranks.repeated, 80)}")
+            raise UnreadableError(
+                f"two files are of one rank: {show(ranks.repeated, 80)}"
+            )
         if len(ranks.files) > self._limits.shards:
-            raise LimitError("the folder holds too many files", "shards", self._limits.shards)
+            raise LimitError(
+                "the folder holds too many files", "shards", self._limits.shards
+            )
         is_partial = self._probe.partial
         counts: dict[int, dict[str, Node]] = {}
         used = self._probe.budget.used
@@ -184,7 +218,9 @@ class _Set(CheckpointFiles):
             rank = self._ranks[name]
             counts[rank] = counters_of(file.values)
             if not is_partial:
-                refuse_mixed((show(ranks.files[other], 80), row) for other, row in counts.items())
+                refuse_mixed(
+                    (show(ranks.files[other], 80), row) for other, row in counts.items()
+                )
                 counts = dict(islice(counts.items(), 1))
             self._keep_file(rank, file, used)
             used = self._probe.budget.used
@@ -193,23 +229,30 @@ class _Set(CheckpointFiles):
             self._drop_strays(counts)
 
     def _keep_file(self, rank: int, file: Checkpoint, used: int) -> None:
-        """Keep a file: all of the first one that is whole, and the tensors alone of any other."""
+        """Keep a file: all of the first one that is whole, and the tensors alone of any
+        other.
+        """
         name = self.set.files[rank]
         self._gone[rank] = frozenset(self.cut_in(name))
-        self.notices += [  # another rank may hold the same elements: `whole` names what is lost
+        # another rank may hold the same elements: `whole` names what is lost
+        self.notices += [
             Notice("incomplete", f"{show(name, 80)}: {message}")
             for message in file.account.messages(("incomplete",))
         ]
         base = self.files.get(self.set.files.get(self._base, ""))
         if base is not None and (self._gone[rank] or not self._gone[self._base]):
-            self.files[name] = _tensors_of(file, {entry.path: entry.tensor for entry in base.tensors})
+            self.files[name] = _tensors_of(
+                file, {entry.path: entry.tensor for entry in base.tensors}
+            )
             kept = len(file.tensors) * TENSOR_MEMORY
             self._probe.budget.release(max(0, self._probe.budget.used - used - kept))
         else:
             self._base = rank
 
     def _drop_strays(self, counts: dict[int, dict[str, Node]]) -> None:
-        """Leave out the files of another step than most have. Where there is no majority, `whole` refuses them."""
+        """Leave out the files of another step than most have. Where there is no
+        majority, `whole` refuses them.
+        """
         values: dict[int, dict[str, float]] = {}
         for rank, file in self.by_rank.items():
             nodes = dict(counts[rank])
@@ -219,15 +262,21 @@ class _Set(CheckpointFiles):
                 if entry.path[-1] == "step" and entry.name not in self._gone[rank]
             }
             every = {name: counter(node) for name, node in nodes.items()}
-            values[rank] = {name: value for name, value in every.items() if value is not None}
+            values[rank] = {
+                name: value for name, value in every.items() if value is not None
+            }
         odd = find_strays(values)
         refuse_mixed(
-            (show(self.set.files[rank], 80), counts[rank]) for rank in self.by_rank if rank not in odd
+            (show(self.set.files[rank], 80), counts[rank])
+            for rank in self.by_rank
+            if rank not in odd
         )
         for rank in sorted(odd):
             self.leave_out(self.set.files[rank], "most")
         if self._base in odd:  # its tree has gone with it
-            self._base = min(self.by_rank, key=lambda rank: (bool(self._gone[rank]), rank))
+            self._base = min(
+                self.by_rank, key=lambda rank: (bool(self._gone[rank]), rank)
+            )
             name = self.set.files[self._base]
             self.drop(name)
             self.files[name] = self._open_rank(name)
@@ -236,15 +285,26 @@ class _Set(CheckpointFiles):
         return f"{self._mark}rank-{rank}:"
 
     def marks(self) -> list[tuple[str, str]]:
-        return [(name, self._mark_of(rank)) for rank, name in self.set.files.items() if name in self.files]
+        return [
+            (name, self._mark_of(rank))
+            for rank, name in self.set.files.items()
+            if name in self.files
+        ]
 
     def whole(self, notices: list[Notice], copies: list[Copies]) -> Node:
-        """The tree of the first rank with whole tensors. Raises UnreadableError where the ranks disagree."""
+        """The tree of the first rank with whole tensors. Raises UnreadableError where
+        the ranks disagree.
+        """
         files = self.by_rank
-        tensors = {rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in files.items()}
+        tensors = {
+            rank: {entry.path: entry.tensor for entry in file.tensors}
+            for rank, file in files.items()
+        }
         first = self._base
         tensors = (
-            {first: tensors.pop(first), **tensors} if self._gone[first] or first != min(tensors) else tensors
+            {first: tensors.pop(first), **tensors}
+            if self._gone[first] or first != min(tensors)
+            else tensors
         )
         refuse_flat(files[first].tensors)
         names = {entry.path: entry.name for entry in files[first].tensors}
@@ -266,14 +326,22 @@ class _Set(CheckpointFiles):
                 continue
             if id(tensor) in kept:
                 before = kept[id(tensor)]
-                if any(before[rank] is not one for rank, one in every.items() if rank in before):
+                if any(
+                    before[rank] is not one
+                    for rank, one in every.items()
+                    if rank in before
+                ):
                     raise UnreadableError(
-                        f"the ranks disagree on what {show(name, 80)} shares its memory with"
+                        f"the ranks disagree on what {show(name, 80)} shares its "
+                        "memory with"
                     )
                 continue
             kept[id(tensor)] = every
             if path[-1] == "step":
-                refuse_mixed((show(self.set.files[rank], 80), {name: one}) for rank, one in every.items())
+                refuse_mixed(
+                    (show(self.set.files[rank], 80), {name: one})
+                    for rank, one in every.items()
+                )
             whole = self._merge_tensor(name, every)
             if whole.ref is not None and whole.ref is not tensor:
                 wholes[id(tensor)] = whole.ref
@@ -290,7 +358,10 @@ class _Set(CheckpointFiles):
             if entry.path not in tensors[first]
         }
         lost += [(name, f"no file holds all of {show(name, 80)}") for name in beside]
-        notices += [*_missing_notices(self.set, missing, lost), *_differing_notices(differ)]
+        notices += [
+            *_missing_notices(self.set, missing, lost),
+            *_differing_notices(differ),
+        ]
         return swap_tensors(files[first].root, wholes)
 
     def _full_name(self, name: str) -> str:
@@ -306,12 +377,18 @@ class _Set(CheckpointFiles):
                 path = next((path for path in own if path not in others), None)
                 if path is not None and dotted_name(path) not in self._gone[lacks]:
                     raise UnreadableError(
-                        f"the files of the ranks hold different tensors: rank {there} has"
-                        f" {show(self._full_name(dotted_name(path)), 80)}, rank {lacks} lacks it"
+                        f"the files of the ranks hold different tensors: rank {there} "
+                        "has"
+                        f" {show(self._full_name(dotted_name(path)), 80)}, rank "
+                        f"{lacks} lacks it"
                     )
 
-    def _missing_ranks(self, tensors: dict[int, dict[Path, Tensor]]) -> tuple[list[int], int]:
-        """The ranks without a file, the first few of them, and how many ranks there are. Raises UnreadableError."""
+    def _missing_ranks(
+        self, tensors: dict[int, dict[Path, Tensor]]
+    ) -> tuple[list[int], int]:
+        """The ranks without a file, the first few of them, and how many ranks there
+        are. Raises UnreadableError.
+        """
         self._check_world(self.set.world, "its name says")
         claims: set[tuple[int, ...] | range] = set()
         worlds: dict[int, int] = {}
@@ -323,22 +400,33 @@ class _Set(CheckpointFiles):
                 if place.rank not in (None, rank):
                     name = show(self.set.files[rank], 80)
                     raise UnreadableError(
-                        f"{name}: {show(dotted_name(path), 80)} was saved by rank {place.rank}"
+                        f"{name}: {show(dotted_name(path), 80)} was saved by rank "
+                        f"{place.rank}"
                     )
                 if isinstance(place, Piece):
                     claims.add(place.ranks or range(prod(place.mesh)))
                 elif place.world is not None:
                     worlds.setdefault(place.world, rank)
                 else:
-                    claims.add(tuple(shard.rank for shard in place.listed if shard.rank is not None))
+                    claims.add(
+                        tuple(
+                            shard.rank
+                            for shard in place.listed
+                            if shard.rank is not None
+                        )
+                    )
         world = self._world(worlds)
         self._check_world(world, "the files say")
-        expected: Sequence[int] = range(world) if world is not None else sorted(set(tensors).union(*claims))
+        expected: Sequence[int] = (
+            range(world) if world is not None else sorted(set(tensors).union(*claims))
+        )
         some = islice((rank for rank in expected if rank not in tensors), _LISTED)
         return list(some), len(expected) - len(tensors)
 
     def _check_world(self, world: int | None, says: str) -> None:
-        """Raise UnreadableError where a file is of a rank that a run of `world` ranks has not."""
+        """Raise UnreadableError where a file is of a rank that a run of `world` ranks
+        has not.
+        """
         last = max(self.by_rank)
         if world is not None and last >= world:
             name = show(self.set.files[last], 80)
@@ -347,45 +435,67 @@ class _Set(CheckpointFiles):
     def _world(self, worlds: dict[int, int]) -> int | None:
         """Return the number of ranks, as the names say and as ShardedTensors record.
 
-        `worlds` has a rank for each number that a ShardedTensor records. Raises UnreadableError if the
-        numbers disagree.
+        `worlds` has a rank for each number that a ShardedTensor records. Raises
+        UnreadableError if the numbers disagree.
         """
         if not worlds:
             return self.set.world
         (world, rank), *others = worlds.items()
         if others:
             raise UnreadableError(
-                f"rank {rank} was one of {world} ranks, rank {others[0][1]} one of {others[0][0]}:"
+                f"rank {rank} was one of {world} ranks, rank {others[0][1]} one of "
+                f"{others[0][0]}:"
                 " the files are of different runs"
             )
         if self.set.world not in (None, world):
             name = show(self.set.files[rank], 80)
-            raise UnreadableError(f"{name} was saved by one of {world} ranks, its name says {self.set.world}")
+            raise UnreadableError(
+                f"{name} was saved by one of {world} ranks, its name says "
+                f"{self.set.world}"
+            )
         return world
 
     def _merge_tensor(self, name: str, every: dict[int, Tensor]) -> Whole:
         """Return the whole tensor made of the tensors of the ranks.
 
-        A tensor without pieces or shards is taken from the first rank. Raises UnreadableError.
+        A tensor without pieces or shards is taken from the first rank. Raises
+        UnreadableError.
         """
         what = show(name, 80)
         first = next(iter(every.values()))
         for rank, tensor in every.items():
-            if isinstance(tensor, Composite) and tensor.piece is None and tensor.shards is None:
+            if (
+                isinstance(tensor, Composite)
+                and tensor.piece is None
+                and tensor.shards is None
+            ):
                 if tensor.detail in DTENSORS or is_sharded(tensor):
                     kind = "DTensor" if tensor.detail in DTENSORS else "ShardedTensor"
-                    raise UnreadableError(f"{what} of rank {rank} is a {kind} that ckpt cannot place")
+                    raise UnreadableError(
+                        f"{what} of rank {rank} is a {kind} that ckpt cannot place"
+                    )
         kinds = {
-            (tensor.layout, tensor.dtype, tensor.shape, _tensor_kind(tensor)) for tensor in every.values()
+            (tensor.layout, tensor.dtype, tensor.shape, _tensor_kind(tensor))
+            for tensor in every.values()
         }
         if len(kinds) > 1:
-            raise UnreadableError(f"the ranks disagree on the dtype, the size or the kind of {what}")
+            raise UnreadableError(
+                f"the ranks disagree on the dtype, the size or the kind of {what}"
+            )
         if isinstance(first, TensorRef):
-            refs = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, TensorRef)}
+            refs = {
+                rank: tensor
+                for rank, tensor in every.items()
+                if isinstance(tensor, TensorRef)
+            }
             return Whole(first, copies_of(name, first.storage.id, refs), None)
         if _tensor_kind(first) == "other":
             return Whole(None, _copies_of_parts(name, every), None)
-        parts = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, Composite)}
+        parts = {
+            rank: tensor
+            for rank, tensor in every.items()
+            if isinstance(tensor, Composite)
+        }
         gather = from_pieces if _tensor_kind(first) == "piece" else from_shards
         return gather(name, f"{self._mark}{name}", parts)
 
@@ -393,7 +503,13 @@ class _Set(CheckpointFiles):
 def _tensor_kind(tensor: Tensor) -> str:
     if not isinstance(tensor, Composite):
         return "other"
-    return "piece" if tensor.piece is not None else "shards" if tensor.shards is not None else "other"
+    return (
+        "piece"
+        if tensor.piece is not None
+        else "shards"
+        if tensor.shards is not None
+        else "other"
+    )
 
 
 def _tensor_shards(tensor: Tensor | None) -> Shards | None:
@@ -405,10 +521,14 @@ def _tensor_place(tensor: Tensor) -> Piece | Shards | None:
 
 
 def _copies_of_parts(name: str, every: dict[int, Tensor]) -> list[Copies]:
-    """The copies of the parts of a quantized tensor, or another that consists of some."""
+    """The copies of the parts of a quantized tensor, or another that consists
+    of some.
+    """
     copies: list[Copies] = []
     for parts in zip(*map(parts_of, every.values()), strict=False):
-        copies += copies_of(name, parts[0].storage.id, dict(zip(every, parts, strict=True)))
+        copies += copies_of(
+            name, parts[0].storage.id, dict(zip(every, parts, strict=True))
+        )
     return copies
 
 
@@ -418,20 +538,36 @@ def _missing_notices(
     """The files that are missing, and the tensors that lack parts of them."""
     some, gone = missing
     names = tuple(name for name, _ in lost)
-    more = f", and {counted_noun(len(lost) - 1, 'more tensor')} lack parts too" if len(lost) > 1 else ""
-    account = f"{lost[0][1]}{more}" if lost else "the other ranks hold all of every tensor"
+    more = (
+        f", and {counted_noun(len(lost) - 1, 'more tensor')} lack parts too"
+        if len(lost) > 1
+        else ""
+    )
+    account = (
+        f"{lost[0][1]}{more}" if lost else "the other ranks hold all of every tensor"
+    )
     if gone > 0:
         listed = and_more([*map(str, some)], len(some), total=gone)
-        files = f"the file of rank {listed} is" if gone == 1 else f"the files of ranks {listed} are"
+        files = (
+            f"the file of rank {listed} is"
+            if gone == 1
+            else f"the files of ranks {listed} are"
+        )
         yield Notice("incomplete", f"{files} missing: {account}", names)
     elif lost:
         yield Notice("incomplete", account, names)
 
 
 def _differing_notices(differ: Sequence[Copies]) -> Iterator[Notice]:
-    """Yield one notice about the elements that several ranks hold with different values."""
+    """Yield one notice about the elements that several ranks hold with different
+    values.
+    """
     if differ:
-        more = f", and {counted_noun(len(differ) - 1, 'more tensor')} differ" if len(differ) > 1 else ""
+        more = (
+            f", and {counted_noun(len(differ) - 1, 'more tensor')} differ"
+            if len(differ) > 1
+            else ""
+        )
         text = f"{differ[0].text}{more}: rank {differ[0].ranks[0]} is read"
         yield Notice("ranks-differ", text, tuple(row.name for row in differ))
 
@@ -447,31 +583,51 @@ def checksums(
         assert isinstance(checkpoint.origin, RanksOrigin)
         owners = dict(_storage_owners(checkpoint))
         reports = [
-            _with_owners(check(probe.location.child(name, "no"), mark).about(name), owners)
+            _with_owners(
+                check(probe.location.child(name, "no"), mark).about(name), owners
+            )
             for name, mark in checkpoint.origin.marks
         ]
-        pairs = [copies for copies in checkpoint.origin.copies if not copies.surely_differ]  # else it is said
+        pairs = [
+            copies for copies in checkpoint.origin.copies if not copies.surely_differ
+        ]  # else it is said
         tasks = [
-            Task(_has_same_elements, (copies.one, copies.two), copies.one.nbytes + copies.two.nbytes)
+            Task(
+                _has_same_elements,
+                (copies.one, copies.two),
+                copies.one.nbytes + copies.two.nbytes,
+            )
             for copies in pairs
         ]
         results = list(zip(pairs, run_each(executor, tasks), strict=True))
-    damage = [Damage(copies.text, copies.id) for copies, same in results if same is False]
-    unread = [
-        f"{show(copies.name, 80)}: {same.problem}" for copies, same in results if isinstance(same, Failed)
+    damage = [
+        Damage(copies.text, copies.id) for copies, same in results if same is False
     ]
-    return ChecksumReport.together([*reports, ChecksumReport(0, tuple(damage), 0, tuple(unread))])
+    unread = [
+        f"{show(copies.name, 80)}: {same.problem}"
+        for copies, same in results
+        if isinstance(same, Failed)
+    ]
+    return ChecksumReport.together(
+        [*reports, ChecksumReport(0, tuple(damage), 0, tuple(unread))]
+    )
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
     with read(probe, limits) as checkpoint:
         assert isinstance(checkpoint.origin, RanksOrigin)
         names = [name for name, _ in checkpoint.origin.marks]
-    return [file for name in names for file in inner(probe.location.child(name, "no"), name)]
+    return [
+        file for name in names for file in inner(probe.location.child(name, "no"), name)
+    ]
 
 
 def _has_same_elements(first: TensorRef, second: TensorRef) -> bool | None:
-    """Tell whether two ranks hold the same elements. Return None if checksums say that a file is damaged."""
+    """Tell whether two ranks hold the same elements. Return None if checksums say that
+    a file is damaged.
+    """
     try:
         return same_bytes(elements(first), elements(second))
     except (LimitError, NotOpenedError):
@@ -481,7 +637,9 @@ def _has_same_elements(first: TensorRef, second: TensorRef) -> bool | None:
 
 
 def _storage_owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """Yield the id of each storage of a rank, and the id of the whole tensor that it is a part of."""
+    """Yield the id of each storage of a rank, and the id of the whole tensor that it is
+    a part of.
+    """
     assert isinstance(checkpoint.origin, RanksOrigin)
     for copies in checkpoint.origin.copies:
         yield copies.one.storage.id, copies.id
@@ -493,7 +651,10 @@ def _storage_owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 def _with_owners(report: ChecksumReport, owners: dict[str, str]) -> ChecksumReport:
     """A report on the file of a rank, about the whole tensors."""
-    rows = [row._replace(storage=owners.get(row.storage or "", row.storage)) for row in report.damage]
+    rows = [
+        row._replace(storage=owners.get(row.storage or "", row.storage))
+        for row in report.damage
+    ]
     return report._replace(damage=tuple(rows))
 
 
@@ -501,7 +662,9 @@ _TOO_MANY = 2**63
 
 
 class Copies(NamedTuple):
-    """The same elements on two ranks, which should be equal. `id` names the storage of the whole tensor."""
+    """The same elements on two ranks, which should be equal. `id` names the storage of
+    the whole tensor.
+    """
 
     name: str
     id: str
@@ -513,18 +676,29 @@ class Copies(NamedTuple):
     def surely_differ(self) -> bool:
         """Tell whether the checksums that the files record tell them apart."""
         first, second = self.one, self.two
-        if first.geometry != second.geometry or None in (first.storage.crc, second.storage.crc):
+        if first.geometry != second.geometry or None in (
+            first.storage.crc,
+            second.storage.crc,
+        ):
             return False
-        whole = all(ref.extent == (0, ref.storage.nbytes) and is_permuted(ref) for ref in (first, second))
+        whole = all(
+            ref.extent == (0, ref.storage.nbytes) and is_permuted(ref)
+            for ref in (first, second)
+        )
         return whole and first.storage.crc != second.storage.crc
 
     @property
     def text(self) -> str:
-        return f"{show(self.name, 80)} differs between rank {self.ranks[0]} and rank {self.ranks[1]}"
+        return (
+            f"{show(self.name, 80)} differs between rank {self.ranks[0]} and rank "
+            f"{self.ranks[1]}"
+        )
 
 
 class Whole(NamedTuple):
-    """A tensor of the run: the whole of it, None for one of several parts, its copies, and what it lacks."""
+    """A tensor of the run: the whole of it, None for one of several parts, its copies,
+    and what it lacks.
+    """
 
     ref: TensorRef | None
     copies: list[Copies]
@@ -540,11 +714,14 @@ def copies_of(name: str, id: str, refs: dict[int, TensorRef]) -> list[Copies]:
     ]
 
 
-def join_boxes(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: list[Copies]) -> Whole:
+def join_boxes(
+    name: str, id: str, like: Composite, boxes: Sequence[Box], copies: list[Copies]
+) -> Whole:
     """Join the boxes that the ranks hold into one tensor.
 
-    `like` is the tensor of one rank, `id` names the storage of the whole. Raises UnreadableError where two
-    boxes share elements, or where the tensor is larger than memory can be.
+    `like` is the tensor of one rank, `id` names the storage of the whole. Raises
+    UnreadableError where two boxes share elements, or where the tensor is larger than
+    memory can be.
     """
     what = show(name, 80)
     if like.dtype.nbytes(prod(like.shape)) >= _TOO_MANY:
@@ -553,10 +730,18 @@ def join_boxes(name: str, id: str, like: Composite, boxes: Sequence[Box], copies
     if defect is not None and defect.kind == "overlap":
         raise UnreadableError(f"two ranks hold {defect.where} of {what}")
     problem = f"{what} lacks {defect.where}" if defect is not None else None
-    sources = tuple(dict.fromkeys(chain.from_iterable(box.tensor().storage.list_sources() for box in boxes)))
-    place = Boxes(like.dtype, like.shape, lambda: boxes, sources, problem, grid_of(boxes))
+    sources = tuple(
+        dict.fromkeys(
+            chain.from_iterable(box.tensor().storage.list_sources() for box in boxes)
+        )
+    )
+    place = Boxes(
+        like.dtype, like.shape, lambda: boxes, sources, problem, grid_of(boxes)
+    )
     storage = Storage(id, like.device, like.dtype, place.nbytes, place)
-    ref = tensor_ref(storage, like.dtype, like.shape, contiguous(like.shape), 0, like.requires_grad)
+    ref = tensor_ref(
+        storage, like.dtype, like.shape, contiguous(like.shape), 0, like.requires_grad
+    )
     ref = ref._replace(is_parameter=like.is_parameter, is_buffer=like.is_buffer)
     return Whole(ref, copies, problem)
 
@@ -568,20 +753,33 @@ _MOST = 100_000
 """The most boxes of the piece of one rank."""
 
 
-def boxes_of(tensor: Composite, piece: Piece, coordinate: Sequence[int], what: str) -> list[Box]:
-    """The boxes of the whole tensor that a piece holds. Raises UnreadableError where its shape is another."""
+def boxes_of(
+    tensor: Composite, piece: Piece, coordinate: Sequence[int], what: str
+) -> list[Box]:
+    """The boxes of the whole tensor that a piece holds. Raises UnreadableError where
+    its shape is another.
+    """
     local = tensor.parts[0][1]
     if not piece.in_order:
         raise UnreadableError(f"{what} is cut in an order that ckpt does not know")
     along: list[list[Run]] = [[(0, size)] for size in tensor.shape]
-    for placement, position, count in zip(piece.placements, coordinate, piece.mesh, strict=True):
+    for placement, position, count in zip(
+        piece.placements, coordinate, piece.mesh, strict=True
+    ):
         if placement.kind == "partial":
-            raise UnreadableError(f"{what} is one summand of each rank (Partial), no part of a tensor")
+            raise UnreadableError(
+                f"{what} is one summand of each rank (Partial), no part of a tensor"
+            )
         if placement.kind != "replicate":
-            along[placement.dim] = _cut_runs(along[placement.dim], placement.split, position, count)
+            along[placement.dim] = _cut_runs(
+                along[placement.dim], placement.split, position, count
+            )
     sizes: tuple[int, ...] = tuple(sum(size for _, size in runs) for runs in along)
     if local.shape != sizes and (0 not in sizes or local.numel):
-        raise UnreadableError(f"{what} has the shape {list(local.shape)}, its placements say {list(sizes)}")
+        raise UnreadableError(
+            f"{what} has the shape {list(local.shape)}, its placements say "
+            f"{list(sizes)}"
+        )
     if not prod(sizes):
         return []
     if prod(map(len, along)) > _MOST:
@@ -592,7 +790,9 @@ def boxes_of(tensor: Composite, piece: Piece, coordinate: Sequence[int], what: s
 
 
 def _cut_runs(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
-    """The indices that one of `count` ranks has, when each of `split` chunks of the indices is cut."""
+    """The indices that one of `count` ranks has, when each of `split` chunks of the
+    indices is cut.
+    """
     size = sum(length for _, length in runs)
     outer = -(-size // split)
     cut: list[Run] = []
@@ -610,7 +810,9 @@ def _cut_runs(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
 
 
 def _take_runs(runs: Sequence[Run], begin: int, end: int) -> Iterator[Run]:
-    """The indices from the position `begin` to the position `end` of runs of indices."""
+    """The indices from the position `begin` to the position `end` of runs of
+    indices.
+    """
     position = 0
     for first, length in runs:
         low, high = max(begin, position), min(end, position + length)
@@ -633,18 +835,37 @@ def _piece_boxes(
         placed.append(rows)
     for box in product(*placed):
         sizes = tuple(length for _, length, _ in box)
-        shift = sum(position * step for (_, _, position), step in zip(box, local.stride, strict=True))
-        part = tensor_ref(local.storage, local.dtype, sizes, local.stride, local.offset + shift)
-        yield tuple(first for first, _, _ in box), sizes, part._replace(conj=local.conj, neg=local.neg)
+        shift = sum(
+            position * step
+            for (_, _, position), step in zip(box, local.stride, strict=True)
+        )
+        part = tensor_ref(
+            local.storage, local.dtype, sizes, local.stride, local.offset + shift
+        )
+        yield (
+            tuple(first for first, _, _ in box),
+            sizes,
+            part._replace(conj=local.conj, neg=local.neg),
+        )
 
 
 def from_pieces(name: str, id: str, every: dict[int, Composite]) -> Whole:
-    """The whole of a tensor from the pieces of the ranks. Raises UnreadableError where they contradict each other."""
+    """The whole of a tensor from the pieces of the ranks. Raises UnreadableError where
+    they contradict each other.
+    """
     first = next(iter(every.values()))
-    meshes = {(tensor.piece.mesh, tensor.piece.placements) for tensor in every.values() if tensor.piece}
+    meshes = {
+        (tensor.piece.mesh, tensor.piece.placements)
+        for tensor in every.values()
+        if tensor.piece
+    }
     if len(meshes) > 1:
-        raise UnreadableError(f"the ranks disagree on the mesh or the placements of {show(name, 80)}")
-    held: dict[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[int, TensorRef]] = {}
+        raise UnreadableError(
+            f"the ranks disagree on the mesh or the placements of {show(name, 80)}"
+        )
+    held: dict[
+        tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[int, TensorRef]
+    ] = {}
     boxes: list[Box] = []
     copies: list[Copies] = []
     taken: dict[tuple[int, ...], int] = {}
@@ -653,15 +874,22 @@ def from_pieces(name: str, id: str, every: dict[int, Composite]) -> Whole:
         assert piece is not None
         what = f"{show(name, 80)} of rank {rank}"
         if local.dtype != tensor.dtype:
-            raise UnreadableError(f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}")
+            raise UnreadableError(
+                f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}"
+            )
         coordinate = _mesh_coordinate(piece, rank, what)
         other = taken.setdefault(coordinate, rank)
         if other != rank and prod(piece.mesh) >= max(len(piece.ranks), max(every) + 1):
-            raise UnreadableError(f"{show(name, 80)}: ranks {other} and {rank} are at one place of the mesh")
+            raise UnreadableError(
+                f"{show(name, 80)}: ranks {other} and {rank} are at one place of the "
+                "mesh"
+            )
         own = boxes_of(tensor, piece, coordinate, what)
         key = tuple((box.offsets, box.sizes) for box in own)
         if key in held:
-            copies += copies_of(name, id, dict([held[key], (rank, local)])) if own else []
+            copies += (
+                copies_of(name, id, dict([held[key], (rank, local)])) if own else []
+            )
         else:
             held[key] = rank, local
             boxes += own
@@ -680,7 +908,9 @@ def _mesh_coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
             reversed_coordinate.append(index)
         computed = tuple(reversed(reversed_coordinate))
         if piece.coordinate not in (None, computed):
-            raise UnreadableError(f"{what}: its place in the mesh is not that of its rank")
+            raise UnreadableError(
+                f"{what}: its place in the mesh is not that of its rank"
+            )
         return computed
     if piece.coordinate is None:
         raise UnreadableError(f"{what}: its place in the mesh is not recorded")
@@ -688,32 +918,44 @@ def _mesh_coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
 
 
 def refuse_flat(entries: Iterable[Entry]) -> None:
-    """Raise UnreadableError where a tensor is a flat parameter, of which nobody but the model knows what is in it.
+    """Raise UnreadableError where a tensor is a flat parameter, of which nobody but the
+    model knows what is in it.
 
-    Beside them lie plain tensors that are slices of parameters, where FSDP keeps the original ones (dinov2).
+    Beside them lie plain tensors that are slices of parameters, where FSDP keeps the
+    original ones (dinov2).
     """
     for entry in entries:
         if is_flat((entry.path or ("",))[-1], entry.tensor):
             raise UnreadableError(
-                f"{show(entry.name, 80)} is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1):"
+                f"{show(entry.name, 80)} is all parameters of a module in one "
+                "(LOCAL_STATE_DICT of FSDP 1):"
                 " the files record neither their names nor their shapes",
-                hint="the training code can load it on as many ranks, and save StateDictType.FULL_STATE_DICT",
+                hint=(
+                    "the training code can load it on as many ranks, and save "
+                    "StateDictType.FULL_STATE_DICT"
+                ),
             )
 
 
 def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
-    """The whole of a tensor from the shards of the ranks. Raises UnreadableError where they contradict each other."""
+    """The whole of a tensor from the shards of the ranks. Raises UnreadableError where
+    they contradict each other.
+    """
     what = show(name, 80)
     first = next(iter(every.values()))
     cuts = {tensor.shards.cut for tensor in every.values() if tensor.shards is not None}
     if len(cuts) > 1:
         raise UnreadableError(f"the ranks disagree on the shards of {what}")
-    owners: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, Shards, TensorRef]] = {}
+    owners: dict[
+        tuple[tuple[int, ...], tuple[int, ...]], tuple[int, Shards, TensorRef]
+    ] = {}
     boxes: list[Box] = []
     copies: list[Copies] = []
     for rank, tensor in every.items():
         assert tensor.shards is not None
-        for box, local in _held_shards(f"{what} of rank {rank}", rank, tensor, tensor.shards):
+        for box, local in _held_shards(
+            f"{what} of rank {rank}", rank, tensor, tensor.shards
+        ):
             place = box.offsets, box.sizes
             if place not in owners:
                 owners[place] = rank, tensor.shards, local
@@ -722,55 +964,76 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
             other, theirs, first_local = owners[place]
             if not _are_replicas(theirs, tensor.shards):
                 raise UnreadableError(
-                    f"ranks {other} and {rank} hold {format_box(*place, first.shape)} of {what}"
+                    f"ranks {other} and {rank} hold {format_box(*place, first.shape)} "
+                    f"of {what}"
                 )
             copies += copies_of(name, id, {other: first_local, rank: local})
     return join_boxes(name, id, first, boxes, copies)
 
 
-def _held_shards(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple[Box, TensorRef]]:
-    """Return the shards with elements that a rank holds. Raises UnreadableError if the list has others."""
+def _held_shards(
+    what: str, rank: int, tensor: Composite, shards: Shards
+) -> list[tuple[Box, TensorRef]]:
+    """Return the shards with elements that a rank holds. Raises UnreadableError if the
+    list has others.
+    """
     listed: dict[tuple[tuple[int, ...], tuple[int, ...]], Shard] = {}
     for shard in shards.listed:
         if 0 in shard.sizes:
             continue
         if (shard.offsets, shard.sizes) in listed:
             raise UnreadableError(
-                f"{what} lists {format_box(shard.offsets, shard.sizes, tensor.shape)} twice"
+                f"{what} lists {format_box(shard.offsets, shard.sizes, tensor.shape)} "
+                "twice"
             )
         if shards.world is not None and (shard.rank or 0) >= shards.world:
             raise UnreadableError(
-                f"{what} lists a shard of rank {shard.rank}, there are {shards.world} ranks"
+                f"{what} lists a shard of rank {shard.rank}, there are {shards.world} "
+                "ranks"
             )
         listed[shard.offsets, shard.sizes] = shard
     boxes: list[tuple[Box, TensorRef]] = []
     for offsets, (_, local) in zip(shards.offsets, tensor.parts, strict=True):
         if local.dtype != tensor.dtype:
-            raise UnreadableError(f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}")
+            raise UnreadableError(
+                f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}"
+            )
         if not local.numel:
             continue
         place = offsets, local.shape
         own = listed.pop(place) if place in listed else None
         if own is None or own.rank not in (None, rank):
-            whose = "is not in its list of shards" if own is None else f"belongs to rank {own.rank}"
+            whose = (
+                "is not in its list of shards"
+                if own is None
+                else f"belongs to rank {own.rank}"
+            )
             raise UnreadableError(f"{what}: {format_box(*place, tensor.shape)} {whose}")
         boxes.append((Box(*place, local), local))
     for shard in listed.values():
         if shard.rank == rank:
             where = format_box(shard.offsets, shard.sizes, tensor.shape)
-            raise UnreadableError(f"{what} lacks {where}, its list of shards says that it holds it")
+            raise UnreadableError(
+                f"{what} lacks {where}, its list of shards says that it holds it"
+            )
     return boxes
 
 
 def _are_replicas(first: Shards, second: Shards) -> bool:
-    """Tell whether two ranks have the same place in two groups that each hold the tensor (HYBRID_SHARD)."""
-    if None in (first.group, first.world, first.group_rank) or first.group == first.world:
+    """Tell whether two ranks have the same place in two groups that each hold the
+    tensor (HYBRID_SHARD).
+    """
+    if (
+        None in (first.group, first.world, first.group_rank)
+        or first.group == first.world
+    ):
         return False
     return (first.group, first.group_rank) == (second.group, second.group_rank)
 
 
 def swap_tensors(root: Node, replacements: dict[int, TensorRef]) -> Node:
-    """Return a tree in which other tensors stand for the tensors of `replacements`, by the ids of theirs.
+    """Return a tree in which other tensors stand for the tensors of `replacements`, by
+    the ids of theirs.
 
     The nodes are changed.
     """

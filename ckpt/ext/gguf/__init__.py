@@ -7,7 +7,13 @@ from ckpt.formats.format import Format, Probe
 from ckpt.model.checkpoint import Traits
 
 NAME = "gguf"
-TRAITS = Traits("GGUF", "llama_cpp.Llama({path})", keeps_order=False, keeps_ties=False, has_own_metadata=True)
+TRAITS = Traits(
+    "GGUF",
+    "llama_cpp.Llama({path})",
+    keeps_order=False,
+    keeps_ties=False,
+    has_own_metadata=True,
+)
 MAGIC = b"GGUF"
 
 

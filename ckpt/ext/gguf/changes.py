@@ -1,4 +1,6 @@
-"""The changes of llama.cpp's converter in tensors, undone while they are read: the order of rows, a transpose, an added 1."""
+"""The changes of llama.cpp's converter in tensors, undone while they are read: the
+order of rows, a transpose, an added 1.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ _SINGLE = BY_NAME["float32"]
 
 
 class HeadRows(Reworked):
-    """The rows of q or k in the order of transformers: of each head first one half of its rotary pairs, then the other.
+    """The rows of q or k in the order of transformers: of each head first one half of
+    its rotary pairs, then the other.
 
-    GGUF has the two rows of a pair beside each other. `row` and `head` are the bytes of a row and of a head.
+    GGUF has the two rows of a pair beside each other. `row` and `head` are the bytes of
+    a row and of a head.
     """
 
     __slots__ = ("head", "nbytes", "row")
@@ -39,7 +43,9 @@ class HeadRows(Reworked):
 
     def packed_span(self, first: int, last: int) -> tuple[int, int]:
         """The bytes of the heads that hold the bytes `first` to `last`."""
-        return first // self.head * self.head, min(-(-last // self.head) * self.head, self.nbytes)
+        return first // self.head * self.head, min(
+            -(-last // self.head) * self.head, self.nbytes
+        )
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
@@ -77,7 +83,9 @@ class OneLess(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self) -> Iterator[bytes]:
         import numpy as np
@@ -87,7 +95,8 @@ class OneLess(PlaceOfTensors):
 
 
 def undone(ref: TensorRef, change: Change, heads: int | None) -> TensorRef | None:
-    """A tensor as it was before the converter changed it, or None where its shape does not allow that change.
+    """A tensor as it was before the converter changed it, or None where its shape does
+    not allow that change.
 
     `heads` is the number of heads of q or k.
     """
@@ -104,13 +113,21 @@ def undone(ref: TensorRef, change: Change, heads: int | None) -> TensorRef | Non
 def _with_halves(ref: TensorRef, heads: int | None) -> TensorRef | None:
     place = ref.storage.place
     rows = ref.shape[0] if ref.shape else 0
-    if not heads or not rows or rows % (2 * heads) or place is None or place.nbytes != ref.nbytes:
+    if (
+        not heads
+        or not rows
+        or rows % (2 * heads)
+        or place is None
+        or place.nbytes != ref.nbytes
+    ):
         return None
     head = ref.nbytes // heads
     if head > _MOST:
         return None
     moved = HeadRows(place, ref.nbytes // rows, head)
-    return ref._replace(storage=Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved))
+    return ref._replace(
+        storage=Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved)
+    )
 
 
 def _turned(ref: TensorRef) -> TensorRef | None:

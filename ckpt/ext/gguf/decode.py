@@ -1,7 +1,9 @@
-"""The numbers in the blocks of GGUF, as llama.cpp defines them (ggml-common.h has the fields, ggml-quants.c the formulas).
+"""The numbers in the blocks of GGUF, as llama.cpp defines them (ggml-common.h has the
+fields, ggml-quants.c the formulas).
 
-Each function takes blocks as bytes, a row per block, and gives float32 with a row per block. It computes in float32 and in the order of
-the formulas, so that every bit is llama.cpp's.
+Each function takes blocks as bytes, a row per block, and gives float32 with a row per
+block. It computes in float32 and in the order of the formulas, so that every bit is
+llama.cpp's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _SWAPPED: dict[str, tuple[int, ...]] = {
     "MXFP4": (),
     "NVFP4": (),
 }
-"""The places at which the float16 fields of a block begin, for the types that files of big-endian machines are known to hold."""
+"""The places at which the float16 fields of a block begin, for the types that files of
+big-endian machines are known to hold.
+"""
 
 
 def can_decode(name: str, big: bool) -> bool:
@@ -33,7 +37,9 @@ def can_decode(name: str, big: bool) -> bool:
 
 
 def decode(name: str, blocks: Array, big: bool) -> Array:
-    """Return the elements of `blocks`, an array of bytes with a row per block, as float32 with a row per block."""
+    """Return the elements of `blocks`, an array of bytes with a row per block, as
+    float32 with a row per block.
+    """
     return _table()[name](swap_fields(name, blocks) if big else blocks)
 
 

@@ -26,7 +26,9 @@ def _signs() -> Array:
 
 @cache
 def _even_signs() -> Array:
-    """The signs of eight elements for each code of 7 bits. The eighth sign makes the number of minuses even."""
+    """The signs of eight elements for each code of 7 bits. The eighth sign makes the
+    number of minuses even.
+    """
     import numpy as np
 
     codes = np.arange(128, dtype="u1")
@@ -36,7 +38,9 @@ def _even_signs() -> Array:
 
 
 def _joined(points: Array, scales: Array, signs: Array | None = None) -> Array:
-    """The points of a grid times the scales of their groups, with their signs, as rows of 256 elements."""
+    """The points of a grid times the scales of their groups, with their signs, as rows
+    of 256 elements.
+    """
     count, groups = scales.shape
     numbers = points.reshape(count, groups, -1) * scales[:, :, None]
     if signs is not None:
@@ -45,7 +49,9 @@ def _joined(points: Array, scales: Array, signs: Array | None = None) -> Array:
 
 
 def _signs_of_7_bits(words: Array) -> Array:
-    """The signs of 32 elements for each word: four codes of 7 bits, the lowest first."""
+    """The signs of 32 elements for each word: four codes of 7 bits, the lowest
+    first.
+    """
     import numpy as np
 
     codes = (words[:, :, None] >> np.array([0, 7, 14, 21], "<u4")) & 127
@@ -57,7 +63,9 @@ def _iq2_xxs(blocks: Array) -> Array:
     words = view_as(blocks, 2, 66, "<u4").reshape(len(blocks), 8, 2)
     codes = words[:, :, 0].copy().view("u1").reshape(len(blocks), 8, 4)
     scales = read_half(blocks, 0) * (0.5 + (words[:, :, 1] >> 28).astype("<f4")) * 0.25
-    return _joined(grids.points_of(grids.TWO_XXS)[codes], scales, _signs_of_7_bits(words[:, :, 1]))
+    return _joined(
+        grids.points_of(grids.TWO_XXS)[codes], scales, _signs_of_7_bits(words[:, :, 1])
+    )
 
 
 def _iq2_xs(blocks: Array) -> Array:
@@ -67,7 +75,9 @@ def _iq2_xs(blocks: Array) -> Array:
 
 
 def _fine_scales(blocks: Array, place: int) -> Array:
-    """The scales of 16 groups in 8 bytes, of two groups in each, the low nibble first."""
+    """The scales of 16 groups in 8 bytes, of two groups in each, the low nibble
+    first.
+    """
     nibbles = split_nibbles(blocks[:, place : place + 8], 1).reshape(len(blocks), 16)
     return read_half(blocks, 0) * (0.5 + nibbles.astype("<f4")) * 0.25
 
@@ -90,7 +100,11 @@ def _iq2_s(blocks: Array) -> Array:
 def _iq3_xxs(blocks: Array) -> Array:
     words = view_as(blocks, 66, 98, "<u4")
     scales = read_half(blocks, 0) * (0.5 + (words >> 28).astype("<f4")) * 0.5
-    return _joined(grids.points_of(grids.THREE_XXS)[blocks[:, 2:66]], scales, _signs_of_7_bits(words))
+    return _joined(
+        grids.points_of(grids.THREE_XXS)[blocks[:, 2:66]],
+        scales,
+        _signs_of_7_bits(words),
+    )
 
 
 def _iq3_s(blocks: Array) -> Array:
@@ -98,7 +112,9 @@ def _iq3_s(blocks: Array) -> Array:
     codes = blocks[:, 2:66] | high << 8
     steps = split_nibbles(blocks[:, 106:110], 1).reshape(len(blocks), 8)
     scales = read_half(blocks, 0) * (1 + 2 * steps.astype("<f4"))
-    return _joined(grids.points_of(grids.THREE_S)[codes], scales, _signs()[blocks[:, 74:106]])
+    return _joined(
+        grids.points_of(grids.THREE_S)[codes], scales, _signs()[blocks[:, 74:106]]
+    )
 
 
 _DELTA = 0.125
@@ -106,10 +122,14 @@ _DELTA = 0.125
 
 
 def _moved(points: Array, scales: Array, is_down: Array) -> Array:
-    """The points, each moved up or down by the delta, times the scales of their groups."""
+    """The points, each moved up or down by the delta, times the scales of their
+    groups.
+    """
     import numpy as np
 
-    moved = points + np.where(is_down, np.float32(-_DELTA), np.float32(_DELTA))[:, :, None]
+    moved = (
+        points + np.where(is_down, np.float32(-_DELTA), np.float32(_DELTA))[:, :, None]
+    )
     return _joined(moved, scales)
 
 
@@ -132,7 +152,12 @@ def _iq1_m(blocks: Array) -> Array:
     words = view_as(blocks, 48, 56, "<u2")
     # The scale of the block lies in the highest four bits of the four words.
     parts = (words >> 12) << np.array([0, 4, 8, 12], "<u2")
-    scale = np.bitwise_or.reduce(parts, axis=1, keepdims=True).astype("<u2").view("<f2").astype("<f4")
+    scale = (
+        np.bitwise_or.reduce(parts, axis=1, keepdims=True)
+        .astype("<u2")
+        .view("<f2")
+        .astype("<f4")
+    )
     steps = (words[:, :, None] >> np.array([0, 3, 6, 9], "<u2")) & 7
     scales = scale * (2 * steps.reshape(len(blocks), 16) + 1).astype("<f4")
     return _moved(grids.points_of(grids.ONE)[codes], scales, nibbles & 8 != 0)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpt.ext.gguf.fields import read_half, split_bits, split_nibbles, split_pairs, times, view_as
+from ckpt.ext.gguf.fields import (
+    read_half,
+    split_bits,
+    split_nibbles,
+    split_pairs,
+    times,
+    view_as,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,7 +19,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _FOUR_BIT_FLOATS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""The doubled numbers of the float with 2 bits of exponent and 1 of mantissa. Its negative zero is a plain zero here."""
+"""The doubled numbers of the float with 2 bits of exponent and 1 of mantissa. Its
+negative zero is a plain zero here.
+"""
 _UNEVEN = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """The levels of IQ4_NL and IQ4_XS."""
 
@@ -38,7 +47,9 @@ def _q4_1(blocks: Array) -> Array:
 
 
 def _five_bits(blocks: Array, high: int) -> Array:
-    """The 5-bit codes of 32 elements: the fifth bits at byte `high`, the nibbles behind them."""
+    """The 5-bit codes of 32 elements: the fifth bits at byte `high`, the nibbles behind
+    them.
+    """
     codes = split_nibbles(blocks[:, high + 4 :], 16).reshape(len(blocks), 32)
     codes |= split_bits(blocks[:, high : high + 4]).reshape(len(blocks), 32) << 4
     return codes
@@ -79,8 +90,14 @@ def _mxfp4(blocks: Array) -> Array:
 
     exponents = blocks[:, :1].astype("<u4")
     # Half of 2^(e - 127), for the numbers are doubled. The two smallest are subnormal.
-    words = np.where(exponents < 2, np.uint32(0x00200000) << np.minimum(exponents, 1), (exponents - 1) << 23)
-    numbers = chosen(_FOUR_BIT_FLOATS, split_nibbles(blocks[:, 1:], 16).reshape(len(blocks), 32))
+    words = np.where(
+        exponents < 2,
+        np.uint32(0x00200000) << np.minimum(exponents, 1),
+        (exponents - 1) << 23,
+    )
+    numbers = chosen(
+        _FOUR_BIT_FLOATS, split_nibbles(blocks[:, 1:], 16).reshape(len(blocks), 32)
+    )
     numbers *= words.astype("<u4").view("<f4")
     return numbers
 
@@ -94,7 +111,9 @@ def _nvfp4(blocks: Array) -> Array:
 
 
 def _scales_of_8_bits() -> Array:
-    """Half of each float with 4 bits of exponent and 3 of mantissa. The highest bit is not looked at; 0x7f is 0."""
+    """Half of each float with 4 bits of exponent and 3 of mantissa. The highest bit is
+    not looked at; 0x7f is 0.
+    """
     import numpy as np
 
     codes = np.arange(256)
@@ -125,7 +144,9 @@ def _tq1_0(blocks: Array) -> Array:
 
 
 def _ternary(codes: Array, digits: int) -> Array:
-    """The first digits of bytes that hold five digits of base 3 as a fraction of 256, less 1: of all bytes the first, then the next."""
+    """The first digits of bytes that hold five digits of base 3 as a fraction of 256,
+    less 1: of all bytes the first, then the next.
+    """
     import numpy as np
 
     powers = np.array([1, 3, 9, 27, 81][:digits], "u1").reshape(digits, 1)

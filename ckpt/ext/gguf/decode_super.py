@@ -1,11 +1,20 @@
-"""The K types, and IQ4_XS: blocks of 256 elements whose groups have scales of few bits."""
+"""The K types, and IQ4_XS: blocks of 256 elements whose groups have scales of
+few bits.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ckpt.ext.gguf.decode_small import _UNEVEN, chosen
-from ckpt.ext.gguf.fields import read_half, split_bits, split_nibbles, split_pairs, times, view_as
+from ckpt.ext.gguf.fields import (
+    read_half,
+    split_bits,
+    split_nibbles,
+    split_pairs,
+    times,
+    view_as,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def _scaled(codes: Array, scales: Array, least: Array | None = None) -> Array:
-    """The codes of 256 elements times the scales of their groups, less what is `least` in each group."""
+    """The codes of 256 elements times the scales of their groups, less what is `least`
+    in each group.
+    """
     groups = scales.shape[1]
     numbers = times(codes.reshape(len(codes), groups, -1), scales[:, :, None])
     if least is not None:
@@ -33,7 +44,8 @@ def _q3_k(blocks: Array) -> Array:
     import numpy as np
 
     low = split_pairs(blocks[:, 32:96], 32).reshape(len(blocks), 8, 32)
-    # The bit of a mask is 0 where 4 is taken off: mask byte l has the bits of element l of all eight groups.
+    # The bit of a mask is 0 where 4 is taken off: mask byte l has the bits of element l
+    # of all eight groups.
     high = split_bits(blocks[:, :32]).transpose(0, 2, 1)
     codes = (low | (high << 2)).view("i1")
     codes -= 4
@@ -45,9 +57,11 @@ def _q3_k(blocks: Array) -> Array:
 
 
 def _scales_and_mins(packed: Array) -> tuple[Array, Array]:
-    """The 6-bit scales and mins of eight groups, from 12 bytes: the first four of each lie in the low bits of 8 bytes.
+    """The 6-bit scales and mins of eight groups, from 12 bytes: the first four of each
+    lie in the low bits of 8 bytes.
 
-    The others have their low nibbles in the last 4 bytes, and their two high bits above the first four.
+    The others have their low nibbles in the last 4 bytes, and their two high bits above
+    the first four.
     """
     import numpy as np
 
@@ -86,7 +100,9 @@ def _iq4_xs(blocks: Array) -> Array:
     low = split_nibbles(blocks[:, 4:8], 1).reshape(len(blocks), 8)
     high = (view_as(blocks, 2, 4, "<u2") >> np.arange(0, 16, 2, dtype="<u2")) & 3
     steps = (low | high << 4).astype("i1") - np.int8(32)
-    numbers = chosen(_UNEVEN, split_nibbles(blocks[:, 8:], 16).reshape(len(blocks), 8, 32))
+    numbers = chosen(
+        _UNEVEN, split_nibbles(blocks[:, 8:], 16).reshape(len(blocks), 8, 32)
+    )
     numbers *= (read_half(blocks, 0) * steps)[:, :, None]
     return numbers.reshape(len(blocks), 256)
 

@@ -16,14 +16,17 @@ def read_half(blocks: Array, place: int) -> Array:
 
 
 def view_as(blocks: Array, first: int, last: int, kind: str) -> Array:
-    """The bytes `first` to `last` of each block as numbers of a kind, as numpy names it."""
+    """The bytes `first` to `last` of each block as numbers of a kind, as numpy names
+    it.
+    """
     import numpy as np
 
     return np.ascontiguousarray(blocks[:, first:last]).view(kind)
 
 
 def split_nibbles(codes: Array, group: int) -> Array:
-    """The 4-bit codes of bytes: of each `group` of bytes in a row first the low halves, then the high halves.
+    """The 4-bit codes of bytes: of each `group` of bytes in a row first the low halves,
+    then the high halves.
 
     The result has the shape (blocks, groups, 2, group).
     """
@@ -38,7 +41,8 @@ def split_nibbles(codes: Array, group: int) -> Array:
 
 
 def split_pairs(codes: Array, group: int) -> Array:
-    """The 2-bit codes of bytes: of each `group` of bytes in a row first the lowest two bits of all, then the next two.
+    """The 2-bit codes of bytes: of each `group` of bytes in a row first the lowest two
+    bits of all, then the next two.
 
     The result has the shape (blocks, groups, 4, group).
     """

@@ -1,4 +1,5 @@
-"""A model in several GGUF files, as llama.cpp splits it: `model-00001-of-00003.gguf`. Any of them opens all.
+"""A model in several GGUF files, as llama.cpp splits it: `model-00001-of-00003.gguf`.
+Any of them opens all.
 
 The first file has the metadata; each says which one of how many it is.
 """
@@ -36,17 +37,26 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
             hint="llama.cpp calls them NAME-00001-of-00003.gguf",
         )
     folder = probe.location.parent()
-    names = [f"{match['stem']}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
-    missing = [name for name in names if name != own and not folder.child(name).is_file()]
+    names = [
+        f"{match['stem']}-{number:05d}-of-{count:05d}.gguf"
+        for number in range(1, count + 1)
+    ]
+    missing = [
+        name for name in names if name != own and not folder.child(name).is_file()
+    ]
     text = ""
     if missing:
         listed = and_more([show(name, 80) for name in missing], _LISTED)
         text = f"{len(missing):,} of {count:,} files missing: {listed}"
         if not probe.partial:
             raise UnreadableError(text, hint="an unfinished download?")
-    marks = {name: f"{probe.mark}file-{number}:" for number, name in enumerate(names, 1)}
+    marks = {
+        name: f"{probe.mark}file-{number}:" for number, name in enumerate(names, 1)
+    }
     files = CheckpointFiles(
-        folder, lambda name: probe.open(folder.child(name), marks[name]), partial=probe.partial
+        folder,
+        lambda name: probe.open(folder.child(name), marks[name]),
+        partial=probe.partial,
     )
     with files.closing_on_errors():
         files.open_all([name for name in names if name not in missing])
@@ -55,8 +65,12 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
         return _of_files(probe.path, files, count, [*notices, *files.notices])
 
 
-def _of_files(path: str, files: CheckpointFiles, count: int, notices: list[Notice]) -> Checkpoint:
-    """One checkpoint of the files that could be read. Raises UnreadableError where they do not belong together."""
+def _of_files(
+    path: str, files: CheckpointFiles, count: int, notices: list[Notice]
+) -> Checkpoint:
+    """One checkpoint of the files that could be read. Raises UnreadableError where they
+    do not belong together.
+    """
     holders: dict[str, str] = {}
     entries: list[Entry] = []
     for name, file in files.files.items():
@@ -80,15 +94,23 @@ def _of_files(path: str, files: CheckpointFiles, count: int, notices: list[Notic
         root=root,
         tensors=tuple(entries),
         storages=tuple(storage for file in every for storage in file.storages),
-        account=Account((*notices, *(notice for file in every for notice in file.account.notices))),
+        account=Account(
+            (*notices, *(notice for file in every for notice in file.account.notices))
+        ),
         parts=tuple(files.files),
         sources=files.sources,
     )
 
 
 def _check_place(name: str, file: Checkpoint, count: int) -> None:
-    """Raise UnreadableError where a file says that it is another one of a set, or one of another set."""
-    values = {value.name: value.node for value in file.values if value.name.startswith("split.")}
+    """Raise UnreadableError where a file says that it is another one of a set, or one
+    of another set.
+    """
+    values = {
+        value.name: value.node
+        for value in file.values
+        if value.name.startswith("split.")
+    }
     match = _NAME.fullmatch(name)
     assert match is not None
     number, of = values.get("split.no"), values.get("split.count")

@@ -1,7 +1,9 @@
-"""The grids of the IQ types: the points that their codes choose, in order, as sets of bits.
+"""The grids of the IQ types: the points that their codes choose, in order, as sets of
+bits.
 
-A point is a row of 8 (or 4) levels. Read as the digits of a number, the first one lowest, the points of each grid ascend. So a
-grid is the set of its numbers: bit n is set where the point n is one of it. The values are in ggml-common.h.
+A point is a row of 8 (or 4) levels. Read as the digits of a number, the first one
+lowest, the points of each grid ascend. So a grid is the set of its numbers: bit n is
+set where the point n is one of it. The values are in ggml-common.h.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """A grid: the values of the levels, the levels of a point, and the set of its points in base 85."""
+    """A grid: the values of the levels, the levels of a point, and the set of its
+    points in base 85.
+    """
 
     levels: tuple[int, ...]
     width: int

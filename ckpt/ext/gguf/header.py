@@ -1,7 +1,9 @@
-"""The header of a GGUF file: version, metadata, and where each tensor lies. No tensor data is read.
+"""The header of a GGUF file: version, metadata, and where each tensor lies. No tensor
+data is read.
 
-Rules: docs/gguf.md of ggml, and what llama.cpp's reader (gguf.cpp) refuses. All numbers have the order of bytes of the machine that
-the file was written for; the letters GGUF always come first.
+Rules: docs/gguf.md of ggml, and what llama.cpp's reader (gguf.cpp) refuses. All numbers
+have the order of bytes of the machine that the file was written for; the letters GGUF
+always come first.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ _LEAST_TENSOR, _LEAST_KEY = 24, 13
 _ENTRY, _KEY = 1_000, 700
 """Bytes of memory of a tensor and of a pair of the metadata."""
 FEW = 256
-"""Items of an array that are made at once; longer arrays are made when they are asked for."""
+"""Items of an array that are made at once; longer arrays are made when they are asked
+for.
+"""
 MANY = 1 << 16
-"""Items of all short arrays together that are made at once: a number takes up to 36 times the memory of its byte."""
+"""Items of all short arrays together that are made at once: a number takes up to 36
+times the memory of its byte.
+"""
 STEP = 1 << 20
 """The least bytes of a header that is read on: behind a URL each read is a request."""
 _LONGEST_NAME = 65_535
@@ -49,12 +55,15 @@ _SCALARS = {
     11: ("q", "int"),
     12: ("d", "float"),
 }
-"""Number of a type of the metadata -> its letter for struct, and the name of what it becomes."""
+"""Number of a type of the metadata -> its letter for struct, and the name of what it
+becomes.
+"""
 _TEXT, _ARRAY = 8, 9
 
 
 class Array(NamedTuple):
-    """An array of the metadata as it lies in the header: the number of its items' type, how many, and their bytes.
+    """An array of the metadata as it lies in the header: the number of its items' type,
+    how many, and their bytes.
 
     `order` is the order of the bytes of a number, as struct has it.
     """
@@ -79,13 +88,17 @@ class Array(NamedTuple):
         position = 0
         for _ in range(self.length):
             end = position + 8 + length_at(self.data, position)[0]
-            items.append(self.data[position + 8 : end].decode("utf-8", "backslashreplace"))
+            items.append(
+                self.data[position + 8 : end].decode("utf-8", "backslashreplace")
+            )
             position = end
         return items
 
 
 class Row(NamedTuple):
-    """A tensor: its type, its shape as torch counts it, and the bytes of the file that it lies in."""
+    """A tensor: its type, its shape as torch counts it, and the bytes of the file that
+    it lies in.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -94,7 +107,9 @@ class Row(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header: version, order of bytes, the metadata, the tensors by name, and where their data begins."""
+    """The header: version, order of bytes, the metadata, the tensors by name, and where
+    their data begins.
+    """
 
     version: int
     big: bool
@@ -119,19 +134,29 @@ class _Cursor:
         self._formats: dict[str, Struct] = {}
 
     def need(self, count: int, what: str) -> None:
-        """Read on until `count` bytes from the position are there. Raises UnreadableError, LimitError."""
+        """Read on until `count` bytes from the position are there. Raises
+        UnreadableError, LimitError.
+        """
         end = self.position + count
         if end <= len(self.data):
             return
         size = self._source.size
         if count > size:
-            raise UnreadableError(f"damaged GGUF header: {what} claims {count:,} bytes in a file of {size:,}")
+            raise UnreadableError(
+                f"damaged GGUF header: {what} claims {count:,} bytes in a file of "
+                f"{size:,}"
+            )
         if end > size:
             raise CutOffError(
-                f"cut off: {what} in the GGUF header needs bytes to {end:,}, the file ends at {size:,}"
+                f"cut off: {what} in the GGUF header needs bytes to {end:,}, the file "
+                f"ends at {size:,}"
             )
         if end > self._most:
-            raise LimitError(f"the GGUF header has over {self._most:,} bytes", "header-bytes", self._most)
+            raise LimitError(
+                f"the GGUF header has over {self._most:,} bytes",
+                "header-bytes",
+                self._most,
+            )
         target = min(size, self._most, max(end, 2 * len(self.data), STEP))
         self.data += self._source.read(len(self.data), target - len(self.data))
 
@@ -161,7 +186,9 @@ class _Cursor:
         return self.take(self.number("Q", what), what)
 
     def skip_texts(self, count: int, what: str) -> None:
-        """Pass over texts. A vocabulary has hundreds of thousands, so this loop does nothing else."""
+        """Pass over texts. A vocabulary has hundreds of thousands, so this loop does
+        nothing else.
+        """
         length_at = Struct(f"{self.order}Q").unpack_from
         position, last = self.position, len(self.data) - 8
         for _ in range(count):
@@ -177,7 +204,8 @@ class _Cursor:
 def read_header(
     source: Source, head: bytes, limits: Limits, budget: Budget, *, is_cut: bool = False
 ) -> Header:
-    """The header of a file that begins with `head`. With `is_cut` data may be missing at the end of the file.
+    """The header of a file that begins with `head`. With `is_cut` data may be missing
+    at the end of the file.
 
     Raises UnreadableError, UnsupportedError, LimitError.
     """
@@ -192,10 +220,13 @@ def read_header(
     ):
         if count * least > source.size:
             raise UnreadableError(
-                f"damaged GGUF header: it claims {count:,} {what} in a file of {source.size:,} bytes"
+                f"damaged GGUF header: it claims {count:,} {what} in a file of "
+                f"{source.size:,} bytes"
             )
         if count > limits.entries:
-            raise LimitError(f"the GGUF file has {count:,} {what}", "entries", limits.entries)
+            raise LimitError(
+                f"the GGUF file has {count:,} {what}", "entries", limits.entries
+            )
     budget.charge(keys * _KEY, "the GGUF header")
     values = _read_values(cursor, keys)
     budget.hold(cursor.position + tensors * _LEAST_TENSOR)
@@ -204,13 +235,21 @@ def read_header(
     alignment = _alignment_of(values)
     rows = _read_rows(cursor, tensors)
     begin = -(-cursor.position // alignment) * alignment
-    return _placed(rows, Header(version, big, values, {}, begin, begin), alignment, source.size, is_cut)
+    return _placed(
+        rows,
+        Header(version, big, values, {}, begin, begin),
+        alignment,
+        source.size,
+        is_cut,
+    )
 
 
 def _version_of(head: bytes, size: int) -> tuple[int, bool]:
     """Return the version, and whether the file is of a big-endian machine."""
     if size < 24:
-        raise CutOffError(f"cut off: the GGUF header needs 24 bytes, the file ends at {size:,}")
+        raise CutOffError(
+            f"cut off: the GGUF header needs 24 bytes, the file ends at {size:,}"
+        )
     little, big = int.from_bytes(head[4:8], "little"), int.from_bytes(head[4:8], "big")
     version, is_big = (big, True) if little & 0xFFFF == 0 else (little, False)
     if version == 1:
@@ -223,7 +262,9 @@ def _version_of(head: bytes, size: int) -> tuple[int, bool]:
     return version, is_big
 
 
-def _read_values(cursor: _Cursor, count: int) -> dict[str, bool | int | float | str | Array]:
+def _read_values(
+    cursor: _Cursor, count: int
+) -> dict[str, bool | int | float | str | Array]:
     """The pairs of the metadata."""
     values: dict[str, bool | int | float | str | Array] = {}
     for _ in range(count):
@@ -251,7 +292,9 @@ def _read_value(cursor: _Cursor, what: str) -> bool | int | float | str | Array:
     if kind == _ARRAY:
         return _read_array(cursor, what)
     if kind not in _SCALARS:
-        raise UnreadableError(f"damaged GGUF header: {what} has the unknown type {kind:,}")
+        raise UnreadableError(
+            f"damaged GGUF header: {what} has the unknown type {kind:,}"
+        )
     return cursor.value(_SCALARS[kind][0], what)
 
 
@@ -259,10 +302,13 @@ def _read_array(cursor: _Cursor, what: str) -> Array:
     kind, count = cursor.number("I", what), cursor.number("Q", what)
     if kind == _ARRAY:
         raise UnreadableError(
-            f"damaged GGUF header: {what} is an array of arrays, which llama.cpp refuses too"
+            f"damaged GGUF header: {what} is an array of arrays, which llama.cpp "
+            "refuses too"
         )
     if kind != _TEXT and kind not in _SCALARS:
-        raise UnreadableError(f"damaged GGUF header: the items of {what} have the unknown type {kind:,}")
+        raise UnreadableError(
+            f"damaged GGUF header: the items of {what} have the unknown type {kind:,}"
+        )
     begin = cursor.position
     if kind == _TEXT:
         cursor.need(8 * count, f"{what}, with {count:,} texts,")
@@ -275,16 +321,21 @@ def _read_array(cursor: _Cursor, what: str) -> Array:
 
 def _alignment_of(values: dict[str, bool | int | float | str | Array]) -> int:
     alignment = values.get(ALIGNMENT_KEY, _ALIGNMENT)
-    is_power = type(alignment) is int and alignment > 0 and alignment & (alignment - 1) == 0
+    is_power = (
+        type(alignment) is int and alignment > 0 and alignment & (alignment - 1) == 0
+    )
     if not is_power or type(alignment) is not int:
         said = f"{alignment:,}" if type(alignment) is int else "no number"
         raise UnreadableError(
-            f"damaged GGUF header: {ALIGNMENT_KEY} must be a power of two, and it is {said}"
+            f"damaged GGUF header: {ALIGNMENT_KEY} must be a power of two, and it is "
+            f"{said}"
         )
     return alignment
 
 
-def _read_rows(cursor: _Cursor, count: int) -> list[tuple[str, DType, tuple[int, ...], int]]:
+def _read_rows(
+    cursor: _Cursor, count: int
+) -> list[tuple[str, DType, tuple[int, ...], int]]:
     """(name, type, shape as torch counts it, offset in the data) of each tensor."""
     rows: list[tuple[str, DType, tuple[int, ...], int]] = []
     seen: set[str] = set()
@@ -292,12 +343,16 @@ def _read_rows(cursor: _Cursor, count: int) -> list[tuple[str, DType, tuple[int,
     for _ in range(count):
         name = _name_of(cursor.text("the name of a tensor"), "the name of a tensor")
         if name in seen:
-            raise UnreadableError(f"damaged GGUF header: two tensors are called {show(name, 80)}")
+            raise UnreadableError(
+                f"damaged GGUF header: two tensors are called {show(name, 80)}"
+            )
         seen.add(name)
         what = f"tensor {show(name, 80)}"
         dims = cursor.number("I", what)
         if dims > DIMENSIONS:
-            raise UnreadableError(f"{what} has {dims:,} dimensions, at most {DIMENSIONS} are possible")
+            raise UnreadableError(
+                f"{what} has {dims:,} dimensions, at most {DIMENSIONS} are possible"
+            )
         form = forms[dims]
         cursor.need(form.size, what)
         *sizes, kind, offset = form.unpack_from(cursor.data, cursor.position)
@@ -312,7 +367,9 @@ def _dtype_of(kind: int, what: str) -> DType:
         named = GONE.get(kind)
         if named is not None:
             raise UnsupportedError(f"{what}: its type is {named}")
-        raise UnsupportedError(f"{what}: unknown type {kind:,}", hint="a newer llama.cpp, or a fork of it?")
+        raise UnsupportedError(
+            f"{what}: unknown type {kind:,}", hint="a newer llama.cpp, or a fork of it?"
+        )
     return dtype
 
 
@@ -323,20 +380,26 @@ def _placed(
     size: int,
     is_cut: bool,
 ) -> Header:
-    """The header with its tensors at their places. Raises UnreadableError where they overlap or lie behind the end."""
+    """The header with its tensors at their places. Raises UnreadableError where they
+    overlap or lie behind the end.
+    """
     tensors: dict[str, Row] = {}
     for name, dtype, shape, offset in rows:
         what = f"tensor {show(name, 80)}"
         block = 1 if dtype.block is None else dtype.block.elements
         if shape and shape[-1] % block:
-            raise UnreadableError(f"{what}: rows of {shape[-1]:,} elements do not fit blocks of {block}")
+            raise UnreadableError(
+                f"{what}: rows of {shape[-1]:,} elements do not fit blocks of {block}"
+            )
         if not shape and block > 1:
             raise UnreadableError(f"{what}: one element does not fit blocks of {block}")
         numel = prod(shape)
         if numel >= 2**63 or dtype.nbytes(numel) >= 2**63:
             raise UnreadableError(f"{what}: its shape {list(shape)} is too large")
         if offset % alignment:
-            raise UnreadableError(f"{what}: its offset {offset:,} is not a multiple of {alignment:,}")
+            raise UnreadableError(
+                f"{what}: its offset {offset:,} is not a multiple of {alignment:,}"
+            )
         begin = header.begin + offset
         tensors[name] = Row(dtype, shape, begin, begin + dtype.nbytes(numel))
     end, gap = _check_cover(tensors, header.begin, alignment)
@@ -344,22 +407,29 @@ def _placed(
     if last > size and not is_cut:
         name = next(name for name, row in tensors.items() if row.end > size)
         raise CutOffError(
-            f"cut off: tensor {show(name, 80)} needs bytes to {tensors[name].end:,}, the file ends at {size:,}"
+            f"cut off: tensor {show(name, 80)} needs bytes to {tensors[name].end:,}, "
+            f"the file ends at {size:,}"
         )
     return header._replace(tensors=tensors, end=end, gap=gap)
 
 
-def _check_cover(tensors: dict[str, Row], begin: int, alignment: int) -> tuple[int, str | None]:
-    """Return where the data ends, and the first tensor that does not follow the one before. Raises UnreadableError."""
+def _check_cover(
+    tensors: dict[str, Row], begin: int, alignment: int
+) -> tuple[int, str | None]:
+    """Return where the data ends, and the first tensor that does not follow the one
+    before. Raises UnreadableError.
+    """
     position, gap = begin, None
     for name, row in sorted(tensors.items(), key=lambda item: item[1][2:]):
         if row.begin < position and row.end > row.begin:
             raise UnreadableError(
-                f"tensor {show(name, 80)}: its bytes {row.begin:,} to {row.end:,} overlap another tensor"
+                f"tensor {show(name, 80)}: its bytes {row.begin:,} to {row.end:,} "
+                "overlap another tensor"
             )
         if row.begin != position and gap is None:
             gap = (
-                f"tensor {show(name, 80)} begins at byte {row.begin:,}, llama.cpp expects it at {position:,}"
+                f"tensor {show(name, 80)} begins at byte {row.begin:,}, llama.cpp "
+                f"expects it at {position:,}"
             )
         position = max(position, -(-row.end // alignment) * alignment)
     return position, gap

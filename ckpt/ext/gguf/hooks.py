@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 _OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")
-"""Findings about two steps of one training, which a model and its quantisation are not."""
+"""Findings about two steps of one training, which a model and its quantisation
+are not.
+"""
 
 
 class Meeting(NamedTuple):
@@ -31,11 +33,16 @@ class Meeting(NamedTuple):
     is_before: bool
 
     def judged(self, report: DiffReport) -> DiffReport:
-        """The report with the judgement of each tensor by the error that its type makes.
+        """The report with the judgement of each tensor by the error that its type
+        makes.
 
         Who asks for a tolerance or for bars has asked for something else.
         """
-        if report.options.norms or report.options.histogram or report.options.tolerance is not None:
+        if (
+            report.options.norms
+            or report.options.histogram
+            or report.options.tolerance is not None
+        ):
             return report
         from ckpt.ext.gguf.verdicts import account_of
 
@@ -45,7 +52,9 @@ class Meeting(NamedTuple):
 
 
 def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
-    """Return two sides in one set of names, where exactly one is GGUF and the other has the names of transformers."""
+    """Return two sides in one set of names, where exactly one is GGUF and the other has
+    the names of transformers.
+    """
     sides = before, after
     own = [side.checkpoint.traits.has_own_metadata for side in sides]
     if own[0] == own[1] or options.structure or options.rules or not options.align:
@@ -58,26 +67,41 @@ def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
     return Meeting(read if own[0] else before, after if own[0] else read, found, own[0])
 
 
-def layout_reason(survey: Survey, others: Collection[str]) -> tuple[str, tuple[str, ...]]:
-    """The reason why a GGUF file is not yet a model of transformers, whose names the `others` are, and the option that helps."""
+def layout_reason(
+    survey: Survey, others: Collection[str]
+) -> tuple[str, tuple[str, ...]]:
+    """The reason why a GGUF file is not yet a model of transformers, whose names the
+    `others` are, and the option that helps.
+    """
     found = meeting.met(survey, others)
     if found is None:
         return "", ()
     is_known = all(name in MADE for name in found.unread)
-    reason = "a GGUF has the names and the order of rows of llama.cpp, TARGET those of transformers"
+    reason = (
+        "a GGUF has the names and the order of rows of llama.cpp, TARGET those of "
+        "transformers"
+    )
     return reason, ("--recipe", TRANSFORMERS) if is_known else ("--ignore-layout",)
 
 
 TRANSFORMERS = "transformers"
-"""The word that `--recipe` of `convert` and `warmstart` takes in the place of a file, for a GGUF."""
+"""The word that `--recipe` of `convert` and `warmstart` takes in the place of a file,
+for a GGUF.
+"""
 
 
 def in_transformers(survey: Survey) -> RewriteReport:
     """The tensors of a GGUF file in the names and the layout of transformers.
 
-    Raises UnsupportedError for an architecture without a table, LossError for a tensor that no table knows.
+    Raises UnsupportedError for an architecture without a table, LossError for a tensor
+    that no table knows.
     """
-    from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, storages_of
+    from ckpt.commands.rewriting.report import (
+        Change,
+        Leftover,
+        RewriteReport,
+        storages_of,
+    )
 
     found = meeting.renamed(survey)
     if found is None:
@@ -90,14 +114,31 @@ def in_transformers(survey: Survey) -> RewriteReport:
     lost = [name for name in found.unread if name not in MADE]
     if lost:
         listed = and_more([show_name(name) for name in lost], 3)
-        raise LossError(f"no table has a name in transformers for {listed}", path=survey.path)
-    entries = tuple(entry for entry in found.checkpoint.tensors if entry.name not in MADE)
+        raise LossError(
+            f"no table has a name in transformers for {listed}", path=survey.path
+        )
+    entries = tuple(
+        entry for entry in found.checkpoint.tensors if entry.name not in MADE
+    )
     left = [
-        Leftover(entry.name, "made by the converter, of numbers in config.json", entry.tensor.nbytes)
+        Leftover(
+            entry.name,
+            "made by the converter, of numbers in config.json",
+            entry.tensor.nbytes,
+        )
         for entry in found.checkpoint.tensors
         if entry.name in MADE
     ]
     root = meeting.tree_of(entries, survey.checkpoint)
-    result = replace(found.checkpoint, root=root, tensors=entries, storages=storages_of(entries))
+    result = replace(
+        found.checkpoint, root=root, tensors=entries, storages=storages_of(entries)
+    )
     change = Change("layout", found.architecture, TRANSFORMERS, len(entries), "tensor")
-    return RewriteReport("convert", survey.checkpoint, result, (change,), tuple(left), unchanged_bytes=False)
+    return RewriteReport(
+        "convert",
+        survey.checkpoint,
+        result,
+        (change,),
+        tuple(left),
+        unchanged_bytes=False,
+    )

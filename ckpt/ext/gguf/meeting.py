@@ -1,4 +1,6 @@
-"""A GGUF file in the names and the layout of transformers, where the other side of a comparison has these."""
+"""A GGUF file in the names and the layout of transformers, where the other side of a
+comparison has these.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,40 @@ if TYPE_CHECKING:
 
 
 class Renamed(NamedTuple):
-    """A GGUF file under the names of transformers. The tensors have the order of the file that was read."""
+    """A GGUF file under the names of transformers. The tensors have the order of the
+    file that was read.
+    """
 
     checkpoint: Checkpoint
     architecture: str
     given: tuple[Entry, ...]
     """The tensors as they are in the file."""
     unread: tuple[str, ...]
-    """The tensors under their own names, because no table knows them or their layout."""
+    """The tensors under their own names, because no table knows them or their
+    layout.
+    """
 
 
 def met(survey: Survey, others: Collection[str]) -> Renamed | None:
-    """Return a GGUF file in the names of transformers, where more of these are among the `others` than of its own."""
+    """Return a GGUF file in the names of transformers, where more of these are among
+    the `others` than of its own.
+    """
     found = renamed(survey)
     if found is None:
         return None
     ends = {_end(name) for name in others}
     count = sum(_end(entry.name) in ends for entry in found.checkpoint.tensors)
-    return found if count > sum(_end(entry.name) in ends for entry in found.given) else None
+    return (
+        found
+        if count > sum(_end(entry.name) in ends for entry in found.given)
+        else None
+    )
 
 
 def renamed(survey: Survey) -> Renamed | None:
-    """Return a GGUF file in the names of transformers, or None where no table has its architecture."""
+    """Return a GGUF file in the names of transformers, or None where no table has its
+    architecture.
+    """
     checkpoint = survey.checkpoint
     values = {value.name: value.node for value in checkpoint.values}
     name = values.get("general.architecture")
@@ -69,18 +83,26 @@ def tree_of(entries: Sequence[Entry], checkpoint: Checkpoint) -> Dict:
 
 
 def _end(name: str) -> str:
-    """The last four steps of a name: wrappers and the classes around a model put others before them."""
+    """The last four steps of a name: wrappers and the classes around a model put others
+    before them.
+    """
     return ".".join(name.split(".")[-4:])
 
 
 def _heads_of(values: Mapping[str, object], name: str) -> tuple[int | None, int | None]:
-    """The number of heads of q, and of k, as far as the metadata says one number for all blocks."""
+    """The number of heads of q, and of k, as far as the metadata says one number for
+    all blocks.
+    """
     queries = values.get(f"{name}.attention.head_count")
     keys = values.get(f"{name}.attention.head_count_kv", queries)
-    return queries if type(queries) is int else None, keys if type(keys) is int else None
+    return queries if type(queries) is int else None, keys if type(
+        keys
+    ) is int else None
 
 
-def _other(entry: Entry, architecture: Architecture, heads: tuple[int | None, int | None]) -> Entry | None:
+def _other(
+    entry: Entry, architecture: Architecture, heads: tuple[int | None, int | None]
+) -> Entry | None:
     """A tensor in the name and the layout of transformers, or None."""
     meaning = meaning_of(entry.name, architecture)
     if meaning is None or not isinstance(entry.tensor, TensorRef):

@@ -1,7 +1,9 @@
-"""The names of llama.cpp and of transformers for the same tensors, for each architecture, as data.
+"""The names of llama.cpp and of transformers for the same tensors, for each
+architecture, as data.
 
-`{n}` is the number of a block. Endings such as `.weight` and `.bias` stay. The names are in llama.cpp's gguf-py (TENSOR_NAMES and
-TensorNameMap) and in transformers' models; what the converter changes beside the names is in its convert_hf_to_gguf.py.
+`{n}` is the number of a block. Endings such as `.weight` and `.bias` stay. The names
+are in llama.cpp's gguf-py (TENSOR_NAMES and TensorNameMap) and in transformers' models;
+what the converter changes beside the names is in its convert_hf_to_gguf.py.
 """
 
 from __future__ import annotations
@@ -12,13 +14,17 @@ from typing import Literal
 from ckpt.model.rows import NamedTuple
 
 Change = Literal["", "rotary-q", "rotary-k", "turned", "one-more"]
-"""The change of a tensor on the way into GGUF: the order of the rows of q and k, a transpose (Conv1D), 1 added to each element."""
+"""The change of a tensor on the way into GGUF: the order of the rows of q and k, a
+transpose (Conv1D), 1 added to each element.
+"""
 
 
 class Architecture(NamedTuple):
-    """The names of an architecture: of llama.cpp -> of transformers. `turned` are names whose weight is transposed.
+    """The names of an architecture: of llama.cpp -> of transformers. `turned` are names
+    whose weight is transposed.
 
-    `is_rotary` says that the rows of q and k are in pairs of neighbours, `has_one_more` that norms have 1 added.
+    `is_rotary` says that the rows of q and k are in pairs of neighbours, `has_one_more`
+    that norms have 1 added.
     """
 
     names: dict[str, str]
@@ -81,7 +87,12 @@ _BERT = {
     "blk.{n}.ffn_down": "bert.encoder.layer.{n}.output.dense",
     "blk.{n}.layer_output_norm": "bert.encoder.layer.{n}.output.LayerNorm",
 }
-_TURNED = ("blk.{n}.attn_qkv", "blk.{n}.attn_output", "blk.{n}.ffn_up", "blk.{n}.ffn_down")
+_TURNED = (
+    "blk.{n}.attn_qkv",
+    "blk.{n}.attn_output",
+    "blk.{n}.ffn_up",
+    "blk.{n}.ffn_down",
+)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(_DECODER, is_rotary=True),
@@ -94,28 +105,38 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": Architecture(_GPT2, turned=_TURNED),
     "bert": Architecture(_BERT),
 }
-"""The architectures by `general.architecture`. Mistral, Mixtral and SmolLM call themselves llama."""
+"""The architectures by `general.architecture`. Mistral, Mixtral and SmolLM call
+themselves llama.
+"""
 
 MADE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that the converter makes of numbers in config.json."""
 
 
 class Meaning(NamedTuple):
-    """The name of a tensor in transformers, and what the converter changed beside the name."""
+    """The name of a tensor in transformers, and what the converter changed beside the
+    name.
+    """
 
     name: str
     change: Change = ""
 
 
 def meaning_of(name: str, architecture: Architecture) -> Meaning | None:
-    """Return what a tensor of llama.cpp is in transformers, or None for a name that is not in the table."""
+    """Return what a tensor of llama.cpp is in transformers, or None for a name that is
+    not in the table.
+    """
     stem, dot, ending = name.rpartition(".")
     form = re.sub(r"^blk\.(\d{1,6})\.", "blk.{n}.", stem)
     other = architecture.names.get(form)
     if other is None:
         return None
     match = re.match(r"blk\.(\d{1,6})\.", stem)
-    theirs = f"{other}{dot}{ending}" if match is None else f"{other}{dot}{ending}".replace("{n}", match[1])
+    theirs = (
+        f"{other}{dot}{ending}"
+        if match is None
+        else f"{other}{dot}{ending}".replace("{n}", match[1])
+    )
     return Meaning(theirs, _change_of(form, ending, architecture))
 
 

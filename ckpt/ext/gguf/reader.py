@@ -1,4 +1,6 @@
-"""A GGUF file as a checkpoint: its tensors in torch's shapes, its metadata as values. The files of a set are one checkpoint."""
+"""A GGUF file as a checkpoint: its tensors in torch's shapes, its metadata as values.
+The files of a set are one checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,14 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 def _header_of(probe: Probe, limits: Limits, *, is_cut: bool = False) -> Header:
     """The header of the file. Raises CkptError."""
-    from ckpt.formats.common.two_files import refuse_second  # here: it loads all modules of compression
+    from ckpt.formats.common.two_files import (
+        refuse_second,
+    )  # here: it loads all modules of compression
 
     if is_pickle_too(probe.head, probe.file, limits):
-        raise UnreadableError("two files in one: GGUF, and a pickle that pickle.load and torch.load run")
+        raise UnreadableError(
+            "two files in one: GGUF, and a pickle that pickle.load and torch.load run"
+        )
     refuse_second(probe.head, probe.file, limits)
     return read_header(probe.file, probe.head, limits, probe.budget, is_cut=is_cut)
 
@@ -72,7 +78,11 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
         notices.append(Notice("container", f"{header.gap}, and refuses the file"))
     if probe.size > header.end:
         rest = counted_noun(probe.size - header.end, "byte")
-        notices.append(Notice("trailing-data", f"{rest} after the last tensor, which no loader reads"))
+        notices.append(
+            Notice(
+                "trailing-data", f"{rest} after the last tensor, which no loader reads"
+            )
+        )
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     metadata = metadata_node(header) if header.values else None
@@ -97,25 +107,41 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
 
 
 def _storage(
-    source: Source, id: str, name: str, row: Row, header: Header, short: dict[Storage, int]
+    source: Source,
+    id: str,
+    name: str,
+    row: Row,
+    header: Header,
+    short: dict[Storage, int],
 ) -> Storage:
     """The storage of a tensor. One that lacks bytes is `short`."""
     nbytes = row.end - row.begin
     if nbytes and row.end > source.size:
         storage = Storage(
-            id, None, row.dtype, nbytes, partial_place(nbytes, f"tensor {show(name, 80)} is not whole")
+            id,
+            None,
+            row.dtype,
+            nbytes,
+            partial_place(nbytes, f"tensor {show(name, 80)} is not whole"),
         )
         short[storage] = 0
         return storage
-    return Storage(id, None, row.dtype, nbytes, Range(source, row.begin, nbytes, big=header.big))
+    return Storage(
+        id, None, row.dtype, nbytes, Range(source, row.begin, nbytes, big=header.big)
+    )
 
 
 def metadata_node(header: Header) -> Dict:
-    """The metadata as a dict. A long array becomes a list when it is asked for: a vocabulary has 150,000 texts."""
+    """The metadata as a dict. A long array becomes a list when it is asked for: a
+    vocabulary has 150,000 texts.
+    """
     values = list(header.values.values())
 
     def make(first: int, last: int) -> list[Node]:
-        return [value.items() if isinstance(value, Array) else value for value in values[first:last]]
+        return [
+            value.items() if isinstance(value, Array) else value
+            for value in values[first:last]
+        ]
 
     node = Dict()
     node.keys = list(header.values)
@@ -124,7 +150,9 @@ def metadata_node(header: Header) -> Dict:
 
 
 def values_of(header: Header) -> list[Value]:
-    """The rows of the metadata. A long array is told by its length, and so is one after very many short ones."""
+    """The rows of the metadata. A long array is told by its length, and so is one after
+    very many short ones.
+    """
     rows: list[Value] = []
     left = MANY
     for key, value in header.values.items():
@@ -140,8 +168,14 @@ def values_of(header: Header) -> list[Value]:
 
 
 def checksums(
-    probe: Probe, limits: Limits, executor: Executor, progress: Progress | None, check: Check
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Progress | None,
+    check: Check,
 ) -> ChecksumReport:
-    """GGUF records no checksums: all files of a set are opened, and none of their bytes can be checked."""
+    """GGUF records no checksums: all files of a set are opened, and none of their bytes
+    can be checked.
+    """
     with read(probe, limits) as checkpoint:
         return ChecksumReport(0, (), checkpoint.nbytes)

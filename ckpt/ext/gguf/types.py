@@ -1,4 +1,6 @@
-"""The element types of GGUF: the number in the file, the name, and how many elements lie in how many bytes."""
+"""The element types of GGUF: the number in the file, the name, and how many elements
+lie in how many bytes.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,40 @@ _BLOCKS = (
 
 BY_NUMBER: dict[int, DType] = {number: BY_NAME[name] for number, name in _PLAIN.items()}
 for _number, _name, _elements, _nbytes in _BLOCKS:
-    BY_NUMBER[_number] = DType(_name, 0, "float", block=Block(_elements, _nbytes, DECODER))
+    BY_NUMBER[_number] = DType(
+        _name, 0, "float", block=Block(_elements, _nbytes, DECODER)
+    )
 
 GONE: dict[int, str] = {
     4: "Q4_2, which llama.cpp removed in 2023",
     5: "Q4_3, which llama.cpp removed in 2023",
-    9: "Q8_1, which has 36 bytes a block in llama.cpp and 40 in its Python package: no file holds it",
-    31: "Q4_0_4_4, which llama.cpp removed in 2024; the same weights as Q4_0 work everywhere",
-    32: "Q4_0_4_8, which llama.cpp removed in 2024; the same weights as Q4_0 work everywhere",
-    33: "Q4_0_8_8, which llama.cpp removed in 2024; the same weights as Q4_0 work everywhere",
-    36: "IQ4_NL_4_4, which llama.cpp removed in 2024; the same weights as IQ4_NL work everywhere",
-    37: "IQ4_NL_4_8, which llama.cpp removed in 2024; the same weights as IQ4_NL work everywhere",
-    38: "IQ4_NL_8_8, which llama.cpp removed in 2024; the same weights as IQ4_NL work everywhere",
+    9: (
+        "Q8_1, which has 36 bytes a block in llama.cpp and 40 in its Python package: "
+        "no file holds it"
+    ),
+    31: (
+        "Q4_0_4_4, which llama.cpp removed in 2024; the same weights as Q4_0 work "
+        "everywhere"
+    ),
+    32: (
+        "Q4_0_4_8, which llama.cpp removed in 2024; the same weights as Q4_0 work "
+        "everywhere"
+    ),
+    33: (
+        "Q4_0_8_8, which llama.cpp removed in 2024; the same weights as Q4_0 work "
+        "everywhere"
+    ),
+    36: (
+        "IQ4_NL_4_4, which llama.cpp removed in 2024; the same weights as IQ4_NL work "
+        "everywhere"
+    ),
+    37: (
+        "IQ4_NL_4_8, which llama.cpp removed in 2024; the same weights as IQ4_NL work "
+        "everywhere"
+    ),
+    38: (
+        "IQ4_NL_8_8, which llama.cpp removed in 2024; the same weights as IQ4_NL work "
+        "everywhere"
+    ),
 }
 """Numbers that are known, and why nothing reads them."""

@@ -1,4 +1,6 @@
-"""The judgement of each tensor of a GGUF file by the error that its type makes: it is the base, or it is something else."""
+"""The judgement of each tensor of a GGUF file by the error that its type makes: it is
+the base, or it is something else.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,10 @@ MOST_ERROR = {
 }
 """The most that the norm of an error is of the norm of a tensor, for each type.
 
-It is four times what rounding to the type makes of weights with a normal distribution, which leaves room for long tails, and at most
-0.92 for the types of one or two bits: a tensor that has nothing in common with the base differs by 1.4, and by 1 where it is small.
+It is four times what rounding to the type makes of weights with a normal distribution,
+which leaves room for long tails, and at most 0.92 for the types of one or two bits: a
+tensor that has nothing in common with the base differs by 1.4, and by 1 where it is
+small.
 """
 _LOOKED = 12
 """The wrong tensors of which it is looked at what they are."""
@@ -48,9 +52,11 @@ _SAMPLE = 1 << 16
 
 
 class Verdict(NamedTuple):
-    """The judgement of a tensor: its names in both files, its type, the relative error, and what it is instead, if known.
+    """The judgement of a tensor: its names in both files, its type, the relative error,
+    and what it is instead, if known.
 
-    `by` is the type that rounds the most, its own or the type of the base. It is None if neither is known.
+    `by` is the type that rounds the most, its own or the type of the base. It is None
+    if neither is known.
     """
 
     name: str
@@ -74,7 +80,9 @@ class Verdict(NamedTuple):
 
 
 class GgufAccount(NamedTuple):
-    """The judgement of all tensors of a GGUF file, and the tensors of one side alone."""
+    """The judgement of all tensors of a GGUF file, and the tensors of one side
+    alone.
+    """
 
     base: str
     gguf: str
@@ -112,8 +120,12 @@ class GgufAccount(NamedTuple):
         }
 
     def lines(self, width: int | None) -> list[Line]:
-        """The judgement as a person reads it: the answer first, then each type, then what is wrong."""
-        out = hanging_lines([(show(self.gguf, None), "name"), (" ", "")], self._answer(), width, 2)
+        """The judgement as a person reads it: the answer first, then each type, then
+        what is wrong.
+        """
+        out = hanging_lines(
+            [(show(self.gguf, None), "name"), (" ", "")], self._answer(), width, 2
+        )
         for text in self._by_type():
             out += hanging_lines([("  ", "")], text, width, 4)
         for row in self.wrong[:_LOOKED]:
@@ -126,22 +138,32 @@ class GgufAccount(NamedTuple):
             ("made by the converter, in no base", self.made),
         ):
             if names:
-                out += hanging_lines([("  ", "")], f"{label}: {show_folded_names(names, 6)}", width, 4)
+                out += hanging_lines(
+                    [("  ", "")], f"{label}: {show_folded_names(names, 6)}", width, 4
+                )
         return out
 
     def _answer(self) -> str:
         base = show(self.base, None)
         count = counted_noun(len(self.verdicts), "tensor")
         if self.is_other_model:
-            return f"is not {base}: {len(self.wrong):,} of {count} are other weights (names of {self.architecture} paired)"
+            return (
+                f"is not {base}: {len(self.wrong):,} of {count} are other weights "
+                f"(names of {self.architecture} paired)"
+            )
         if self.wrong:
             return f"is {base}, but for {len(self.wrong):,} of {count}"
         if self.lacking or self.more:
-            return f"is {base} as far as both hold it: {count} are within what their types make"
+            return (
+                f"is {base} as far as both hold it: {count} are within what their "
+                "types make"
+            )
         return f"is {base}: all {count} are within what their types make"
 
     def _by_type(self) -> Iterator[str]:
-        """Yield a line for each type: how many tensors are within it, and their errors; last those that are equal."""
+        """Yield a line for each type: how many tensors are within it, and their errors;
+        last those that are equal.
+        """
         equal = 0
         rows: dict[str, list[Verdict]] = {}
         for row in self.verdicts:
@@ -153,7 +175,10 @@ class GgufAccount(NamedTuple):
                 equal += len(verdicts)
                 continue
             text = f"within {name} of the base: {counted_noun(len(verdicts), 'tensor')}"
-            yield f"{text}, relative error {_range_text(errors)} (at most {MOST_ERROR[name] * 100:.2g} %)"
+            yield (
+                f"{text}, relative error {_range_text(errors)} (at most "
+                f"{MOST_ERROR[name] * 100:.2g} %)"
+            )
         if equal:
             yield f"equal: {counted_noun(equal, 'tensor')}"
 
@@ -165,8 +190,15 @@ def _range_text(errors: Sequence[float]) -> str:
 
 def _wrong_text(row: Verdict) -> str:
     error = "no number" if row.error is None else f"{row.error * 100:.3g} %"
-    most = "" if row.by is None else f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
-    text = f"{show_name(row.stored)} is not {show_name(row.name)}: relative error {error}{most}"
+    most = (
+        ""
+        if row.by is None
+        else f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
+    )
+    text = (
+        f"{show_name(row.stored)} is not {show_name(row.name)}: relative error "
+        f"{error}{most}"
+    )
     return text if row.what is None else f"{text}. {row.what}"
 
 
@@ -194,7 +226,9 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
         verdicts.append(verdict)
     is_other = 2 * len(wrong) > len(verdicts)
     for number, row in [] if is_other else wrong[:_LOOKED]:
-        what = _what_it_is(row, report, gguf, is_before=is_before) or verdicts[number].what
+        what = (
+            _what_it_is(row, report, gguf, is_before=is_before) or verdicts[number].what
+        )
         verdicts[number] = verdicts[number]._replace(what=what)
     paths = [report.before.path, report.after.path]
     return GgufAccount(
@@ -209,10 +243,15 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
 
 
 def _is_tied(row: Row, report: DiffReport) -> bool:
-    """Tell whether a tensor of the base is the head of a model that shares it with the embedding, which GGUF leaves out."""
+    """Tell whether a tensor of the base is the head of a model that shares it with the
+    embedding, which GGUF leaves out.
+    """
     return (
         row.name.endswith("lm_head.weight")
-        and not any(other.name.endswith("lm_head.weight") and other is not row for other in report.rows)
+        and not any(
+            other.name.endswith("lm_head.weight") and other is not row
+            for other in report.rows
+        )
         and _equals_embedding(row, report)
     )
 
@@ -226,16 +265,29 @@ def _equals_embedding(row: Row, report: DiffReport) -> bool:
                 and head is not None
                 and entry.name.endswith(("embed_tokens.weight", "wte.weight"))
             ):
-                if entry.tensor.dtype == head.tensor.dtype and entry.tensor.shape == head.tensor.shape:
+                if (
+                    entry.tensor.dtype == head.tensor.dtype
+                    and entry.tensor.shape == head.tensor.shape
+                ):
                     return _error_between(head.tensor, entry.tensor) == 0
     return False
 
 
-def _judged(row: Row, name: str, stored: str, types: tuple[str, str], *, is_before: bool) -> Verdict:
-    """The judgement of a pair. `types` are its own type and the type of the base, which may be rounded more."""
-    by = max((type for type in types if type in MOST_ERROR), key=MOST_ERROR.__getitem__, default=None)
+def _judged(
+    row: Row, name: str, stored: str, types: tuple[str, str], *, is_before: bool
+) -> Verdict:
+    """The judgement of a pair. `types` are its own type and the type of the base, which
+    may be rounded more.
+    """
+    by = max(
+        (type for type in types if type in MOST_ERROR),
+        key=MOST_ERROR.__getitem__,
+        default=None,
+    )
     if row.status == "reshaped":
-        return Verdict(name, stored, types[0], by, None, False, "Its shape is another one.")
+        return Verdict(
+            name, stored, types[0], by, None, False, "Its shape is another one."
+        )
     if row.unread is not None or row.damaged or row.status == "unchecked":
         return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
     change = row.change
@@ -244,15 +296,22 @@ def _judged(row: Row, name: str, stored: str, types: tuple[str, str], *, is_befo
         mine = 0 if is_before else 1
         numbers = [change.nan[side] + change.inf[side] for side in (mine, 1 - mine)]
         what = (
-            f"{counted_noun(numbers[0], 'element')} of it and {numbers[1]:,} of the base are NaN or infinite."
+            f"{counted_noun(numbers[0], 'element')} of it and {numbers[1]:,} of the "
+            "base are NaN or infinite."
         )
         return Verdict(name, stored, types[0], by, None, False, what)
-    is_within = error is not None and (error == 0 or (by is not None and error <= MOST_ERROR[by]))
+    is_within = error is not None and (
+        error == 0 or (by is not None and error <= MOST_ERROR[by])
+    )
     return Verdict(name, stored, types[0], by, error, is_within)
 
 
-def _what_it_is(row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool) -> str | None:
-    """The sentence on a wrong tensor: rows in another order, or the tensor of the base that it is. None if neither is found."""
+def _what_it_is(
+    row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool
+) -> str | None:
+    """The sentence on a wrong tensor: rows in another order, or the tensor of the base
+    that it is. None if neither is found.
+    """
     entry, base = (row.before, row.after) if is_before else (row.after, row.before)
     index = row.indices[0 if is_before else 1]
     if entry is None or base is None or index is None:
@@ -260,7 +319,10 @@ def _what_it_is(row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool)
     given = gguf.given[index]
     most = MOST_ERROR.get(given.tensor.dtype.name, 0.0)
     if given.tensor is not entry.tensor and _is_like(given.tensor, base.tensor, most):
-        return "It is in transformers' own order: the converter did not change it, and llama.cpp needs that."
+        return (
+            "It is in transformers' own order: the converter did not change it, and "
+            "llama.cpp needs that."
+        )
     others = report.after if is_before else report.before
     same = [
         other
@@ -279,8 +341,14 @@ def _is_like(tensor: object, base: object, most: float) -> bool:
 
 
 def _error_between(base: object, tensor: object) -> float | None:
-    """The relative error of a tensor in its first elements, or None where they cannot be compared."""
-    if not isinstance(base, TensorRef) or not isinstance(tensor, TensorRef) or base.shape != tensor.shape:
+    """The relative error of a tensor in its first elements, or None where they cannot
+    be compared.
+    """
+    if (
+        not isinstance(base, TensorRef)
+        or not isinstance(tensor, TensorRef)
+        or base.shape != tensor.shape
+    ):
         return None
     try:
         change = compare(_beginning(base), _beginning(tensor))

@@ -1,1 +1,3 @@
-"""Layouts: how one checkpoint is made of another, as recipes that are found by example, proved and applied."""
+"""Layouts: how one checkpoint is made of another, as recipes that are found by example,
+proved and applied.
+"""

@@ -1,4 +1,6 @@
-"""The account of a recipe on a checkpoint: each element of A is used or dropped by name, each of B comes from one place."""
+"""The account of a recipe on a checkpoint: each element of A is used or dropped by
+name, each of B comes from one place.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _SHOWN = 3
 
 
 class Problem(NamedTuple):
-    """A tensor of which something does not add up: its name, whether it is one of B, and the text."""
+    """A tensor of which something does not add up: its name, whether it is one of B,
+    and the text.
+    """
 
     name: str
     is_target: bool
@@ -29,7 +33,9 @@ class Problem(NamedTuple):
 
 
 def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem]:
-    """All that does not add up between a recipe and the tensors of A. Reads only what must be equal. Raises UnreadableError."""
+    """All that does not add up between a recipe and the tensors of A. Reads only what
+    must be equal. Raises UnreadableError.
+    """
     problems = _source_problems(expanded.wanted, sources)
     given = sum([leaf.ref.numel for leaf in sources.values()])
     made = sum([prod(target.shape) for target in expanded.targets])
@@ -60,11 +66,15 @@ def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem
 def refuse_problems(problems: Sequence[Problem], path: str) -> None:
     """Raise LossError for problems, by the names of their tensors."""
     if problems:
-        listed = and_more([f"{show_name(row.name)} {row.text}" for row in problems], _SHOWN, "; ")
+        listed = and_more(
+            [f"{show_name(row.name)} {row.text}" for row in problems], _SHOWN, "; "
+        )
         raise LossError(f"the recipe does not fit: {listed}", path=path)
 
 
-def _source_problems(wanted: Mapping[str, Wanted], sources: Mapping[str, Leaf]) -> list[Problem]:
+def _source_problems(
+    wanted: Mapping[str, Wanted], sources: Mapping[str, Leaf]
+) -> list[Problem]:
     """The tensors of A that lack, are too many, or have another shape."""
     problems: list[Problem] = []
     for row in wanted.values():
@@ -72,10 +82,15 @@ def _source_problems(wanted: Mapping[str, Wanted], sources: Mapping[str, Leaf]) 
         if leaf is None:
             problems.append(Problem(row.name, False, "is not there"))
         elif leaf.shape != row.shape:
-            text = f"has the shape {list(leaf.shape)}, the recipe says {list(row.shape)}"
+            text = (
+                f"has the shape {list(leaf.shape)}, the recipe says {list(row.shape)}"
+            )
             problems.append(Problem(row.name, False, text))
     extra = [name for name in sources if name not in wanted]
-    return [*problems, *[Problem(name, False, "is in no rule of the recipe") for name in extra]]
+    return [
+        *problems,
+        *[Problem(name, False, "is in no rule of the recipe") for name in extra],
+    ]
 
 
 def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
@@ -83,11 +98,17 @@ def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
     numel = prod(target.shape)
     for piece in target.pieces:
         leaf = None if piece.source is None else sources[piece.source]
-        lows = piece.at + sum([(loop.size - 1) * min(0, loop.at) for loop in piece.loops])
-        highs = piece.at + sum([(loop.size - 1) * max(0, loop.at) for loop in piece.loops])
+        lows = piece.at + sum(
+            [(loop.size - 1) * min(0, loop.at) for loop in piece.loops]
+        )
+        highs = piece.at + sum(
+            [(loop.size - 1) * max(0, loop.at) for loop in piece.loops]
+        )
         if leaf is not None and numel and not 0 <= lows <= highs < leaf.ref.numel:
             return f"takes elements that {show_name(leaf.name)} has not"
-        if piece.to + sum([(loop.size - 1) * loop.to for loop in piece.loops]) >= max(numel, 1):
+        if piece.to + sum([(loop.size - 1) * loop.to for loop in piece.loops]) >= max(
+            numel, 1
+        ):
             return "has pieces beyond its end"
     if not numel:
         return None
@@ -97,21 +118,32 @@ def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
         return f"has {error.problem}"
     if cover.missing or cover.doubled:
         what = f"{cover.missing:,} elements that nothing makes" if cover.missing else ""
-        twice = f"{cover.doubled:,} elements that are made twice" if cover.doubled else ""
+        twice = (
+            f"{cover.doubled:,} elements that are made twice" if cover.doubled else ""
+        )
         return f"has {' and '.join(filter(None, (what, twice)))}"
     return None
 
 
 def _unused_problem(row: Wanted, pieces: Sequence[Piece]) -> str | None:
-    """Return the text on the used elements of a tensor of A that do not add up, or None."""
+    """Return the text on the used elements of a tensor of A that do not add up, or
+    None.
+    """
     numel = prod(row.shape)
     if any(piece.numel == numel and not _has_repeats(piece) for piece in pieces):
         missing = 0
     else:
-        missing = cover_of([piece.turned(row.name) for piece in pieces], numel).missing if numel else 0
+        missing = (
+            cover_of([piece.turned(row.name) for piece in pieces], numel).missing
+            if numel
+            else 0
+        )
     if missing == row.dropped:
         return None
-    return f"has {missing:,} elements that nothing uses, and {row.dropped:,} are dropped by name"
+    return (
+        f"has {missing:,} elements that nothing uses, and {row.dropped:,} are dropped "
+        "by name"
+    )
 
 
 def _has_repeats(piece: Piece) -> bool:
@@ -120,7 +152,9 @@ def _has_repeats(piece: Piece) -> bool:
 
 
 def _unequal_problem(row: Wanted, sources: Mapping[str, Leaf]) -> str | None:
-    """Return the text for a tensor of A that must equal another one and does not, else None."""
+    """Return the text for a tensor of A that must equal another one and does not, else
+    None.
+    """
     if row.equal_to is None:
         return None
     leaf, other = sources[row.name], sources.get(row.equal_to)

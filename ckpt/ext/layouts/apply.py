@@ -1,4 +1,6 @@
-"""A recipe applied: the tensors of a checkpoint in the other layout, of which nothing is read before it is written."""
+"""A recipe applied: the tensors of a checkpoint in the other layout, of which nothing
+is read before it is written.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from ckpt.bytes.source import Source
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, rest_of, storages_of
+from ckpt.commands.rewriting.report import (
+    Change,
+    Leftover,
+    RewriteReport,
+    rest_of,
+    storages_of,
+)
 from ckpt.elements import cast
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.cast import can_cast
@@ -30,7 +38,9 @@ from ckpt.model.text import and_more, counted_noun, show_name
 
 
 class Applied(NamedTuple):
-    """The tensors that a recipe makes of a checkpoint, by their names, and the tensors that are left out."""
+    """The tensors that a recipe makes of a checkpoint, by their names, and the tensors
+    that are left out.
+    """
 
     tensors: dict[str, TensorRef]
     left_out: tuple[Leftover, ...]
@@ -46,7 +56,9 @@ def convert_layout(
     reverse: bool = False,
     section: str | None = None,
 ) -> RewriteReport:
-    """The checkpoint in the other layout of a recipe called `name`. Raises LossError where the account does not add up."""
+    """The checkpoint in the other layout of a recipe called `name`. Raises LossError
+    where the account does not add up.
+    """
     side = side_of(survey, section)
     applied = applied_recipe(recipe, side, reverse=reverse)
     checkpoint = survey.checkpoint
@@ -64,9 +76,18 @@ def convert_layout(
         is_edited=True,
     )
     taken = len(entries_of(survey, section))
-    change = Change("layout", str(len(side.leaves)), str(len(entries)), len(entries), "tensor", section=name)
+    change = Change(
+        "layout",
+        str(len(side.leaves)),
+        str(len(entries)),
+        len(entries),
+        "tensor",
+        section=name,
+    )
     left = [*applied.left_out, *_list_leftovers(survey, section, taken)]
-    return RewriteReport("convert", checkpoint, result, (change,), tuple(left), unchanged_bytes=False)
+    return RewriteReport(
+        "convert", checkpoint, result, (change,), tuple(left), unchanged_bytes=False
+    )
 
 
 def _list_leftovers(survey: Survey, section: str | None, taken: int) -> list[Leftover]:
@@ -75,11 +96,15 @@ def _list_leftovers(survey: Survey, section: str | None, taken: int) -> list[Lef
     if len(chosen) == 1:
         return rest_of(survey, chosen[0])
     rest = len(survey.tensors) - taken
-    return [Leftover("(beside the models)", counted_noun(rest, "tensor"))] if rest else []
+    return (
+        [Leftover("(beside the models)", counted_noun(rest, "tensor"))] if rest else []
+    )
 
 
 def plan_of(recipe: Recipe, *, reverse: bool) -> Expanded:
-    """The tensors of a recipe, or of its way back. Raises UnreadableError, LossError."""
+    """The tensors of a recipe, or of its way back. Raises UnreadableError,
+    LossError.
+    """
     whole = expand_recipe(recipe)
     return reversed_recipe(whole).expanded if reverse else whole
 
@@ -92,17 +117,30 @@ def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Appl
     sources = {leaf.name: leaf for leaf in side.leaves}
     refuse_problems(problems_of(plan, sources), side.path)
     if side.passed:
-        listed = and_more([f"{show_name(row.name)} ({row.why})" for row in side.passed], 3)
-        raise LossError(f"a recipe is about dense tensors, so {listed} would be lost", path=side.path)
-    tensors = {target.name: made_tensor(target, plan, sources) for target in plan.targets}
+        listed = and_more(
+            [f"{show_name(row.name)} ({row.why})" for row in side.passed], 3
+        )
+        raise LossError(
+            f"a recipe is about dense tensors, so {listed} would be lost",
+            path=side.path,
+        )
+    tensors = {
+        target.name: made_tensor(target, plan, sources) for target in plan.targets
+    }
     left_out = [
-        Leftover(row.name, _dropped_text(row.dropped, sources[row.name].ref.numel, row.equal_to))
+        Leftover(
+            row.name,
+            _dropped_text(row.dropped, sources[row.name].ref.numel, row.equal_to),
+        )
         for row in plan.wanted.values()
         if row.dropped
     ]
     if turned is not None:
         _refuse_unequal(turned, tensors, sources, side.path)
-        left_out += [Leftover(name, "the recipe drops it, so nothing makes it") for name in turned.not_made]
+        left_out += [
+            Leftover(name, "the recipe drops it, so nothing makes it")
+            for name in turned.not_made
+        ]
     return Applied(tensors, tuple(left_out))
 
 
@@ -110,33 +148,56 @@ def _dropped_text(elements: int, of: int, equal_to: str | None) -> str:
     """The text on the rest of a tensor of A that a recipe leaves."""
     if equal_to is not None:
         return f"a copy of {show_name(equal_to)}"
-    return "the recipe drops it" if elements == of else f"the recipe drops {elements:,} of {of:,} elements"
+    return (
+        "the recipe drops it"
+        if elements == of
+        else f"the recipe drops {elements:,} of {of:,} elements"
+    )
 
 
 def _refuse_unequal(
-    turned: Reversed, tensors: Mapping[str, TensorRef], sources: Mapping[str, Leaf], path: str
+    turned: Reversed,
+    tensors: Mapping[str, TensorRef],
+    sources: Mapping[str, Leaf],
+    path: str,
 ) -> None:
-    """Raise LossError where parts that become one on the way back have different values."""
+    """Raise LossError where parts that become one on the way back have different
+    values.
+    """
     made = {name: leaf_of(name, ref) for name, ref in tensors.items()}
     unequal = [copy for copy in turned.copies if not _is_equal(copy, made, sources)]
     if unequal:
         listed = and_more(
-            [f"{show_name(copy.target)} and {show_name(copy.piece.source or '')}" for copy in unequal], 3
+            [
+                f"{show_name(copy.target)} and {show_name(copy.piece.source or '')}"
+                for copy in unequal
+            ],
+            3,
         )
         raise LossError(f"would become one, and differ: {listed}", path=path)
 
 
-def _is_equal(copy: Copy, made: Mapping[str, Leaf], sources: Mapping[str, Leaf]) -> bool:
+def _is_equal(
+    copy: Copy, made: Mapping[str, Leaf], sources: Mapping[str, Leaf]
+) -> bool:
     """Tell whether a piece that is dropped is what the result has in its place."""
-    return copy.piece.source not in made or is_proved(copy.piece, sources[copy.target], made)
+    return copy.piece.source not in made or is_proved(
+        copy.piece, sources[copy.target], made
+    )
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------
+# --- tensors --------------------------------------------------------------------------
 
 
-def made_tensor(target: Target, plan: Expanded, sources: Mapping[str, Leaf]) -> TensorRef:
+def made_tensor(
+    target: Target, plan: Expanded, sources: Mapping[str, Leaf]
+) -> TensorRef:
     """A tensor of the result over the bytes of its sources. Raises UnreadableError."""
-    given = {sources[piece.source].dtype for piece in target.pieces if piece.source is not None}
+    given = {
+        sources[piece.source].dtype
+        for piece in target.pieces
+        if piece.source is not None
+    }
     if len(given) > 1:
         listed = " and ".join(sorted(dtype.name for dtype in given))
         raise UnreadableError(f"{show_name(target.name)} would be made of {listed}")
@@ -147,24 +208,38 @@ def made_tensor(target: Target, plan: Expanded, sources: Mapping[str, Leaf]) -> 
     if out != dtype and numel:
         whole = Storage("", None, dtype, dtype.nbytes(numel), place)
         place = Computed(tensor_ref(whole, dtype, (numel,), (1,), 0), out)
-    storage = Storage(target.name, _first_device(target, sources), out, out.nbytes(numel), place)
+    storage = Storage(
+        target.name, _first_device(target, sources), out, out.nbytes(numel), place
+    )
     return tensor_ref(storage, out, target.shape, contiguous(target.shape), 0)
 
 
 def _dtype_out(target: Target, plan: Expanded, given: DType) -> DType:
-    """The dtype of a tensor of the result: the dtype of its sources, unless the recipe casts."""
-    wanted = [plan.wanted[piece.source].dtype for piece in target.pieces if piece.source is not None]
+    """The dtype of a tensor of the result: the dtype of its sources, unless the recipe
+    casts.
+    """
+    wanted = [
+        plan.wanted[piece.source].dtype
+        for piece in target.pieces
+        if piece.source is not None
+    ]
     is_cast = any(dtype != target.dtype for dtype in wanted)
     if not is_cast:
         return given
     if not can_cast(given, target.dtype):
-        raise UnreadableError(f"{show_name(target.name)}: {given.name} is not cast to {target.dtype.name}")
+        raise UnreadableError(
+            f"{show_name(target.name)}: {given.name} is not cast to {target.dtype.name}"
+        )
     return target.dtype
 
 
 def _first_device(target: Target, sources: Mapping[str, Leaf]) -> str | None:
     """The device of the first source that has one."""
-    devices = [sources[piece.source].ref.device for piece in target.pieces if piece.source is not None]
+    devices = [
+        sources[piece.source].ref.device
+        for piece in target.pieces
+        if piece.source is not None
+    ]
     return next((device for device in devices if device is not None), None)
 
 
@@ -174,7 +249,10 @@ def _target_place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> 
     if not numel:
         return Range(Repeated(b"\0", 0), 0, 0)
     fills = [_constant_bits(piece, target.dtype, dtype) for piece in target.pieces]
-    pieces = [piece._replace(constant=bits) for piece, bits in zip(target.pieces, fills, strict=True)]
+    pieces = [
+        piece._replace(constant=bits)
+        for piece, bits in zip(target.pieces, fills, strict=True)
+    ]
     grids = grids_of(pieces, numel)
     if len(grids) == 1:
         return _grid_place(grids[0], sources, dtype)
@@ -186,14 +264,20 @@ def _constant_bits(piece: Piece, given: DType, to: DType) -> int:
     """The bits of a constant in another dtype."""
     if piece.source is not None or given == to:
         return piece.constant
-    data, _, _ = cast.cast_and_count(piece.constant.to_bytes(given.bits // 8, "little"), given, to)
+    data, _, _ = cast.cast_and_count(
+        piece.constant.to_bytes(given.bits // 8, "little"), given, to
+    )
     return int.from_bytes(data, "little")
 
 
 def _grid_box(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Box:
     """A grid as a box of the flat tensor."""
-    storage = Storage("", None, dtype, dtype.nbytes(grid.numel), _grid_place(grid, sources, dtype))
-    return Box((grid.first,), (grid.numel,), tensor_ref(storage, dtype, (grid.numel,), (1,), 0))
+    storage = Storage(
+        "", None, dtype, dtype.nbytes(grid.numel), _grid_place(grid, sources, dtype)
+    )
+    return Box(
+        (grid.first,), (grid.numel,), tensor_ref(storage, dtype, (grid.numel,), (1,), 0)
+    )
 
 
 def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
@@ -201,7 +285,10 @@ def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
     parts = [_cell_part(cell, sources, dtype) for cell in grid.cells]
     if len(parts) == 1:
         return place_of(parts[0])
-    boxes = [Box(cell.offsets, cell.sizes, part) for cell, part in zip(grid.cells, parts, strict=True)]
+    boxes = [
+        Box(cell.offsets, cell.sizes, part)
+        for cell, part in zip(grid.cells, parts, strict=True)
+    ]
     return _make_boxes(dtype, grid.shape, boxes)
 
 
@@ -215,14 +302,22 @@ def _make_boxes(dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box]) -> B
 
 
 def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorRef:
-    """The elements of a cell as a dense tensor: bytes of the source if they lie there in this order, else gathered ones."""
+    """The elements of a cell as a dense tensor: bytes of the source if they lie there
+    in this order, else gathered ones.
+    """
     piece = cell.piece
     numel = piece.numel
     if piece.source is None:
         element = piece.constant.to_bytes(dtype.bits // 8, "little")
         return _dense_tensor(Repeated(element, numel), cell.sizes, dtype)
     flat = sources[piece.source].flat
-    loops = tuple([(size, step) for size, step in zip(cell.sizes, cell.steps, strict=True) if size > 1])
+    loops = tuple(
+        [
+            (size, step)
+            for size, step in zip(cell.sizes, cell.steps, strict=True)
+            if size > 1
+        ]
+    )
     step = 1
     is_run = True
     for size, own in reversed(loops):
@@ -230,7 +325,9 @@ def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorR
         step *= size
     if piece.formula:
         gathered = Gathered(flat, piece.at, loops)
-        return _dense_tensor(Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype)
+        return _dense_tensor(
+            Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype
+        )
     if is_run:
         ref = strided_view(flat, piece.at, ((numel, 1),))
         storage = Storage("", None, dtype, ref.nbytes, place_of(ref))

@@ -1,4 +1,6 @@
-"""Proving a recipe on a pair of checkpoints: nothing is searched, every byte is compared."""
+"""Proving a recipe on a pair of checkpoints: nothing is searched, every byte is
+compared.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,45 @@ def check_recipe(
     executor: Executor,
     progress: Callable[[int], None] | None = None,
 ) -> Findings:
-    """The findings of a recipe on a pair: each tensor of B with its pieces, or the reason why it is another one."""
+    """The findings of a recipe on a pair: each tensor of B with its pieces, or the
+    reason why it is another one.
+    """
     whole = expand_recipe(recipe)
     sources = {leaf.name: leaf for leaf in before.leaves}
     made, ready = _compared_names(whole, sources, after)
     tasks = [
-        Task(_is_made, (target, leaf, _target_sources(target, sources)), leaf.ref.nbytes)
+        Task(
+            _is_made, (target, leaf, _target_sources(target, sources)), leaf.ref.nbytes
+        )
         for target, leaf in ready
     ]
-    for (target, _), result in zip(ready, run_each(executor, tasks, progress), strict=True):
+    for (target, _), result in zip(
+        ready, run_each(executor, tasks, progress), strict=True
+    ):
         if isinstance(result, Failed):
             made[target.name] = Made(target.name, None, why=result.problem)
         elif result:
             made[target.name] = Made(target.name, target.pieces)
         else:
-            made[target.name] = Made(target.name, None, why="its bytes are not what the recipe makes")
+            made[target.name] = Made(
+                target.name, None, why="its bytes are not what the recipe makes"
+            )
     rows = [made[leaf.name] for leaf in after.leaves]
-    rows += [row for name, row in made.items() if name not in {leaf.name for leaf in after.leaves}]
-    unused = [Unused(row.name, 0, 0, None) for row in problems_of(whole, sources) if not row.is_target]
+    rows += [
+        row
+        for name, row in made.items()
+        if name not in {leaf.name for leaf in after.leaves}
+    ]
+    unused = [
+        Unused(row.name, 0, 0, None)
+        for row in problems_of(whole, sources)
+        if not row.is_target
+    ]
     sized = [
-        row._replace(elements=_source_numel(sources, row.name), of=_source_numel(sources, row.name))
+        row._replace(
+            elements=_source_numel(sources, row.name),
+            of=_source_numel(sources, row.name),
+        )
         for row in unused
     ]
     return Findings(tuple(rows), tuple(sized))
@@ -52,7 +73,9 @@ def _source_numel(sources: Mapping[str, Leaf], name: str) -> int:
 def _compared_names(
     whole: Expanded, sources: Mapping[str, Leaf], after: Side
 ) -> tuple[dict[str, Made], list[tuple[Target, Leaf]]]:
-    """The tensors of B that are not what the recipe says by name, shape or account, and those whose bytes are to be compared."""
+    """The tensors of B that are not what the recipe says by name, shape or account, and
+    those whose bytes are to be compared.
+    """
     wrong = {row.name: row.text for row in problems_of(whole, sources) if row.is_target}
     lacking = {row.name for row in problems_of(whole, sources) if not row.is_target}
     leaves = {leaf.name: leaf for leaf in after.leaves}
@@ -64,12 +87,21 @@ def _compared_names(
         if target is None:
             made[leaf.name] = Made(leaf.name, None, why="the recipe does not make it")
         elif target.shape != leaf.shape or target.dtype != leaf.dtype:
-            why = f"it is {leaf.dtype.name} {list(leaf.shape)}, the recipe makes {target.dtype.name} {list(target.shape)}"
+            why = (
+                f"it is {leaf.dtype.name} {list(leaf.shape)}, the recipe makes "
+                f"{target.dtype.name} {list(target.shape)}"
+            )
             made[leaf.name] = Made(leaf.name, None, why=why)
         elif leaf.name in wrong:
-            made[leaf.name] = Made(leaf.name, None, why=f"the recipe {wrong[leaf.name]}")
-        elif lacking & {piece.source for piece in target.pieces} and not _are_there(target, sources):
-            made[leaf.name] = Made(leaf.name, None, why="A has not what the recipe takes")
+            made[leaf.name] = Made(
+                leaf.name, None, why=f"the recipe {wrong[leaf.name]}"
+            )
+        elif lacking & {piece.source for piece in target.pieces} and not _are_there(
+            target, sources
+        ):
+            made[leaf.name] = Made(
+                leaf.name, None, why="A has not what the recipe takes"
+            )
         else:
             ready.append((target, leaf))
     for name in targets.keys() - leaves.keys():
@@ -79,12 +111,18 @@ def _compared_names(
 
 def _are_there(target: Target, sources: Mapping[str, Leaf]) -> bool:
     """Tell whether A has all tensors that one of B is made of."""
-    return all(piece.source is None or piece.source in sources for piece in target.pieces)
+    return all(
+        piece.source is None or piece.source in sources for piece in target.pieces
+    )
 
 
 def _target_sources(target: Target, sources: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """The tensors of A that one of B is made of."""
-    return {piece.source: sources[piece.source] for piece in target.pieces if piece.source is not None}
+    return {
+        piece.source: sources[piece.source]
+        for piece in target.pieces
+        if piece.source is not None
+    }
 
 
 def _is_made(target: Target, leaf: Leaf, sources: Mapping[str, Leaf]) -> bool:

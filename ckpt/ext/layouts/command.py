@@ -1,4 +1,6 @@
-"""`ckpt recipe`: two checkpoints, one call, one form; 0 all is explained, 1 something is left, 2 trouble."""
+"""`ckpt recipe`: two checkpoints, one call, one form; 0 all is explained, 1 something
+is left, 2 trouble.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,20 @@ from ckpt.surface.cli.inputs import documenting_errors, opened
 
 
 def command(
-    before: str, after: str, *, json: bool, output: str | None, limits: Limits, **keywords: Any
+    before: str,
+    after: str,
+    *,
+    json: bool,
+    output: str | None,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
-    """Find how B is made of A, and prove it byte by byte. Exit code 0 all of both, 1 something is left, 2 trouble.
+    """Find how B is made of A, and prove it byte by byte. Exit code 0 all of both, 1
+    something is left, 2 trouble.
 
-    A and B hold the same weights in two layouts, such as the base of Hugging Face and step 0 of a trainer. Fingerprints
-    propose, bytes prove. The recipe, which -o writes, turns any other checkpoint of A's shapes into B's layout, and back.
+    A and B hold the same weights in two layouts, such as the base of Hugging Face and
+    step 0 of a trainer. Fingerprints propose, bytes prove. The recipe, which -o writes,
+    turns any other checkpoint of A's shapes into B's layout, and back.
 
     \b
     ckpt recipe hf.safetensors meta.pth
@@ -38,7 +48,9 @@ def command(
         documenting_errors(before, schema),
         shown.progress_meter("looking for layouts") as progress,
     ):
-        report = recipe(first, second, out=output, progress=progress, limits=limits, **keywords)
+        report = recipe(
+            first, second, out=output, progress=progress, limits=limits, **keywords
+        )
     if json:
         shown.write_json(report.to_json())
     elif not shown.is_silent():

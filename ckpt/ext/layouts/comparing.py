@@ -1,4 +1,6 @@
-"""The share of layouts in `ckpt diff` and `ckpt warmstart`: one side in the layout of the other, and notes on wrong conversions."""
+"""The share of layouts in `ckpt diff` and `ckpt warmstart`: one side in the layout of
+the other, and notes on wrong conversions.
+"""
 
 from __future__ import annotations
 
@@ -33,45 +35,74 @@ _EXPLAINED = 16
 
 
 def relaid_survey(
-    survey: Survey, recipe: str | os.PathLike[str], limits: Limits, section: str | None = None
+    survey: Survey,
+    recipe: str | os.PathLike[str],
+    limits: Limits,
+    section: str | None = None,
 ) -> Survey:
     """A checkpoint in the other layout of the recipe in a file. Raises CkptError."""
     text = os.fsdecode(recipe)
     rules = read_recipe(text, limits)
     checkpoint = survey.checkpoint
     with about(survey.path):
-        report = convert_layout(survey, rules, text, checkpoint.format, checkpoint.traits, section=section)
+        report = convert_layout(
+            survey, rules, text, checkpoint.format, checkpoint.traits, section=section
+        )
     return Survey(report.result, survey.model)
 
 
 def wrong_notes(
-    before: Survey, after: Survey, recipe: str | os.PathLike[str], limits: Limits, names: Sequence[str]
+    before: Survey,
+    after: Survey,
+    recipe: str | os.PathLike[str],
+    limits: Limits,
+    names: Sequence[str],
 ) -> list[str]:
-    """For tensors of B that are not what a recipe makes: a line that says what they are of A, where that is found."""
+    """For tensors of B that are not what a recipe makes: a line that says what they are
+    of A, where that is found.
+    """
     targets = {
-        target.name: target for target in expand_recipe(read_recipe(os.fsdecode(recipe), limits)).targets
+        target.name: target
+        for target in expand_recipe(read_recipe(os.fsdecode(recipe), limits)).targets
     }
     sources = side_of(before).leaves
-    wrong = [leaf for leaf in side_of(after).leaves if leaf.name in names and leaf.name in targets][
-        :_EXPLAINED
-    ]
+    wrong = [
+        leaf
+        for leaf in side_of(after).leaves
+        if leaf.name in names and leaf.name in targets
+    ][:_EXPLAINED]
     if not wrong:
         return []
     findings = find_layout(sources, wrong)
-    rules = {rule.target.name({}): rule for rule in _single_rules(findings.made, sources, wrong)}
+    rules = {
+        rule.target.name({}): rule
+        for rule in _single_rules(findings.made, sources, wrong)
+    }
     expected = _single_rules(
-        [row._replace(pieces=targets[row.name].pieces, by=VALUES) for row in findings.made], sources, wrong
+        [
+            row._replace(pieces=targets[row.name].pieces, by=VALUES)
+            for row in findings.made
+        ],
+        sources,
+        wrong,
     )
     right = {rule.target.name({}): rule for rule in expected}
     notes: list[str] = []
     for row in findings.made:
         if row.pieces and row.by == VALUES and row.name in rules:
-            is_text, right_text = _rule_text(rules[row.name]), _rule_text(right[row.name])
-            notes.append(f"{show_name(row.name)} is {is_text}; right would be {right_text}")
+            is_text, right_text = (
+                _rule_text(rules[row.name]),
+                _rule_text(right[row.name]),
+            )
+            notes.append(
+                f"{show_name(row.name)} is {is_text}; right would be {right_text}"
+            )
     return notes
 
 
-def _single_rules(made: Sequence[object], sources: Sequence[Leaf], targets: Sequence[Leaf]) -> list[Rule]:
+def _single_rules(
+    made: Sequence[object], sources: Sequence[Leaf], targets: Sequence[Leaf]
+) -> list[Rule]:
     """A rule for each made tensor by itself."""
     from ckpt.ext.layouts.findings import Findings, Made
 
@@ -93,22 +124,32 @@ def _rule_text(rule: Rule) -> str:
     return " and ".join(texts)
 
 
-# --- whether values meet ----------------------------------------------------------------------------------------------
+# --- whether values meet --------------------------------------------------------------
 
 
-def layout_note(before: Survey, after: Survey, removed: Sequence[str], added: Sequence[str]) -> str | None:
-    """Return the line about tensors of one side alone whose values the other side has in another layout, or None.
+def layout_note(
+    before: Survey, after: Survey, removed: Sequence[str], added: Sequence[str]
+) -> str | None:
+    """Return the line about tensors of one side alone whose values the other side has
+    in another layout, or None.
 
     Only the tensors of one layer are read.
     """
-    ours, theirs = _sample_leaves(after, added, _TARGETS), _sample_leaves(before, removed, _SOURCES)
+    ours, theirs = (
+        _sample_leaves(after, added, _TARGETS),
+        _sample_leaves(before, removed, _SOURCES),
+    )
     if not ours or not theirs:
         return None
     try:
         findings = find_layout(theirs, ours)
     except CkptError:
         return None  # what cannot be read has its own lines
-    made = [row for row in findings.made if row.pieces and row.by == VALUES and _says_much(row.pieces)]
+    made = [
+        row
+        for row in findings.made
+        if row.pieces and row.by == VALUES and _says_much(row.pieces)
+    ]
     if 2 * len(made) < len(ours):
         return None
     paths = [pasted_path(side.path) or "FILE" for side in (before, after)]
@@ -126,11 +167,17 @@ def _sample_leaves(survey: Survey, names: Sequence[str], most: int) -> list[Leaf
     leaves: list[Leaf] = []
     for entry in survey.tensors:
         tensor = numeric(unwrap_dtensor(entry.tensor))
-        if entry.name in wanted and isinstance(tensor, TensorRef) and unread_kind(tensor) is None:
+        if (
+            entry.name in wanted
+            and isinstance(tensor, TensorRef)
+            and unread_kind(tensor) is None
+        ):
             if prod(tensor.shape) >= _LEAST:
                 leaves.append(leaf_of(entry.name, tensor))
     forms = forms_of([leaf.name for leaf in leaves])
-    counts = [forms[leaf.name].numbers[:1] for leaf in leaves if forms[leaf.name].numbers]
+    counts = [
+        forms[leaf.name].numbers[:1] for leaf in leaves if forms[leaf.name].numbers
+    ]
     first = min(counts, default=())
     layer = [leaf for leaf in leaves if forms[leaf.name].numbers[:1] in ((), first)]
     layer.sort(key=lambda leaf: leaf.ref.nbytes)

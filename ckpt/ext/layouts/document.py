@@ -1,4 +1,6 @@
-"""The recipe as a file: JSON of a closed vocabulary, one rule a line. It is read like the file of a stranger."""
+"""The recipe as a file: JSON of a closed vocabulary, one rule a line. It is read like
+the file of a stranger.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop, Repeat
 from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named
-from ckpt.ext.layouts.templates import Affine, parse_affine, parse_template, parse_values, values_text
+from ckpt.ext.layouts.templates import (
+    Affine,
+    parse_affine,
+    parse_template,
+    parse_values,
+    values_text,
+)
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import UnreadableError, about
 from ckpt.model.limits import Budget, Limits, parse_json
@@ -47,7 +55,15 @@ def recipe_text(recipe: Recipe) -> str:
         lines.append(f"{json.dumps(key)}: {json.dumps(document[key])},")
     rules, dropped = document["rules"], document["dropped"]
     assert isinstance(rules, list) and isinstance(dropped, list)
-    lines += ['"rules": [', *_row_lines(rules), "],", '"dropped": [', *_row_lines(dropped), "]", "}"]
+    lines += [
+        '"rules": [',
+        *_row_lines(rules),
+        "],",
+        '"dropped": [',
+        *_row_lines(dropped),
+        "]",
+        "}",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -77,7 +93,11 @@ def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
             document["dtype"] = part.dtype.name
     if part.formula:
         document["formula"] = part.formula
-    is_whole = part.loops == (Loop(prod(rule.shape), 1, 1),) and part.at == Affine(0) and not part.to
+    is_whole = (
+        part.loops == (Loop(prod(rule.shape), 1, 1),)
+        and part.at == Affine(0)
+        and not part.to
+    )
     if part.source is not None and is_whole and part.times == 1:
         return document
     if part.times > 1:
@@ -101,7 +121,11 @@ def _dropped_json(row: Leftovers) -> dict[str, Json]:
     document: dict[str, Json] = {"tensor": row.source.text}
     if row.places:
         document["for"] = {name: values_text(values) for name, values in row.places}
-    document |= {"shape": list(row.shape), "dtype": row.dtype.name, "elements": row.elements}
+    document |= {
+        "shape": list(row.shape),
+        "dtype": row.dtype.name,
+        "elements": row.elements,
+    }
     if row.equal_to is not None:
         document["equal_to"] = row.equal_to
     if row.constant is not None:
@@ -121,7 +145,7 @@ def _repeat_json(repeat: Repeat) -> dict[str, Json]:
     }
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------
 
 
 def read_recipe(path: str, limits: Limits) -> Recipe:
@@ -141,20 +165,29 @@ def parse_recipe(data: bytes, limits: Limits) -> Recipe:
     fields = _Fields(document, "the recipe")
     schema = _Fields(fields.take("schema"), "its schema")
     if schema.text("name") != "ckpt.layout":
-        raise UnreadableError("not a recipe of ckpt", hint="ckpt recipe A B -o RECIPE writes one")
+        raise UnreadableError(
+            "not a recipe of ckpt", hint="ckpt recipe A B -o RECIPE writes one"
+        )
     version = schema.number("version")
     if version != VERSION:
-        raise UnreadableError(f"a recipe of version {version}: this ckpt reads version {VERSION}")
+        raise UnreadableError(
+            f"a recipe of version {version}: this ckpt reads version {VERSION}"
+        )
     schema.refuse_others()
     fields.text("ckpt")
     rules = [_parse_rule(_Fields(row, "a rule")) for row in fields.rows("rules")]
-    dropped = [_parse_dropped(_Fields(row, "a row of dropped")) for row in fields.rows("dropped")]
+    dropped = [
+        _parse_dropped(_Fields(row, "a row of dropped"))
+        for row in fields.rows("dropped")
+    ]
     fields.refuse_others()
     return Recipe(tuple(rules), tuple(dropped))
 
 
 class _Fields:
-    """The fields of an object, each taken once. Raises UnreadableError for one of another type."""
+    """The fields of an object, each taken once. Raises UnreadableError for one of
+    another type.
+    """
 
     def __init__(self, value: Json, what: str) -> None:
         if not isinstance(value, dict):
@@ -185,7 +218,11 @@ class _Fields:
         return self._check_number(self.take(name), name, least)
 
     def _check_number(self, value: Json, name: str, least: int) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _LARGEST:
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not least <= value < _LARGEST
+        ):
             raise UnreadableError(f"{self.what}: {name} is no number from {least} on")
         return value
 
@@ -193,7 +230,9 @@ class _Fields:
         """A list of numbers."""
         value = self.take(name)
         if not isinstance(value, list) or len(value) > DIMENSIONS:
-            raise UnreadableError(f"{self.what}: {name} is no list of at most {DIMENSIONS} numbers")
+            raise UnreadableError(
+                f"{self.what}: {name} is no list of at most {DIMENSIONS} numbers"
+            )
         return tuple([self._check_number(item, name, least) for item in value])
 
     def rows(self, name: str) -> list[Json]:
@@ -213,12 +252,16 @@ class _Fields:
         rows: list[tuple[str, tuple[int, ...]]] = []
         for name, text in value.items():
             if not isinstance(text, str):
-                raise UnreadableError(f"{self.what}: the values of {show(name, 20)} are no text")
+                raise UnreadableError(
+                    f"{self.what}: the values of {show(name, 20)} are no text"
+                )
             rows.append((name, tuple(parse_values(text))))
         return tuple(rows)
 
     def refuse_others(self) -> None:
-        """Raise UnreadableError where a field is left: it would say something that nothing heeds."""
+        """Raise UnreadableError where a field is left: it would say something that
+        nothing heeds.
+        """
         if self._fields:
             name = next(iter(self._fields))
             raise UnreadableError(f"{self.what}: unknown field {show(name, 40)}")
@@ -232,13 +275,16 @@ def _parse_rule(fields: _Fields) -> Rule:
     dtype = dtype_named(fields.text("dtype"))
     by = fields.text("by") if fields.has("by") else ""
     if by not in _BYS:
-        raise UnreadableError(f"{fields.what}: by {show(by, 20)} is none of {' '.join(_BYS[1:])}")
+        raise UnreadableError(
+            f"{fields.what}: by {show(by, 20)} is none of {' '.join(_BYS[1:])}"
+        )
     numel = prod(shape)
     if numel >= _LARGEST:
         raise UnreadableError(f"{fields.what}: its shape has too many elements")
     rule = Rule(target, places, shape, dtype, (), by)
     parts = [
-        _parse_part(_Fields(row, f"a part of {show(target.text, 60)}"), rule) for row in fields.rows("of")
+        _parse_part(_Fields(row, f"a part of {show(target.text, 60)}"), rule)
+        for row in fields.rows("of")
     ]
     fields.refuse_others()
     return rule._replace(parts=tuple(parts))
@@ -261,14 +307,26 @@ def _parse_part(fields: _Fields, rule: Rule) -> Part:
             _refuse_no_numbers(fields, dtype, rule)
         if not fields.has("sizes"):
             fields.refuse_others()
-            return Part(source, shape, dtype, 0, Affine(0), (Loop(numel, 1, 1),), formula=formula)
+            return Part(
+                source,
+                shape,
+                dtype,
+                0,
+                Affine(0),
+                (Loop(numel, 1, 1),),
+                formula=formula,
+            )
     count = fields.number("count", 1) if fields.has("count") else 1
     to_step = fields.number("to_step") if fields.has("to_step") else 0
     to = fields.number("to")
     at = Affine(0)
     if source is not None:
         value = fields.take("from")
-        at = parse_affine(str(value)) if isinstance(value, (int, str)) else parse_affine("")
+        at = (
+            parse_affine(str(value))
+            if isinstance(value, (int, str))
+            else parse_affine("")
+        )
     loops = _parse_loops(fields, numel // count, has_source=source is not None)
     fields.refuse_others()
     return Part(source, shape, dtype, to, at, loops, constant, count, to_step, formula)
@@ -293,7 +351,9 @@ def _parse_loops(fields: _Fields, most: int, *, has_source: bool) -> tuple[Loop,
 def _refuse_no_numbers(fields: _Fields, dtype: DType, rule: Rule) -> None:
     """Raise UnreadableError for a formula over elements that are not computed with."""
     if dtype.name not in COMPUTED or dtype != rule.dtype:
-        raise UnreadableError(f"{fields.what}: a formula over {dtype.name} as {rule.dtype.name}")
+        raise UnreadableError(
+            f"{fields.what}: a formula over {dtype.name} as {rule.dtype.name}"
+        )
 
 
 def _parse_bits(fields: _Fields, dtype: DType) -> int:
@@ -303,7 +363,8 @@ def _parse_bits(fields: _Fields, dtype: DType) -> int:
     is_hex = all(char in "0123456789abcdef" for char in digits)
     if digits == text or len(digits) != dtype.bits // 4 or not is_hex:
         raise UnreadableError(
-            f"{fields.what}: {show(text, 40)} are no bits of {dtype.name}", hint="as in 0x3f80"
+            f"{fields.what}: {show(text, 40)} are no bits of {dtype.name}",
+            hint="as in 0x3f80",
         )
     return int(digits, 16)
 
@@ -335,13 +396,18 @@ def _parse_repeat(fields: _Fields, shape: Sequence[int]) -> Repeat:
 
 
 def parsed_mapping(texts: Sequence[str]) -> Mapping[str, str]:
-    """The pairs of `--assume`: a name of B, and the name of A behind the last `=`. Raises UsageError."""
+    """The pairs of `--assume`: a name of B, and the name of A behind the last `=`.
+    Raises UsageError.
+    """
     from ckpt.model.errors import UsageError
 
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, source = text.partition("=")
         if not equals or not name or not source:
-            raise UsageError(f"--assume {show(text, 60)}: not a pair", hint="--assume NAME_IN_B=NAME_IN_A")
+            raise UsageError(
+                f"--assume {show(text, 60)}: not a pair",
+                hint="--assume NAME_IN_B=NAME_IN_A",
+            )
         pairs[name] = source
     return pairs

@@ -1,7 +1,9 @@
-"""Fingerprints of tensors that no change of layout changes: sums over slices of the mixed bits of each element.
+"""Fingerprints of tensors that no change of layout changes: sums over slices of the
+mixed bits of each element.
 
-The bits of an element become 64 bits, and the 64 bits of all elements of a slice are added modulo 2^64. So the sum of a slice is the same in any
-order of its elements, and sums of parts add up. A fingerprint only proposes; it proves nothing.
+The bits of an element become 64 bits, and the 64 bits of all elements of a slice are
+added modulo 2^64. So the sum of a slice is the same in any order of its elements, and
+sums of parts add up. A fingerprint only proposes; it proves nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ LEAST_OF_PAIRS = 16
 """The same for slices that keep two dimensions, of which there are many."""
 
 Axes = tuple[int, ...]
-"""The dimensions of a tensor that the slices of one family keep; none for the whole tensor."""
+"""The dimensions of a tensor that the slices of one family keep; none for the whole
+tensor.
+"""
 
 
 class Fibres(NamedTuple):
-    """The sums of one tensor, read as one dtype. `families` has the sums of each family, in the order of the kept axes.
+    """The sums of one tensor, read as one dtype. `families` has the sums of each
+    family, in the order of the kept axes.
 
-    `first` are the bits of its first element. `is_constant` says that all elements have these bits, as the sum tells.
+    `first` are the bits of its first element. `is_constant` says that all elements have
+    these bits, as the sum tells.
     """
 
     shape: tuple[int, ...]
@@ -53,14 +59,20 @@ class Fibres(NamedTuple):
 
 
 def families_of(shape: Sequence[int]) -> list[Axes]:
-    """The families of slices of a shape that are worth a sum: one kept dimension, or two of three and more."""
+    """The families of slices of a shape that are worth a sum: one kept dimension, or
+    two of three and more.
+    """
     numel = prod(shape)
     wide = [axis for axis, size in enumerate(shape) if size > 1]
     if len(wide) < 2:
         return []
     single = [(axis,) for axis in wide if numel // shape[axis] >= LEAST]
     pairs = combinations(wide, 2) if 3 <= len(wide) <= 4 else ()
-    double = [pair for pair in pairs if numel // (shape[pair[0]] * shape[pair[1]]) >= LEAST_OF_PAIRS]
+    double = [
+        pair
+        for pair in pairs
+        if numel // (shape[pair[0]] * shape[pair[1]]) >= LEAST_OF_PAIRS
+    ]
     return [*single, *double]
 
 
@@ -72,7 +84,9 @@ def mix_bits(bits: Array, out: Array | None = None) -> Array:
         return np.take(_mixed_table(), bits, out=out, mode="clip")
     if bits.dtype.itemsize == 16:
         halves = bits.view(np.uint64).reshape(*bits.shape, 2)
-        return _scramble_numbers(_scramble_numbers(halves[..., 0].copy()) ^ halves[..., 1])
+        return _scramble_numbers(
+            _scramble_numbers(halves[..., 0].copy()) ^ halves[..., 1]
+        )
     wide = np.empty(bits.shape, np.uint64) if out is None else out
     np.copyto(wide, bits)
     return _scramble_numbers(wide)
@@ -87,7 +101,9 @@ def _mixed_table() -> Array:
 
 
 def _scramble_numbers(wide: Array) -> Array:
-    """Numbers of 64 bits, mixed where they are: small changes of one change all of its sum."""
+    """Numbers of 64 bits, mixed where they are: small changes of one change all of its
+    sum.
+    """
     import numpy as np
 
     wide += np.uint64(0x9E3779B97F4A7C15)
@@ -112,12 +128,17 @@ def raw_kind(width: int) -> str:
 
 
 def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
-    """The sums of a tensor whose elements are read as `dtype`. Raises UnreadableError."""
+    """The sums of a tensor whose elements are read as `dtype`. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     shape = ref.shape
     families = families_of(shape)
-    sums = {family: np.zeros([shape[axis] for axis in family], np.uint64) for family in families}
+    sums = {
+        family: np.zeros([shape[axis] for axis in family], np.uint64)
+        for family in families
+    }
     total, first = 0, None
     for block in blocks_in_rows(ref, dtype):
         if first is None:
@@ -131,12 +152,17 @@ def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
             _add_block(sums[family], family, block, rows, below)
     total %= 1 << 64
     width = dtype.bits // 8
-    is_constant = first is not None and ref.numel * mixed_number(first, width) % (1 << 64) == total
+    is_constant = (
+        first is not None
+        and ref.numel * mixed_number(first, width) % (1 << 64) == total
+    )
     return Fibres(shape, first or 0, total, is_constant, sums)
 
 
 class Rows(NamedTuple):
-    """Elements in order: of the indices `outer`, the rows `low` to `high` of the next dimension, all of the rest."""
+    """Elements in order: of the indices `outer`, the rows `low` to `high` of the next
+    dimension, all of the rest.
+    """
 
     outer: tuple[int, ...]
     low: int
@@ -145,7 +171,9 @@ class Rows(NamedTuple):
     bits: Array
 
 
-def _add_block(sums: Array, family: Axes, block: Rows, rows: Array, below: Array) -> None:
+def _add_block(
+    sums: Array, family: Axes, block: Rows, rows: Array, below: Array
+) -> None:
     """Add the elements of a block to the sums of a family."""
     import numpy as np
 
@@ -177,7 +205,11 @@ def blocks_in_rows(ref: TensorRef, dtype: DType) -> Iterator[Rows]:
     most = max(1, STEP // inner)
     stream = _Stream(ref, dtype)
     for number in range(prod(shape[:level])):
-        outer = tuple([int(index) for index in np.unravel_index(number, shape[:level])]) if level else ()
+        outer = (
+            tuple([int(index) for index in np.unravel_index(number, shape[:level])])
+            if level
+            else ()
+        )
         for low in range(0, shape[level], most):
             high = min(low + most, shape[level])
             bits = np.frombuffer(stream.take((high - low) * inner * width), kind)
@@ -188,7 +220,9 @@ class _Stream:
     """The elements of a tensor as bytes of a dtype, taken from first to last."""
 
     def __init__(self, ref: TensorRef, dtype: DType) -> None:
-        self._blocks = self._cast_blocks(ref, dtype) if ref.dtype != dtype else elements(ref)
+        self._blocks = (
+            self._cast_blocks(ref, dtype) if ref.dtype != dtype else elements(ref)
+        )
         self._rest = memoryview(b"")
 
     @staticmethod

@@ -1,4 +1,6 @@
-"""The whole search: how each tensor of B is made of A, what decided it, and what of A is used nowhere."""
+"""The whole search: how each tensor of B is made of A, what decided it, and what of A
+is used nowhere.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from ckpt.ext.layouts.findings import (
     Unused,
 )
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
-from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, name_likeness
+from ckpt.ext.layouts.neighbours import (
+    Evidence,
+    form_of,
+    is_of_other_rank,
+    name_likeness,
+)
 from ckpt.ext.layouts.others import proposed_pieces
 from ckpt.ext.layouts.pieces import (
     Loop,
@@ -61,11 +68,15 @@ def find_layout(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Find how each of the `targets` is made of the `sources`, and prove it byte by byte.
+    """Find how each of the `targets` is made of the `sources`, and prove it byte by
+    byte.
 
-    `assumed` names the tensor of A for tensors of B for which two ways fit. Raises UnreadableError.
+    `assumed` names the tensor of A for tensors of B for which two ways fit. Raises
+    UnreadableError.
     """
-    return _Finder(sources, targets, assumed or {}, executor or Local(), progress).findings()
+    return _Finder(
+        sources, targets, assumed or {}, executor or Local(), progress
+    ).findings()
 
 
 class _Finder:
@@ -87,13 +98,19 @@ class _Finder:
         self._made: dict[str, Made] = {}
         self._why: dict[str, str] = {}
         self._constants: dict[DType, dict[tuple[int, tuple[int, ...]], list[str]]] = {}
-        """The constant tensors of A by their number and their shape, read as each dtype."""
+        """The constant tensors of A by their number and their shape, read as each
+        dtype.
+        """
         self._ambiguous: dict[str, Found] = {}
-        self._evidence = Evidence([leaf.name for leaf in targets], [leaf.name for leaf in sources])
+        self._evidence = Evidence(
+            [leaf.name for leaf in targets], [leaf.name for leaf in sources]
+        )
         self._executor = executor
         self._progress = progress
         self._dtypes = list(dict.fromkeys([leaf.dtype for leaf in targets]))
-        self._of_sources: dict[DType, dict[str, Fibres]] = {to: {} for to in self._dtypes}
+        self._of_sources: dict[DType, dict[str, Fibres]] = {
+            to: {} for to in self._dtypes
+        }
         self._of_targets: dict[str, Fibres] = {}
         self._samples: dict[DType, dict[int, int | None]] = {}
 
@@ -114,12 +131,19 @@ class _Finder:
         for leaf in sources:
             for to in self._dtypes:
                 known = self._of_sources[to]
-                if leaf.name not in known and dtype_of_search(leaf.dtype, to) is not None:
+                if (
+                    leaf.name not in known
+                    and dtype_of_search(leaf.dtype, to) is not None
+                ):
                     rows.append((leaf, to, known))
         rows += [
-            (leaf, leaf.dtype, self._of_targets) for leaf in targets if leaf.name not in self._of_targets
+            (leaf, leaf.dtype, self._of_targets)
+            for leaf in targets
+            if leaf.name not in self._of_targets
         ]
-        tasks = [Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in rows]
+        tasks = [
+            Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in rows
+        ]
         results = run_each(self._executor, tasks, self._progress)
         for (leaf, _, known), result in zip(rows, results, strict=True):
             if isinstance(result, Failed):
@@ -165,7 +189,10 @@ class _Finder:
         self._find_flat()
         self._find_constants()
         self._find_scaled()
-        made = [self._made.get(leaf.name) or self._unmade_target(leaf) for leaf in self._targets]
+        made = [
+            self._made.get(leaf.name) or self._unmade_target(leaf)
+            for leaf in self._targets
+        ]
         return Findings(tuple(made), tuple(self._unused_tensors()))
 
     def _find_equal(self) -> None:
@@ -174,7 +201,9 @@ class _Finder:
         equal: dict[tuple[int, DType, int | None], list[Leaf]] = {}
         for leaf in self._sources:
             for to in self._dtypes:
-                if (leaf.ref.numel, to) in sizes and dtype_of_search(leaf.dtype, to) is not None:
+                if (leaf.ref.numel, to) in sizes and dtype_of_search(
+                    leaf.dtype, to
+                ) is not None:
                     sample = self._sample(leaf, to)
                     if sample not in (None, ONE):
                         key = leaf.ref.numel, to, sample
@@ -204,7 +233,9 @@ class _Finder:
         """
         left = self._open()
         used = self._used_names()
-        sources = first_layers([leaf for leaf in self._sources if leaf.name not in used])
+        sources = first_layers(
+            [leaf for leaf in self._sources if leaf.name not in used]
+        )
         targets = first_layers(left)
         if len(targets) == len(left):
             return False
@@ -215,7 +246,9 @@ class _Finder:
             if beside is not None and not self._is_constant(target):
                 self._note_pieces(target.name, beside)
         made = [row for row in self._made.values() if row.by == VALUES]
-        proposals = proposed_pieces(made, self._targets_by_name, self._open(), self._by_name)
+        proposals = proposed_pieces(
+            made, self._targets_by_name, self._open(), self._by_name
+        )
         for target, pieces in self._proved(proposals):
             if target.name not in self._made:
                 self._note_pieces(target.name, pieces)
@@ -247,17 +280,23 @@ class _Finder:
                 index = index.part(~isin(index.owners, used))
             self._find_slices(left, index)
 
-    def _index_of(self, sources: Sequence[Leaf], targets: Sequence[Leaf], dtype: DType) -> Index:
+    def _index_of(
+        self, sources: Sequence[Leaf], targets: Sequence[Leaf], dtype: DType
+    ) -> Index:
         """The index of those slices of tensors of A that have the sum of one of B.
 
         Fingerprints of A are made some at a time, for all of them may be large.
         """
         wanted = keys_in([self._of_targets[target.name] for target in targets])
-        able = [leaf for leaf in sources if dtype_of_search(leaf.dtype, dtype) is not None]
+        able = [
+            leaf for leaf in sources if dtype_of_search(leaf.dtype, dtype) is not None
+        ]
         index = index_of({}, wanted)
         for first in range(0, len(able), _AT_ONCE):
             some = able[first : first + _AT_ONCE]
-            tasks = [Task(fibres_of, (leaf.ref, dtype), leaf.ref.nbytes) for leaf in some]
+            tasks = [
+                Task(fibres_of, (leaf.ref, dtype), leaf.ref.nbytes) for leaf in some
+            ]
             results = run_each(self._executor, tasks, self._progress)
             rows: dict[int, Fibres] = {}
             for leaf, result in zip(some, results, strict=True):
@@ -281,7 +320,9 @@ class _Finder:
                 self._why[target.name] = why
 
     def _is_constant(self, target: Leaf) -> bool:
-        """Tell whether all elements of a tensor of B are one number. Raises UnreadableError."""
+        """Tell whether all elements of a tensor of B are one number. Raises
+        UnreadableError.
+        """
         sample = self._sample(target, target.dtype)
         if sample not in (None, ONE):
             return False
@@ -302,11 +343,15 @@ class _Finder:
         row = self._of_sources[dtype][leaf.name]
         return row if row.is_constant else None
 
-    def _note_pieces(self, name: str, pieces: Sequence[Piece], by: str = VALUES) -> None:
+    def _note_pieces(
+        self, name: str, pieces: Sequence[Piece], by: str = VALUES
+    ) -> None:
         """Note how a tensor of B is made."""
         self._made[name] = Made(name, tuple(pieces), by)
         if by == VALUES:
-            self._evidence.add(name, [piece.source for piece in pieces if piece.source is not None])
+            self._evidence.add(
+                name, [piece.source for piece in pieces if piece.source is not None]
+            )
 
     def _open(self) -> list[Leaf]:
         """The tensors of B that say something and are not made yet."""
@@ -337,9 +382,11 @@ class _Finder:
         }
 
     def _settle_ambiguous(self) -> None:
-        """Decide between tensors of A with the same bytes, by the user or by names; else the first one stands for all.
+        """Decide between tensors of A with the same bytes, by the user or by names;
+        else the first one stands for all.
 
-        That is safe: those that are not used are copies, which must be equal wherever the recipe is applied.
+        That is safe: those that are not used are copies, which must be equal wherever
+        the recipe is applied.
         """
         for name, found in self._ambiguous.items():
             ways = {way[0].source or "": way for way in (found.pieces, *found.others)}
@@ -350,7 +397,9 @@ class _Finder:
         self._ambiguous.clear()
 
     def _find_flat(self) -> None:
-        """Find tensors of one dimension: as the weight beside them, or in runs of flat tensors."""
+        """Find tensors of one dimension: as the weight beside them, or in runs of flat
+        tensors.
+        """
         windows: dict[DType, object] = {}
         flat = [leaf for leaf in self._sources if len(leaf.shape) == 1]
         for target in self._open():
@@ -363,7 +412,9 @@ class _Finder:
             if target.dtype not in windows:
                 windows[target.dtype] = windows_of(flat, target)
             pieces = joined_runs(target, windows[target.dtype])  # type: ignore[arg-type]
-            if pieces is not None and all(is_proved(piece, target, self._by_name) for piece in pieces):
+            if pieces is not None and all(
+                is_proved(piece, target, self._by_name) for piece in pieces
+            ):
                 self._note_pieces(target.name, pieces)
 
     def _bias_pieces(self, target: Leaf) -> list[Piece] | None:
@@ -381,7 +432,9 @@ class _Finder:
         return None
 
     def _find_constants(self) -> None:
-        """Decide what constant tensors are made of: by the user, by the weight beside them, by names; else they are a number."""
+        """Decide what constant tensors are made of: by the user, by the weight beside
+        them, by names; else they are a number.
+        """
         fitting: dict[str, list[str]] = {}
         for target in self._targets:
             if target.name in self._made or not self._is_constant(target):
@@ -393,13 +446,17 @@ class _Finder:
             if beside is not None:
                 self._note_pieces(target.name, beside, NEIGHBOURS)
             elif assumed in ways:
-                self._note_pieces(target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED)
+                self._note_pieces(
+                    target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED
+                )
             elif ways:
                 fitting[target.name] = ways
             else:
                 loops = (Loop(target.ref.numel, 1, 0),)
                 self._note_pieces(
-                    target.name, [Piece(None, 0, 0, loops, fibres.first).normalized()], CONSTANT
+                    target.name,
+                    [Piece(None, 0, 0, loops, fibres.first).normalized()],
+                    CONSTANT,
                 )
         decisions = self._evidence.decisions(fitting)
         for name, source in decisions.chosen.items():
@@ -410,7 +467,9 @@ class _Finder:
             self._made[name] = Made(name, None, NEIGHBOURS, why, still[:_WAYS])
 
     def _find_scaled(self) -> None:
-        """Find tensors that are one of A in the same order, scaled by one number or moved by 1."""
+        """Find tensors that are one of A in the same order, scaled by one number or
+        moved by 1.
+        """
         used = self._used_names()
         free: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
         for leaf in self._sources:
@@ -419,7 +478,9 @@ class _Finder:
         proved: dict[str, list[Piece]] = {}
         kinds: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
         for target in self._open():
-            kinds.setdefault((target.dtype, _wide_dims(target.shape)), []).append(target)
+            kinds.setdefault((target.dtype, _wide_dims(target.shape)), []).append(
+                target
+            )
         for kind, targets in kinds.items():
             for target, near in multiples(targets, free.get(kind, ())):
                 near.sort(key=lambda leaf: -name_likeness(target.name, leaf.name))
@@ -429,7 +490,8 @@ class _Finder:
                         proved[target.name] = pieces
                         used.add(source.name)
                         break
-        # Few elements do not tell a division from a multiplication: what holds in all layers does.
+        # Few elements do not tell a division from a multiplication: what holds in all
+        # layers does.
         shared: dict[str, set[str]] = {}
         for name, pieces in proved.items():
             own = {piece.formula for piece in pieces}
@@ -437,16 +499,31 @@ class _Finder:
             shared[text] = shared.get(text, own) & own
         for name, pieces in proved.items():
             common = shared[form_of(name).text]
-            self._note_pieces(name, [next((piece for piece in pieces if piece.formula in common), pieces[0])])
+            self._note_pieces(
+                name,
+                [
+                    next(
+                        (piece for piece in pieces if piece.formula in common),
+                        pieces[0],
+                    )
+                ],
+            )
 
     def _scaled_pieces(self, target: Leaf, source: Leaf) -> list[Piece]:
-        """The proved pieces that are all of a tensor after a formula, one for each formula that holds."""
+        """The proved pieces that are all of a tensor after a formula, one for each
+        formula that holds.
+        """
         whole = whole_piece(source.name, target.ref.numel)
-        pieces = [whole._replace(formula=formula) for formula in formulas_between(target, source)]
+        pieces = [
+            whole._replace(formula=formula)
+            for formula in formulas_between(target, source)
+        ]
         return [piece for piece in pieces if is_proved(piece, target, self._by_name)]
 
     def _constant_ways(self, target: Leaf) -> list[str]:
-        """The constant tensors of A with the number and the size of a constant tensor of B."""
+        """The constant tensors of A with the number and the size of a constant tensor
+        of B.
+        """
         table = self._constants.get(target.dtype)
         if table is None:
             table = self._constants[target.dtype] = {}
@@ -455,7 +532,9 @@ class _Finder:
                 if row is not None:
                     key = row.first, _wide_dims(row.shape)
                     table.setdefault(key, []).append(leaf.name)
-        return table.get((self._of_targets[target.name].first, _wide_dims(target.shape)), [])
+        return table.get(
+            (self._of_targets[target.name].first, _wide_dims(target.shape)), []
+        )
 
     def _unmade_target(self, target: Leaf) -> Made:
         """A tensor that is made of nothing in A, and why."""
@@ -495,7 +574,9 @@ class _Finder:
                 rows.append(Unused(leaf.name, *counts, copy, constant, repeats))
         return rows
 
-    def _repeated_slices(self, leaf: Leaf, used: Sequence[Piece], missing: int) -> tuple[Repeat, ...]:
+    def _repeated_slices(
+        self, leaf: Leaf, used: Sequence[Piece], missing: int
+    ) -> tuple[Repeat, ...]:
         """The slices that pieces leave of a tensor as slices that they use, proved.
 
         There are none where the slices that are left do not follow each other, or where
@@ -536,7 +617,9 @@ class _Finder:
         return next((fibres for fibres in every if fibres is not None), None)
 
     def _is_one_number(self, leaf: Leaf) -> bool:
-        """Tell whether all elements of a tensor of A are one number. Raises UnreadableError."""
+        """Tell whether all elements of a tensor of A are one number. Raises
+        UnreadableError.
+        """
         sample = self._sample(leaf, leaf.dtype)
         if sample not in (None, ONE):
             return False
@@ -551,11 +634,15 @@ class _Finder:
         fibres = self._fibres_of_source(leaf)
         return leaf.shape, leaf.dtype, fibres.total if fibres is not None else leaf.name
 
-    def _copy_of(self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]) -> str | None:
+    def _copy_of(
+        self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]
+    ) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
         for name in equal.get(self._copy_key(leaf), ()):
             # Constants are equal by chance, unless they are what each rank has.
-            is_alike = is_of_other_rank(leaf.name, name) or not self._is_one_number(leaf)
+            is_alike = is_of_other_rank(leaf.name, name) or not self._is_one_number(
+                leaf
+            )
             piece = whole_piece(name, leaf.ref.numel)
             if is_alike and is_proved(piece, leaf, self._by_name):
                 return name

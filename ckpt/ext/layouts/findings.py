@@ -1,4 +1,6 @@
-"""The answer of a search: how each tensor of B is made, and what of A is used nowhere."""
+"""The answer of a search: how each tensor of B is made, and what of A is used
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ They are its values, the names of its neighbours, the user, or that it is one nu
 
 
 class Made(NamedTuple):
-    """A tensor of B: the pieces that it is made of and what decided them, or why it has none.
+    """A tensor of B: the pieces that it is made of and what decided them, or why it has
+    none.
 
     `ways` are the tensors of A that fit where nothing decides between them.
     """
@@ -51,7 +54,9 @@ class Unused(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The tensors of B in order, and the tensors of A with elements that are used nowhere."""
+    """The tensors of B in order, and the tensors of A with elements that are used
+    nowhere.
+    """
 
     made: tuple[Made, ...]
     unused: tuple[Unused, ...]

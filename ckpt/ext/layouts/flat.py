@@ -1,4 +1,6 @@
-"""Tensors of one dimension, whose elements are too few to say much one by one: found in runs, or as the weight beside them."""
+"""Tensors of one dimension, whose elements are too few to say much one by one: found in
+runs, or as the weight beside them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from ckpt.ext.layouts.fibres import mix_bits
-from ckpt.ext.layouts.pieces import Cover, Loop, Piece, cover_of, flat_steps, nest_places
+from ckpt.ext.layouts.pieces import (
+    Cover,
+    Loop,
+    Piece,
+    cover_of,
+    flat_steps,
+    nest_places,
+)
 from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
 from ckpt.ext.layouts.search import dtype_of_search
 from ckpt.model.rows import NamedTuple
@@ -37,21 +46,27 @@ LEAVES = (
 def bias_beside(
     target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf]
 ) -> list[Piece] | None:
-    """Return the pieces of a bias that follow the weight beside it, some of whose axes the bias has.
+    """Return the pieces of a bias that follow the weight beside it, some of whose axes
+    the bias has.
 
-    It is None where the weight is not made of whole rows of weights that have a bias beside them.
+    It is None where the weight is not made of whole rows of weights that have a bias
+    beside them.
     """
     for axes in _axes_of(weight.shape, target.shape):
         rows = [_bias_piece(piece, weight, axes, sources) for piece in pieces]
         out = list(dict.fromkeys([row for row in rows if row is not None]))
-        if len(out) == len(set(rows)) and all(is_proved(piece, target, sources) for piece in out):
+        if len(out) == len(set(rows)) and all(
+            is_proved(piece, target, sources) for piece in out
+        ):
             if cover_of(out, target.ref.numel) == Cover(0, 0):
                 return out
     return None
 
 
 def _axes_of(shape: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The axes of a weight that have the shape of a bias, in order; the last ones of several come last."""
+    """The axes of a weight that have the shape of a bias, in order; the last ones of
+    several come last.
+    """
     kept = tuple([size for size in wanted if size > 1]) or tuple(wanted)
     for axes in combinations(range(len(shape)), len(kept)):
         if tuple([shape[axis] for axis in axes]) == kept and len(axes) < len(shape):
@@ -66,12 +81,18 @@ def _bias_piece(
         return None
     source = sources[piece.source]
     for old, new in LEAVES:
-        bias = sources.get(source.name.removesuffix(old) + new) if source.name.endswith(old) else None
+        bias = (
+            sources.get(source.name.removesuffix(old) + new)
+            if source.name.endswith(old)
+            else None
+        )
         for own in () if bias is None else _axes_of(source.shape, bias.shape):
             row = (
                 None
                 if bias is None
-                else _project_piece(piece, weight.shape, axes, source.shape, own, bias.name)
+                else _project_piece(
+                    piece, weight.shape, axes, source.shape, own, bias.name
+                )
             )
             if row is not None:
                 return row
@@ -86,10 +107,18 @@ def _project_piece(
     source_axes: tuple[int, ...],
     name: str,
 ) -> Piece | None:
-    """Return a piece without all axes but some of each side, or None if one side loses an axis that the other one keeps."""
+    """Return a piece without all axes but some of each side, or None if one side loses
+    an axis that the other one keeps.
+    """
     steps, source_steps = flat_steps(shape), flat_steps(source_shape)
     to_steps = dict(zip(axes, flat_steps([shape[axis] for axis in axes]), strict=True))
-    at_steps = dict(zip(source_axes, flat_steps([source_shape[axis] for axis in source_axes]), strict=True))
+    at_steps = dict(
+        zip(
+            source_axes,
+            flat_steps([source_shape[axis] for axis in source_axes]),
+            strict=True,
+        )
+    )
     loops: list[Loop] = []
     for loop in _split_loops(piece.loops, steps, source_steps):
         one = _axis_of(loop.to, steps)
@@ -100,20 +129,34 @@ def _project_piece(
             to = loop.to // steps[one] * to_steps[one]
             at = abs(loop.at) // source_steps[two] * at_steps[two]
             loops.append(Loop(loop.size, to, at if loop.at > 0 else -at))
-    start = sum([piece.to // steps[axis] % shape[axis] * step for axis, step in to_steps.items()])
+    start = sum(
+        [
+            piece.to // steps[axis] % shape[axis] * step
+            for axis, step in to_steps.items()
+        ]
+    )
     first = sum(
-        [piece.at // source_steps[axis] % source_shape[axis] * step for axis, step in at_steps.items()]
+        [
+            piece.at // source_steps[axis] % source_shape[axis] * step
+            for axis, step in at_steps.items()
+        ]
     )
     return Piece(name, start, first, tuple(loops)).normalized()
 
 
 def _axis_of(step: int, steps: Sequence[int]) -> int:
     """The axis that a step moves along."""
-    return next((axis for axis, own in enumerate(steps) if step >= own > 0), len(steps) - 1)
+    return next(
+        (axis for axis, own in enumerate(steps) if step >= own > 0), len(steps) - 1
+    )
 
 
-def _split_loops(loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]) -> list[Loop]:
-    """The loops of a piece, cut where they run on from one axis into the next one on either side."""
+def _split_loops(
+    loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]
+) -> list[Loop]:
+    """The loops of a piece, cut where they run on from one axis into the next one on
+    either side.
+    """
     todo, out = list(loops), []
     while todo:
         loop = todo.pop()
@@ -128,7 +171,10 @@ def _split_loops(loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequ
             out.append(loop)
             continue
         cut = min(fits)
-        todo += [Loop(cut, loop.to, loop.at), Loop(loop.size // cut, loop.to * cut, loop.at * cut)]
+        todo += [
+            Loop(cut, loop.to, loop.at),
+            Loop(loop.size // cut, loop.to * cut, loop.at * cut),
+        ]
     return out
 
 
@@ -162,13 +208,22 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
         return Windows(none.astype(np.uint64), none, none, ())
     joined = np.concatenate(keys)
     order = np.argsort(joined, kind="stable")
-    return Windows(joined[order], np.concatenate(owners)[order], np.concatenate(places)[order], tuple(kept))
+    return Windows(
+        joined[order],
+        np.concatenate(owners)[order],
+        np.concatenate(places)[order],
+        tuple(kept),
+    )
 
 
 def _raw_elements(leaf: Leaf, target: Leaf) -> Array:
     """The raw elements of a flat tensor, as the dtype of a target."""
     raw = read_elements(leaf.flat, 0, ((leaf.ref.numel, 1),))
-    return cast_elements(raw, leaf.dtype, target.dtype) if leaf.dtype != target.dtype else raw
+    return (
+        cast_elements(raw, leaf.dtype, target.dtype)
+        if leaf.dtype != target.dtype
+        else raw
+    )
 
 
 def _window_keys(bits: Array) -> Array:
@@ -185,7 +240,9 @@ def _window_keys(bits: Array) -> Array:
 
 
 def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
-    """The pieces of a flat tensor that is put together from runs of flat tensors of A; None if some of it is in none."""
+    """The pieces of a flat tensor that is put together from runs of flat tensors of A;
+    None if some of it is in none.
+    """
     import numpy as np
 
     count = target.ref.numel
@@ -209,8 +266,12 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
             place = int(windows.places[number]) + position - start
             theirs = held[owner][place:]
             length = min(len(theirs), count - position)
-            differs = np.flatnonzero(theirs[:length] != own[position : position + length])
-            best = max(best, (int(differs[0]) if len(differs) else length, -owner, -place))
+            differs = np.flatnonzero(
+                theirs[:length] != own[position : position + length]
+            )
+            best = max(
+                best, (int(differs[0]) if len(differs) else length, -owner, -place)
+            )
         length, owner, place = best[0], -best[1], -best[2]
         if not length:
             return None
@@ -218,6 +279,8 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
         places[position : position + length] = np.arange(place, place + length)
         position += length
     return [
-        Piece(windows.leaves[nest.key].name, nest.first, nest.at, nest.loops).normalized()
+        Piece(
+            windows.leaves[nest.key].name, nest.first, nest.at, nest.loops
+        ).normalized()
         for nest in nest_places(owners.tolist(), places.tolist())
     ]

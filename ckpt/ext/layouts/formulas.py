@@ -1,4 +1,6 @@
-"""Numbers that all elements of a tensor share: a scale that was folded in, or the 1 of a norm that is kept around zero."""
+"""Numbers that all elements of a tensor share: a scale that was folded in, or the 1 of
+a norm that is kept around zero.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,16 @@ def parse_formula(text: str) -> tuple[str, float]:
     number = float(match[2]) if match else 0.0
     if match is None or not isfinite(number) or number == 0:
         raise UnreadableError(
-            f"{show(text, 40)} is no formula of a recipe", hint="as in *0.125, /8.0 or +1.0"
+            f"{show(text, 40)} is no formula of a recipe",
+            hint="as in *0.125, /8.0 or +1.0",
         )
     return match[1], number
 
 
 def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
-    """Raw elements after a formula, as torch computes it: in float32 for narrower types, rounded to nearest even."""
+    """Raw elements after a formula, as torch computes it: in float32 for narrower
+    types, rounded to nearest even.
+    """
     import numpy as np
 
     sign, number = parse_formula(formula)
@@ -52,7 +57,9 @@ def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
     if dtype.name in ("float64", "float32"):
         whole: Array = result.view(raw_kind(dtype.bits // 8))
         return whole
-    data, _, _ = cast.cast_and_count(np.ascontiguousarray(result).tobytes(), SINGLE, dtype)
+    data, _, _ = cast.cast_and_count(
+        np.ascontiguousarray(result).tobytes(), SINGLE, dtype
+    )
     return np.frombuffer(data, raw_kind(dtype.bits // 8)).reshape(raw.shape)
 
 

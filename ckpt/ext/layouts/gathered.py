@@ -1,4 +1,6 @@
-"""Elements of a tensor in another order as the bytes of a source, which gathers them block by block when they are read."""
+"""Elements of a tensor in another order as the bytes of a source, which gathers them
+block by block when they are read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 BLOCK = 24 << 20
-"""Bytes that are gathered at once: whole matrices, for columns of many rows are short runs."""
+"""Bytes that are gathered at once: whole matrices, for columns of many rows are short
+runs.
+"""
 HELD = 72 << 20
 """Bytes of the blocks of all sources that are held."""
 
@@ -56,10 +60,16 @@ _BLOCKS = _Blocks()
 
 
 class Gathered(BaseSource):
-    """The elements of a flat tensor from `first` on, in the order of (size, step) loops over it. Steps may be negative."""
+    """The elements of a flat tensor from `first` on, in the order of (size, step) loops
+    over it. Steps may be negative.
+    """
 
-    def __init__(self, flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]) -> None:
-        source = None if flat.storage.place is None else flat.storage.place.first_source()
+    def __init__(
+        self, flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+    ) -> None:
+        source = (
+            None if flat.storage.place is None else flat.storage.place.first_source()
+        )
         self.name = BaseSource.name if source is None else source.name
         self._flat = flat
         self._first = first
@@ -67,7 +77,10 @@ class Gathered(BaseSource):
         self._width = flat.dtype.bits // 8
         self.size = prod([size for size, _ in loops]) * self._width
         level = 0
-        while level < len(loops) and prod([size for size, _ in loops[level:]]) * self._width > BLOCK:
+        while (
+            level < len(loops)
+            and prod([size for size, _ in loops[level:]]) * self._width > BLOCK
+        ):
             level += 1
         self._level = level
         self._inner = prod([size for size, _ in loops[level:]])
@@ -108,7 +121,9 @@ class Gathered(BaseSource):
         return start, held
 
     def _gather_block(self, outer: int, low: int) -> memoryview:
-        """The elements from row `low` on of the loop that is cut, at one index of the loops around it."""
+        """The elements from row `low` on of the loop that is cut, at one index of the
+        loops around it.
+        """
         first, rest = self._first, outer
         for size, step in reversed(self._loops[: max(0, self._level - 1)]):
             rest, index = divmod(rest, size)
@@ -131,7 +146,9 @@ class Gathered(BaseSource):
 class Calculated(BaseSource):
     """The elements of another source after a formula."""
 
-    def __init__(self, source: Source, offset: int, dtype: DType, formula: str, count: int) -> None:
+    def __init__(
+        self, source: Source, offset: int, dtype: DType, formula: str, count: int
+    ) -> None:
         self.name = source.name
         self._source = source
         self._offset = offset
@@ -145,7 +162,9 @@ class Calculated(BaseSource):
         width = self._dtype.bits // 8
         first, last = offset // width, -(-(offset + count) // width)
         data = self._source.read(self._offset + first * width, (last - first) * width)
-        made = computed_elements(np.frombuffer(data, raw_kind(width)), self._dtype, self._formula).tobytes()
+        made = computed_elements(
+            np.frombuffer(data, raw_kind(width)), self._dtype, self._formula
+        ).tobytes()
         return made[offset - first * width : offset - first * width + count]
 
     def check_unchanged(self) -> None:

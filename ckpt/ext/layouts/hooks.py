@@ -1,4 +1,6 @@
-"""The functions that layouts add to commands of the core: `convert`, `diff`, `warmstart`, `sum`."""
+"""The functions that layouts add to commands of the core: `convert`, `diff`,
+`warmstart`, `sum`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The state of an optimizer in the other layout: moments go the way of their parameters.
+"""The state of an optimizer in the other layout: moments go the way of their
+parameters.
 
 Moments have an element for each element of a parameter. Steps must be equal where
 several parameters become one. State of another shape is listed, for a recipe says
@@ -39,7 +40,9 @@ _STEP = "step"
 
 
 class OptimizerState(NamedTuple):
-    """An optimizer by the names of the parameters, and what of its state is left out."""
+    """An optimizer by the names of the parameters, and what of its state is
+    left out.
+    """
 
     node: Dict
     parameters: int
@@ -78,7 +81,9 @@ def with_optimizer(
     result = edited_checkpoint(report.result, dict_of(pairs), limits, origin=None)
     name = _only_match(survey).optimizer.name
     left_out = [row for row in report.left_out if row.name != (name or "(the root)")]
-    change = Change("state", "numbers", "names", state.parameters, "parameter", section=name)
+    change = Change(
+        "state", "numbers", "names", state.parameters, "parameter", section=name
+    )
     return report._replace(
         result=result,
         changes=(*report.changes, change),
@@ -106,7 +111,9 @@ def converted_optimizer(
         if not names or groups == {None}:
             continue  # no parameter, as a buffer
         if len(groups) > 1:
-            one, two = [_first_of(names, given.groups, group) for group in list(groups)[:2]]
+            one, two = [
+                _first_of(names, given.groups, group) for group in list(groups)[:2]
+            ]
             problem = f"{show_name(target.name)} is made of {one} and {two}"
             raise LossError(f"--optimizer: {problem}, which are not of one group")
         members.setdefault(groups.pop() or 0, []).append(target.name)
@@ -131,7 +138,9 @@ def _source_names(target: Target) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _first_of(names: Sequence[str], groups: Mapping[str, int], group: int | None) -> str:
+def _first_of(
+    names: Sequence[str], groups: Mapping[str, int], group: int | None
+) -> str:
     """The first parameter of a group, as it is shown."""
     return show_name(next(name for name in names if groups.get(name) == group))
 
@@ -141,7 +150,9 @@ def _given_state(survey: Survey, section: str | None, *, in_order: bool) -> _Giv
     match = _only_match(survey)
     row = join_names(survey.checkpoint, match)
     if not row.is_sure and not (row.in_order and in_order):
-        way = "--optimizer-keys order if it got its parameters in the order of the model"
+        way = (
+            "--optimizer-keys order if it got its parameters in the order of the model"
+        )
         hint = way if row.in_order else None
         problem = f"--optimizer: its parameters have no sure names: {row.reason}"
         raise UnsupportedError(problem, path=survey.path, hint=hint)
@@ -170,10 +181,14 @@ def _given_state(survey: Survey, section: str | None, *, in_order: bool) -> _Giv
 
 def _only_match(survey: Survey) -> Match:
     """The only optimizer and its parameters. Raises UsageError."""
-    found = [row for row in survey.matches if row.slots and row.optimizer.node is not None]
+    found = [
+        row for row in survey.matches if row.slots and row.optimizer.node is not None
+    ]
     if len(found) == 1:
         return found[0]
-    problem = "several optimizers" if found else "no optimizer whose parameters it knows"
+    problem = (
+        "several optimizers" if found else "no optimizer whose parameters it knows"
+    )
     raise UsageError(f"--optimizer: ckpt finds {problem}", path=survey.path)
 
 
@@ -243,7 +258,10 @@ def _common_value(name: str, key: str, values: Sequence[Node]) -> Node:
     """The value that all parameters have. Raises LossError where they have several."""
     shown = list(dict.fromkeys([_value_text(value) for value in values]))
     if len(shown) > 1:
-        problem = f"{show_name(name)} is made of parameters with the {key} {and_more(shown, 3)}"
+        problem = (
+            f"{show_name(name)} is made of parameters with the {key} "
+            f"{and_more(shown, 3)}"
+        )
         raise LossError(f"--optimizer: {problem}, and can have one")
     return values[0]
 
@@ -271,7 +289,9 @@ def _made_moment(target: Target, leaves: Sequence[Leaf]) -> TensorRef:
 
 
 def _made_groups(match: Match, members: Mapping[int, list[Node]]) -> list[Node]:
-    """The groups with the names of the new parameters; a group without any is left out."""
+    """The groups with the names of the new parameters; a group without any is
+    left out.
+    """
     return [
         dict_of(_group_fields(group, members[number]))
         for number, group in enumerate(_group_nodes(match))

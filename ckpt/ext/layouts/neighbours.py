@@ -1,6 +1,8 @@
-"""Names as evidence: which tensor of A a tensor of B is made of, where values cannot tell, by those whose values did.
+"""Names as evidence: which tensor of A a tensor of B is made of, where values cannot
+tell, by those whose values did.
 
-Names decide only between tensors that fit by their bytes, and what they decide is listed.
+Names decide only between tensors that fit by their bytes, and what they decide is
+listed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _WORDS = re.compile(r"[A-Za-z]+")
 _RANK = re.compile(r"(?:mp_)?rank_\d+(?:_\d+)*\.")
 """The beginnings of the names in a set of the files of ranks."""
 _MANY = 512
-"""Candidates that are compared one by one; of more of them those with the same numbers are."""
+"""Candidates that are compared one by one; of more of them those with the same numbers
+are.
+"""
 _MOST_PAIRS = 64
 """Pairs of one form of names that are compared with a candidate."""
 
@@ -33,26 +37,34 @@ class Form(NamedTuple):
 @lru_cache(maxsize=1 << 13)
 def form_of(name: str) -> Form:
     """The form of a name."""
-    return Form(_NUMBER.sub("#", name), tuple([int(digits) for digits in _NUMBER.findall(name)]))
+    return Form(
+        _NUMBER.sub("#", name), tuple([int(digits) for digits in _NUMBER.findall(name)])
+    )
 
 
 def name_likeness(name: str, other: str) -> float:
     """The likeness of two names, by their numbers and their words."""
     numbers, others = Counter(_NUMBER.findall(name)), Counter(_NUMBER.findall(other))
     words, other_words = set(_WORDS.findall(name)), set(_WORDS.findall(other))
-    shared = sum((numbers & others).values()) / max(1, max(sum(numbers.values()), sum(others.values())))
+    shared = sum((numbers & others).values()) / max(
+        1, max(sum(numbers.values()), sum(others.values()))
+    )
     return shared + len(words & other_words) / max(1, len(words | other_words))
 
 
 @lru_cache(maxsize=1 << 13)
 def parents_of(name: str) -> list[str]:
-    """The modules around a tensor, the innermost first; the last one is all of the checkpoint."""
+    """The modules around a tensor, the innermost first; the last one is all of the
+    checkpoint.
+    """
     parts = re.split(r"[./]", name)
     return [".".join(parts[:count]) for count in range(len(parts) - 1, -1, -1)]
 
 
 class Decisions(NamedTuple):
-    """The decisions of names: the tensor of A of each decided tensor of B, and for the others the tensors that still fit."""
+    """The decisions of names: the tensor of A of each decided tensor of B, and for the
+    others the tensors that still fit.
+    """
 
     chosen: dict[str, str]
     ways: dict[str, tuple[str, ...]]
@@ -65,7 +77,9 @@ class Evidence:
         self._names = list(names)
         self._sources = list(sources)
         self._waiting: list[tuple[str, Sequence[str]]] = []
-        """Pairs that are not counted yet: most pairs of checkpoints ask nothing of names."""
+        """Pairs that are not counted yet: most pairs of checkpoints ask nothing of
+        names.
+        """
         self._forms: dict[str, list[tuple[Form, Form]]] = {}
         self._votes: dict[str, Counter[str]] = {}
         self._totals: Counter[str] = Counter()
@@ -95,12 +109,16 @@ class Evidence:
                 pairs.append((form, form_of(source)))
 
     def decided(self, name: str, candidates: Sequence[str]) -> str | None:
-        """The one of several tensors of A that names give a tensor of B, or None where they do not say it."""
+        """The one of several tensors of A that names give a tensor of B, or None where
+        they do not say it.
+        """
         self._count_waiting()
         return self._one_of(name, self._narrow_candidates(name, candidates))
 
     def decisions(self, candidates: Mapping[str, Sequence[str]]) -> Decisions:
-        """The decisions of names on several tensors of B, each with the tensors of A that fit by their bytes."""
+        """The decisions of names on several tensors of B, each with the tensors of A
+        that fit by their bytes.
+        """
         chosen: dict[str, str] = {}
         while True:
             before = len(chosen)
@@ -111,7 +129,9 @@ class Evidence:
                         chosen[name] = one
                         self.add_pair(name, [one])
             rest = {
-                name: self._deepest_candidates(name, self._narrow_candidates(name, fitting))
+                name: self._deepest_candidates(
+                    name, self._narrow_candidates(name, fitting)
+                )
                 for name, fitting in candidates.items()
                 if name not in chosen
             }
@@ -119,22 +139,36 @@ class Evidence:
             for name, best in rest.items():
                 first = best[0] if len(best) == 1 else _of_ranks(best)
                 is_alone = all(wanted[way] == 1 for way in best)
-                if first is not None and is_alone and self._count_shared_modules(name, first) > 1:
+                if (
+                    first is not None
+                    and is_alone
+                    and self._count_shared_modules(name, first) > 1
+                ):
                     chosen[name] = first
                     self.add_pair(name, [first])
             if len(chosen) == before:
-                return Decisions(chosen, {name: tuple(best) for name, best in rest.items()})
+                return Decisions(
+                    chosen, {name: tuple(best) for name, best in rest.items()}
+                )
 
     def _narrow_candidates(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
-        """The candidates with the numbers of a name, where there are many candidates and some of these."""
+        """The candidates with the numbers of a name, where there are many candidates
+        and some of these.
+        """
         if len(candidates) <= _MANY:
             return candidates
         numbers = form_of(name).numbers
-        same = [candidate for candidate in candidates if form_of(candidate).numbers == numbers]
+        same = [
+            candidate
+            for candidate in candidates
+            if form_of(candidate).numbers == numbers
+        ]
         return same or candidates[:_MANY]
 
     def _one_of(self, name: str, candidates: Sequence[str]) -> str | None:
-        """The candidate that stands to a name as other pairs do, or that a table, a role or the end of its name says."""
+        """The candidate that stands to a name as other pairs do, or that a table, a
+        role or the end of its name says.
+        """
         best = self._deepest_candidates(name, candidates)
         fitting = self._by_form(name, best)
         if len(fitting) == 1:
@@ -148,18 +182,34 @@ class Evidence:
         ]
         if len(candidates) == 1 or self._count_shared_modules(name, best[0]) > 0:
             tail = re.split(r"[./]", name)[-2:]
-            narrower.append([candidate for candidate in best if re.split(r"[./]", candidate)[-2:] == tail])
+            narrower.append(
+                [
+                    candidate
+                    for candidate in best
+                    if re.split(r"[./]", candidate)[-2:] == tail
+                ]
+            )
         for rows in narrower:
             one = rows[0] if len(rows) == 1 else _of_ranks(rows)
             if one is not None:
                 return one
         return None
 
-    def _deepest_candidates(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
-        """The candidates that lie deepest in the modules of A of which the module around a name is made."""
-        scores = [self._count_shared_modules(name, candidate) for candidate in candidates]
+    def _deepest_candidates(
+        self, name: str, candidates: Sequence[str]
+    ) -> Sequence[str]:
+        """The candidates that lie deepest in the modules of A of which the module
+        around a name is made.
+        """
+        scores = [
+            self._count_shared_modules(name, candidate) for candidate in candidates
+        ]
         most = max(scores, default=0)
-        return [candidate for candidate, score in zip(candidates, scores, strict=True) if score == most]
+        return [
+            candidate
+            for candidate, score in zip(candidates, scores, strict=True)
+            if score == most
+        ]
 
     def _by_form(self, name: str, candidates: Sequence[str]) -> list[str]:
         """The candidates that stand to a name as the pairs of names of its form do."""
@@ -174,7 +224,9 @@ class Evidence:
         return fitting
 
     def _count_shared_modules(self, name: str, candidate: str) -> int:
-        """The number of modules around a candidate that are around all sources of the innermost known module around a name."""
+        """The number of modules around a candidate that are around all sources of the
+        innermost known module around a name.
+        """
         for parent in parents_of(name):
             votes = self._votes.get(parent)
             if votes:
@@ -195,16 +247,20 @@ class Evidence:
 _ROLES = (
     (
         "attention norm",
-        r"input_layernorm|attention_norm|ln_1\b|norm1\b|sa_norm|layernorm_before|linear_qkv\.layer_norm|self_attn_layer_norm"
+        r"input_layernorm|attention_norm|ln_1\b|norm1\b|sa_norm|layernorm_before"
+        r"|linear_qkv\.layer_norm|self_attn_layer_norm"
         r"|attn_norm|ln_attn|pre_attention_layernorm",
     ),
     (
         "feed-forward norm",
-        r"post_attention_layernorm|ffn_norm|ln_2\b|norm2\b|mlp_norm|layernorm_after|linear_fc1\.layer_norm|pre_mlp_layernorm"
+        r"post_attention_layernorm|ffn_norm|ln_2\b|norm2\b|mlp_norm|layernorm_after"
+        r"|linear_fc1\.layer_norm|pre_mlp_layernorm"
         r"|pre_feedforward_layernorm|ln_mlp|post_attention_norm",
     ),
 )
-"""The words of several packages for the two norms of a layer, which are equal before a training."""
+"""The words of several packages for the two norms of a layer, which are equal before a
+training.
+"""
 
 
 def role_of(name: str) -> str | None:
@@ -214,25 +270,34 @@ def role_of(name: str) -> str | None:
 
 
 def is_of_other_rank(name: str, other: str) -> bool:
-    """Tell whether two names in a set of the files of ranks differ by the first number of their rank alone."""
+    """Tell whether two names in a set of the files of ranks differ by the first number
+    of their rank alone.
+    """
     one, two = _RANK.match(name), _RANK.match(other)
     if one is None or two is None or name[one.end() :] != other[two.end() :]:
         return False
-    return one[0].split("_")[-1:] == two[0].split("_")[-1:] or one[0].count("_") == two[0].count("_") < 3
+    return (
+        one[0].split("_")[-1:] == two[0].split("_")[-1:]
+        or one[0].count("_") == two[0].count("_") < 3
+    )
 
 
 def _of_ranks(candidates: Sequence[str]) -> str | None:
-    """The first of several tensors whose names differ by the rank of their file alone: each rank has a copy of it."""
+    """The first of several tensors whose names differ by the rank of their file alone:
+    each rank has a copy of it.
+    """
     plain = {_RANK.sub("", candidate) for candidate in candidates}
     is_of_ranks = len(candidates) > 1 and all(map(_RANK.match, candidates))
     return candidates[0] if is_of_ranks and len(plain) == 1 else None
 
 
 def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) -> bool:
-    """Tell whether the numbers of a candidate follow the numbers of a name as in all pairs of these forms.
+    """Tell whether the numbers of a candidate follow the numbers of a name as in all
+    pairs of these forms.
 
-    One pair says it only of a number that is one of the name's, for it shows no step. A number of the name that the candidate
-    does not follow must be the same in all pairs: another one makes it the name of something else.
+    One pair says it only of a number that is one of the name's, for it shows no step. A
+    number of the name that the candidate does not follow must be the same in all pairs:
+    another one makes it the name of something else.
     """
     is_one = len(pairs) == 1
     followed: set[int] = set()
@@ -240,7 +305,8 @@ def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) ->
         places = [
             place
             for place, own in enumerate(form.numbers)
-            if {two.numbers[number] - one.numbers[place] for one, two in pairs} == {value - own}
+            if {two.numbers[number] - one.numbers[place] for one, two in pairs}
+            == {value - own}
             and (not is_one or value == own)
         ]
         is_fixed = all(two.numbers[number] == value for _, two in pairs)
@@ -248,4 +314,6 @@ def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) ->
             return False
         followed.update(places)
     rest = [place for place in range(len(form.numbers)) if place not in followed]
-    return all(one.numbers[place] == form.numbers[place] for place in rest for one, _ in pairs)
+    return all(
+        one.numbers[place] == form.numbers[place] for place in rest for one, _ in pairs
+    )

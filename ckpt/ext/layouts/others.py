@@ -1,4 +1,6 @@
-"""The rules of the first layers, followed to the names of all others. Bytes prove what they propose."""
+"""The rules of the first layers, followed to the names of all others. Bytes prove what
+they propose.
+"""
 
 from __future__ import annotations
 

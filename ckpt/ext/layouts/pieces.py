@@ -1,7 +1,8 @@
-"""Pieces: which elements of one tensor are which elements of another, as nested loops over both.
+"""Pieces: which elements of one tensor are which elements of another, as nested loops
+over both.
 
-A piece is symmetric: `turned` is the way back. The pieces of one side make a grid, which says whether they overlap and
-whether they are all of a tensor. Reads no file.
+A piece is symmetric: `turned` is the way back. The pieces of one side make a grid,
+which says whether they overlap and whether they are all of a tensor. Reads no file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _CELLS = 1 << 22
 
 
 class Loop(NamedTuple):
-    """A dimension of a piece: its size, and how many elements lie between two of its indices on either side."""
+    """A dimension of a piece: its size, and how many elements lie between two of its
+    indices on either side.
+    """
 
     size: int
     to: int
@@ -36,8 +39,9 @@ class Loop(NamedTuple):
 class Piece(NamedTuple):
     """Elements of a target that are elements of a source, or that are all one constant.
 
-    The element `to + the sum of index × loop.to` of the target is the element `at + the sum of index × loop.at` of the source, both counted in
-    the order of their shapes. `source` is a name or a number; None says that each element has the bits `constant`.
+    The element `to + the sum of index × loop.to` of the target is the element `at + the
+    sum of index × loop.at` of the source, both counted in the order of their shapes.
+    `source` is a name or a number; None says that each element has the bits `constant`.
     """
 
     source: str | None
@@ -54,7 +58,8 @@ class Piece(NamedTuple):
         return prod([loop.size for loop in self.loops])
 
     def turned(self, target: str) -> Piece:
-        """The same elements from the other side: the source becomes the target. What is taken several times is taken once.
+        """The same elements from the other side: the source becomes the target. What is
+        taken several times is taken once.
 
         The formula stays what it is: who computes the way back inverts it.
         """
@@ -71,7 +76,9 @@ class Piece(NamedTuple):
 
     @property
     def last(self) -> tuple[int, int]:
-        """The last element that it takes on each side: of the target, and of the source."""
+        """The last element that it takes on each side: of the target, and of the
+        source.
+        """
         to = self.to + sum([(loop.size - 1) * loop.to for loop in self.loops])
         at = self.at + sum([(loop.size - 1) * loop.at for loop in self.loops])
         return to, at
@@ -86,13 +93,19 @@ class Piece(NamedTuple):
         return self._replace(loops=(first, *inner)).normalized(), rest.normalized()
 
     def normalized(self) -> Piece:
-        """The same piece with its loops in the order of the target, joined where two are one, and without single ones."""
+        """The same piece with its loops in the order of the target, joined where two
+        are one, and without single ones.
+        """
         loops: list[Loop] = []
         for loop in sorted(self.loops, key=lambda loop: -loop.to):
             if loop.size == 1:
                 continue
             outer = loops[-1] if loops else None
-            if outer and outer.to == loop.size * loop.to and outer.at == loop.size * loop.at:
+            if (
+                outer
+                and outer.to == loop.size * loop.to
+                and outer.at == loop.size * loop.at
+            ):
                 loops[-1] = Loop(outer.size * loop.size, loop.to, loop.at)
             else:
                 loops.append(loop)
@@ -125,8 +138,14 @@ class Repeat(NamedTuple):
 
 
 def flat_steps(shape: Sequence[int]) -> tuple[int, ...]:
-    """The number of elements between two indices of each dimension, in the order of a shape."""
-    steps = [*accumulate(reversed(shape[1:]), lambda step, size: step * size, initial=1)] if shape else []
+    """The number of elements between two indices of each dimension, in the order of a
+    shape.
+    """
+    steps = (
+        [*accumulate(reversed(shape[1:]), lambda step, size: step * size, initial=1)]
+        if shape
+        else []
+    )
     return tuple(reversed(steps))
 
 
@@ -138,11 +157,15 @@ def whole_piece(source: str, numel: int) -> Piece:
 def matched_dims(
     first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int, int]] | None:
-    """Two lists of dimensions (size, step) over as many elements, as one list of (size, first step, second step).
+    """Two lists of dimensions (size, step) over as many elements, as one list of (size,
+    first step, second step).
 
     It is None where the sizes of one do not divide the sizes of the other.
     """
-    ones, twos = [row for row in first if row[0] != 1], [row for row in second if row[0] != 1]
+    ones, twos = (
+        [row for row in first if row[0] != 1],
+        [row for row in second if row[0] != 1],
+    )
     dims: list[tuple[int, int, int]] = []
     while ones and twos:
         (size, step), (other, other_step) = ones.pop(), twos.pop()
@@ -188,7 +211,9 @@ def is_along(loop: Loop, axis: int, shape: Sequence[int]) -> bool:
 
 
 def row_loops(loops: Sequence[Loop], width: int) -> list[Loop] | None:
-    """The loops over whole rows of so many elements, counted in rows of the target; None if there are none."""
+    """The loops over whole rows of so many elements, counted in rows of the target;
+    None if there are none.
+    """
     rows: list[Loop] = []
     for loop in loops:
         if loop.to >= width and loop.to % width == 0:
@@ -201,11 +226,13 @@ def row_loops(loops: Sequence[Loop], width: int) -> list[Loop] | None:
     return rows
 
 
-# --- the pieces of one side as a grid ---------------------------------------------------------------------------------
+# --- the pieces of one side as a grid -------------------------------------------------
 
 
 class Cell(NamedTuple):
-    """A piece as a box of a grid: its first index and its sizes, and the steps of these dimensions on the other side."""
+    """A piece as a box of a grid: its first index and its sizes, and the steps of these
+    dimensions on the other side.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -214,7 +241,9 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The elements `first` to `last` of a tensor as a shape of their own, in which each piece is a box."""
+    """The elements `first` to `last` of a tensor as a shape of their own, in which each
+    piece is a box.
+    """
 
     first: int
     last: int
@@ -228,9 +257,11 @@ class Grid(NamedTuple):
 
 
 def grids_of(pieces: Sequence[Piece], numel: int) -> list[Grid]:
-    """The grids of the pieces of a target with so many elements, in order; together they have all pieces.
+    """The grids of the pieces of a target with so many elements, in order; together
+    they have all pieces.
 
-    Where pieces fit into no grid they are cut along their outermost loops. Raises UnsupportedError for too many of them.
+    Where pieces fit into no grid they are cut along their outermost loops. Raises
+    UnsupportedError for too many of them.
     """
     whole = _make_grid(pieces, 0, numel)
     if whole is not None:
@@ -249,7 +280,9 @@ def grids_of(pieces: Sequence[Piece], numel: int) -> list[Grid]:
 
 
 def _cut_grids(group: Sequence[Piece], first: int, last: int) -> list[Grid]:
-    """The grids of pieces that lie among each other and fit into no grid as they are."""
+    """The grids of pieces that lie among each other and fit into no grid as
+    they are.
+    """
     parts = list(group)
     while True:
         widest = max((loop.to for part in parts for loop in part.loops), default=0)
@@ -268,7 +301,12 @@ def _cut_grids(group: Sequence[Piece], first: int, last: int) -> list[Grid]:
 
 def _shifted_grid(grid: Grid, first: int) -> Grid:
     """The same grid so many elements later."""
-    cells = tuple([cell._replace(piece=cell.piece._replace(to=cell.piece.to + first)) for cell in grid.cells])
+    cells = tuple(
+        [
+            cell._replace(piece=cell.piece._replace(to=cell.piece.to + first))
+            for cell in grid.cells
+        ]
+    )
     return Grid(grid.first + first, grid.last + first, grid.shape, cells)
 
 
@@ -278,14 +316,20 @@ def _unroll_piece(piece: Piece, step: int) -> list[Piece]:
         if loop.to == step:
             rest = (*piece.loops[:number], *piece.loops[number + 1 :])
             return [
-                piece._replace(to=piece.to + index * loop.to, at=piece.at + index * loop.at, loops=rest)
+                piece._replace(
+                    to=piece.to + index * loop.to,
+                    at=piece.at + index * loop.at,
+                    loops=rest,
+                )
                 for index in range(loop.size)
             ]
     return [piece]
 
 
 def _disjoint_groups(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces in groups whose ranges of elements in the target do not overlap, in order."""
+    """The pieces in groups whose ranges of elements in the target do not overlap, in
+    order.
+    """
     groups: list[list[Piece]] = []
     end = -1
     for piece in sorted(pieces, key=lambda piece: piece.to):
@@ -298,7 +342,9 @@ def _disjoint_groups(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _make_grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
-    """The grid of pieces in the elements `first` to `last`, or None if their steps do not divide each other."""
+    """The grid of pieces in the elements `first` to `last`, or None if their steps do
+    not divide each other.
+    """
     numel = last - first
     steps = {loop.to for piece in pieces for loop in piece.loops if loop.size > 1}
     chain = sorted(steps | {1, numel})
@@ -318,10 +364,18 @@ def _make_grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
 
 
 def _make_cell(
-    piece: Piece, start: int, chain: Sequence[int], radices: Sequence[int], digits: dict[int, int]
+    piece: Piece,
+    start: int,
+    chain: Sequence[int],
+    radices: Sequence[int],
+    digits: dict[int, int],
 ) -> Cell | None:
-    """A piece as a box of the digits, of which the last one counts single elements; None if it is none."""
-    offsets = [start // step % radix for step, radix in zip(chain, radices, strict=False)]
+    """A piece as a box of the digits, of which the last one counts single elements;
+    None if it is none.
+    """
+    offsets = [
+        start // step % radix for step, radix in zip(chain, radices, strict=False)
+    ]
     sizes, steps = [1] * len(radices), [0] * len(radices)
     todo = [loop for loop in piece.loops if loop.size > 1]
     while todo:
@@ -336,25 +390,34 @@ def _make_cell(
             todo.append(Loop(size // room, to * room, at * room))
             size = room
         sizes[digit], steps[digit] = size, at
-    return Cell(tuple(reversed(offsets)), tuple(reversed(sizes)), tuple(reversed(steps)), piece)
+    return Cell(
+        tuple(reversed(offsets)), tuple(reversed(sizes)), tuple(reversed(steps)), piece
+    )
 
 
 class Cover(NamedTuple):
-    """The elements of a tensor that no piece takes, and the elements that more than one takes."""
+    """The elements of a tensor that no piece takes, and the elements that more than one
+    takes.
+    """
 
     missing: int
     doubled: int
 
 
 def cover_of(pieces: Sequence[Piece], numel: int) -> Cover:
-    """The cover of a target with so many elements by its pieces. Raises UnsupportedError for too many pieces."""
+    """The cover of a target with so many elements by its pieces. Raises
+    UnsupportedError for too many pieces.
+    """
     outside = [piece for piece in pieces if piece.to < 0 or piece.last[0] >= numel]
     if outside:
         raise UnsupportedError("a piece lies outside of its tensor")
     if not pieces:
         return Cover(numel, 0)
     covers = [_grid_cover(grid) for grid in grids_of(pieces, numel)]
-    return Cover(sum([cover.missing for cover in covers]), sum([cover.doubled for cover in covers]))
+    return Cover(
+        sum([cover.missing for cover in covers]),
+        sum([cover.doubled for cover in covers]),
+    )
 
 
 def _grid_cover(grid: Grid) -> Cover:
@@ -376,7 +439,9 @@ def _grid_cover(grid: Grid) -> Cover:
         box = tuple(
             [
                 slice(place[offset], place[offset + size])
-                for place, offset, size in zip(places, cell.offsets, cell.sizes, strict=True)
+                for place, offset, size in zip(
+                    places, cell.offsets, cell.sizes, strict=True
+                )
             ]
         )
         counts[box] += 1
@@ -386,7 +451,9 @@ def _grid_cover(grid: Grid) -> Cover:
 
 
 def _cover_in_parts(grid: Grid) -> Cover:
-    """As `_grid_cover`, for a grid with too many cells: along its first dimension with several cuts, one part after the other."""
+    """As `_grid_cover`, for a grid with too many cells: along its first dimension with
+    several cuts, one part after the other.
+    """
     dim = next(dim for dim, size in enumerate(grid.shape) if size > 1)
     marks = {0, grid.shape[dim]}
     for cell in grid.cells:
@@ -400,12 +467,16 @@ def _cover_in_parts(grid: Grid) -> Cover:
             if cell.offsets[dim] <= low and high <= cell.offsets[dim] + cell.sizes[dim]
         ]
         flat = [
-            cell._replace(offsets=_with_value(cell.offsets, dim, 0), sizes=_with_value(cell.sizes, dim, 1))
+            cell._replace(
+                offsets=_with_value(cell.offsets, dim, 0),
+                sizes=_with_value(cell.sizes, dim, 1),
+            )
             for cell in inside
         ]
         cover = _grid_cover(Grid(0, 0, _with_value(grid.shape, dim, 1), tuple(flat)))
         total = Cover(
-            total.missing + (high - low) * cover.missing, total.doubled + (high - low) * cover.doubled
+            total.missing + (high - low) * cover.missing,
+            total.doubled + (high - low) * cover.doubled,
         )
     return total
 
@@ -416,7 +487,9 @@ def _with_value(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...
 
 
 def _count_elements(mask: Array, sizes: Sequence[Array]) -> int:
-    """The number of elements in the cells of a mask, whose cells have these sizes along each dimension."""
+    """The number of elements in the cells of a mask, whose cells have these sizes along
+    each dimension.
+    """
     import numpy as np
 
     weights = mask.astype(np.int64)
@@ -425,11 +498,13 @@ def _count_elements(mask: Array, sizes: Sequence[Array]) -> int:
     return int(weights)
 
 
-# --- sequences as loops -----------------------------------------------------------------------------------------------
+# --- sequences as loops ---------------------------------------------------------------
 
 
 class Nest(NamedTuple):
-    """Entries of a sequence as nested loops: the first one, its source, where it lies there, and the loops over both."""
+    """Entries of a sequence as nested loops: the first one, its source, where it lies
+    there, and the loops over both.
+    """
 
     first: int
     key: int
@@ -437,8 +512,12 @@ class Nest(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-def nest_places(keys: Sequence[int] | Array, places: Sequence[int] | Array) -> list[Nest]:
-    """A sequence of places in sources, as few nested loops. `keys` number the sources."""
+def nest_places(
+    keys: Sequence[int] | Array, places: Sequence[int] | Array
+) -> list[Nest]:
+    """A sequence of places in sources, as few nested loops. `keys` number the
+    sources.
+    """
     import numpy as np
 
     return _nest_arrays(np.asarray(keys, np.int64), np.asarray(places, np.int64), 0)
@@ -484,11 +563,17 @@ def _single_loop(places: Array) -> tuple[Loop, ...] | None:
     if len(places) == 1:
         return ()
     steps = np.diff(places)
-    return (Loop(len(places), 1, int(steps[0])),) if bool((steps == steps[0]).all()) else None
+    return (
+        (Loop(len(places), 1, int(steps[0])),)
+        if bool((steps == steps[0]).all())
+        else None
+    )
 
 
 def _find_period(keys: Array, places: Array) -> int | None:
-    """The length of the shortest part of which a sequence consists, each one so much later than the one before it."""
+    """The length of the shortest part of which a sequence consists, each one so much
+    later than the one before it.
+    """
     count = len(keys)
     for period in range(2, count // 2 + 1):
         if count % period or keys[0] != keys[period]:
@@ -508,17 +593,23 @@ def _nest_repeats(keys: Array, places: Array, period: int, depth: int) -> list[N
     times = len(keys) // period
     steps = places[period : 2 * period] - places[:period]
     # Entries are of one inner loop only if they move on alike.
-    pairs, joint = np.unique(np.stack([keys[:period], steps], axis=1), axis=0, return_inverse=True)
+    pairs, joint = np.unique(
+        np.stack([keys[:period], steps], axis=1), axis=0, return_inverse=True
+    )
     inner = _nest_arrays(joint.reshape(-1), places[:period], depth + 1)
     nests: list[Nest] = []
     for nest in inner:
         key, step = pairs[nest.key].tolist()
-        nests.append(nest._replace(key=key, loops=(Loop(times, period, step), *nest.loops)))
+        nests.append(
+            nest._replace(key=key, loops=(Loop(times, period, step), *nest.loops))
+        )
     return nests
 
 
 def _nest_runs(key: int, places: Sequence[int]) -> list[Nest]:
-    """Places of one source without a common period: runs of one step, joined where they repeat."""
+    """Places of one source without a common period: runs of one step, joined where they
+    repeat.
+    """
     nests: list[Nest] = []
     first = 0
     while first < len(places):
@@ -539,7 +630,9 @@ def _nest_runs(key: int, places: Sequence[int]) -> list[Nest]:
 
 
 def _join_nests(nests: Sequence[Nest]) -> list[Nest]:
-    """The loops of which several in a row differ in their beginnings only, by one step, as one loop around them."""
+    """The loops of which several in a row differ in their beginnings only, by one step,
+    as one loop around them.
+    """
     joined: list[Nest] = []
     number = 0
     while number < len(nests):

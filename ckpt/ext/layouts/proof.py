@@ -1,4 +1,6 @@
-"""Reading both sides of a piece, and comparing them byte by byte: nothing else proves a rule."""
+"""Reading both sides of a piece, and comparing them byte by byte: nothing else proves a
+rule.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 STEP = 24 << 20
-"""Bytes of a piece that are compared at once: whole matrices, so that those in another order are read from first to last."""
+"""Bytes of a piece that are compared at once: whole matrices, so that those in another
+order are read from first to last.
+"""
 
 
 class Leaf(NamedTuple):
@@ -61,15 +65,23 @@ def leaf_of(name: str, ref: TensorRef) -> Leaf:
     return Leaf(name, ref, storage, 0)
 
 
-def strided_view(flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]) -> TensorRef:
-    """Elements of a flat tensor as a view: (size, step) of each dimension, all steps at least 0."""
+def strided_view(
+    flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+) -> TensorRef:
+    """Elements of a flat tensor as a view: (size, step) of each dimension, all steps at
+    least 0.
+    """
     sizes = tuple([size for size, _ in loops])
     steps = tuple([step for _, step in loops])
     return tensor_ref(flat.storage, flat.dtype, sizes, steps, flat.offset + first)
 
 
-def read_elements(flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]) -> Array:
-    """Elements of a flat tensor as raw elements of the shape of the loops, (size, step) each. Steps may be negative."""
+def read_elements(
+    flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+) -> Array:
+    """Elements of a flat tensor as raw elements of the shape of the loops, (size, step)
+    each. Steps may be negative.
+    """
     import numpy as np
 
     sizes = [size for size, _ in loops]
@@ -81,8 +93,11 @@ def read_elements(flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...
     return out
 
 
-def blocks_of(loops: tuple[Loop, ...], width: int) -> Iterator[tuple[int, int, tuple[Loop, ...]]]:
-    """The loops of a piece in blocks that are read at once: where each begins on both sides, and its loops.
+def blocks_of(
+    loops: tuple[Loop, ...], width: int
+) -> Iterator[tuple[int, int, tuple[Loop, ...]]]:
+    """The loops of a piece in blocks that are read at once: where each begins on both
+    sides, and its loops.
 
     Elements have `width` bytes.
     """
@@ -100,13 +115,18 @@ def blocks_of(loops: tuple[Loop, ...], width: int) -> Iterator[tuple[int, int, t
         at = sum([number * loop.at for number, loop in zip(index, loops, strict=False)])
         for low in range(0, cut.size, count):
             size = min(count, cut.size - low)
-            yield to + low * cut.to, at + low * cut.at, (Loop(size, cut.to, cut.at), *inner)
+            yield (
+                to + low * cut.to,
+                at + low * cut.at,
+                (Loop(size, cut.to, cut.at), *inner),
+            )
 
 
 def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
     """Tell whether the elements of a piece are the same on both sides, byte by byte.
 
-    Elements of another dtype of the source are compared after the cast. Raises UnreadableError.
+    Elements of another dtype of the source are compared after the cast. Raises
+    UnreadableError.
     """
     if piece.source is None:
         return _is_filled(piece, target)
@@ -120,10 +140,22 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
             place_of(strided_view(source.flat, piece.at, ((piece.numel, 1),))),
         )
         if isinstance(ours, Range) and isinstance(theirs, Range):
-            return same_ranges(ours.source, ours.offset, theirs.source, theirs.offset, target.ref.nbytes)
-    for to, at, loops in blocks_of(piece.loops, max(source.dtype.bits, target.dtype.bits) // 8):
-        made = read_elements(source.flat, piece.at + at, tuple([(loop.size, loop.at) for loop in loops]))
-        wanted = read_elements(target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops]))
+            return same_ranges(
+                ours.source,
+                ours.offset,
+                theirs.source,
+                theirs.offset,
+                target.ref.nbytes,
+            )
+    for to, at, loops in blocks_of(
+        piece.loops, max(source.dtype.bits, target.dtype.bits) // 8
+    ):
+        made = read_elements(
+            source.flat, piece.at + at, tuple([(loop.size, loop.at) for loop in loops])
+        )
+        wanted = read_elements(
+            target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops])
+        )
         if piece.formula:
             made = computed_elements(made, source.dtype, piece.formula)
         if source.dtype != target.dtype:
@@ -133,7 +165,9 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
     return True
 
 
-def are_proved(pieces: Sequence[Piece], target: Leaf, sources: Mapping[str, Leaf]) -> bool:
+def are_proved(
+    pieces: Sequence[Piece], target: Leaf, sources: Mapping[str, Leaf]
+) -> bool:
     """Tell whether all pieces of a target are proved. Raises UnreadableError."""
     return all(is_proved(piece, target, sources) for piece in pieces)
 
@@ -148,10 +182,18 @@ def cast_elements(raw: Array, source: DType, to: DType) -> Array:
 
 def _fails_bounds(piece: Piece, target: Leaf, source: Leaf) -> bool:
     """Tell whether a piece takes elements that are not there."""
-    ends = [piece.to, piece.to + sum([(loop.size - 1) * loop.to for loop in piece.loops])]
+    ends = [
+        piece.to,
+        piece.to + sum([(loop.size - 1) * loop.to for loop in piece.loops]),
+    ]
     lows = piece.at + sum([(loop.size - 1) * min(0, loop.at) for loop in piece.loops])
     highs = piece.at + sum([(loop.size - 1) * max(0, loop.at) for loop in piece.loops])
-    return ends[0] < 0 or ends[1] >= target.ref.numel or lows < 0 or highs >= source.ref.numel
+    return (
+        ends[0] < 0
+        or ends[1] >= target.ref.numel
+        or lows < 0
+        or highs >= source.ref.numel
+    )
 
 
 def _is_filled(piece: Piece, target: Leaf) -> bool:
@@ -161,7 +203,9 @@ def _is_filled(piece: Piece, target: Leaf) -> bool:
     width = target.dtype.bits // 8
     constant = np.frombuffer(piece.constant.to_bytes(width, "little"), raw_kind(width))
     for to, _, loops in blocks_of(piece.loops, width):
-        wanted = read_elements(target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops]))
+        wanted = read_elements(
+            target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops])
+        )
         if not bool((wanted == constant).all()):
             return False
     return True

@@ -1,4 +1,6 @@
-"""`ckpt.recipe`: find how one checkpoint is made of another one, or prove a recipe on a pair."""
+"""`ckpt.recipe`: find how one checkpoint is made of another one, or prove a recipe on a
+pair.
+"""
 
 from __future__ import annotations
 
@@ -36,28 +38,43 @@ def recipe(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> RecipeReport:
-    """Find how each tensor of `after` is made of `before`, prove it byte by byte, and return the report of `ckpt recipe`.
+    """Find how each tensor of `after` is made of `before`, prove it byte by byte, and
+    return the report of `ckpt recipe`.
 
-    `out` gets the recipe, which `ckpt.convert` takes. With `check`, the path of a recipe, nothing is searched: that recipe is
-    proved on this pair. `assume` are texts such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
+    `out` gets the recipe, which `ckpt.convert` takes. With `check`, the path of a
+    recipe, nothing is searched: that recipe is proved on this pair. `assume` are texts
+    such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
     """
     text_only(section=section)
     limits_only(limits)
     assumed = parsed_mapping(keyword_texts(assume))
     if check is not None and (out is not None or assumed):
         raise UsageError("--check proves a recipe: it goes without -o and --assume")
-    place = None if out is None else target(os.fsdecode(out), force=force, parents=parents)
-    given = None if check is None else read_recipe(os.fsdecode(check), limits or Limits())
+    place = (
+        None if out is None else target(os.fsdecode(out), force=force, parents=parents)
+    )
+    given = (
+        None if check is None else read_recipe(os.fsdecode(check), limits or Limits())
+    )
     with ExitStack() as stack:
-        opened = [stack.enter_context(at_hand(side, limits, plugins=plugins)) for side in (before, after)]
-        sides = [side_of(with_ties(side.survey, side.limits), section) for side in opened]
+        opened = [
+            stack.enter_context(at_hand(side, limits, plugins=plugins))
+            for side in (before, after)
+        ]
+        sides = [
+            side_of(with_ties(side.survey, side.limits), section) for side in opened
+        ]
         with metered_reading(progress, *opened) as meter:
             if given is not None:
-                findings = check_recipe(given, sides[0], sides[1], current_executor(), meter)
+                findings = check_recipe(
+                    given, sides[0], sides[1], current_executor(), meter
+                )
                 made = given
             else:
                 _refuse_unknown(assumed, sides[0], sides[1])
-                findings = find_layout(sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter)
+                findings = find_layout(
+                    sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter
+                )
                 made = recipe_of(findings, sides[0].leaves, sides[1].leaves)
         for side in opened:
             side.check_unchanged()
@@ -83,7 +100,10 @@ def recipe(
 def _refuse_unknown(assumed: object, before: Side, after: Side) -> None:
     """Raise UsageError for an assumption about tensors that are not there."""
     assert isinstance(assumed, dict)
-    ours, theirs = {leaf.name for leaf in after.leaves}, {leaf.name for leaf in before.leaves}
+    ours, theirs = (
+        {leaf.name for leaf in after.leaves},
+        {leaf.name for leaf in before.leaves},
+    )
     for name, source in assumed.items():
         if name not in ours:
             raise UsageError(f"--assume {show(name, 60)}: no tensor of B")

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ckpt.ext.layouts.document import recipe_json
-from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made, Unused
+from ckpt.ext.layouts.findings import (
+    ASSUMED,
+    CONSTANT,
+    NEIGHBOURS,
+    Findings,
+    Made,
+    Unused,
+)
 from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
 from ckpt.model.rows import NamedTuple
@@ -14,7 +21,8 @@ from ckpt.surface.reports import reduce_report
 class RecipeReport(NamedTuple):
     """The report of `ckpt recipe`: how B is made of A, proved byte by byte.
 
-    `recipe` has the rules of all that was found. `is_check` is set where a given recipe was proved, and nothing searched.
+    `recipe` has the rules of all that was found. `is_check` is set where a given recipe
+    was proved, and nothing searched.
     """
 
     before: str
@@ -33,7 +41,10 @@ class RecipeReport(NamedTuple):
         return reduce_report(self.before, RecipeReport, *self)
 
     def __repr__(self) -> str:
-        return f"<ckpt.RecipeReport {show(self.before)} → {show(self.after)}: {self.headline}>"
+        return (
+            f"<ckpt.RecipeReport {show(self.before)} → {show(self.after)}: "
+            f"{self.headline}>"
+        )
 
     @property
     def made(self) -> tuple[Made, ...]:
@@ -47,12 +58,22 @@ class RecipeReport(NamedTuple):
 
     @property
     def unused(self) -> tuple[Unused, ...]:
-        """The tensors of A with values that are used nowhere. A copy of a used tensor is used, and padding is no value."""
-        return tuple([row for row in self.findings.unused if row.copy_of is None and not row.is_padding])
+        """The tensors of A with values that are used nowhere. A copy of a used tensor
+        is used, and padding is no value.
+        """
+        return tuple(
+            [
+                row
+                for row in self.findings.unused
+                if row.copy_of is None and not row.is_padding
+            ]
+        )
 
     @property
     def padded(self) -> tuple[Unused, ...]:
-        """The tensors of A whose padding is dropped: slices of one number, or second ones."""
+        """The tensors of A whose padding is dropped: slices of one number, or second
+        ones.
+        """
         return tuple([row for row in self.findings.unused if row.is_padding])
 
     @property
@@ -62,7 +83,9 @@ class RecipeReport(NamedTuple):
 
     @property
     def by_names(self) -> tuple[Made, ...]:
-        """The tensors of B of which names decided how they are made, because their values say nothing."""
+        """The tensors of B of which names decided how they are made, because their
+        values say nothing.
+        """
         return tuple([row for row in self.made if row.by in (NEIGHBOURS, ASSUMED)])
 
     @property
@@ -75,7 +98,10 @@ class RecipeReport(NamedTuple):
         """The answer in one line."""
         count = len(self.findings.made)
         verb = "is" if count == 1 else "are"
-        return f"{len(self.made):,} of {counted_noun(count, 'tensor')} of B {verb} made of A, bit for bit"
+        return (
+            f"{len(self.made):,} of {counted_noun(count, 'tensor')} of B {verb} made "
+            "of A, bit for bit"
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -105,10 +131,18 @@ class RecipeReport(NamedTuple):
             "dropped": recipe["dropped"],
             "by_neighbours": [row.name for row in self.by_names],
             "constant": [row.name for row in self.constants],
-            "left": [{"name": row.name, "why": row.why, "ways": list(row.ways)} for row in self.left],
-            "unused": [{"name": row.name, "elements": row.elements, "of": row.of} for row in self.unused],
+            "left": [
+                {"name": row.name, "why": row.why, "ways": list(row.ways)}
+                for row in self.left
+            ],
+            "unused": [
+                {"name": row.name, "elements": row.elements, "of": row.of}
+                for row in self.unused
+            ],
             "copies": [{"name": row.name, "of": row.copy_of} for row in self.copies],
-            "padding": [{"name": row.name, "elements": row.elements} for row in self.padded],
+            "padding": [
+                {"name": row.name, "elements": row.elements} for row in self.padded
+            ],
             "passed_over": [{"name": row.name, "why": row.why} for row in self.passed],
             "output": self.path,
         }

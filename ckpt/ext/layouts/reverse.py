@@ -25,14 +25,18 @@ _MOST_SLICES = 1 << 16
 
 
 class Copy(NamedTuple):
-    """A piece of B whose source another piece makes already: what it has must be equal, for it is dropped."""
+    """A piece of B whose source another piece makes already: what it has must be equal,
+    for it is dropped.
+    """
 
     target: str
     piece: Piece
 
 
 class Reversed(NamedTuple):
-    """A recipe turned: the tensors of A made of B, what is not made, and what must be equal."""
+    """A recipe turned: the tensors of A made of B, what is not made, and what must be
+    equal.
+    """
 
     expanded: Expanded
     copies: tuple[Copy, ...]
@@ -41,7 +45,9 @@ class Reversed(NamedTuple):
 
 
 def reversed_recipe(whole: Expanded) -> Reversed:
-    """The way back of a recipe. Raises UnreadableError where some of a tensor of A cannot be made of B."""
+    """The way back of a recipe. Raises UnreadableError where some of a tensor of A
+    cannot be made of B.
+    """
     turned: dict[str, list[Piece]] = {name: [] for name in whole.wanted}
     used: dict[str, list[Piece]] = {target.name: [] for target in whole.targets}
     copies: list[Copy] = []
@@ -65,16 +71,24 @@ def reversed_recipe(whole: Expanded) -> Reversed:
             not_made.append(name)
         else:
             targets.append(Target(name, wanted.shape, wanted.dtype, tuple(pieces)))
-    taken = {target.name: _wanted_back(target, used[target.name], whole) for target in whole.targets}
+    taken = {
+        target.name: _wanted_back(target, used[target.name], whole)
+        for target in whole.targets
+    }
     return Reversed(Expanded(tuple(targets), taken), tuple(copies), tuple(not_made))
 
 
 def _computed_back(piece: Piece, name: str) -> Piece:
-    """A piece of the way back with the inverse of its formula. Raises LossError for one that rounds."""
+    """A piece of the way back with the inverse of its formula. Raises LossError for one
+    that rounds.
+    """
     if not piece.formula:
         return piece
     if not is_exact(piece.formula):
-        problem = f"--reverse: {show_name(name)} went through {piece.formula} and was rounded: that is not taken back"
+        problem = (
+            f"--reverse: {show_name(name)} went through {piece.formula} and was "
+            "rounded: that is not taken back"
+        )
         raise LossError(problem)
     return piece._replace(formula=inverse_of(piece.formula))
 
@@ -103,8 +117,12 @@ def _new_parts(pieces: Sequence[Piece], piece: Piece, numel: int) -> list[Piece]
     return [*out, *_new_parts([*pieces, *out], last, numel)]
 
 
-def _pieces_back(row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece]]) -> list[Piece] | None:
-    """The pieces that make a tensor of A, or None if it is dropped. Raises UnreadableError if some of it is lost."""
+def _pieces_back(
+    row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece]]
+) -> list[Piece] | None:
+    """The pieces that make a tensor of A, or None if it is dropped. Raises
+    UnreadableError if some of it is lost.
+    """
     numel = prod(row.shape)
     if row.equal_to is not None and not own:
         return list(turned.get(row.equal_to, ())) or None
@@ -117,7 +135,9 @@ def _pieces_back(row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece
         return [*own, *_repeated_pieces(row, own)]
     if row.dropped == numel:
         return None
-    raise UnreadableError(f"--reverse: the recipe drops {row.dropped:,} elements of {show_name(row.name)}")
+    raise UnreadableError(
+        f"--reverse: the recipe drops {row.dropped:,} elements of {show_name(row.name)}"
+    )
 
 
 def _repeated_pieces(row: Wanted, own: Sequence[Piece]) -> list[Piece]:
@@ -140,7 +160,9 @@ def _repeated_pieces(row: Wanted, own: Sequence[Piece]) -> list[Piece]:
     return out
 
 
-def _slice_in(piece: Piece, shape: Sequence[int], axis: int, index: int) -> Piece | None:
+def _slice_in(
+    piece: Piece, shape: Sequence[int], axis: int, index: int
+) -> Piece | None:
     """The elements of a piece in one slice of its target, or None if it has none."""
     steps = flat_steps(shape)
     rest: list[Loop] = []
@@ -157,9 +179,13 @@ def _slice_in(piece: Piece, shape: Sequence[int], axis: int, index: int) -> Piec
 
 
 def _rest_of(pieces: Sequence[Piece], numel: int) -> list[Piece]:
-    """Pieces of a constant for the elements that other pieces leave, whole runs of elements each."""
+    """Pieces of a constant for the elements that other pieces leave, whole runs of
+    elements each.
+    """
     if not pieces:
-        return [whole_piece("", numel)._replace(source=None, loops=(Loop(numel, 1, 0),))]
+        return [
+            whole_piece("", numel)._replace(source=None, loops=(Loop(numel, 1, 0),))
+        ]
     ends = sorted([(piece.to, piece.last[0] + 1) for piece in pieces])
     rest: list[Piece] = []
     position = 0
@@ -172,7 +198,16 @@ def _rest_of(pieces: Sequence[Piece], numel: int) -> list[Piece]:
 
 def _wanted_back(target: Target, used: Sequence[Piece], whole: Expanded) -> Wanted:
     """A tensor of B that the way back takes, and how many of its elements it drops."""
-    sources = [whole.wanted[piece.source] for piece in target.pieces if piece.source is not None]
+    sources = [
+        whole.wanted[piece.source]
+        for piece in target.pieces
+        if piece.source is not None
+    ]
     dtype = sources[0].dtype if sources else target.dtype
     numel = prod(target.shape)
-    return Wanted(target.name, target.shape, dtype, cover_of(list(used), numel).missing if numel else 0)
+    return Wanted(
+        target.name,
+        target.shape,
+        dtype,
+        cover_of(list(used), numel).missing if numel else 0,
+    )

@@ -1,4 +1,6 @@
-"""One hash of a whole checkpoint: of its names and values, or of its values in any layout and under any names."""
+"""One hash of a whole checkpoint: of its names and values, or of its values in any
+layout and under any names.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ _SECOND = 0xD6E8FEB86659FD93
 
 
 def root_of(rows: Sequence[Sum]) -> str:
-    """The SHA-256 of the names and sums of tensors, whatever their order is. Raises UnreadableError for one without a sum."""
+    """The SHA-256 of the names and sums of tensors, whatever their order is. Raises
+    UnreadableError for one without a sum.
+    """
     for row in rows:
         if row.unread is not None:
             raise UnreadableError(f"{show_name(row.name)}: {row.unread}")
-    lines = sorted([f"{row.digest} {row.name}\n".encode("utf-8", "surrogatepass") for row in rows])
+    lines = sorted(
+        [f"{row.digest} {row.name}\n".encode("utf-8", "surrogatepass") for row in rows]
+    )
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
@@ -42,30 +48,41 @@ def values_of(
     executor: Executor,
     progress: Callable[[int], None] | None = None,
 ) -> str:
-    """The fingerprint of the values of all tensors of a checkpoint, the same in every layout and under any names.
+    """The fingerprint of the values of all tensors of a checkpoint, the same in every
+    layout and under any names.
 
-    Memory that several names show counts once. Raises UnreadableError, and for what is no dense tensor.
+    Memory that several names show counts once. Raises UnreadableError, and for what is
+    no dense tensor.
     """
     side = side_of(survey, section, select)
     if side.passed:
-        raise UnreadableError(f"{show_name(side.passed[0].name)} has no layout: {side.passed[0].why}")
+        raise UnreadableError(
+            f"{show_name(side.passed[0].name)} has no layout: {side.passed[0].why}"
+        )
     views = {leaf.ref.view: leaf for leaf in side.leaves}
     tasks = [Task(_sums_of, (leaf.ref,), leaf.ref.nbytes) for leaf in views.values()]
     totals: dict[DType, list[int]] = {}
-    for leaf, result in zip(views.values(), run_each(executor, tasks, progress), strict=True):
+    for leaf, result in zip(
+        views.values(), run_each(executor, tasks, progress), strict=True
+    ):
         if isinstance(result, Failed):
             raise UnreadableError(f"{show_name(leaf.name)}: {result.problem}")
         total = totals.setdefault(leaf.dtype, [0, 0, 0])
         for place, part in enumerate((leaf.ref.numel, *result)):
             total[place] += part
     lines = sorted(
-        [f"{dtype.name} {count} {one % 2**64} {two % 2**64}\n" for dtype, (count, one, two) in totals.items()]
+        [
+            f"{dtype.name} {count} {one % 2**64} {two % 2**64}\n"
+            for dtype, (count, one, two) in totals.items()
+        ]
     )
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _sums_of(ref: TensorRef) -> tuple[int, int]:
-    """Two sums of the mixed bits of all elements of a tensor. Raises UnreadableError."""
+    """Two sums of the mixed bits of all elements of a tensor. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     one = two = 0
@@ -77,7 +94,9 @@ def _sums_of(ref: TensorRef) -> tuple[int, int]:
 
 
 def _second_hashes(hashes: Array) -> Array:
-    """Other mixed bits of the same elements, of which equal sums are no equal sums of the first ones."""
+    """Other mixed bits of the same elements, of which equal sums are no equal sums of
+    the first ones.
+    """
     import numpy as np
 
     other: Array = hashes ^ (hashes >> np.uint64(31))

@@ -1,4 +1,6 @@
-"""Rules: pieces folded over the numbers in names. A recipe is rules, and what they leave of A."""
+"""Rules: pieces folded over the numbers in names. A recipe is rules, and what they
+leave of A.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from math import prod
 from ckpt.ext.layouts.findings import VALUES, Findings, Made, Unused
 from ckpt.ext.layouts.pieces import Loop, Piece, Repeat
 from ckpt.ext.layouts.proof import Leaf
-from ckpt.ext.layouts.templates import Affine, Form, Template, forms_of, place_name, template_of
+from ckpt.ext.layouts.templates import (
+    Affine,
+    Form,
+    Template,
+    forms_of,
+    place_name,
+    template_of,
+)
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.rows import NamedTuple
@@ -24,10 +33,11 @@ _FEWEST = 3
 
 
 class Part(NamedTuple):
-    """Pieces of a rule that differ by numbers alone. `source` is None for a constant, whose bits are `constant`.
+    """Pieces of a rule that differ by numbers alone. `source` is None for a constant,
+    whose bits are `constant`.
 
-    There are `times` of them; the place `each` in `source` and `at` counts them, and each begins `to_step`
-    later in the target.
+    There are `times` of them; the place `each` in `source` and `at` counts them, and
+    each begins `to_step` later in the target.
     """
 
     source: Template | None
@@ -47,7 +57,9 @@ EACH = "each"
 
 
 class Rule(NamedTuple):
-    """The way in which the tensors of one form of names are made. `places` are the values of the places in `target`."""
+    """The way in which the tensors of one form of names are made. `places` are the
+    values of the places in `target`.
+    """
 
     target: Template
     places: tuple[tuple[str, tuple[int, ...]], ...]
@@ -73,7 +85,11 @@ class Rule(NamedTuple):
         for part in self.parts:
             for number in range(part.times):
                 all_places = {**places, EACH: number}
-                source = None if part.source is None else _template_name(part.source, all_places)
+                source = (
+                    None
+                    if part.source is None
+                    else _template_name(part.source, all_places)
+                )
                 to = part.to + number * part.to_step
                 pieces.append(
                     Piece(
@@ -89,7 +105,9 @@ class Rule(NamedTuple):
 
 
 class Leftovers(NamedTuple):
-    """Tensors of A of which a recipe takes nothing, or not all: so many elements of each are dropped."""
+    """Tensors of A of which a recipe takes nothing, or not all: so many elements of
+    each are dropped.
+    """
 
     source: Template
     places: tuple[tuple[str, tuple[int, ...]], ...]
@@ -121,7 +139,9 @@ class Target(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A tensor that a recipe takes: its shape and dtype, and the elements that are dropped."""
+    """A tensor that a recipe takes: its shape and dtype, and the elements that are
+    dropped.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -133,18 +153,31 @@ class Wanted(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """A recipe as tensors: those that it makes, and those that it takes, by their names."""
+    """A recipe as tensors: those that it makes, and those that it takes, by their
+    names.
+    """
 
     targets: tuple[Target, ...]
     wanted: dict[str, Wanted]
 
 
 def expand_recipe(recipe: Recipe) -> Expanded:
-    """The tensors of a recipe. Raises UnreadableError where it contradicts itself, LimitError."""
-    total = sum([rule.times * max(1, sum([part.times for part in rule.parts])) for rule in recipe.rules])
-    total += sum([prod([len(values) for _, values in row.places]) for row in recipe.dropped])
+    """The tensors of a recipe. Raises UnreadableError where it contradicts itself,
+    LimitError.
+    """
+    total = sum(
+        [
+            rule.times * max(1, sum([part.times for part in rule.parts]))
+            for rule in recipe.rules
+        ]
+    )
+    total += sum(
+        [prod([len(values) for _, values in row.places]) for row in recipe.dropped]
+    )
     if total > MOST_PIECES:
-        raise LimitError(f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES)
+        raise LimitError(
+            f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES
+        )
     targets: dict[str, Target] = {}
     wanted: dict[str, Wanted] = {}
     for rule in recipe.rules:
@@ -171,11 +204,15 @@ def _parts_of(rule: Rule) -> list[Part]:
 
 
 def _template_name(template: Template, places: Mapping[str, int]) -> str:
-    """The name that a template gives. Raises UnreadableError for a place that is not there."""
+    """The name that a template gives. Raises UnreadableError for a place that is not
+    there.
+    """
     try:
         return template.name(places)
     except KeyError as error:
-        raise UnreadableError(f"{show(template.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
+        raise UnreadableError(
+            f"{show(template.text, 60)}: no place {show(str(error.args[0]), 20)}"
+        ) from None
 
 
 def _affine_value(number: Affine, places: Mapping[str, int]) -> int:
@@ -183,32 +220,42 @@ def _affine_value(number: Affine, places: Mapping[str, int]) -> int:
     try:
         return number.value(places)
     except KeyError as error:
-        raise UnreadableError(f"{show(number.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
+        raise UnreadableError(
+            f"{show(number.text, 60)}: no place {show(str(error.args[0]), 20)}"
+        ) from None
 
 
 def _add_wanted(wanted: dict[str, Wanted], row: Wanted) -> None:
-    """Note that a recipe takes a tensor. Raises UnreadableError where it says two things of it."""
+    """Note that a recipe takes a tensor. Raises UnreadableError where it says two
+    things of it.
+    """
     known = wanted.get(row.name)
     if known is None:
         wanted[row.name] = row
         return
     if (known.shape, known.dtype) != (row.shape, row.dtype):
-        raise UnreadableError(f"the recipe gives {show(row.name, 80)} two shapes or dtypes")
+        raise UnreadableError(
+            f"the recipe gives {show(row.name, 80)} two shapes or dtypes"
+        )
     if row.dropped:
         wanted[row.name] = row
 
 
-def _place_cases(places: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[dict[str, int]]:
+def _place_cases(
+    places: Sequence[tuple[str, tuple[int, ...]]],
+) -> Iterator[dict[str, int]]:
     """The values of places, each with each."""
     for values in product(*[values for _, values in places]):
         yield dict(zip([name for name, _ in places], values, strict=True))
 
 
-# --- folding ----------------------------------------------------------------------------------------------------------
+# --- folding --------------------------------------------------------------------------
 
 
 class _Row(NamedTuple):
-    """A tensor of B with its pieces folded to parts: what is the same in all tensors of a rule, and the numbers that differ."""
+    """A tensor of B with its pieces folded to parts: what is the same in all tensors of
+    a rule, and the numbers that differ.
+    """
 
     form: Form
     made: Made
@@ -233,11 +280,20 @@ class _Row(NamedTuple):
             )
             for part in self.parts
         ]
-        return self.form.text, self.form.widths, self.leaf.shape, self.leaf.dtype, self.made.by, tuple(fixed)
+        return (
+            self.form.text,
+            self.form.widths,
+            self.leaf.shape,
+            self.leaf.dtype,
+            self.made.by,
+            tuple(fixed),
+        )
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers that may follow the numbers of the name: those in the names of the sources, and where each begins."""
+        """The numbers that may follow the numbers of the name: those in the names of
+        the sources, and where each begins.
+        """
         return [
             number
             for part in self.parts
@@ -257,8 +313,12 @@ class _Folded(NamedTuple):
     steps: tuple[int, ...] = ()
 
 
-def recipe_of(findings: Findings, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> Recipe:
-    """The recipe of what was found, folded over the numbers in names. Tensors that are not made have no rule."""
+def recipe_of(
+    findings: Findings, sources: Sequence[Leaf], targets: Sequence[Leaf]
+) -> Recipe:
+    """The recipe of what was found, folded over the numbers in names. Tensors that are
+    not made have no rule.
+    """
     source_forms = forms_of([leaf.name for leaf in sources])
     target_forms = forms_of([leaf.name for leaf in targets])
     leaves = {leaf.name: leaf for leaf in sources}
@@ -269,13 +329,17 @@ def recipe_of(findings: Findings, sources: Sequence[Leaf], targets: Sequence[Lea
             row = _Row(target_forms[made.name], made, leaf, parts)
             groups.setdefault(row.signature, []).append(row)
     rules = [rule for rows in groups.values() for rule in _rules_of(rows)]
-    return Recipe(tuple(rules), tuple(_dropped_rows(findings.unused, source_forms, leaves)))
+    return Recipe(
+        tuple(rules), tuple(_dropped_rows(findings.unused, source_forms, leaves))
+    )
 
 
 def _dropped_rows(
     unused: Sequence[Unused], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
 ) -> Iterator[Leftovers]:
-    """Yield the rows of what is used nowhere. Those of one form that have all combinations of their numbers are one row."""
+    """Yield the rows of what is used nowhere. Those of one form that have all
+    combinations of their numbers are one row.
+    """
     groups: dict[object, list[Unused]] = {}
     for row in unused:
         form, leaf = forms[row.name], leaves[row.name]
@@ -285,11 +349,17 @@ def _dropped_rows(
         numbers = [forms[row.name].numbers for row in rows]
         values = [sorted(set(column)) for column in zip(*numbers, strict=True)]
         is_product = len(rows) > 1 and prod(map(len, values)) == len(rows)
-        for row, own in [(rows[0], values)] if is_product else zip(rows, [None] * len(rows), strict=True):
+        for row, own in (
+            [(rows[0], values)]
+            if is_product
+            else zip(rows, [None] * len(rows), strict=True)
+        ):
             yield _dropped_row(row, forms[row.name], leaves[row.name], own)
 
 
-def _dropped_row(row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[int]] | None) -> Leftovers:
+def _dropped_row(
+    row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[int]] | None
+) -> Leftovers:
     """The row of one tensor, or of all with these values of the numbers in its name."""
     numbers: list[Affine] = []
     places: list[tuple[str, tuple[int, ...]]] = []
@@ -299,13 +369,17 @@ def _dropped_row(row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[
         numbers.append(Affine(0, ((name, 1),)) if len(own) > 1 else Affine(number))
         places += [(name, own)] if len(own) > 1 else []
     counts = row.elements, row.copy_of, row.constant, row.repeats
-    return Leftovers(template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts)
+    return Leftovers(
+        template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts
+    )
 
 
 def _folded_parts(
     pieces: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
 ) -> tuple[_Folded, ...]:
-    """The pieces of a tensor, those together that differ by one step of all their numbers."""
+    """The pieces of a tensor, those together that differ by one step of all their
+    numbers.
+    """
     groups: dict[object, list[Piece]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.to):
         form = None if piece.source is None else forms[piece.source]
@@ -329,7 +403,9 @@ def _folded_parts(
 
 
 def _piece_numbers(piece: Piece, forms: Mapping[str, Form]) -> tuple[int, ...]:
-    """The numbers of a piece: where it begins on both sides, and those in the name of its source."""
+    """The numbers of a piece: where it begins on both sides, and those in the name of
+    its source.
+    """
     numbers = () if piece.source is None else forms[piece.source].numbers
     return piece.to, piece.at, *numbers
 
@@ -342,14 +418,19 @@ def _run_length(rows: Sequence[Piece], forms: Mapping[str, Form]) -> int:
     steps = [two - one for one, two in zip(*vectors, strict=True)]
     count = 2
     while count < len(rows):
-        vectors = [_piece_numbers(rows[count - 1], forms), _piece_numbers(rows[count], forms)]
+        vectors = [
+            _piece_numbers(rows[count - 1], forms),
+            _piece_numbers(rows[count], forms),
+        ]
         if [two - one for one, two in zip(*vectors, strict=True)] != steps:
             break
         count += 1
     return count if count >= _FEWEST else 1
 
 
-def _fold_run(rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]) -> _Folded:
+def _fold_run(
+    rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+) -> _Folded:
     """The pieces of a run as one part."""
     piece = rows[0]
     form = None if piece.source is None else forms[piece.source]
@@ -357,14 +438,20 @@ def _fold_run(rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[
     if len(rows) == 1:
         return _Folded(piece, form, leaf)
     one, two = _piece_numbers(rows[0], forms), _piece_numbers(rows[1], forms)
-    to_step, at_step, *steps = [after - before for before, after in zip(one, two, strict=True)]
+    to_step, at_step, *steps = [
+        after - before for before, after in zip(one, two, strict=True)
+    ]
     return _Folded(piece, form, leaf, len(rows), to_step, at_step, tuple(steps))
 
 
 def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
-    """The rules of tensors with one signature: one, if all their numbers follow the numbers of their names; else several."""
+    """The rules of tensors with one signature: one, if all their numbers follow the
+    numbers of their names; else several.
+    """
     numbers = [row.form.numbers for row in rows]
-    values = [sorted({row[place] for row in numbers}) for place in range(len(numbers[0]))]
+    values = [
+        sorted({row[place] for row in numbers}) for place in range(len(numbers[0]))
+    ]
     if prod([len(row) for row in values]) == len(rows):
         fitted = _fit_numbers(rows, values)
         if fitted is not None:
@@ -372,7 +459,10 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
     varying = [place for place, row in enumerate(values) if len(row) > 1]
     if not varying:
         return [
-            _make_rule(row, [[number] for number in row.form.numbers], _constant_numbers(row)) for row in rows
+            _make_rule(
+                row, [[number] for number in row.form.numbers], _constant_numbers(row)
+            )
+            for row in rows
         ]
     place = min(varying, key=lambda place: len(values[place]))
     out: list[Rule] = []
@@ -380,14 +470,25 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
     while rest:
         count, fitted = _longest_fit(rows, place, rest)
         chosen = [row for row in rows if row.form.numbers[place] in rest[:count]]
-        own = [sorted({row.form.numbers[index] for row in chosen}) for index in range(len(values))]
-        out += _rules_of(chosen) if fitted is None else [_make_rule(chosen[0], own, fitted)]
+        own = [
+            sorted({row.form.numbers[index] for row in chosen})
+            for index in range(len(values))
+        ]
+        out += (
+            _rules_of(chosen)
+            if fitted is None
+            else [_make_rule(chosen[0], own, fitted)]
+        )
         rest = rest[count:]
     return out
 
 
-def _longest_fit(rows: Sequence[_Row], place: int, values: Sequence[int]) -> tuple[int, list[Affine] | None]:
-    """The number of values of a place that make one rule, from the first one on, and its numbers: one value without a rule."""
+def _longest_fit(
+    rows: Sequence[_Row], place: int, values: Sequence[int]
+) -> tuple[int, list[Affine] | None]:
+    """The number of values of a place that make one rule, from the first one on, and
+    its numbers: one value without a rule.
+    """
     best: tuple[int, list[Affine] | None] = 1, None
     for count in range(2, len(values) + 1):
         chosen = [row for row in rows if row.form.numbers[place] in values[:count]]
@@ -408,8 +509,12 @@ def _constant_numbers(row: _Row) -> list[Affine]:
     return [Affine(number) for number in row.numbers]
 
 
-def _fit_numbers(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[Affine] | None:
-    """Each number of the parts as one that follows the places of the names, or None if one does not."""
+def _fit_numbers(
+    rows: Sequence[_Row], values: Sequence[Sequence[int]]
+) -> list[Affine] | None:
+    """Each number of the parts as one that follows the places of the names, or None if
+    one does not.
+    """
     by_numbers = {row.form.numbers: row.numbers for row in rows}
     base = tuple([row[0] for row in values])
     start = by_numbers[base]
@@ -419,7 +524,10 @@ def _fit_numbers(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[
             factors.append([0] * len(start))
             continue
         other = (*base[:place], row[1], *base[place + 1 :])
-        gaps = [after - before for before, after in zip(start, by_numbers[other], strict=True)]
+        gaps = [
+            after - before
+            for before, after in zip(start, by_numbers[other], strict=True)
+        ]
         width = row[1] - row[0]
         if any(gap % width for gap in gaps):
             return None
@@ -429,7 +537,9 @@ def _fit_numbers(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[
     for index, number in enumerate(start):
         own = [(place, row[index]) for place, row in enumerate(factors) if row[index]]
         constant = number - sum([factor * base[place] for place, factor in own])
-        out.append(Affine(constant, tuple([(names[place], factor) for place, factor in own])))
+        out.append(
+            Affine(constant, tuple([(names[place], factor) for place, factor in own]))
+        )
     for places, wanted in by_numbers.items():
         case = dict(zip(names, places, strict=True))
         if [affine.value(case) for affine in out] != wanted:
@@ -437,7 +547,9 @@ def _fit_numbers(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[
     return out
 
 
-def _make_rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]) -> Rule:
+def _make_rule(
+    row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]
+) -> Rule:
     """The rule of tensors that differ by their numbers alone."""
     own: list[Affine] = []
     places: list[tuple[str, tuple[int, ...]]] = []
@@ -457,7 +569,9 @@ def _make_rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Aff
         if part.form is not None:
             stepped = [
                 _with_step(number, step)
-                for number, step in zip(in_name, part.steps or (0,) * count, strict=True)
+                for number, step in zip(
+                    in_name, part.steps or (0,) * count, strict=True
+                )
             ]
             source = template_of(part.form, stepped)
         leaf = part.leaf
@@ -476,7 +590,14 @@ def _make_rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Aff
             )
         )
     by = row.made.by if row.made.by != VALUES else ""
-    return Rule(template_of(row.form, own), tuple(places), row.leaf.shape, row.leaf.dtype, tuple(parts), by)
+    return Rule(
+        template_of(row.form, own),
+        tuple(places),
+        row.leaf.shape,
+        row.leaf.dtype,
+        tuple(parts),
+        by,
+    )
 
 
 def _with_step(number: Affine, step: int) -> Affine:

@@ -22,7 +22,8 @@ _LAYER = re.compile(r"(?:^|[./])(\d{1,9})(?=[./]|$)")
 
 
 def sample_of(leaf: Leaf, dtype: DType) -> int | None:
-    """A number for some elements of a tensor read as a dtype: ONE if they are all equal.
+    """A number for some elements of a tensor read as a dtype: ONE if they are all
+    equal.
 
     It is None for a tensor of which the middle costs as much as the whole: one on
     another machine, or one that comes in order only. Raises UnreadableError.

@@ -1,4 +1,6 @@
-"""Looking for a number that all elements of a tensor of B share beside a tensor of A: a factor, or the 1 of a norm."""
+"""Looking for a number that all elements of a tensor of B share beside a tensor of A: a
+factor, or the 1 of a norm.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _SAMPLE = 1 << 14
 """Elements that say which factor it may be."""
 
 
-def multiples(targets: Sequence[Leaf], sources: Sequence[Leaf]) -> Iterator[tuple[Leaf, list[Leaf]]]:
+def multiples(
+    targets: Sequence[Leaf], sources: Sequence[Leaf]
+) -> Iterator[tuple[Leaf, list[Leaf]]]:
     """Yield targets, each with the sources that may be it but for a number.
 
     All have one dtype and as many elements. A few elements say it.
@@ -54,7 +58,9 @@ def _some_numbers(leaf: Leaf) -> Array:
 
 
 def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
-    """The formulas that may make a target of a source, as some of their elements say."""
+    """The formulas that may make a target of a source, as some of their
+    elements say.
+    """
     import numpy as np
 
     count = min(_SAMPLE, target.ref.numel)
@@ -62,13 +68,18 @@ def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
         return []
     with np.errstate(invalid="ignore"):
         ours, theirs = (
-            cast.as_numbers(read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype).astype("f8")
+            cast.as_numbers(
+                read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype
+            ).astype("f8")
             for leaf in (target, source)
         )
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return []
     for shift in (1.0, -1.0):
-        if np.abs(ours - theirs - shift).max() <= 2.0 ** -(_mantissa_bits(target.dtype)) * 4:
+        if (
+            np.abs(ours - theirs - shift).max()
+            <= 2.0 ** -(_mantissa_bits(target.dtype)) * 4
+        ):
             return [f"+{shift!r}"]
     return _fitting_factors(ours, theirs, target)
 
@@ -79,7 +90,9 @@ def _mantissa_bits(dtype: DType) -> int:
 
 
 def _fitting_factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
-    """The factors that fit all of some numbers within rounding, those that people use first."""
+    """The factors that fit all of some numbers within rounding, those that people use
+    first.
+    """
     import numpy as np
 
     used = np.abs(theirs) > np.abs(theirs).max() * 1e-3
@@ -100,8 +113,13 @@ def _fitting_factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
     sign = -1.0 if middle < 0 else 1.0
     for size in sorted({*target.shape, *_SIZES}):
         for number in (sign * sqrt(size), sign * float(size)):
-            # The number that is computed with is one of the dtype: it has a little more or less than the root.
-            usual += [f"*{factor!r}" for factor in (1 / number, number) if fits(float(kept(factor)))]
+            # The number that is computed with is one of the dtype: it has a little more
+            # or less than the root.
+            usual += [
+                f"*{factor!r}"
+                for factor in (1 / number, number)
+                if fits(float(kept(factor)))
+            ]
             usual += [f"/{number!r}"] if fits(1 / float(kept(number))) else []
     exponent = frexp(middle)[1]
     powers = (sign * 2.0 ** (exponent - 1), sign * 2.0**exponent)
@@ -109,5 +127,15 @@ def _fitting_factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
     return list(dict.fromkeys([*usual, f"*{float(kept(middle))!r}"]))
 
 
-_SIZES = frozenset([*[2**power for power in range(1, 15)], *range(16, 257, 8), 768, 1152, 1536, 3072, 5120])
+_SIZES = frozenset(
+    [
+        *[2**power for power in range(1, 15)],
+        *range(16, 257, 8),
+        768,
+        1152,
+        1536,
+        3072,
+        5120,
+    ]
+)
 """The sizes of heads and of models whose roots are folded into weights."""

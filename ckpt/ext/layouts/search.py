@@ -1,4 +1,6 @@
-"""The search: for each tensor of B the pieces of A that it is made of, proposed by fingerprints and proved by bytes."""
+"""The search: for each tensor of B the pieces of A that it is made of, proposed by
+fingerprints and proved by bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from ckpt.ext.layouts.pieces import (
     matched_dims,
     nest_places,
 )
-from ckpt.ext.layouts.proof import Leaf, are_proved, cast_elements, is_proved, read_elements
+from ckpt.ext.layouts.proof import (
+    Leaf,
+    are_proved,
+    cast_elements,
+    is_proved,
+    read_elements,
+)
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
@@ -40,7 +48,9 @@ Dims = Sequence[tuple[int, int]]
 
 
 class Index(NamedTuple):
-    """The slices of tensors of A by their sums, in the order of the sums: of which tensor, which family, from which element on."""
+    """The slices of tensors of A by their sums, in the order of the sums: of which
+    tensor, which family, from which element on.
+    """
 
     keys: Array
     owners: Array
@@ -88,7 +98,9 @@ def isin(numbers: Array, others: Sequence[int]) -> Array:
 
 
 def key_offset(numel: int) -> int:
-    """The number that is added to the sum of a slice with so many elements, so that slices of other sizes are other keys."""
+    """The number that is added to the sum of a slice with so many elements, so that
+    slices of other sizes are other keys.
+    """
     return numel * 0x9E3779B97F4A7C15 % (1 << 64)
 
 
@@ -111,7 +123,8 @@ def _families_with_whole(row: Fibres) -> dict[Axes, Array]:
 
 
 def index_of(fibres: Mapping[int, Fibres], wanted: Array) -> Index:
-    """The index of the slices of tensors of A whose keys are wanted, by the numbers of the tensors.
+    """The index of the slices of tensors of A whose keys are wanted, by the numbers of
+    the tensors.
 
     Constant tensors are in none: their values say nothing.
     """
@@ -137,7 +150,9 @@ def index_of(fibres: Mapping[int, Fibres], wanted: Array) -> Index:
             families = np.full(len(chosen), kind, np.int16)
             places = _slice_starts(row.shape, steps, family)[chosen]
             rows.append([keys[chosen], owners, families, places])
-    keys, owners, families, places = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    keys, owners, families, places = [
+        np.concatenate(column) for column in zip(*rows, strict=True)
+    ]
     index = Index(keys, owners, families, places, tuple(kinds))
     return index.part(np.argsort(keys, kind="stable"))
 
@@ -148,19 +163,25 @@ def _slice_starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> A
 
     starts = np.zeros((), np.int64)
     for axis in family:
-        starts = starts[..., None] + np.arange(shape[axis], dtype=np.int64) * steps[axis]
+        starts = (
+            starts[..., None] + np.arange(shape[axis], dtype=np.int64) * steps[axis]
+        )
     return starts.reshape(-1)
 
 
 class Found(NamedTuple):
-    """The pieces of a tensor of B, and the other ways that fit as well, each a list of pieces."""
+    """The pieces of a tensor of B, and the other ways that fit as well, each a list of
+    pieces.
+    """
 
     pieces: tuple[Piece, ...]
     others: tuple[tuple[Piece, ...], ...] = ()
 
 
 class Search:
-    """The search in one A. `fibres` has the sums of each tensor of A by its number, read as the dtype of B's tensor."""
+    """The search in one A. `fibres` has the sums of each tensor of A by its number,
+    read as the dtype of B's tensor.
+    """
 
     def __init__(self, leaves: Sequence[Leaf], likeness: Likeness) -> None:
         self._leaves = leaves
@@ -172,11 +193,16 @@ class Search:
         return are_proved(pieces, target, self._by_name)
 
     def whole(self, target: Leaf, fibres: Fibres, index: Index) -> Found | None:
-        """The pieces of a tensor that is one slice of A, or all of one tensor: in the same order, or with its axes permuted."""
+        """The pieces of a tensor that is one slice of A, or all of one tensor: in the
+        same order, or with its axes permuted.
+        """
         import numpy as np
 
         key = np.uint64((fibres.total + key_offset(fibres.numel)) % (1 << 64))
-        first, last = np.searchsorted(index.keys, key, "left"), np.searchsorted(index.keys, key, "right")
+        first, last = (
+            np.searchsorted(index.keys, key, "left"),
+            np.searchsorted(index.keys, key, "right"),
+        )
         ways: list[tuple[Piece, ...]] = []
         for number in range(int(first), min(int(last), int(first) + _CANDIDATES)):
             owner = self._leaves[int(index.owners[number])]
@@ -186,8 +212,12 @@ class Search:
                 ways.append((piece,))
         return Found(ways[0], tuple(ways[1:])) if ways else None
 
-    def _slice_piece(self, target: Leaf, owner: Leaf, family: Axes, start: int) -> Piece | None:
-        """The piece of a target that has the elements of one slice, proved; None if their order is another one."""
+    def _slice_piece(
+        self, target: Leaf, owner: Leaf, family: Axes, start: int
+    ) -> Piece | None:
+        """The piece of a target that has the elements of one slice, proved; None if
+        their order is another one.
+        """
         ours = dims_without(target.shape, ())
         theirs = dims_without(owner.shape, family)
         for loops in loop_orders(ours, theirs):
@@ -196,8 +226,12 @@ class Search:
                 return piece
         return None
 
-    def assembled(self, target: Leaf, fibres: Fibres, index: Index) -> tuple[Found | None, str]:
-        """The pieces of a tensor that is put together from slices of A along one or two axes, or why there are none."""
+    def assembled(
+        self, target: Leaf, fibres: Fibres, index: Index
+    ) -> tuple[Found | None, str]:
+        """The pieces of a tensor that is put together from slices of A along one or two
+        axes, or why there are none.
+        """
         import numpy as np
 
         plans: list[tuple[int, Axes, list[Nest], list[int]]] = []
@@ -208,7 +242,8 @@ class Search:
             inner = fibres.numel // len(flat)
             keys = flat + np.uint64(key_offset(inner))
             zero = np.uint64(
-                (mixed_number(0, target.dtype.bits // 8) * inner + key_offset(inner)) % (1 << 64)
+                (mixed_number(0, target.dtype.bits // 8) * inner + key_offset(inner))
+                % (1 << 64)
             )
             lows = np.searchsorted(index.keys, keys, "left")
             highs = np.searchsorted(index.keys, keys, "right")
@@ -236,8 +271,12 @@ class Search:
             best = "slices of A in an order that ckpt does not find"
         return None, best
 
-    def _choose_slices(self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array) -> Chosen:
-        """The slice of A for each slice of a target. Where several have its sum, it is of the tensor with the most of them."""
+    def _choose_slices(
+        self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array
+    ) -> Chosen:
+        """The slice of A for each slice of a target. Where several have its sum, it is
+        of the tensor with the most of them.
+        """
         import numpy as np
 
         numbers = np.minimum(lows, max(len(index.keys) - 1, 0))
@@ -249,32 +288,57 @@ class Search:
             kinds = len(index.kinds)
             tally: dict[int, int] = {}
             options: dict[int, list[tuple[int, int]]] = {}
-            single = owners[found & (highs - lows == 1)] * kinds + families[found & (highs - lows == 1)]
-            for source, times in zip(*np.unique(single, return_counts=True), strict=True):
+            single = (
+                owners[found & (highs - lows == 1)] * kinds
+                + families[found & (highs - lows == 1)]
+            )
+            for source, times in zip(
+                *np.unique(single, return_counts=True), strict=True
+            ):
                 tally[int(source)] = int(times)
             for number in several.tolist():
-                low, high = int(lows[number]), min(int(highs[number]), int(lows[number]) + _CANDIDATES)
+                low, high = (
+                    int(lows[number]),
+                    min(int(highs[number]), int(lows[number]) + _CANDIDATES),
+                )
                 rows = [
-                    (int(index.owners[at]) * kinds + int(index.families[at]), int(index.places[at]))
+                    (
+                        int(index.owners[at]) * kinds + int(index.families[at]),
+                        int(index.places[at]),
+                    )
                     for at in range(low, high)
                 ]
                 options[number] = rows
                 for source in {source for source, _ in rows}:
                     tally[source] = tally.get(source, 0) + 1
             rank = {
-                source: (-times, -self._likeness(target.name, self._leaves[source // kinds].name), source)
+                source: (
+                    -times,
+                    -self._likeness(target.name, self._leaves[source // kinds].name),
+                    source,
+                )
                 for source, times in tally.items()
             }
             for number, rows in options.items():
                 best = min(rank[source] for source, _ in rows)[2]
                 own = [place for source, place in rows if source == best]
-                place = _next_place(own, places, owners * kinds + families, number, best)
-                owners[number], families[number], places[number] = best // kinds, best % kinds, place
+                place = _next_place(
+                    own, places, owners * kinds + families, number, best
+                )
+                owners[number], families[number], places[number] = (
+                    best // kinds,
+                    best % kinds,
+                    place,
+                )
         keys = np.where(found, owners * len(index.kinds) + families, -1)
         return Chosen(keys, places, [])
 
-    def _fill_gaps(self, target: Leaf, family: Axes, chosen: Chosen, missing: Array) -> bool:
-        """Make the slices that A has not constants, if all of them are; tell whether they are."""
+    def _fill_gaps(
+        self, target: Leaf, family: Axes, chosen: Chosen, missing: Array
+    ) -> bool:
+        """Make the slices that A has not constants, if all of them are; tell whether
+        they are.
+        """
         import numpy as np
 
         if len(family) > 1 or 2 * int(missing.sum()) > len(missing):
@@ -293,9 +357,16 @@ class Search:
         return True
 
     def _made(
-        self, target: Leaf, family: Axes, nests: Sequence[Nest], constants: Sequence[int], index: Index
+        self,
+        target: Leaf,
+        family: Axes,
+        nests: Sequence[Nest],
+        constants: Sequence[int],
+        index: Index,
     ) -> tuple[Piece, ...] | None:
-        """The proved pieces of slices that were found, or None if the order inside of the slices is not found."""
+        """The proved pieces of slices that were found, or None if the order inside of
+        the slices is not found.
+        """
         kinds = len(index.kinds)
         steps = flat_steps(target.shape)
         ours = dims_without(target.shape, family)
@@ -305,31 +376,49 @@ class Search:
             outer = _outer_loops(nest, family, target.shape, steps)
             if nest.key < 0:
                 loops = (*outer.loops, *[Loop(size, step, 0) for size, step in ours])
-                pieces.append(Piece(None, outer.first, 0, loops, constants[-1 - nest.key]).normalized())
+                pieces.append(
+                    Piece(
+                        None, outer.first, 0, loops, constants[-1 - nest.key]
+                    ).normalized()
+                )
                 continue
             owner = self._leaves[nest.key // kinds]
             if nest.key not in inner_parts:
                 theirs = dims_without(owner.shape, index.kinds[nest.key % kinds])
                 own = [row for row in nests if row.key == nest.key]
-                inner_parts[nest.key] = self._inner_loops(target, owner, ours, theirs, own, family)
+                inner_parts[nest.key] = self._inner_loops(
+                    target, owner, ours, theirs, own, family
+                )
             parts = inner_parts[nest.key]
             if parts is None:
                 return None
             for part in parts:
                 loops = (*outer.loops, *part.loops)
-                piece = Piece(owner.name, outer.first + part.to, nest.at + part.at, loops)
+                piece = Piece(
+                    owner.name, outer.first + part.to, nest.at + part.at, loops
+                )
                 pieces.append(piece.normalized())
             if len(pieces) > MOST:
                 return None
         return tuple(pieces) if self.is_made(target, pieces) else None
 
     def _inner_loops(
-        self, target: Leaf, owner: Leaf, ours: Dims, theirs: Dims, nests: Sequence[Nest], family: Axes
+        self,
+        target: Leaf,
+        owner: Leaf,
+        ours: Dims,
+        theirs: Dims,
+        nests: Sequence[Nest],
+        family: Axes,
     ) -> list[_Inner] | None:
-        """The loops over the elements inside of a slice: in the same order, with permuted axes, or permuted in any way."""
+        """The loops over the elements inside of a slice: in the same order, with
+        permuted axes, or permuted in any way.
+        """
         outer = _outer_loops(nests[0], family, target.shape, flat_steps(target.shape))
         for loops in loop_orders(ours, theirs):
-            piece = Piece(owner.name, outer.first, nests[0].at, tuple(loops)).normalized()
+            piece = Piece(
+                owner.name, outer.first, nests[0].at, tuple(loops)
+            ).normalized()
             if is_proved(piece, target, self._by_name):
                 return [_Inner(0, 0, tuple(loops))]
         merged = merged_dims(ours)
@@ -340,7 +429,9 @@ class Search:
 
 
 class _Inner(NamedTuple):
-    """Elements inside of each slice: where they begin in it on both sides, and the loops over them."""
+    """Elements inside of each slice: where they begin in it on both sides, and the
+    loops over them.
+    """
 
     to: int
     at: int
@@ -352,7 +443,9 @@ Likeness = Callable[[str, str], float]
 
 
 class Chosen(NamedTuple):
-    """For each slice of a target: the number of the tensor and the family of A, or below 0 a constant; and where it begins."""
+    """For each slice of a target: the number of the tensor and the family of A, or
+    below 0 a constant; and where it begins.
+    """
 
     keys: Array
     places: Array
@@ -364,8 +457,12 @@ class _Outer(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-def _next_place(own: Sequence[int], places: Array, sources: Array, number: int, source: int) -> int:
-    """The place that goes on from the slice before, if one of them does; else the first one."""
+def _next_place(
+    own: Sequence[int], places: Array, sources: Array, number: int, source: int
+) -> int:
+    """The place that goes on from the slice before, if one of them does; else the first
+    one.
+    """
     if number > 1 and sources[number - 1] == source and sources[number - 2] == source:
         expected = 2 * int(places[number - 1]) - int(places[number - 2])
         if expected in own:
@@ -378,7 +475,9 @@ def _next_place(own: Sequence[int], places: Array, sources: Array, number: int, 
 
 
 def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
-    """The slices of a family as nested loops, of which none crosses an index of the first of two axes in part."""
+    """The slices of a family as nested loops, of which none crosses an index of the
+    first of two axes in part.
+    """
     if len(counts) == 1:
         return nest_places(chosen.keys, chosen.places)
     rows, width = counts
@@ -396,7 +495,9 @@ def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
             key = int(keys[0][row.index(nest.key)])
             step = int(moves[row.index(nest.key)])
             assert value is not None
-            nests.append(nest._replace(key=key, loops=(Loop(rows, width, step), *nest.loops)))
+            nests.append(
+                nest._replace(key=key, loops=(Loop(rows, width, step), *nest.loops))
+            )
         return nests
     out: list[Nest] = []
     for number in range(rows):
@@ -405,7 +506,9 @@ def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
     return out
 
 
-def _outer_loops(nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence[int]) -> _Outer:
+def _outer_loops(
+    nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence[int]
+) -> _Outer:
     """The loops over slices, with steps in elements of the target."""
     width = shape[family[-1]]
     last = steps[family[-1]]
@@ -417,7 +520,11 @@ def _outer_loops(nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence
     loops = tuple(
         [
             Loop(
-                loop.size, loop.to // width * first_step if loop.to % width == 0 else loop.to * last, loop.at
+                loop.size,
+                loop.to // width * first_step
+                if loop.to % width == 0
+                else loop.to * last,
+                loop.at,
             )
             for loop in nest.loops
         ]
@@ -428,11 +535,17 @@ def _outer_loops(nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence
 def dims_without(shape: Sequence[int], family: Axes) -> list[tuple[int, int]]:
     """The dimensions of a shape that a family does not keep, as (size, step)."""
     steps = flat_steps(shape)
-    return [(size, steps[axis]) for axis, size in enumerate(shape) if axis not in family and size > 1]
+    return [
+        (size, steps[axis])
+        for axis, size in enumerate(shape)
+        if axis not in family and size > 1
+    ]
 
 
 def merged_dims(dims: Dims) -> list[tuple[int, int]]:
-    """Dimensions of which each that lies directly around the next one is joined with it."""
+    """Dimensions of which each that lies directly around the next one is joined with
+    it.
+    """
     merged: list[tuple[int, int]] = []
     for size, step in dims:
         if merged and merged[-1][1] == size * step:
@@ -443,9 +556,13 @@ def merged_dims(dims: Dims) -> list[tuple[int, int]]:
 
 
 def loop_orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
-    """The loops over as many elements on both sides: in the order of both, then with the axes of A in other orders."""
+    """The loops over as many elements on both sides: in the order of both, then with
+    the axes of A in other orders.
+    """
     seen: list[list[Loop]] = []
-    variants = permutations(theirs) if 1 < len(theirs) <= _DIMS else iter([tuple(theirs)])
+    variants = (
+        permutations(theirs) if 1 < len(theirs) <= _DIMS else iter([tuple(theirs)])
+    )
     for order in variants:
         dims = matched_dims(list(ours), list(order))
         if dims is None:
@@ -456,7 +573,9 @@ def loop_orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
             yield loops
 
 
-def _slice_pairs(nests: Sequence[Nest], family: Axes, shape: Sequence[int]) -> list[tuple[int, int]]:
+def _slice_pairs(
+    nests: Sequence[Nest], family: Axes, shape: Sequence[int]
+) -> list[tuple[int, int]]:
     """The beginnings of some slices, in the target and in their source."""
     steps = flat_steps(shape)
     pairs: list[tuple[int, int]] = []
@@ -475,9 +594,15 @@ def _slice_pairs(nests: Sequence[Nest], family: Axes, shape: Sequence[int]) -> l
 
 
 def _find_permutation(
-    target: Leaf, owner: Leaf, dim: tuple[int, int], theirs: Dims, pairs: Sequence[tuple[int, int]]
+    target: Leaf,
+    owner: Leaf,
+    dim: tuple[int, int],
+    theirs: Dims,
+    pairs: Sequence[tuple[int, int]],
 ) -> list[_Inner] | None:
-    """The loops over the elements of a slice that were permuted in the same way in all slices, as some of them show."""
+    """The loops over the elements of a slice that were permuted in the same way in all
+    slices, as some of them show.
+    """
     import numpy as np
 
     size, step = dim
@@ -512,7 +637,9 @@ def _find_permutation(
 
 
 def dtype_of_search(source: DType, target: DType) -> DType | None:
-    """The dtype as which a source is read to be found in a target: its own, or the target's where that is a cast."""
+    """The dtype as which a source is read to be found in a target: its own, or the
+    target's where that is a cast.
+    """
     from ckpt.elements.cast import can_cast
 
     if source == target:

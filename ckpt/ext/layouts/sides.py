@@ -1,4 +1,6 @@
-"""The tensors of one side of a comparison of layouts: dense ones by their names, and what is passed over."""
+"""The tensors of one side of a comparison of layouts: dense ones by their names, and
+what is passed over.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, TensorRef, unwrap_dtensor
 
 _EXPANDED = 1 << 30
-"""The most bytes beyond its storage of a tensor with repeating strides that is looked at."""
+"""The most bytes beyond its storage of a tensor with repeating strides that is looked
+at.
+"""
 
 
 class Passed(NamedTuple):
@@ -26,7 +30,9 @@ class Passed(NamedTuple):
 
 
 class Side(NamedTuple):
-    """The tensors of a checkpoint that its layout is about, in order, and those that are passed over."""
+    """The tensors of a checkpoint that its layout is about, in order, and those that
+    are passed over.
+    """
 
     path: str
     leaves: tuple[Leaf, ...]
@@ -35,8 +41,11 @@ class Side(NamedTuple):
     """The tensors beside the models: of optimizers and others."""
 
 
-def side_of(survey: Survey, section: str | None = None, select: Globs | None = None) -> Side:
-    """The tensors of the only model under their own names, or of all models of a set under their full names.
+def side_of(
+    survey: Survey, section: str | None = None, select: Globs | None = None
+) -> Side:
+    """The tensors of the only model under their own names, or of all models of a set
+    under their full names.
 
     Raises UsageError for a section that is not there, and where there is no tensor.
     """
@@ -52,7 +61,9 @@ def side_of(survey: Survey, section: str | None = None, select: Globs | None = N
             passed.append(Passed(name, why or "not dense"))
     if not leaves:
         raise UsageError("holds no dense tensor", path=survey.path)
-    return Side(survey.path, tuple(leaves), tuple(passed), len(survey.tensors) - len(entries))
+    return Side(
+        survey.path, tuple(leaves), tuple(passed), len(survey.tensors) - len(entries)
+    )
 
 
 def entries_of(
@@ -63,29 +74,47 @@ def entries_of(
     if len(parts) == 1:
         part = parts[0]
         return [
-            (part.relative(entry.name) or part.name, entry) for entry in part.selected(select, survey.path)
+            (part.relative(entry.name) or part.name, entry)
+            for entry in part.selected(select, survey.path)
         ]
-    return [(entry.name, entry) for part in parts for entry in part.selected(select, survey.path)]
+    return [
+        (entry.name, entry)
+        for part in parts
+        for entry in part.selected(select, survey.path)
+    ]
 
 
 def sections_of(survey: Survey, section: str | None) -> Sequence[Section]:
-    """The sections that a layout is about: the named one, the models, or all of a file without one."""
+    """The sections that a layout is about: the named one, the models, or all of a file
+    without one.
+    """
     if section is not None:
         return [survey.section(section)]
     return survey.candidates or [survey.everything]
 
 
 def numeric(tensor: Tensor) -> Tensor:
-    """A tensor in blocks as its numbers, where they can be decoded; any other tensor itself."""
-    return unpacked(tensor) if isinstance(tensor, TensorRef) and can_unpack(tensor) else tensor
+    """A tensor in blocks as its numbers, where they can be decoded; any other tensor
+    itself.
+    """
+    return (
+        unpacked(tensor)
+        if isinstance(tensor, TensorRef) and can_unpack(tensor)
+        else tensor
+    )
 
 
 def unread_kind(tensor: Tensor) -> str | None:
-    """Return why a tensor has no layout that is looked at: it is no dense one, or has no bytes; else None."""
+    """Return why a tensor has no layout that is looked at: it is no dense one, or has
+    no bytes; else None.
+    """
     if not isinstance(tensor, TensorRef):
         return tensor.layout
     if tensor.dtype.bits < 8:
         return tensor.dtype.name
     if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
-        return f"a view of {tensor.storage.nbytes:,} bytes that expands to {tensor.nbytes:,}"
+        return (
+            f"a view of {tensor.storage.nbytes:,} bytes that expands to "
+            f"{tensor.nbytes:,}"
+        )
     return "on meta, without data" if tensor.storage.place is None else None

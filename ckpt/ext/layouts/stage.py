@@ -1,4 +1,6 @@
-"""The share of layouts in `ckpt convert`: a model, and with it an optimizer, by the recipe in a file."""
+"""The share of layouts in `ckpt convert`: a model, and with it an optimizer, by the
+recipe in a file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def recipe_stage(
     optimizer: bool = False,
     optimizer_keys: str | None = None,
 ) -> Callable[[Survey], RewriteReport]:
-    """The change of a checkpoint by the recipe in a file; the result is plain tensors in a format with these traits.
+    """The change of a checkpoint by the recipe in a file; the result is plain tensors
+    in a format with these traits.
 
     With `optimizer` its state goes the same way, and the result is a dict of both.
     Raises UnreadableError for a recipe that is none.
@@ -35,13 +38,17 @@ def recipe_stage(
 
     def change(survey: Survey) -> RewriteReport:
         with about(survey.path):
-            report = convert_layout(survey, recipe, text, format, traits, reverse=reverse, section=section)
+            report = convert_layout(
+                survey, recipe, text, format, traits, reverse=reverse, section=section
+            )
             if not optimizer:
                 return report
             from ckpt.ext.layouts.moments import with_optimizer  # here: few ask for it
 
             plan = plan_of(recipe, reverse=reverse)
             in_order = optimizer_keys == "order"
-            return with_optimizer(report, survey, plan, section, limits, in_order=in_order)
+            return with_optimizer(
+                report, survey, plan, section, limits, in_order=in_order
+            )
 
     return change

@@ -1,4 +1,6 @@
-"""Names with numbers as places: `layers.<n>.mlp.<e+8*p>.weight`, and numbers that follow places: `64*n+8`."""
+"""Names with numbers as places: `layers.<n>.mlp.<e+8*p>.weight`, and numbers that
+follow places: `64*n+8`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _NAMES = ("n", "m", "k", "i", "j", "l", "p", "q", "r", "s")
 
 
 class Form(NamedTuple):
-    """A name with `#` for each number, the numbers, and the least digits of each: 2 for `07` and `12` beside it."""
+    """A name with `#` for each number, the numbers, and the least digits of each: 2 for
+    `07` and `12` beside it.
+    """
 
     text: str
     numbers: tuple[int, ...]
@@ -29,7 +33,9 @@ class Form(NamedTuple):
 
 
 def forms_of(names: Iterable[str]) -> dict[str, Form]:
-    """The form of each name. A number is padded where one at its place in a name of this form begins with 0."""
+    """The form of each name. A number is padded where one at its place in a name of
+    this form begins with 0.
+    """
     given = list(names)
     digits = {name: tuple(_DIGITS.findall(name)) for name in given}
     texts = {name: _DIGITS.sub("#", name) for name in given}
@@ -41,15 +47,22 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
     forms: dict[str, Form] = {}
     for name in given:
         text = texts[name]
-        widths = tuple([padded.get((text, place), 0) for place in range(len(digits[name]))])
+        widths = tuple(
+            [padded.get((text, place), 0) for place in range(len(digits[name]))]
+        )
         fits = [
             len(number) == max(width, len(str(int(number))))
             for number, width in zip(digits[name], widths, strict=True)
         ]
         numbers = tuple([int(number) for number in digits[name]])
-        # A number that is written in two ways is text, and so is one beside a `#`: the name has a form of its own.
+        # A number that is written in two ways is text, and so is one beside a `#`: the
+        # name has a form of its own.
         is_plain = all(fits) and "#" not in name
-        forms[name] = Form(text, numbers, widths) if is_plain else Form(name.replace("#", "##"), (), ())
+        forms[name] = (
+            Form(text, numbers, widths)
+            if is_plain
+            else Form(name.replace("#", "##"), (), ())
+        )
     return forms
 
 
@@ -60,13 +73,19 @@ class Affine(NamedTuple):
     factors: tuple[tuple[str, int], ...] = ()
 
     def value(self, places: Mapping[str, int]) -> int:
-        """Its value for these values of the places. Raises KeyError for a place that is not there."""
-        return self.constant + sum([factor * places[name] for name, factor in self.factors])
+        """Its value for these values of the places. Raises KeyError for a place that is
+        not there.
+        """
+        return self.constant + sum(
+            [factor * places[name] for name, factor in self.factors]
+        )
 
     @property
     def text(self) -> str:
         """The number as text: `n`, `8*p+n-3`."""
-        terms = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.factors]
+        terms = [
+            name if factor == 1 else f"{factor}*{name}" for name, factor in self.factors
+        ]
         if self.constant or not terms:
             terms.append(str(self.constant))
         return "+".join(terms).replace("+-", "-")
@@ -80,8 +99,15 @@ def parse_affine(text: str) -> Affine:
     while position < len(compact):
         match = _TERM.match(compact, position)
         count += 1
-        if match is None or match.end() == position or count > _MOST_TERMS or not _is_term(match, position):
-            raise UnreadableError(f"{show(text, 40)} is no number of places", hint="as in 8*p+n")
+        if (
+            match is None
+            or match.end() == position
+            or count > _MOST_TERMS
+            or not _is_term(match, position)
+        ):
+            raise UnreadableError(
+                f"{show(text, 40)} is no number of places", hint="as in 8*p+n"
+            )
         sign = -1 if match[1] == "-" else 1
         if match[4] is None:
             constant += sign * int(match[2])
@@ -89,16 +115,26 @@ def parse_affine(text: str) -> Affine:
             factors[match[4]] = factors.get(match[4], 0) + sign * int(match[2] or 1)
         position = match.end()
     if not count:
-        raise UnreadableError("an empty text is no number of places", hint="as in 8*p+n")
+        raise UnreadableError(
+            "an empty text is no number of places", hint="as in 8*p+n"
+        )
     return Affine(constant, tuple(factors.items()))
 
 
 def _is_term(match: re.Match[str], position: int) -> bool:
-    """Tell whether a term is whole: a sign but for the first one, and a star between a factor and a place alone."""
-    has_number, has_star, has_name = match[2] is not None, bool(match[3]), match[4] is not None
+    """Tell whether a term is whole: a sign but for the first one, and a star between a
+    factor and a place alone.
+    """
+    has_number, has_star, has_name = (
+        match[2] is not None,
+        bool(match[3]),
+        match[4] is not None,
+    )
     if position and not match[1]:
         return False
-    return (has_star and has_number and has_name) or (not has_star and has_number != has_name)
+    return (has_star and has_number and has_name) or (
+        not has_star and has_number != has_name
+    )
 
 
 class Template(NamedTuple):
@@ -109,9 +145,13 @@ class Template(NamedTuple):
     widths: tuple[int, ...]
 
     def name(self, places: Mapping[str, int]) -> str:
-        """The name for these values of the places. Raises KeyError, UnreadableError for a number below 0."""
+        """The name for these values of the places. Raises KeyError, UnreadableError for
+        a number below 0.
+        """
         parts = [self.texts[0]]
-        for number, width, text in zip(self.numbers, self.widths, self.texts[1:], strict=True):
+        for number, width, text in zip(
+            self.numbers, self.widths, self.texts[1:], strict=True
+        ):
             value = number.value(places)
             if value < 0:
                 raise UnreadableError(f"{show(self.text, 60)} is no name for {value}")
@@ -122,7 +162,9 @@ class Template(NamedTuple):
     def text(self) -> str:
         """The template as text, with `<<` for a bracket of the name itself."""
         parts = [self.texts[0].replace("<", "<<")]
-        for number, width, text in zip(self.numbers, self.widths, self.texts[1:], strict=True):
+        for number, width, text in zip(
+            self.numbers, self.widths, self.texts[1:], strict=True
+        ):
             hole = f"<{number.text}:{width}>" if width else f"<{number.text}>"
             parts += [hole, text.replace("<", "<<")]
         return "".join(parts)
@@ -141,13 +183,18 @@ def parse_template(text: str) -> Template:
         match = _HOLE.match(text, position)
         if match is None:
             if text[position] == "<":
-                raise UnreadableError(f"{show(text, 60)}: a place that does not end", hint="<< for a bracket")
+                raise UnreadableError(
+                    f"{show(text, 60)}: a place that does not end",
+                    hint="<< for a bracket",
+                )
             texts[-1] += text[position]
             position += 1
             continue
         number, _, width = match[1].partition(":")
         if width and not (width.isdecimal() and 1 < int(width) < 10):
-            raise UnreadableError(f"{show(text, 60)}: {show(width, 20)} is no number of digits")
+            raise UnreadableError(
+                f"{show(text, 60)}: {show(width, 20)} is no number of digits"
+            )
         numbers.append(parse_affine(number))
         widths.append(int(width or 0))
         texts.append("")
@@ -156,7 +203,9 @@ def parse_template(text: str) -> Template:
 
 
 def template_of(form: Form, numbers: Sequence[Affine]) -> Template:
-    """The template of a form, with these numbers in it. Those that follow no place are text."""
+    """The template of a form, with these numbers in it. Those that follow no place are
+    text.
+    """
     if not form.numbers:
         return Template((form.text.replace("##", "#"),), (), ())
     first, *rest = form.text.split("#")
@@ -167,7 +216,11 @@ def template_of(form: Form, numbers: Sequence[Affine]) -> Template:
             widths.append(width)
             texts.append(text)
         else:
-            texts[-1] += f"{number.constant:0{width}d}{text}" if width else f"{number.constant}{text}"
+            texts[-1] += (
+                f"{number.constant:0{width}d}{text}"
+                if width
+                else f"{number.constant}{text}"
+            )
     return Template(tuple(texts), tuple(holes), tuple(widths))
 
 
@@ -176,7 +229,7 @@ def place_name(number: int) -> str:
     return _NAMES[number] if number < len(_NAMES) else f"n{number}"
 
 
-# --- the values of a place --------------------------------------------------------------------------------------------
+# --- the values of a place ------------------------------------------------------------
 
 
 def values_text(values: Sequence[int]) -> str:
@@ -204,10 +257,18 @@ def parse_values(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
         if match is None:
-            raise UnreadableError(f"{show(text, 40)} are no values of a place", hint="as in 0-31")
+            raise UnreadableError(
+                f"{show(text, 40)} are no values of a place", hint="as in 0-31"
+            )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if not step or last < first or (last - first) // step + len(values) >= MOST_VALUES:
-            raise UnreadableError(f"{show(text, 40)} are no values of a place, or too many")
+        if (
+            not step
+            or last < first
+            or (last - first) // step + len(values) >= MOST_VALUES
+        ):
+            raise UnreadableError(
+                f"{show(text, 40)} are no values of a place, or too many"
+            )
         values += range(first, last + 1, step)
     if len(set(values)) != len(values):
         raise UnreadableError(f"{show(text, 40)}: a value stands twice")

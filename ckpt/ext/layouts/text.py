@@ -34,14 +34,19 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
             lines += _rule_lines(rule, width)
         rest = len(report.recipe.rules) - _MOST
         if rest > 0:
-            lines.append([(f"and {counted_noun(rest, 'more rule')} (--json shows all)", "dim")])
+            lines.append(
+                [(f"and {counted_noun(rest, 'more rule')} (--json shows all)", "dim")]
+            )
     lines += _titled_lines(
         f"not made of A: {counted_noun(len(report.left), 'tensor')}",
         [(row.name, _left_text(row.why, row.ways)) for row in report.left],
         width,
     )
     lines += _titled_lines(
-        f"values of A that are used nowhere: {counted_noun(len(report.unused), 'tensor')}",
+        (
+            "values of A that are used nowhere: "
+            f"{counted_noun(len(report.unused), 'tensor')}"
+        ),
         [(row.name, _unused_text(row.elements, row.of)) for row in report.unused],
         width,
     )
@@ -51,7 +56,10 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
         width,
     )
     lines += _titled_lines(
-        f"copies in A, which must be equal: {counted_noun(len(report.copies), 'tensor')}",
+        (
+            "copies in A, which must be equal: "
+            f"{counted_noun(len(report.copies), 'tensor')}"
+        ),
         [(row.name, f"as {show_name(row.copy_of or '', 80)}") for row in report.copies],
         width,
     )
@@ -75,16 +83,24 @@ def beside_text(report: RecipeReport) -> str | None:
 
 def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
     """A rule: the tensors that it makes, then a line for each part."""
-    places = ", ".join([f"{name} {values_text(values)}" for name, values in rule.places])
+    places = ", ".join(
+        [f"{name} {values_text(values)}" for name, values in rule.places]
+    )
     times = f"  ×{rule.times:,}" if rule.times > 1 else ""
     lines: list[Line] = [
-        [(show(rule.target.text, 160), "name"), (times, ""), (f"  {places}" if places else "", "dim")]
+        [
+            (show(rule.target.text, 160), "name"),
+            (times, ""),
+            (f"  {places}" if places else "", "dim"),
+        ]
     ]
     for part in rule.parts[:_PARTS]:
         words = part_words(part, rule)
         source = show(source_words(part), 160)
         text = ": ".join([text for text in (source, words) if text])
-        lines += hanging_lines([("  of ", "dim")] if source else [("  ", "")], text, width)
+        lines += hanging_lines(
+            [("  of ", "dim")] if source else [("  ", "")], text, width
+        )
     if len(rule.parts) > _PARTS:
         lines.append([(f"  and {len(rule.parts) - _PARTS:,} more parts", "dim")])
     if rule.by in _BY:
@@ -92,20 +108,26 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
     return lines
 
 
-def _titled_lines(title: str, rows: Sequence[tuple[str, str]], width: int | None) -> list[Line]:
+def _titled_lines(
+    title: str, rows: Sequence[tuple[str, str]], width: int | None
+) -> list[Line]:
     """A list with its title; no line for an empty one."""
     if not rows:
         return []
     lines: list[Line] = [[], [(title, "head")]]
     for name, text in rows[:_LEFT]:
-        lines += hanging_lines([(f"  {show_name(name, 80)}", "name"), ("  ", "")], text, width)
+        lines += hanging_lines(
+            [(f"  {show_name(name, 80)}", "name"), ("  ", "")], text, width
+        )
     if len(rows) > _LEFT:
         lines.append([(f"  and {len(rows) - _LEFT:,} more", "dim")])
     return lines
 
 
 def _left_text(why: str, ways: Sequence[str]) -> str:
-    """The reason why a tensor of B is not made, with the ways between which --assume chooses."""
+    """The reason why a tensor of B is not made, with the ways between which --assume
+    chooses.
+    """
     if not ways:
         return why
     listed = ", ".join([show_name(way, 60) for way in ways])

@@ -13,7 +13,9 @@ from ckpt.model.text import counted_noun
 
 
 def part_words(part: Part, rule: Rule) -> str:
-    """The words for a part of a rule: its slice of the source, and its order: `rows 0 to 1,023, transposed`."""
+    """The words for a part of a rule: its slice of the source, and its order: `rows 0
+    to 1,023, transposed`.
+    """
     if part.source is None:
         return _constant_words(part, rule)
     words = [*_shape_words(part, rule)]
@@ -33,7 +35,9 @@ def source_words(part: Part) -> str:
     if part.source is None:
         return ""
     text = part.source.text
-    if part.times > 1 and any(name == EACH for number in part.source.numbers for name, _ in number.factors):
+    if part.times > 1 and any(
+        name == EACH for number in part.source.numbers for name, _ in number.factors
+    ):
         return f"{text} (each 0-{part.times - 1})"
     return text
 
@@ -93,7 +97,9 @@ def _axes_words(part: Part, rule: Rule) -> str | None:
             continue
         loops = [
             Loop(size, to, steps[axis])
-            for size, to, axis in zip(rule.shape, flat_steps(rule.shape), order, strict=True)
+            for size, to, axis in zip(
+                rule.shape, flat_steps(rule.shape), order, strict=True
+            )
         ]
         if Piece("", 0, 0, tuple(loops)).normalized().loops == part.loops:
             if order == (1, 0):
@@ -111,7 +117,12 @@ def _slice_words(part: Part, rule: Rule) -> list[str]:
         return []
     width = prod(part.shape[1:])
     span = 1 + sum([(loop.size - 1) * abs(loop.at) for loop in part.loops])
-    if not part.at.factors and span == numel and numel % width == 0 and part.at.constant % width == 0:
+    if (
+        not part.at.factors
+        and span == numel
+        and numel % width == 0
+        and part.at.constant % width == 0
+    ):
         first = part.at.constant // width
         last = first + numel // width - 1
         return [f"rows {first:,} to {last:,}" if last > first else f"row {first:,}"]
@@ -149,8 +160,17 @@ def _order_words(part: Part, rule: Rule) -> list[str]:
     outer = rows[0] if rows else None
     numel = prod([loop.size for loop in part.loops])
     block = prod([loop.size for loop in rows[1:]]) if rows else 1
-    if outer is not None and outer.size > 1 and outer.to > block and numel < prod(rule.shape):
-        words.append(f"interleaved in {outer.size:,} groups" if block > 1 else "interleaved row by row")
+    if (
+        outer is not None
+        and outer.size > 1
+        and outer.to > block
+        and numel < prod(rule.shape)
+    ):
+        words.append(
+            f"interleaved in {outer.size:,} groups"
+            if block > 1
+            else "interleaved row by row"
+        )
     inner = [loop for loop in part.loops if loop.to < width]
     if len(inner) > 1:
         words.append("columns permuted")
@@ -160,7 +180,9 @@ def _order_words(part: Part, rule: Rule) -> list[str]:
 
 
 def _rotary_words(rows: Sequence[Loop]) -> str | None:
-    """The words for rows whose pairs were halves, or halves pairs, as rotary embeddings have them."""
+    """The words for rows whose pairs were halves, or halves pairs, as rotary embeddings
+    have them.
+    """
     if len(rows) < 2:
         return None
     middle, inner = rows[-2], rows[-1]

@@ -1,4 +1,6 @@
-"""The function `ckpt.lint`: folders are walked, and each file is judged by its first bytes."""
+"""The function `ckpt.lint`: folders are walked, and each file is judged by its first
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,15 @@ def lint(
     progress: Progress | None = None,
     limits: Limits | None = None,
 ) -> LintReport:
-    """Return the findings of checkpoints, of level warning and above: the report of `ckpt lint`. Folders are searched.
+    """Return the findings of checkpoints, of level warning and above: the report of
+    `ckpt lint`. Folders are searched.
 
-    `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
-    `arg` are the arguments.
-    With `require` a folder without a checkpoint is an error, else it is skipped.
-    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts, or a ckpt.toml. `per_file_ignores` are texts such
-    as `old/*:prefix`. The findings that the file `baseline` holds do not count. `jobs` and `progress` work as in
-    `ls`. Raises UsageError.
+    `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the
+    text `FILE.py:FACTORY`, of which `arg` are the arguments. With `require` a folder
+    without a checkpoint is an error, else it is skipped. `config` is a pyproject.toml
+    whose table [tool.ckpt.lint] counts, or a ckpt.toml. `per_file_ignores` are texts
+    such as `old/*:prefix`. The findings that the file `baseline` holds do not count.
+    `jobs` and `progress` work as in `ls`. Raises UsageError.
     """
     from ckpt.ext.lint.baseline_file import baseline_at
     from ckpt.ext.lint.lint import lint_model
@@ -95,10 +98,16 @@ def lint(
     known = None if baseline is None else baseline_at(os.fsdecode(baseline))
     live = model_of(model, arg)
     looking = Looking(limits or Limits(), hints, plugins=False)
-    given = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
+    given = several_of(
+        sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints"
+    )
     paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
     values = read_values or settings.values
-    rows = [_judged_open(one, looking, gate, values) for one in given if isinstance(one, Checkpoint)]
+    rows = [
+        _judged_open(one, looking, gate, values)
+        for one in given
+        if isinstance(one, Checkpoint)
+    ]
     items, others = split_items(found(paths, picked=skip_others))
     tasks = [Task(_lint_file, (item, looking, gate, values), 1) for item in items]
     for number, row in enumerate(choose_executor(tasks, jobs).each(tasks), 1):
@@ -118,7 +127,12 @@ def lint(
         rows.append(_file_report(name, gate, lint_model(live))._replace(is_model=True))
     rows.sort(key=lambda row: natural_sort_key(row.path))
     report = LintReport(
-        tuple(rows), tuple(others), asked, skip_unreadable, settings.path, exit_zero=exit_zero
+        tuple(rows),
+        tuple(others),
+        asked,
+        skip_unreadable,
+        settings.path,
+        exit_zero=exit_zero,
     )
     return report if known is None else known.applied_to(report)
 
@@ -131,15 +145,21 @@ def _ignores(values: Texts) -> tuple[FileIgnore, ...]:
         if not glob or not colon:
             problem = f"--per-file-ignores {show(value, 60)}: no glob and codes"
             raise UsageError(problem, hint="as in 'old/*:prefix'")
-        rows.append(FileIgnore(glob, os.getcwd(), codes_of("--per-file-ignores", codes, "lint")))
+        rows.append(
+            FileIgnore(glob, os.getcwd(), codes_of("--per-file-ignores", codes, "lint"))
+        )
     return tuple(rows)
 
 
 def _ignores_of(settings: LintSettings) -> tuple[FileIgnore, ...]:
-    """The ignores per glob of a file, whose globs begin at its folder. Raises UsageError."""
+    """The ignores per glob of a file, whose globs begin at its folder. Raises
+    UsageError.
+    """
     folder = os.path.dirname(os.path.abspath(settings.path))
     return tuple(
-        FileIgnore(glob, folder, codes_of(f"{settings.table} {show(glob, 60)}", codes, "lint"))
+        FileIgnore(
+            glob, folder, codes_of(f"{settings.table} {show(glob, 60)}", codes, "lint")
+        )
         for glob, codes in settings.per_file
     )
 
@@ -147,7 +167,14 @@ def _ignores_of(settings: LintSettings) -> tuple[FileIgnore, ...]:
 def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> Rules:
     """Return the rules of the call, completed by the rules of a file."""
     lowest = level or settings.level
-    own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin=f"{settings.table} ")
+    own = rules_of(
+        "lint",
+        settings.select,
+        settings.ignore,
+        lowest,
+        None,
+        origin=f"{settings.table} ",
+    )
     return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
 
 
@@ -156,8 +183,12 @@ def _file_report(path: str, gate: FileGate, findings: Sequence[Finding]) -> File
     return FileReport(path, kept, switched_off=switched_off)
 
 
-def _lint_file(item: Found, looking: Looking, gate: FileGate, values: bool) -> FileReport:
-    """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
+def _lint_file(
+    item: Found, looking: Looking, gate: FileGate, values: bool
+) -> FileReport:
+    """The findings of one file. A file in a folder that never was a checkpoint is
+    skipped.
+    """
     if item.error is not None or item.skipped is not None:
         error = None if item.error is None else item.error.failure(item.path)
         return FileReport(item.path, (), error, skipped=item.skipped)
@@ -170,17 +201,25 @@ def _lint_file(item: Found, looking: Looking, gate: FileGate, values: bool) -> F
         return FileReport(item.path, (), skipped=error.problem)
 
 
-def _judged_open(opened: Checkpoint, looking: Looking, gate: FileGate, values: bool) -> FileReport:
+def _judged_open(
+    opened: Checkpoint, looking: Looking, gate: FileGate, values: bool
+) -> FileReport:
     try:
         return _judged_survey(opened.path, opened.survey, looking, gate, values)
     except CkptError as error:
         return FileReport(opened.path, (), error.failure(opened.path))
 
 
-def _judged_survey(path: str, survey: Survey, looking: Looking, gate: FileGate, values: bool) -> FileReport:
-    """The findings of a checkpoint. Raises CkptError, also when it has changed meanwhile."""
+def _judged_survey(
+    path: str, survey: Survey, looking: Looking, gate: FileGate, values: bool
+) -> FileReport:
+    """The findings of a checkpoint. Raises CkptError, also when it has changed
+    meanwhile.
+    """
     from ckpt.ext.lint.lint import lint as job
 
-    report = _file_report(path, gate, job(survey, values=values, plan=looking.plan(survey)))
+    report = _file_report(
+        path, gate, job(survey, values=values, plan=looking.plan(survey))
+    )
     survey.checkpoint.check_unchanged()
     return report

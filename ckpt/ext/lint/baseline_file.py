@@ -8,7 +8,13 @@ from collections.abc import Iterable, Sequence
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import read_limited
-from ckpt.ext.lint.baseline import Entry, baseline_of, baseline_text, entry_of, known_and_new
+from ckpt.ext.lint.baseline import (
+    Entry,
+    baseline_of,
+    baseline_text,
+    entry_of,
+    known_and_new,
+)
 from ckpt.ext.lint.lint import FileReport, LintReport
 from ckpt.model.errors import CkptError, LimitError, UsageError
 from ckpt.model.limits import Budget, Limits, parse_json
@@ -26,7 +32,9 @@ class Baseline:
         self._folder = os.path.dirname(os.path.abspath(path))
 
     def applied_to(self, report: LintReport) -> LintReport:
-        """Return the report without the findings that are known, and with the entries that are stale."""
+        """Return the report without the findings that are known, and with the entries
+        that are stale.
+        """
         keys = {entry.key for entry in self._entries}
         rows = []
         for row in report.files:
@@ -36,10 +44,20 @@ class Baseline:
         return report._replace(files=tuple(rows), baseline=self.path, stale=stale)
 
     def renewed(self, report: LintReport) -> Baseline:
-        """Return the baseline that holds the findings of a report, and the entries of files that are not in it."""
-        current = [entry_of(self._relative(row), finding) for row in report.files for finding in row.findings]
+        """Return the baseline that holds the findings of a report, and the entries of
+        files that are not in it.
+        """
+        current = [
+            entry_of(self._relative(row), finding)
+            for row in report.files
+            for finding in row.findings
+        ]
         looked = {self._relative(row) for row in report.files if row.error is None}
-        others = [entry for entry in self._entries if entry.path not in looked and self._is_there(entry)]
+        others = [
+            entry
+            for entry in self._entries
+            if entry.path not in looked and self._is_there(entry)
+        ]
         return Baseline(self.path, [*others, *current])
 
     def text(self) -> str:
@@ -47,7 +65,9 @@ class Baseline:
         return baseline_text(self._entries)
 
     def _stale(self, files: Sequence[FileReport]) -> list[Entry]:
-        """Return the entries whose finding has gone: from a file that was read, or with its file."""
+        """Return the entries whose finding has gone: from a file that was read, or with
+        its file.
+        """
         current = {
             entry_of(self._relative(row), finding).key
             for row in files
@@ -57,28 +77,39 @@ class Baseline:
         return [
             entry
             for entry in self._entries
-            if entry.key not in current and (entry.path in read or not self._is_there(entry))
+            if entry.key not in current
+            and (entry.path in read or not self._is_there(entry))
         ]
 
     def _relative(self, row: FileReport) -> str:
         if row.is_model or is_url(row.path):
             return row.path
-        return os.path.relpath(os.path.abspath(row.path), self._folder).replace(os.sep, "/")
+        return os.path.relpath(os.path.abspath(row.path), self._folder).replace(
+            os.sep, "/"
+        )
 
     def _is_there(self, entry: Entry) -> bool:
-        """Tell whether the file of an entry is there. For a URL or a live model the answer is yes: nothing looks."""
+        """Tell whether the file of an entry is there. For a URL or a live model the
+        answer is yes: nothing looks.
+        """
         if is_url(entry.path) or ".py:" in entry.path:
             return True
         return os.path.exists(os.path.join(self._folder, entry.path))
 
 
 def baseline_at(path: str, *, is_new: bool = False) -> Baseline:
-    """Return the baseline at a path; `is_new` allows that there is none yet. Raises UsageError."""
-    return Baseline(path, [] if is_new and not os.path.lexists(path) else _read_entries(path))
+    """Return the baseline at a path; `is_new` allows that there is none yet. Raises
+    UsageError.
+    """
+    return Baseline(
+        path, [] if is_new and not os.path.lexists(path) else _read_entries(path)
+    )
 
 
 def _read_entries(path: str) -> list[Entry]:
-    """Return the entries of a baseline. Raises UsageError: without it nothing can be judged."""
+    """Return the entries of a baseline. Raises UsageError: without it nothing can be
+    judged.
+    """
     try:
         file = locate(path).open()
         try:

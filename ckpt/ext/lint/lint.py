@@ -1,4 +1,6 @@
-"""`ckpt lint`: every finding about one file or one live model, and values that name people, hosts or tokens."""
+"""`ckpt lint`: every finding about one file or one live model, and values that name
+people, hosts or tokens.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,27 @@ from ckpt.tree.view import look
 _HOME = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^/\\\s'\"]+")
 _TOKENS = (
     ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")),
-    ("a GitHub token", re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_\w{22,}\b")),
+    (
+        "a GitHub token",
+        re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_\w{22,}\b"),
+    ),
     ("an AWS key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
     ("an API key", re.compile(r"\bsk-(?:proj-|ant-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}")),
     ("a Slack token", re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
-    ("a password in an address", re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@]+:[^/\s:@]+@")),
+    (
+        "a password in an address",
+        re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@]+:[^/\s:@]+@"),
+    ),
 )
-_SECRET = re.compile(r"(?:^|[_.])(?:api_?key|secret(?:_key)?|password|passwd|access_token|auth_token)$", re.I)
+_SECRET = re.compile(
+    r"(?:^|[_.])(?:api_?key|secret(?:_key)?|password|passwd|access_token|auth_token)$",
+    re.I,
+)
 _INNER = re.compile(r"(?:\.(?:internal|corp|lan|intranet)\b)+", re.I)
-"""The end of a host name, which few texts have. Only then the letters before it are looked at."""
+"""The end of a host name, which few texts have. Only then the letters before it are
+looked at.
+"""
 _LABELS = re.compile(r"[a-z0-9.-]*", re.I)
 _NAME = 253
 """The most letters of a host name before its end."""
@@ -45,7 +58,9 @@ _MOST = 10_000
 
 
 def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Values that name a machine or hold a secret, by kind, with their places. A secret is never shown."""
+    """Values that name a machine or hold a secret, by kind, with their places. A secret
+    is never shown.
+    """
     by_kind: dict[str, list[str]] = {}
     example: dict[str, str] = {}
     for value in checkpoint.values:
@@ -59,7 +74,11 @@ def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
                 example.setdefault(kind, shown)
     for kind, places in by_kind.items():
         example_text = f": {show(example[kind], 60)}" if example[kind] else ""
-        yield Finding("private", f"{kind} at {show_names(places, 1)}{example_text}", where=tuple(places))
+        yield Finding(
+            "private",
+            f"{kind} at {show_names(places, 1)}{example_text}",
+            where=tuple(places),
+        )
 
 
 def _list_texts(node: Node) -> Iterator[str]:
@@ -83,7 +102,9 @@ def _private_kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
     token = next((kind for kind, pattern in _TOKENS if pattern.search(text)), None)
     if token is not None:
         yield token, ""
-    elif _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text):
+    elif (
+        _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text)
+    ):
         yield "a secret by its name", ""
     host = _find_host(text)
     if host is not None:
@@ -91,10 +112,16 @@ def _private_kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _find_host(text: str) -> str | None:
-    """Return the first host name of an inner network with three labels or more, or None."""
+    """Return the first host name of an inner network with three labels or more, or
+    None.
+    """
     for end in _INNER.finditer(text):
         backwards = _LABELS.match(text[max(0, end.start() - _NAME) : end.start()][::-1])
-        name = "" if backwards is None else backwards[0][::-1].rpartition("..")[2].lstrip(".-")
+        name = (
+            ""
+            if backwards is None
+            else backwards[0][::-1].rpartition("..")[2].lstrip(".-")
+        )
         if name and not name.endswith(".") and f"{name}{end[0]}".count(".") > 1:
             return name + end[0]
     return None
@@ -105,7 +132,9 @@ DEAD = 1e-3
 
 
 class FileReport(NamedTuple):
-    """The findings of one file, or the error if it cannot be read, or why it was `skipped`."""
+    """The findings of one file, or the error if it cannot be read, or why it was
+    `skipped`.
+    """
 
     path: str
     findings: tuple[Finding, ...]
@@ -130,7 +159,9 @@ class FileReport(NamedTuple):
 
 @shown_as_html("ckpt.ext.lint.text", "html_lint")
 class LintReport(NamedTuple):
-    """The report of `ckpt lint`: the findings of each file. `others` are the files of folders that were not looked at."""
+    """The report of `ckpt lint`: the findings of each file. `others` are the files of
+    folders that were not looked at.
+    """
 
     files: tuple[FileReport, ...]
     others: tuple[str, ...] = ()
@@ -145,7 +176,10 @@ class LintReport(NamedTuple):
     exit_zero: bool = False
 
     def __repr__(self) -> str:
-        return f"<ckpt.LintReport: {counted_noun(len(self.findings), 'finding')} in {counted_noun(len(self.files), 'file')}>"
+        return (
+            f"<ckpt.LintReport: {counted_noun(len(self.findings), 'finding')} in "
+            f"{counted_noun(len(self.files), 'file')}>"
+        )
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -154,7 +188,9 @@ class LintReport(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
+        """The exit code of the command: 2 where a file cannot be read, 1 where the gate
+        closes.
+        """
         return max(map(self._file_exit_code, self.files), default=0)
 
     def _file_exit_code(self, row: FileReport) -> int:
@@ -167,39 +203,54 @@ class LintReport(NamedTuple):
         return int(any(finding.level != "info" for finding in row.findings))
 
     def to_json(self) -> dict[str, Json]:
-        """The document `ckpt.lint`; docs/json.md is its contract. It counts by ending what was not looked at."""
+        """The document `ckpt.lint`; docs/json.md is its contract. It counts by ending
+        what was not looked at.
+        """
         counts = count_endings(self.others)
         return {
             **document_head("ckpt.lint", 2),
             "files": [row.to_json() for row in self.files],
-            "not_looked_at": [{"ending": ending, "files": count} for ending, count in counts.items()],
+            "not_looked_at": [
+                {"ending": ending, "files": count} for ending, count in counts.items()
+            ],
         }
 
 
 class FileIgnore(NamedTuple):
-    """The codes that are ignored in the files that a glob matches: their path below a folder, or their last name."""
+    """The codes that are ignored in the files that a glob matches: their path below a
+    folder, or their last name.
+    """
 
     glob: str
     folder: str
     codes: frozenset[str]
 
     def is_about(self, path: str) -> bool:
-        """Tell whether the glob matches a path. `*` crosses slashes, as in .gitignore files of one pattern."""
+        """Tell whether the glob matches a path. `*` crosses slashes, as in .gitignore
+        files of one pattern.
+        """
         match = re.compile(translate(self.glob)).match
         absolute = path if is_url(path) else os.path.abspath(path)
         below = absolute.removeprefix(f"{self.folder.rstrip('/')}/")
-        return any(match(name) is not None for name in (below, absolute, path, os.path.basename(absolute)))
+        return any(
+            match(name) is not None
+            for name in (below, absolute, path, os.path.basename(absolute))
+        )
 
 
 def ignored_in(path: str, ignores: Iterable[FileIgnore]) -> frozenset[str]:
     """Return the codes that are ignored in a file."""
-    return frozenset(code for row in ignores if row.is_about(path) for code in row.codes)
+    return frozenset(
+        code for row in ignores if row.is_about(path) for code in row.codes
+    )
 
 
 class FileGate(NamedTuple):
-    """The rules of the command line together with the rules of a file, and the rules without the file.
+    """The rules of the command line together with the rules of a file, and the rules
+    without the file.
 
-    A file can lie beside the checkpoints that it judges, so it never switches off a finding of level error.
+    A file can lie beside the checkpoints that it judges, so it never switches off a
+    finding of level error.
     """
 
     rules: Rules
@@ -208,16 +259,26 @@ class FileGate(NamedTuple):
     """Ignores per glob of a file, where the command line has none."""
     asked_ignores: tuple[FileIgnore, ...] = ()
 
-    def kept(self, path: str, findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-        """The findings of a file that count, and those that count no longer because of the file of rules."""
+    def kept(
+        self, path: str, findings: Iterable[Finding]
+    ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """The findings of a file that count, and those that count no longer because of
+        the file of rules.
+        """
         every = list(findings)
         asked_here = ignored_in(path, self.asked_ignores)
         rules = self.rules.without(asked_here | ignored_in(path, self.ignores))
         kept = rules.kept(every)
         ids = set(map(id, kept))
-        lost = [finding for finding in self.asked.without(asked_here).kept(every) if id(finding) not in ids]
+        lost = [
+            finding
+            for finding in self.asked.without(asked_here).kept(every)
+            if id(finding) not in ids
+        ]
         errors = [finding for finding in lost if finding.level == "error"]
-        return order([*kept, *errors]), tuple(finding for finding in lost if finding.level != "error")
+        return order([*kept, *errors]), tuple(
+            finding for finding in lost if finding.level != "error"
+        )
 
 
 def lint(
@@ -227,7 +288,8 @@ def lint(
     plan: Plan | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Every finding of a checkpoint; with `values` those in the numbers of its models too, which reads them.
+    """Every finding of a checkpoint; with `values` those in the numbers of its models
+    too, which reads them.
 
     `plan` finds the commands of the hints; without it findings have none.
     """
@@ -241,8 +303,16 @@ def lint(
     findings += private_values(survey.checkpoint)
     if values:
         for part in survey.models:
-            report = stats(survey, section=part.name, threshold=DEAD, progress=progress, checksums=False)
-            findings += [row for row in report.findings if row.code != "scaled"]  # `inspect` has named them
+            report = stats(
+                survey,
+                section=part.name,
+                threshold=DEAD,
+                progress=progress,
+                checksums=False,
+            )
+            findings += [
+                row for row in report.findings if row.code != "scaled"
+            ]  # `inspect` has named them
     return findings
 
 
@@ -265,13 +335,25 @@ def _plain_tensor_findings(names: Sequence[str]) -> Iterable[Finding]:
 
 def _duplicate_findings(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
     if pairs:
-        both = and_more([f"{show(name, 60)} = {show(other_name, 60)}" for name, other_name in pairs], 4)
+        both = and_more(
+            [
+                f"{show(name, 60)} = {show(other_name, 60)}"
+                for name, other_name in pairs
+            ],
+            4,
+        )
         text = f"{counted_noun(len(pairs), 'module')} have two names: {both}."
         yield Finding("registered-twice", text, where=tuple(name for name, _ in pairs))
 
 
 def _hook_findings(hooks: Sequence[Hook]) -> Iterable[Finding]:
     if hooks:
-        texts = [f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}" for hook in hooks]
-        text = f"Loading needs the code of {counted_noun(len(hooks), 'hook')}: {and_more(texts, 4)}."
+        texts = [
+            f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}"
+            for hook in hooks
+        ]
+        text = (
+            f"Loading needs the code of {counted_noun(len(hooks), 'hook')}: "
+            f"{and_more(texts, 4)}."
+        )
         yield Finding("hooks", text, where=tuple(hook.module for hook in hooks))

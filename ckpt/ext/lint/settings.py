@@ -1,4 +1,6 @@
-"""The rules of `ckpt lint` in a file: the table [tool.ckpt.lint] of a pyproject.toml, or [lint] of a ckpt.toml."""
+"""The rules of `ckpt lint` in a file: the table [tool.ckpt.lint] of a pyproject.toml,
+or [lint] of a ckpt.toml.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,17 @@ from ckpt.model.text import show
 _BYTES = 1_000_000
 """The largest file of settings that is read."""
 _PARTS = 100
-"""Parts of one dotted key: the time that tomllib takes for a key grows with their square."""
+"""Parts of one dotted key: the time that tomllib takes for a key grows with their
+square.
+"""
 _DEEP = re.compile(
     rf"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2){{{_PARTS}}}"""
 )  # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on
 _KEYS = ("select", "ignore", "level", "read-values", "per-file-ignores")
 _GLOBS, _GLOB = 500, 500
-"""The most globs that each file is compared with, and letters of one: the file of rules may be a stranger's."""
+"""The most globs that each file is compared with, and letters of one: the file of rules
+may be a stranger's.
+"""
 _PROJECT, _OWN = "pyproject.toml", "ckpt.toml"
 
 
@@ -37,7 +43,9 @@ class LintSettings(NamedTuple):
     level: Level | None = None
     values: bool = False
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Globs of paths below the folder of the file, and the codes that are ignored there."""
+    """Globs of paths below the folder of the file, and the codes that are ignored
+    there.
+    """
 
     @property
     def table(self) -> str:
@@ -46,14 +54,18 @@ class LintSettings(NamedTuple):
 
 
 def table_name(path: str) -> str:
-    """Return the name of the table in a file: only a pyproject.toml belongs to several tools."""
+    """Return the name of the table in a file: only a pyproject.toml belongs to several
+    tools.
+    """
     return "[tool.ckpt.lint]" if os.path.basename(path) in (_PROJECT, "") else "[lint]"
 
 
 def nearest_settings(folder: str) -> LintSettings:
-    """Return the rules of the nearest file, from a folder upwards, or empty ones. Raises UsageError.
+    """Return the rules of the nearest file, from a folder upwards, or empty ones.
+    Raises UsageError.
 
-    In one folder a ckpt.toml counts before a pyproject.toml. Without [tool.ckpt] the latter is passed over, as ruff does.
+    In one folder a ckpt.toml counts before a pyproject.toml. Without [tool.ckpt] the
+    latter is passed over, as ruff does.
     """
     while True:
         for name in (_OWN, _PROJECT):
@@ -67,9 +79,17 @@ def nearest_settings(folder: str) -> LintSettings:
 
 
 def unread_settings(paths: Sequence[str], used: LintSettings) -> list[str]:
-    """Return the paths of the ckpt.toml in folders that are checked, which are not the rules: these are found upwards."""
-    found = [os.path.join(path, _OWN) for path in paths if os.path.isfile(os.path.join(path, _OWN))]
-    return [path for path in found if os.path.abspath(path) != os.path.abspath(used.path)]
+    """Return the paths of the ckpt.toml in folders that are checked, which are not the
+    rules: these are found upwards.
+    """
+    found = [
+        os.path.join(path, _OWN)
+        for path in paths
+        if os.path.isfile(os.path.join(path, _OWN))
+    ]
+    return [
+        path for path in found if os.path.abspath(path) != os.path.abspath(used.path)
+    ]
 
 
 def _is_about_ckpt(path: str) -> bool:
@@ -78,7 +98,9 @@ def _is_about_ckpt(path: str) -> bool:
 
 
 def settings_at(path: str) -> LintSettings:
-    """The rules in a pyproject.toml or a ckpt.toml. Raises UsageError for wrong ones."""
+    """The rules in a pyproject.toml or a ckpt.toml. Raises UsageError for wrong
+    ones.
+    """
     table = _read_table(path)
     name = table_name(path)
     _refuse_unknown(path, name, table, _KEYS)
@@ -90,10 +112,16 @@ def settings_at(path: str) -> LintSettings:
         raise UsageError(f"{name} read-values is true or false", path=path)
     per_file = table.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
-        raise UsageError(f"{name} per-file-ignores is a table of globs and lists of codes", path=path)
+        raise UsageError(
+            f"{name} per-file-ignores is a table of globs and lists of codes", path=path
+        )
     if len(per_file) > _GLOBS or any(len(glob) > _GLOB for glob in per_file):
         raise UsageError(
-            f"{name} per-file-ignores has over {_GLOBS} globs, or one over {_GLOB} letters", path=path
+            (
+                f"{name} per-file-ignores has over {_GLOBS} globs, or one over {_GLOB} "
+                "letters"
+            ),
+            path=path,
         )
     return LintSettings(
         path,
@@ -105,15 +133,21 @@ def settings_at(path: str) -> LintSettings:
     )
 
 
-def _refuse_unknown(path: str, name: str, table: dict[str, object], keys: tuple[str, ...]) -> None:
+def _refuse_unknown(
+    path: str, name: str, table: dict[str, object], keys: tuple[str, ...]
+) -> None:
     """Raise UsageError for the first key that no table of ckpt has."""
     unknown = next((key for key in table if key not in keys), None)
     if unknown is None:
         return
-    alike = nearest_names(unknown, keys, 1) or [key for key in keys if key == f"read-{unknown}"]
+    alike = nearest_names(unknown, keys, 1) or [
+        key for key in keys if key == f"read-{unknown}"
+    ]
     every = f"{', '.join(keys[:-1])} and {keys[-1]}" if len(keys) > 1 else keys[0]
     hint = f"did you mean {alike[0]}?" if alike else f"it takes {every}"
-    raise UsageError(f"{name} has an unknown key: {show(unknown, 40)}", path=path, hint=hint)
+    raise UsageError(
+        f"{name} has an unknown key: {show(unknown, 40)}", path=path, hint=hint
+    )
 
 
 def _read_table(path: str) -> dict[str, object]:
@@ -145,20 +179,30 @@ def _document(path: str) -> dict[str, object]:
         finally:
             file.close()
         if _DEEP.search(text):
-            raise UsageError(f"cannot be read: a key of more than {_PARTS} parts", path=path)
+            raise UsageError(
+                f"cannot be read: a key of more than {_PARTS} parts", path=path
+            )
         return tomllib.loads(text)
     except LimitError:
-        raise UsageError(f"cannot be read: more than {_BYTES:,} bytes", path=path) from None
+        raise UsageError(
+            f"cannot be read: more than {_BYTES:,} bytes", path=path
+        ) from None
     except UnreadableError as error:
         raise UsageError(f"cannot be read: {error.problem}", path=path) from None
     except RecursionError:
         raise UsageError("cannot be read: nested too deeply", path=path) from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of more digits than Python converts
-        raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
+    except (
+        ValueError
+    ) as error:  # not TOML, not UTF-8, or a number of more digits than Python converts
+        raise UsageError(
+            f"cannot be read: {show(str(error), 120)}", path=path
+        ) from None
 
 
 def _read_codes(path: str, table: dict[str, object], key: str) -> tuple[str, ...]:
     codes = table.get(key, [])
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
-        raise UsageError(f"{table_name(path)} {show(key, 60)} is a list of codes", path=path)
+        raise UsageError(
+            f"{table_name(path)} {show(key, 60)} is a list of codes", path=path
+        )
     return tuple(codes)

@@ -1,4 +1,6 @@
-"""`ckpt lint` as text, and in the forms that CI systems read: annotations for GitHub, SARIF 2.1.0, JUnit XML."""
+"""`ckpt lint` as text, and in the forms that CI systems read: annotations for GitHub,
+SARIF 2.1.0, JUnit XML.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from ckpt import __version__
 from ckpt.ext.lint.lint import FileReport, LintReport
 from ckpt.model.findings import CATALOGUE, LEVELS, Finding
 from ckpt.model.text import Json, counted_noun, show, show_line
-from ckpt.surface.text.lines import Line, findings_lines, hanging_lines, safe_sentence, wrap_text
+from ckpt.surface.text.lines import (
+    Line,
+    findings_lines,
+    hanging_lines,
+    safe_sentence,
+    wrap_text,
+)
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
 """The levels of findings -> the levels of GitHub."""
@@ -20,7 +28,9 @@ _SARIF = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
-    """The findings under the name of their file: level, code, sentence. What follows is said the first time."""
+    """The findings under the name of their file: level, code, sentence. What follows is
+    said the first time.
+    """
     out: list[Line] = []
     explained: set[str] = set()
     for report in reports:
@@ -32,7 +42,11 @@ def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
             room = None if width is None else max(width - len(head), 30)
             first, *more = wrap_text(safe_sentence(finding.message), room, 0)
             out.append(
-                [(f"  {finding.level.ljust(7)}  ", ""), (finding.code, finding.level), (f"  {first}", "")]
+                [
+                    (f"  {finding.level.ljust(7)}  ", ""),
+                    (finding.code, finding.level),
+                    (f"  {first}", ""),
+                ]
             )
             if finding.consequence and finding.consequence not in explained:
                 explained.add(finding.consequence)
@@ -42,7 +56,9 @@ def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
 
 
 def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[Line]:
-    """Return how often each code was found, and in how many files, the most serious first."""
+    """Return how often each code was found, and in how many files, the most serious
+    first.
+    """
     counts = Counter(finding.code for report in reports for finding in report.findings)
     files = Counter(
         code
@@ -50,33 +66,52 @@ def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[L
         for code in {finding.code for finding in report.findings}
         if not report.is_model
     )
-    in_model = {finding.code for report in reports if report.is_model for finding in report.findings}
+    in_model = {
+        finding.code
+        for report in reports
+        if report.is_model
+        for finding in report.findings
+    }
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
     out: list[Line] = []
     for code, row in CATALOGUE.items():
         if counts[code]:
-            head: Line = [(f"{counts[code]:>{size},}  ", ""), (code, row.level), ("  ", "")]
+            head: Line = [
+                (f"{counts[code]:>{size},}  ", ""),
+                (code, row.level),
+                ("  ", ""),
+            ]
             places = [counted_noun(files[code], "file")] if files[code] else []
             places += ["the model"] if code in in_model else []
-            out += hanging_lines(head, f"in {' and '.join(places)}: {row.title}", width, size + 4)
+            out += hanging_lines(
+                head, f"in {' and '.join(places)}: {row.title}", width, size + 4
+            )
     return out
 
 
 def lint_summary(reports: Sequence[FileReport]) -> str:
-    """Return the sum of all findings: `3 findings (1 error, 2 warnings) in 2 of 5 files · 1 unreadable`."""
+    """Return the sum of all findings: `3 findings (1 error, 2 warnings) in 2 of 5 files
+    · 1 unreadable`.
+    """
     levels = Counter(finding.level for report in reports for finding in report.findings)
     parts = [_count_text(levels[level], level) for level in LEVELS if levels[level]]
-    checked = [report for report in reports if report.error is None and report.skipped is None]
+    checked = [
+        report for report in reports if report.error is None and report.skipped is None
+    ]
     files = [report for report in checked if not report.is_model]
     models = [report for report in checked if report.is_model]
     everywhere = [counted_noun(len(files), "file")] if files or not models else []
-    text = f"no finding in {' and '.join([*everywhere, *(['the model'] if models else [])])}"
+    text = (
+        "no finding in "
+        f"{' and '.join([*everywhere, *(['the model'] if models else [])])}"
+    )
     if parts:
         hit = sum(bool(report.findings) for report in files)
         places = [f"{hit:,} of {counted_noun(len(files), 'file')}"] if files else []
         places += ["the model"] if any(report.findings for report in models) else []
         text = (
-            f"{counted_noun(sum(levels.values()), 'finding')} ({', '.join(parts)}) in {' and '.join(places)}"
+            f"{counted_noun(sum(levels.values()), 'finding')} ({', '.join(parts)}) in "
+            f"{' and '.join(places)}"
         )
     unread = sum(report.error is not None for report in reports)
     return text + (f" · {unread:,} unreadable" if unread else "")
@@ -90,7 +125,12 @@ def github_lines(reports: Iterable[FileReport]) -> list[str]:
     """Workflow commands of GitHub, with line ends and percent signs escaped."""
     out = []
     for report in reports:
-        name = show_line(show(report.path, None)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+        name = (
+            show_line(show(report.path, None))
+            .replace("%", "%25")
+            .replace(":", "%3A")
+            .replace(",", "%2C")
+        )
         rows = [
             (_MARKS[finding.level], f"{finding.code} {safe_sentence(finding.message)}")
             for finding in report.findings
@@ -102,9 +142,15 @@ def github_lines(reports: Iterable[FileReport]) -> list[str]:
     return out
 
 
-def sarif_log(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
-    """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications of the run."""
-    codes = list(dict.fromkeys(finding.code for report in reports for finding in report.findings))
+def sarif_log(
+    reports: Sequence[FileReport], others: Mapping[str, int] | None = None
+) -> dict[str, Json]:
+    """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications
+    of the run.
+    """
+    codes = list(
+        dict.fromkeys(finding.code for report in reports for finding in report.findings)
+    )
     rules: list[Json] = [
         {
             "id": code,
@@ -135,12 +181,18 @@ def sarif_log(reports: Sequence[FileReport], others: Mapping[str, int] | None = 
     ]
     run: dict[str, Json] = {
         "tool": {"driver": {"name": "ckpt", "version": __version__, "rules": rules}},
-        "invocations": [{"executionSuccessful": not unread, "toolExecutionNotifications": unread}],
+        "invocations": [
+            {"executionSuccessful": not unread, "toolExecutionNotifications": unread}
+        ],
         "results": results,
     }
     if others:
         run["properties"] = {"notLookedAt": dict(others)}
-    return {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}
+    return {
+        "version": "2.1.0",
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "runs": [run],
+    }
 
 
 def _sarif_location(path: str) -> dict[str, Json]:
@@ -149,21 +201,34 @@ def _sarif_location(path: str) -> dict[str, Json]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}}
 
 
-def junit_lines(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> list[str]:
-    """A JUnit report: a test for each file, which fails with the first finding of level error or warning."""
+def junit_lines(
+    reports: Sequence[FileReport], others: Mapping[str, int] | None = None
+) -> list[str]:
+    """A JUnit report: a test for each file, which fails with the first finding of level
+    error or warning.
+    """
     checked = [report for report in reports if report.skipped is None]
     failed = sum(bool(_failed_findings(report)) for report in checked)
     errors = sum(report.error is not None for report in checked)
     out = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
-    out.append(f'<testsuite name="ckpt lint" tests="{len(checked)}" failures="{failed}" errors="{errors}">')
+    out.append(
+        f'<testsuite name="ckpt lint" tests="{len(checked)}" failures="{failed}" '
+        f'errors="{errors}">'
+    )
     if others:
         counts = [
-            f'<property name={quoteattr(f"not looked at: *{show(ending, 20)}")} value="{count}"/>'
+            (
+                f"<property name={quoteattr(f'not looked at: *{show(ending, 20)}')} "
+                f'value="{count}"/>'
+            )
             for ending, count in others.items()
         ]
         out += ["<properties>", *counts, "</properties>"]
     for report in checked:
-        opening = f"<testcase classname={quoteattr('ckpt.lint')} name={quoteattr(show(report.path, None))}"
+        opening = (
+            f"<testcase classname={quoteattr('ckpt.lint')} "
+            f"name={quoteattr(show(report.path, None))}"
+        )
         failures = _failed_findings(report)
         if report.error is not None:
             out += [
@@ -173,14 +238,21 @@ def junit_lines(reports: Sequence[FileReport], others: Mapping[str, int] | None 
             ]
         elif failures:
             texts = [
-                f"{finding.level} {finding.code} {safe_sentence(finding.message)}" for finding in failures
+                f"{finding.level} {finding.code} {safe_sentence(finding.message)}"
+                for finding in failures
             ]
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))
-            out += [f"{opening}>", f"<failure type={kind} message={message}/>", "</testcase>"]
+            out += [
+                f"{opening}>",
+                f"<failure type={kind} message={message}/>",
+                "</testcase>",
+            ]
         else:
             out.append(f"{opening}/>")
     out += ["</testsuite>", "</testsuites>"]
-    return [line.replace("##", "#&#35;") for line in out]  # `##[` is a command to GitHub Actions
+    return [
+        line.replace("##", "#&#35;") for line in out
+    ]  # `##[` is a command to GitHub Actions
 
 
 def _failed_findings(report: FileReport) -> list[Finding]:
@@ -188,17 +260,28 @@ def _failed_findings(report: FileReport) -> list[Finding]:
 
 
 def html_lint(report: LintReport) -> str:
-    """Return the findings of each file with their commands, the files that cannot be read, and the sum."""
-    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+    """Return the findings of each file with their commands, the files that cannot be
+    read, and the sum.
+    """
+    from ckpt.surface.text.notebook import (
+        WIDTH,
+        html_of,
+    )  # here: only a notebook pays for it
 
     lines: list[Line] = []
     for file in report.files:
         if file.findings:
-            lines += [[(safe_sentence(file.path), "name")], *findings_lines(file.findings, WIDTH), []]
+            lines += [
+                [(safe_sentence(file.path), "name")],
+                *findings_lines(file.findings, WIDTH),
+                [],
+            ]
         if file.error is not None:
             lines += [
                 *hanging_lines(
-                    [(safe_sentence(file.path), "name"), (": ", "")], safe_sentence(str(file.error)), WIDTH
+                    [(safe_sentence(file.path), "name"), (": ", "")],
+                    safe_sentence(str(file.error)),
+                    WIDTH,
                 ),
                 [],
             ]

@@ -20,8 +20,10 @@ from ckpt.tree.find import tied_aliases
 def check_by_torch(path: str, planned: Checkpoint) -> str | None:
     """Load a written file with torch and compare every tensor with its source.
 
-    torch never loads a file that needs weights_only=False, nor one whose loader runs its pickles. Every byte of such a file is compared by our own reader
-    instead, which the answer says: "crc". Raises WriteError when they differ, UsageError without torch.
+    torch never loads a file that needs weights_only=False, nor one whose loader runs
+    its pickles. Every byte of such a file is compared by our own reader instead, which
+    the answer says: "crc". Raises WriteError when they differ, UsageError without
+    torch.
     """
     torch = require_torch()
     with open(path) as written:
@@ -33,15 +35,19 @@ def check_by_torch(path: str, planned: Checkpoint) -> str | None:
         for entry in planned.tensors:
             ref = entry.tensor
             name = others.get(entry.name, entry.name)
-            tensor = _object_at(loaded, (name,) if not written.traits.is_pickle else entry.path)
-            if not isinstance(tensor, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
+            tensor = _object_at(
+                loaded, (name,) if not written.traits.is_pickle else entry.path
+            )
+            if not isinstance(
+                tensor, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)
+            ):
                 raise _difference_error(entry.name)
             if isinstance(ref, TensorRef) and ref.storage.place is not None:
                 if tuple(tensor.shape) != ref.shape:
                     raise _difference_error(entry.name)
-                if str(tensor.dtype) != f"torch.{ref.dtype.name}" or _tensor_bytes(torch, tensor) != b"".join(
-                    elements(ref)
-                ):
+                if str(tensor.dtype) != f"torch.{ref.dtype.name}" or _tensor_bytes(
+                    torch, tensor
+                ) != b"".join(elements(ref)):
                     raise _difference_error(entry.name)
     return None
 
@@ -52,18 +58,24 @@ def _load_by_torch(torch: Any, path: str, written: Checkpoint) -> Any:
 
         return load_file(path)
     if written.not_loadable:
-        raise UsageError(f"--verify torch: {written.not_loadable}", hint="--verify crc loads nothing")
+        raise UsageError(
+            f"--verify torch: {written.not_loadable}", hint="--verify crc loads nothing"
+        )
     options: dict[str, Any] = {"encoding": written.encoding} if written.encoding else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return torch.load(path, map_location="cpu", weights_only=True, **options)
         except Exception as error:  # whatever torch raises, the file is not kept
-            raise WriteError(f"torch does not load the written file: {show(str(error), 200)}") from None
+            raise WriteError(
+                f"torch does not load the written file: {show(str(error), 200)}"
+            ) from None
 
 
 def _object_at(loaded: Any, path: Path) -> Any:
-    """The object at a path of a loaded object: an item of a container, or an attribute."""
+    """The object at a path of a loaded object: an item of a container, or an
+    attribute.
+    """
     item = loaded
     for key in path:
         try:
@@ -74,14 +86,21 @@ def _object_at(loaded: Any, path: Path) -> Any:
 
 
 def _tensor_bytes(torch: Any, tensor: Any) -> bytes:
-    """The elements of a tensor in the order of its shape. Read from the storage, because some dtypes have no view."""
+    """The elements of a tensor in the order of its shape. Read from the storage,
+    because some dtypes have no view.
+    """
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     begin = plain.storage_offset() * plain.element_size()
-    whole = torch.empty(0, dtype=torch.uint8, device=plain.device).set_(plain.untyped_storage())
-    return bytes(whole[begin : begin + plain.numel() * plain.element_size()].numpy().tobytes())
+    whole = torch.empty(0, dtype=torch.uint8, device=plain.device).set_(
+        plain.untyped_storage()
+    )
+    return bytes(
+        whole[begin : begin + plain.numel() * plain.element_size()].numpy().tobytes()
+    )
 
 
 def _difference_error(name: str) -> WriteError:
     return WriteError(
-        f"torch loads {show(name, 80)} with other content than the source; the file was not kept"
+        f"torch loads {show(name, 80)} with other content than the source; the file "
+        "was not kept"
     )

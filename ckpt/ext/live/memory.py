@@ -1,4 +1,6 @@
-"""Tensors of a live process as tensor references. Their bytes are fetched when they are written."""
+"""Tensors of a live process as tensor references. Their bytes are fetched when they are
+written.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,21 @@ from ckpt.pickle.rebuild import Rebuilder
 from ckpt.tree.view import MARKERS
 
 _ALIGN = 16
-"""Bytes of the widest element. A part of a storage begins at a multiple of it, so that every dtype fits."""
+"""Bytes of the widest element. A part of a storage begins at a multiple of it, so that
+every dtype fits.
+"""
 
 
 class LiveSource(BaseSource):
-    """The bytes of a storage, copied to the CPU as a whole at the first read. The copy of the last one is released."""
+    """The bytes of a storage, copied to the CPU as a whole at the first read. The copy
+    of the last one is released.
+    """
 
     _held: tuple[LiveSource, memoryview] | None = None
     _one = threading.Lock()
-    """Threads come one after the other: torch does not bear it that two look at one storage anew."""
+    """Threads come one after the other: torch does not bear it that two look at one
+    storage anew.
+    """
 
     def __init__(self, storage: Any, device: Any, first: int, last: int) -> None:
         self._storage = storage
@@ -41,13 +49,17 @@ class LiveSource(BaseSource):
         with LiveSource._one:
             held = LiveSource._held
             if held is None or held[0] is not self:
-                held = LiveSource._held = None  # release it before the next one is allocated
+                held = LiveSource._held = (
+                    None  # release it before the next one is allocated
+                )
                 held = LiveSource._held = (self, self._fetch())
         return held[1][offset : offset + count].tobytes()
 
     def _fetch(self) -> memoryview:
         torch = require_torch()
-        whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(self._storage)
+        whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(
+            self._storage
+        )
         return memoryview(whole[self._first : self._first + self.size].cpu().numpy())
 
     @staticmethod
@@ -57,7 +69,9 @@ class LiveSource(BaseSource):
 
 
 def unfit(tensor: Any) -> str | None:
-    """Return the reason why a tensor is not readable strided memory of this process, or None."""
+    """Return the reason why a tensor is not readable strided memory of this process, or
+    None.
+    """
     torch = require_torch()
     if torch.nn.parameter.is_lazy(tensor):
         return "uninitialized: its lazy module has not run yet"
@@ -68,7 +82,9 @@ def unfit(tensor: Any) -> str | None:
         return str(tensor.dtype)
     try:
         held = tensor.untyped_storage().nbytes()
-        here = tensor.device.type == "meta" or not tensor.numel() or tensor.data_ptr() != 0
+        here = (
+            tensor.device.type == "meta" or not tensor.numel() or tensor.data_ptr() != 0
+        )
     except (RuntimeError, NotImplementedError):
         return f"{type(tensor).__name__}, which has no storage"
     if _is_wrapper(tensor) or not here:
@@ -79,15 +95,19 @@ def unfit(tensor: Any) -> str | None:
 
 
 def _is_wrapper(tensor: Any) -> bool:
-    """Tell whether a tensor is a subclass that holds other tensors and has no memory of its own."""
+    """Tell whether a tensor is a subclass that holds other tensors and has no memory of
+    its own.
+    """
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
     return flatten is not None
 
 
 def tensor_references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
-    """A reference per tensor, by its id, tagged cpu. Tensors that share memory share a storage.
+    """A reference per tensor, by its id, tagged cpu. Tensors that share memory share a
+    storage.
 
-    A storage holds the bytes from the first to the last that one of its tensors uses. All tensors must be fit.
+    A storage holds the bytes from the first to the last that one of its tensors uses.
+    All tensors must be fit.
     """
     tensors = list(tensors)
     extents: dict[int, tuple[int, int]] = {}
@@ -110,13 +130,27 @@ def tensor_references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
             place = (
                 None
                 if on_meta
-                else Range(LiveSource(tensor.untyped_storage(), tensor.device, first, last), 0, last - first)
+                else Range(
+                    LiveSource(tensor.untyped_storage(), tensor.device, first, last),
+                    0,
+                    last - first,
+                )
             )
             storages[key] = Storage(
-                str(len(storages)), "meta" if on_meta else "cpu", dtype if same else None, last - first, place
+                str(len(storages)),
+                "meta" if on_meta else "cpu",
+                dtype if same else None,
+                last - first,
+                place,
             )
-        offset = tensor.storage_offset() - first // tensor.element_size() if tensor.numel() else 0
-        ref = tensor_ref(storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+        offset = (
+            tensor.storage_offset() - first // tensor.element_size()
+            if tensor.numel()
+            else 0
+        )
+        ref = tensor_ref(
+            storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset
+        )
         refs[id(tensor)] = ref._replace(conj=tensor.is_conj(), neg=tensor.is_neg())
     return refs
 
@@ -130,32 +164,46 @@ def _tensor_dtype(tensor: Any) -> DType:
 
 
 def _byte_extent(tensor: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor uses: first, and one past the last; (0, 0) without elements."""
+    """The bytes of its storage that a tensor uses: first, and one past the last; (0, 0)
+    without elements.
+    """
     if not tensor.numel():
         return 0, 0
     first = tensor.storage_offset()
-    last = first + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    last = first + sum(
+        (size - 1) * step
+        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
 def tensor(ref: TensorRef, sources: list[Source] | None = None) -> Any:
-    """A new torch.Tensor on the CPU with the elements of a reference, in the order of memory.
+    """A new torch.Tensor on the CPU with the elements of a reference, in the order of
+    memory.
 
     `sources` gets the sources that were read. Raises UnsupportedError, UnreadableError.
     """
     torch = require_torch()
     dtype = dtype_of(ref)
     if not ref.numel:
-        return torch.empty(ref.shape, dtype=dtype, device="cpu")  # whatever the default device is
+        return torch.empty(
+            ref.shape, dtype=dtype, device="cpu"
+        )  # whatever the default device is
     order = memory_order(ref)
     data = torch.empty(ref.nbytes, dtype=torch.uint8, device="cpu")
     fill_buffer(permute_dims(ref, order), data.numpy().data, sources)
     shape = [ref.shape[dim] for dim in order]
-    return data.view(dtype).reshape(shape).permute([order.index(dim) for dim in range(len(order))])
+    return (
+        data.view(dtype)
+        .reshape(shape)
+        .permute([order.index(dim) for dim in range(len(order))])
+    )
 
 
 def pour_elements(ref: TensorRef, target: Any) -> None:
-    """Read the elements of a reference into a contiguous tensor of torch on the CPU, of the same dtype and shape."""
+    """Read the elements of a reference into a contiguous tensor of torch on the CPU, of
+    the same dtype and shape.
+    """
     torch = require_torch()
     fill_buffer(ref, target.detach().reshape(-1).view(torch.uint8).numpy().data)
     with torch.no_grad():
@@ -163,17 +211,23 @@ def pour_elements(ref: TensorRef, target: Any) -> None:
 
 
 def dtype_of(ref: TensorRef) -> Any:
-    """The dtype of torch. Raises UnsupportedError where torch has no plain tensors of it."""
+    """The dtype of torch. Raises UnsupportedError where torch has no plain tensors of
+    it.
+    """
     dtype = vars(require_torch()).get(ref.dtype.name)
     if dtype is None or ref.dtype.bits < 8 or ref.dtype.kind == "quantized":
         raise UnsupportedError(f"this torch has no plain tensors of {ref.dtype.name}")
     return dtype
 
 
-def tensors(refs: Mapping[str, TensorRef], sources: list[Source] | None = None) -> dict[str, Any]:
-    """New tensors on the CPU for references. Those that share memory in the file share it here too.
+def tensors(
+    refs: Mapping[str, TensorRef], sources: list[Source] | None = None
+) -> dict[str, Any]:
+    """New tensors on the CPU for references. Those that share memory in the file share
+    it here too.
 
-    Of a storage only the bytes from the first to the last that such tensors use are read. Raises as `tensor` does.
+    Of a storage only the bytes from the first to the last that such tensors use are
+    read. Raises as `tensor` does.
     """
     names: dict[int, list[str]] = {}
     storages: dict[Storage, list[TensorRef]] = {}
@@ -192,11 +246,17 @@ def tensors(refs: Mapping[str, TensorRef], sources: list[Source] | None = None) 
             )
             for ref in group:
                 for number, name in enumerate(names[id(ref)]):
-                    values[name] = made[id(ref)].view_as(made[id(ref)]) if number else made[id(ref)]
+                    values[name] = (
+                        made[id(ref)].view_as(made[id(ref)])
+                        if number
+                        else made[id(ref)]
+                    )
     return {name: values[name] for name in refs}
 
 
-def _tensors_sharing_memory(group: Sequence[TensorRef], sources: list[Source] | None) -> dict[int, Any]:
+def _tensors_sharing_memory(
+    group: Sequence[TensorRef], sources: list[Source] | None
+) -> dict[int, Any]:
     """Tensors over one memory, each by the id of its reference."""
     torch = require_torch()
     first_ref = group[0]
@@ -230,10 +290,11 @@ _QUANTIZED = ("qint8", "quint8", "qint32")
 
 
 def unpack_values(values: Mapping[str, Any], *, wrappers: bool) -> dict[str, Any]:
-    """The values with packed parameters as what they hold and, with `wrappers`, each wrapper subclass as its parts.
+    """The values with packed parameters as what they hold and, with `wrappers`, each
+    wrapper subclass as its parts.
 
-    The parts of `weight` are `weight.qdata` and so on, with the dtype and the shape that it shows. One whose parts
-    would have names that others have stays as it is.
+    The parts of `weight` are `weight.qdata` and so on, with the dtype and the shape
+    that it shows. One whose parts would have names that others have stays as it is.
     """
     parts_by_name: dict[str, Any] = {}
     for name, value in values.items():
@@ -250,16 +311,24 @@ def _wrapper_parts(name: str, value: Any, depth: int) -> dict[str, Any]:
     torch = require_torch()
     if depth == _DEPTH or not isinstance(value, torch.Tensor) or value.is_nested:
         return {}
-    if getattr(type(value), "__tensor_flatten__", None) is None or hasattr(value, "to_local"):
+    if getattr(type(value), "__tensor_flatten__", None) is None or hasattr(
+        value, "to_local"
+    ):
         return {}
-    held = {key: part for key, part in value.__dict__.items() if part is not None and key not in MARKERS}
+    held = {
+        key: part
+        for key, part in value.__dict__.items()
+        if part is not None and key not in MARKERS
+    }
     inner, _ = value.__tensor_flatten__()
     if not all(isinstance(held.get(key), torch.Tensor) for key in inner) or not inner:
         return {}
     outer = {"dtype": str(value.dtype), "shape": tuple(value.shape)}
     parts: dict[str, Any] = {}
     for key, part in {**outer, **held}.items():
-        parts.update(_wrapper_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part})
+        parts.update(
+            _wrapper_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part}
+        )
     return parts
 
 
@@ -273,7 +342,11 @@ def _unpack_value(value: Any, depth: int) -> Any:
             state = value.__getstate__()
         except RuntimeError:  # a class of C++ that does not pickle
             return value
-        return _unpack_value(state[0], depth + 1) if type(state) is tuple and len(state) == 2 else value
+        return (
+            _unpack_value(state[0], depth + 1)
+            if type(state) is tuple and len(state) == 2
+            else value
+        )
     if type(value) in (list, tuple):
         items = [_unpack_value(item, depth + 1) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
@@ -283,9 +356,15 @@ def _unpack_value(value: Any, depth: int) -> Any:
 
 
 def is_quantized(tensor: Any) -> bool:
-    """Tell whether the file can hold how a tensor is quantized: whole bytes, affine per tensor or channel."""
+    """Tell whether the file can hold how a tensor is quantized: whole bytes, affine per
+    tensor or channel.
+    """
     torch = require_torch()
-    affine = (torch.per_tensor_affine, torch.per_channel_affine, torch.per_channel_affine_float_qparams)
+    affine = (
+        torch.per_tensor_affine,
+        torch.per_channel_affine,
+        torch.per_channel_affine_float_qparams,
+    )
     return bool(
         tensor.is_quantized
         and tensor.layout is torch.strided
@@ -295,15 +374,21 @@ def is_quantized(tensor: Any) -> bool:
 
 
 def channel_scales(tensor: Any) -> tuple[Any, ...]:
-    """The scales and zero points of a tensor that is quantized per channel; empty for any other."""
+    """The scales and zero points of a tensor that is quantized per channel; empty for
+    any other.
+    """
     torch = require_torch()
     if not tensor.is_quantized or tensor.qscheme() is torch.per_tensor_affine:
         return ()
     return tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
 
 
-def quantized_node(tensor: Any, ref: TensorRef, channels: tuple[TensorRef, ...]) -> Node:
-    """`_rebuild_qtensor` of a quantized tensor over its elements, as torch/_tensor.py writes it."""
+def quantized_node(
+    tensor: Any, ref: TensorRef, channels: tuple[TensorRef, ...]
+) -> Node:
+    """`_rebuild_qtensor` of a quantized tensor over its elements, as torch/_tensor.py
+    writes it.
+    """
     scheme = Global("torch", str(tensor.qscheme()).removeprefix("torch."))
     quantizer: tuple[Node, ...] = (
         (scheme, *channels, int(tensor.q_per_channel_axis()))
@@ -312,7 +397,15 @@ def quantized_node(tensor: Any, ref: TensorRef, channels: tuple[TensorRef, ...])
     )
     storage = PersistentId(None, 0)
     storage.meaning = ref.storage
-    args = (storage, ref.offset, ref.shape, ref.stride, quantizer, False, ordered_dict())
+    args = (
+        storage,
+        ref.offset,
+        ref.shape,
+        ref.stride,
+        quantizer,
+        False,
+        ordered_dict(),
+    )
     call = Opaque("reduce", Global("torch._utils", "_rebuild_qtensor"), args, None, 0)
     Rebuilder(lambda data: None).set_meaning(call)
     return call

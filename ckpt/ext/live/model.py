@@ -1,4 +1,5 @@
-"""The record of a live model: its tensors, its parameters in order, its modules, and modules in plain lists.
+"""The record of a live model: its tensors, its parameters in order, its modules, and
+modules in plain lists.
 
 It calls no collective and does not change the model.
 """
@@ -20,7 +21,12 @@ from ckpt.model.text import show
 from ckpt.tree.find import REGISTERED
 
 _WRAPPERS = frozenset(
-    ("DataParallel", "DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")
+    (
+        "DataParallel",
+        "DistributedDataParallel",
+        "OptimizedModule",
+        "FullyShardedDataParallel",
+    )
 )
 """Classes of torch that wrap a model."""
 NAME = "the model"
@@ -41,42 +47,68 @@ def unwrap_model(model: Any) -> tuple[Any, tuple[str, ...]]:
     classes: list[str] = []
     while _class_name(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
         classes.append(_class_name(model))
-        model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module
+        model = (
+            model._orig_mod
+            if type(model).__name__ == "OptimizedModule"
+            else model.module
+        )
     return model, tuple(classes)
 
 
 def describe(
-    model: Any, optimizers: Sequence[Any] = (), *, state: State | None = None, gradients: bool = False
+    model: Any,
+    optimizers: Sequence[Any] = (),
+    *,
+    state: State | None = None,
+    gradients: bool = False,
 ) -> ModelRecord:
-    """The record of a model. `state` is the result of `state_of`. Gradients are read only with `gradients`."""
+    """The record of a model. `state` is the result of `state_of`. Gradients are read
+    only with `gradients`.
+    """
     torch = require_torch()
     ignored = _ignored_parameters(model)
     inner, wrappers = unwrap_model(model)
     state = state_of(inner) if state is None else state
-    tensors = {name: value for name, value in state.values.items() if isinstance(value, torch.Tensor)}
-    # A hook may have renamed, copied or left out what it saves: match by the tensor itself, else by its name.
+    tensors = {
+        name: value
+        for name, value in state.values.items()
+        if isinstance(value, torch.Tensor)
+    }
+    # A hook may have renamed, copied or left out what it saves: match by the tensor
+    # itself, else by its name.
     held = {id(value): name for name, value in reversed(tensors.items())}
-    own = {state.name_of(name): p for name, p in inner.named_parameters(remove_duplicate=False)}
+    own = {
+        state.name_of(name): p
+        for name, p in inner.named_parameters(remove_duplicate=False)
+    }
     parameters = {
         id(parameter): held.get(id(parameter), state.name_of(name))
         for name, parameter in inner.named_parameters()
     }
     for name, tensor in tensors.items():
         twin = own.get(name)
-        if id(tensor) not in parameters and twin is not None and twin.shape == tensor.shape:
+        if (
+            id(tensor) not in parameters
+            and twin is not None
+            and twin.shape == tensor.shape
+        ):
             tensors[name] = twin
     for name, parameter in own.items():
         if parameters.get(id(parameter)) == name:
             tensors.setdefault(name, parameter)
     norms = (
-        _gradient_norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters})
+        _gradient_norms(
+            torch, {id(t): t for t in tensors.values() if id(t) in parameters}
+        )
         if gradients
         else {}
     )
     is_sharded = any(map(is_fsdp, model.modules()))
     records = {
         name: TensorRecord(
-            "parameter" if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter) else "buffer",
+            "parameter"
+            if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter)
+            else "buffer",
             str(tensor.device),
             bool(tensor.requires_grad),
             norms.get(id(tensor)),
@@ -89,16 +121,25 @@ def describe(
         "snapshot" if gradients else "model",
         records,
         tuple(parameters.values()),
-        {state.name_of(name): _class_name(module) for name, module in inner.named_modules()},
+        {
+            state.name_of(name): _class_name(module)
+            for name, module in inner.named_modules()
+        },
         frozenset(map(state.name_of, ignored)),
         wrappers,
-        tuple(_optimizer_record(torch, optimizer, parameters) for optimizer in optimizers),
+        tuple(
+            _optimizer_record(torch, optimizer, parameters) for optimizer in optimizers
+        ),
         tuple(loose_modules(inner)),
         training=bool(inner.training),
         torch=str(torch.__version__),
         plain_tensors=tuple(_plain_tensors(inner)),
         twice=tuple(_twice_registered(inner)),
-        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items() if not is_lazy(tensor)},
+        shapes={
+            name: tuple(tensor.shape)
+            for name, tensor in tensors.items()
+            if not is_lazy(tensor)
+        },
     )
 
 
@@ -118,27 +159,42 @@ def _ignored_parameters(model: Any) -> set[str]:
 
 
 def _gradient_norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
-    """The norm of each gradient, by the id of its parameter, in one transfer per device."""
+    """The norm of each gradient, by the id of its parameter, in one transfer per
+    device.
+    """
     waiting: dict[Any, list[tuple[int, Any, Any]]] = {}
     with torch.no_grad():
         for marker, parameter in parameters.items():
             gradient = parameter.grad
             if gradient is None:
                 continue
-            gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+            gradient = (
+                gradient.to_local() if hasattr(gradient, "to_local") else gradient
+            )
             if gradient.layout is not torch.strided:
-                gradient = gradient.coalesce().values() if gradient.is_sparse else gradient.to_dense()
-            # The squares of narrow floats would underflow, and a small gradient would count as zero.
+                gradient = (
+                    gradient.coalesce().values()
+                    if gradient.is_sparse
+                    else gradient.to_dense()
+                )
+            # The squares of narrow floats would underflow, and a small gradient would
+            # count as zero.
             wide = None if gradient.device.type == "mps" else torch.float64
             if gradient.is_complex():
                 gradient = torch.view_as_real(gradient.resolve_conj())
-            norm = torch.linalg.vector_norm(gradient, dtype=wide) if gradient.numel() else None
+            norm = (
+                torch.linalg.vector_norm(gradient, dtype=wide)
+                if gradient.numel()
+                else None
+            )
             waiting.setdefault(gradient.device, []).append((marker, norm, gradient))
         norms: dict[int, float] = {}
         for rows in waiting.values():
             computed = [norm for _, norm, _ in rows if norm is not None]
             values = iter(
-                torch.stack(computed).tolist() if computed and computed[0].device.type != "meta" else ()
+                torch.stack(computed).tolist()
+                if computed and computed[0].device.type != "meta"
+                else ()
             )
             for marker, norm, gradient in rows:
                 value = 0.0 if norm is None else next(values, 0.0)
@@ -153,15 +209,29 @@ def _gradient_norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
     return norms
 
 
-def _optimizer_record(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
+def _optimizer_record(
+    torch: Any, optimizer: Any, names: dict[int, str]
+) -> OptimizerRecord:
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
-        raise UsageError(f"{_class_name(optimizer)} is not an optimizer: it has no param_groups")
-    states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
-    fields = tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS]))
+        raise UsageError(
+            f"{_class_name(optimizer)} is not an optimizer: it has no param_groups"
+        )
+    states = [
+        optimizer.state.get(parameter) or {}
+        for group in groups
+        for parameter in group["params"]
+    ]
+    fields = tuple(
+        dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS])
+    )
     return OptimizerRecord(
         _class_name(optimizer),
-        tuple(names.get(id(parameter)) for group in groups for parameter in group["params"]),
+        tuple(
+            names.get(id(parameter))
+            for group in groups
+            for parameter in group["params"]
+        ),
         tuple(bool(state) for state in states),
         tuple(_step_numbers(torch, [state.get("step") for state in states])),
         fields,
@@ -177,13 +247,19 @@ def _step_numbers(torch: Any, counters: list[Any]) -> Iterator[float | None]:
     """Step counters as numbers, in one transfer per device."""
     by_device: dict[Any, list[Any]] = {}
     for step in counters:
-        if isinstance(step, torch.Tensor) and step.numel() == 1 and step.device.type != "meta":
+        if (
+            isinstance(step, torch.Tensor)
+            and step.numel() == 1
+            and step.device.type != "meta"
+        ):
             by_device.setdefault(step.device, []).append(step)
     numbers = {
         id(step): value
         for steps in by_device.values()
         for step, value in zip(
-            steps, torch.stack([s.detach().reshape(()).float() for s in steps]).tolist(), strict=True
+            steps,
+            torch.stack([s.detach().reshape(()).float() for s in steps]).tolist(),
+            strict=True,
         )
     }
     for step in counters:
@@ -191,11 +267,13 @@ def _step_numbers(torch: Any, counters: list[Any]) -> Iterator[float | None]:
         yield numbers.get(id(step), float(step) if is_number else None)
 
 
-# --- modules in plain containers --------------------------------------------------------------------------------------
+# --- modules in plain containers ------------------------------------------------------
 
 
 def loose_modules(model: Any) -> Iterator[LooseModule]:
-    """The modules and Parameters in plain containers of a model's modules, which torch does not search."""
+    """The modules and Parameters in plain containers of a model's modules, which torch
+    does not search.
+    """
     torch = require_torch()
     modules = {id(module): name for name, module in model.named_modules()}
     parameters = {id(parameter) for _, parameter in model.named_parameters()}
@@ -215,13 +293,17 @@ def loose_modules(model: Any) -> Iterator[LooseModule]:
                     row = _loose_module(item, place, modules, parameters)
                     if row is not None:
                         yield row
-                elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
+                elif (
+                    isinstance(item, torch.nn.Parameter) and id(item) not in parameters
+                ):
                     seen.add(id(item))
                     yield LooseModule(place, "parameter", _class_name(item), 1, None)
 
 
 def _plain_tensors(model: Any) -> Iterator[str]:
-    """The tensors that are plain attributes of a model's modules. state_dict() and .to() do not see them."""
+    """The tensors that are plain attributes of a model's modules. state_dict() and
+    .to() do not see them.
+    """
     torch = require_torch()
     for name, module in model.named_modules():
         if not type(module).__module__.startswith("torch.nn"):
@@ -237,30 +319,48 @@ def _twice_registered(model: Any) -> Iterator[tuple[str, str]]:
     for name, module in model.named_modules(remove_duplicate=False):
         first = seen.setdefault(id(module), name)
         if first != name:
-            if name.rpartition(".")[0] not in again:  # not the modules inside a repeated one
+            if (
+                name.rpartition(".")[0] not in again
+            ):  # not the modules inside a repeated one
                 yield name, first
             again.add(name)
 
 
-def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> LooseModule | None:
-    """Return a module in a plain container, or None if it has no parameters and no buffers."""
-    inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
+def _loose_module(
+    item: Any, place: str, modules: dict[int, str], parameters: set[int]
+) -> LooseModule | None:
+    """Return a module in a plain container, or None if it has no parameters and no
+    buffers.
+    """
+    inside = next(
+        (modules[id(child)] for child in item.modules() if id(child) in modules), None
+    )
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
-    if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):
+    if not any(True for _ in item.parameters()) and not any(
+        True for _ in item.buffers()
+    ):
         return None  # an activation
-    return LooseModule(place, "module", _class_name(item), lost, None if lost else inside)
+    return LooseModule(
+        place, "module", _class_name(item), lost, None if lost else inside
+    )
 
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 
 
 def _items_below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
-    """The items of a container and of the containers inside it, each with the Python text of its place."""
+    """The items of a container and of the containers inside it, each with the Python
+    text of its place.
+    """
     if depth > _DEPTH:
         return
     pairs = container.items() if isinstance(container, dict) else enumerate(container)
     for key, item in list(pairs):
-        inner = f"{place}[{key!r}]" if not isinstance(container, (set, frozenset)) else f"{place}{{{key}}}"
+        inner = (
+            f"{place}[{key!r}]"
+            if not isinstance(container, (set, frozenset))
+            else f"{place}{{{key}}}"
+        )
         if isinstance(item, _CONTAINERS):
             yield from _items_below(item, inner, depth + 1)
         else:
@@ -268,15 +368,20 @@ def _items_below(container: Any, place: str, depth: int) -> Iterable[tuple[str, 
 
 
 def record(spec: str, arguments: Sequence[str] = ()) -> ModelRecord:
-    """The record of the model that a callable makes on the meta device. Raises UsageError."""
+    """The record of the model that a callable makes on the meta device. Raises
+    UsageError.
+    """
     return describe(build(spec, arguments, device="meta"))
 
 
-def build(spec: str, arguments: Sequence[str] = (), *, device: str, option: str = "--model") -> Any:
-    """The nn.Module that `FILE.py:FACTORY` makes, with `name=value` arguments. `option` is the one that gave it.
+def build(
+    spec: str, arguments: Sequence[str] = (), *, device: str, option: str = "--model"
+) -> Any:
+    """The nn.Module that `FILE.py:FACTORY` makes, with `name=value` arguments. `option`
+    is the one that gave it.
 
-    FACTORY is one name, and FILE a Python file: no name of a checkpoint is both. Output of the user's code goes to
-    stderr. Its errors become a UsageError.
+    FACTORY is one name, and FILE a Python file: no name of a checkpoint is both. Output
+    of the user's code goes to stderr. Its errors become a UsageError.
     """
     torch = require_torch()
     file, _, name = spec.rpartition(":")
@@ -293,14 +398,20 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str, option: str 
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):
-            raise UsageError(f"{given}: '{type(factory).__name__}' object is not callable")
+            raise UsageError(
+                f"{given}: '{type(factory).__name__}' object is not callable"
+            )
         model = _call_factory(torch, given, factory, keywords, device)
     if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"{given}: returned a {type(model).__name__}, not a torch.nn.Module")
+        raise UsageError(
+            f"{given}: returned a {type(model).__name__}, not a torch.nn.Module"
+        )
     return model
 
 
-def _call_factory(torch: Any, given: str, factory: Any, arguments: dict[str, Any], device: str) -> Any:
+def _call_factory(
+    torch: Any, given: str, factory: Any, arguments: dict[str, Any], device: str
+) -> Any:
     try:
         with torch.device(device):
             return factory(**arguments)
@@ -314,7 +425,9 @@ def _call_factory(torch: Any, given: str, factory: Any, arguments: dict[str, Any
 
 
 def _parse_keywords(arguments: Sequence[str]) -> dict[str, Any]:
-    """`width=64` as a keyword. The value is a Python literal if it reads as one, else text. Raises UsageError."""
+    """`width=64` as a keyword. The value is a Python literal if it reads as one, else
+    text. Raises UsageError.
+    """
     from ast import literal_eval
 
     keywords: dict[str, Any] = {}
@@ -345,7 +458,9 @@ def _import_file(given: str, file: str) -> Any:
         return module
     except SystemExit as error:  # argparse at the top of a training script
         hint = 'put what the script runs below if __name__ == "__main__":'
-        raise UsageError(f"{given}: the script ends when it is imported", hint=hint) from error
+        raise UsageError(
+            f"{given}: the script ends when it is imported", hint=hint
+        ) from error
     except BaseException as error:
         _let_through(error)
         raise _factory_error(given, error) from error
@@ -353,10 +468,15 @@ def _import_file(given: str, file: str) -> Any:
 
 def _let_through(error: BaseException) -> None:
     """Raise again what is not a failure of the user's code: an interrupt, a signal."""
-    if isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("ckpt."):
+    if isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith(
+        "ckpt."
+    ):
         raise error
 
 
 def _factory_error(given: str, error: BaseException) -> UsageError:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return UsageError(f"{given}: {show(what.partition(chr(10))[0], 200)}", hint="CKPT_DEBUG=1 shows where")
+    return UsageError(
+        f"{given}: {show(what.partition(chr(10))[0], 200)}",
+        hint="CKPT_DEBUG=1 shows where",
+    )

@@ -1,6 +1,8 @@
-"""`ckpt.snapshot`: a live model as an ordinary file of torch, with what a state dict lacks beside it.
+"""`ckpt.snapshot`: a live model as an ordinary file of torch, with what a state dict
+lacks beside it.
 
-Our own emitter and zip writer write it and copy one storage at a time to the CPU. No collective is called.
+Our own emitter and zip writer write it and copy one storage at a time to the CPU. No
+collective is called.
 """
 
 from __future__ import annotations
@@ -28,16 +30,20 @@ Ranks = int | Literal["all"]
 def snapshot(
     model: Any, path: str | os.PathLike[str], optimizer: Any = None, *, ranks: Ranks = 0
 ) -> str | None:
-    """Write a model as it is now. Returns the path of the file, or None on a rank that writes no file.
+    """Write a model as it is now. Returns the path of the file, or None on a rank that
+    writes no file.
 
-    `torch.load(weights_only=True)` loads the file. It holds `state_dict`, with names free of wrappers and every
-    tensor tagged cpu, and the record `ckpt`: devices, roles, requires_grad, which parameters had a gradient, the
-    parameters and the state of each optimizer, the modules, and modules in plain lists.
+    `torch.load(weights_only=True)` loads the file. It holds `state_dict`, with names
+    free of wrappers and every tensor tagged cpu, and the record `ckpt`: devices, roles,
+    requires_grad, which parameters had a gradient, the parameters and the state of each
+    optimizer, the modules, and modules in plain lists.
 
-    Call it before forward, because BatchNorm changes in forward. Call it again after `step()` and before
-    `zero_grad()`, with the optimizer (or a list of them), while the gradients are still there. In a distributed run
-    the rank `ranks` writes; with "all" each rank writes `after.rank1.pth` and so on. An existing file is replaced.
-    What a pickle of plain tensors cannot hold is left out, recorded, and reported as a warning. Raises CkptError.
+    Call it before forward, because BatchNorm changes in forward. Call it again after
+    `step()` and before `zero_grad()`, with the optimizer (or a list of them), while the
+    gradients are still there. In a distributed run the rank `ranks` writes; with "all"
+    each rank writes `after.rank1.pth` and so on. An existing file is replaced. What a
+    pickle of plain tensors cannot hold is left out, recorded, and reported as a
+    warning. Raises CkptError.
     """
     torch = require_torch()
     if not isinstance(model, torch.nn.Module):
@@ -50,7 +56,11 @@ def snapshot(
         stem, ending = os.path.splitext(name)
         name = f"{stem}.rank{rank}{ending}"
     optimizers = (
-        [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        []
+        if optimizer is None
+        else list(optimizer)
+        if isinstance(optimizer, Sequence)
+        else [optimizer]
     )
     inner, _ = unwrap_model(model)
     with torch.no_grad():
@@ -59,12 +69,18 @@ def snapshot(
         tree = Dict()
         node, left_out = state_tree(state, wrappers=True)
         tree.set([STATE_DICT], [node])
-        record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
+        record = record._replace(
+            rank=rank, world_size=world_size, left_out=tuple(left_out.items())
+        )
         tree.set([KEY], [plain_node(record_columns(record))])
         limits = Limits()
-        planned = make_checkpoint(name, FORMAT.name, FORMAT.traits, tree, Contents(), limits)
+        planned = make_checkpoint(
+            name, FORMAT.name, FORMAT.traits, tree, Contents(), limits
+        )
         try:
-            save.save_checkpoint(planned, target.target(name, force=True), FORMAT.name, limits)
+            save.save_checkpoint(
+                planned, target.target(name, force=True), FORMAT.name, limits
+            )
         finally:
             memory.LiveSource.release()
     if left_out:

@@ -1,4 +1,6 @@
-"""The state dict of a live model as the inert tree of a file: tensors as references, plain values as they are."""
+"""The state dict of a live model as the inert tree of a file: tensors as references,
+plain values as they are.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from ckpt.pickle.calls import device_call, ordered_dict
 
 
 class State(NamedTuple):
-    """The result of `state_dict()` with the model's own tensors. `name_of` maps a name of the model to its name here."""
+    """The result of `state_dict()` with the model's own tensors. `name_of` maps a name
+    of the model to its name here.
+    """
 
     values: dict[str, Any]
     metadata: dict[str, Any]
@@ -29,31 +33,41 @@ class State(NamedTuple):
 def state_of(model: Any) -> State:
     """The state dict of a model under unwrapped names.
 
-    The modules are walked instead when `state_dict()` would gather the shards of all ranks, or when it does not
-    return a state dict.
+    The modules are walked instead when `state_dict()` would gather the shards of all
+    ranks, or when it does not return a state dict.
     """
     values = None if any(map(is_fsdp, model.modules())) else _ask_state_dict(model)
     metadata = {} if values is None else getattr(values, "_metadata", None) or {}
     if values is None:
         values = _walk_modules(model)
-    names = dict.fromkeys((*values, *(name for name, _ in model.named_parameters(remove_duplicate=False))))
+    names = dict.fromkeys(
+        (*values, *(name for name, _ in model.named_parameters(remove_duplicate=False)))
+    )
     merged = len({own_name(name) for name in names}) < len(names)
     name_of = str if merged else own_name  # two names never become one
     return State(
         {name_of(name): value for name, value in values.items()},
-        {name_of(name): fields for name, fields in metadata.items() if isinstance(name, str)},
+        {
+            name_of(name): fields
+            for name, fields in metadata.items()
+            if isinstance(name, str)
+        },
         name_of,
     )
 
 
 def _ask_state_dict(model: Any) -> Mapping[str, Any] | None:
-    """The result of `state_dict()`; None when it is not a mapping of names to values with a tensor among them."""
+    """The result of `state_dict()`; None when it is not a mapping of names to values
+    with a tensor among them.
+    """
     torch = require_torch()
     try:
         state = model.state_dict(keep_vars=True)
     except TypeError:  # the user's own, without torch's arguments
         state = model.state_dict()
-    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) for name in state
+    ):
         return None
     has_tensors = any(isinstance(value, torch.Tensor) for value in state.values())
     return state if has_tensors or not any(True for _ in model.parameters()) else None
@@ -64,11 +78,19 @@ def is_fsdp(module: Any) -> bool:
 
 
 def _walk_modules(model: Any) -> dict[str, Any]:
-    """A state dict without the hooks of FSDP, because they would gather the shards of all ranks."""
+    """A state dict without the hooks of FSDP, because they would gather the shards of
+    all ranks.
+    """
     values: dict[str, Any] = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        values.update({prefix + key: value for key, value in module._parameters.items() if value is not None})
+        values.update(
+            {
+                prefix + key: value
+                for key, value in module._parameters.items()
+                if value is not None
+            }
+        )
         hidden = module._non_persistent_buffers_set
         values.update(
             {
@@ -81,28 +103,45 @@ def _walk_modules(model: Any) -> dict[str, Any]:
 
 
 def state_tree(state: State, *, wrappers: bool = False) -> tuple[Node, dict[str, str]]:
-    """(the state dict to pickle, with every tensor tagged cpu; what is left out, and why).
+    """(the state dict to pickle, with every tensor tagged cpu; what is left out, and
+    why).
 
-    Packed parameters of quantized modules come as what they hold; `wrappers` takes wrapper subclasses apart.
+    Packed parameters of quantized modules come as what they hold; `wrappers` takes
+    wrapper subclasses apart.
     """
     state = state._replace(values=unpack_values(state.values, wrappers=wrappers))
     tensors: dict[int, Any] = {}
     left_out: dict[str, str] = {}
     for name, value in state.values.items():
         held = list(_list_tensors(value, 0))
-        why = next((why for tensor in held if (why := memory.unfit(_local_part(tensor))) is not None), None)
+        why = next(
+            (
+                why
+                for tensor in held
+                if (why := memory.unfit(_local_part(tensor))) is not None
+            ),
+            None,
+        )
         if why is not None:
             left_out[name] = why
         else:
             tensors.update({id(tensor): _local_part(tensor) for tensor in held})
-    channels = {marker: channel_scales(tensor) for marker, tensor in tensors.items() if tensor.is_quantized}
+    channels = {
+        marker: channel_scales(tensor)
+        for marker, tensor in tensors.items()
+        if tensor.is_quantized
+    }
     refs = memory.tensor_references(
         [*tensors.values(), *(part for parts in channels.values() for part in parts)]
     )
     ref_of: dict[int, Node] = {
         marker: refs[id(tensor)]
         if marker not in channels
-        else quantized_node(tensor, refs[id(tensor)], tuple([refs[id(part)] for part in channels[marker]]))
+        else quantized_node(
+            tensor,
+            refs[id(tensor)],
+            tuple([refs[id(part)] for part in channels[marker]]),
+        )
         for marker, tensor in tensors.items()
     }
     node = ordered_dict()
@@ -150,8 +189,12 @@ class NotPlainError(Exception):
     """A value that is not plain."""
 
 
-def plain_node(value: Any, refs: Mapping[int, Node] | None = None, depth: int = 0) -> Node:
-    """A value as inert nodes, with tensors from `refs`. Raises NotPlainError for what weights_only refuses."""
+def plain_node(
+    value: Any, refs: Mapping[int, Node] | None = None, depth: int = 0
+) -> Node:
+    """A value as inert nodes, with tensors from `refs`. Raises NotPlainError for what
+    weights_only refuses.
+    """
     torch = require_torch()
     if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
         scalar: Node = value
@@ -174,16 +217,22 @@ def plain_node(value: Any, refs: Mapping[int, Node] | None = None, depth: int = 
     if type(value) in (dict, OrderedDict):
         mapping: Dict | Opaque = Dict() if type(value) is dict else ordered_dict()
         keys = [plain_node(key, refs, depth + 1) for key in value]
-        mapping.set(keys, [plain_node(item, refs, depth + 1) for item in value.values()])
+        mapping.set(
+            keys, [plain_node(item, refs, depth + 1) for item in value.values()]
+        )
         return mapping
     raise NotPlainError
 
 
 def state_checkpoint(model: Any, name: str) -> Checkpoint:
-    """The state dict of a model as a checkpoint called `name` of the format `live`, with its bytes in this process."""
+    """The state dict of a model as a checkpoint called `name` of the format `live`,
+    with its bytes in this process.
+    """
     torch = require_torch()
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))
     result = make_checkpoint(name, "live", TRAITS, node, Contents(), Limits())
-    account = Account(left_out=tuple(Absence(name, why) for name, why in left_out.items()))
+    account = Account(
+        left_out=tuple(Absence(name, why) for name, why in left_out.items())
+    )
     return replace(result, account=account)

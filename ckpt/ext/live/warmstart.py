@@ -1,4 +1,6 @@
-"""Pretrained weights into a live model: the plan of `ckpt warmstart`, copied into its tensors."""
+"""Pretrained weights into a live model: the plan of `ckpt warmstart`, copied into its
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ Mismatch = Literal["keep", "slice", "error"]
 _ASSIGN = "model.load_state_dict(checkpoint.state_dict(), assign=True)"
 """The way to load into a model without memory."""
 _SPREAD = (
-    "set_model_state_dict(model, checkpoint.state_dict(), options=StateDictOptions(full_state_dict=True)) "
+    "set_model_state_dict(model, checkpoint.state_dict(), "
+    "options=StateDictOptions(full_state_dict=True)) "
     "of torch.distributed.checkpoint.state_dict"
 )
 """The way to load into a model whose parameters lie on several ranks."""
@@ -48,13 +51,16 @@ def load(
 ) -> Coverage:
     """Load the weights of an open checkpoint into a model, as `warmstart` does.
 
-    With `strict` every tensor of the model is loaded, and no tensor of the checkpoint is left; else it raises LossError.
+    With `strict` every tensor of the model is loaded, and no tensor of the checkpoint
+    is left; else it raises LossError.
     """
     torch = require_torch()
     refuse_other(model)
     if on_mismatch not in ("keep", "slice", "error"):
         raise UsageError(f"on_mismatch={on_mismatch!r}: not one of keep slice error")
-    rules = [substitution(text).apply for text in ([sub] if isinstance(sub, str) else sub)]
+    rules = [
+        substitution(text).apply for text in ([sub] if isinstance(sub, str) else sub)
+    ]
     options = Options(
         on_mismatch,
         rules,
@@ -68,31 +74,45 @@ def load(
         min_coverage=min_coverage,
     )
     own = state_of(model).values
-    meta = next((name for name, value in own.items() if getattr(value, "is_meta", False)), None)
+    meta = next(
+        (name for name, value in own.items() if getattr(value, "is_meta", False)), None
+    )
     if meta is not None:
         raise UsageError(
             f"{show(meta, 80)} is on meta, without memory",
             path=NAME,
             hint=f"model.to_empty(device=…), or {_ASSIGN}",
         )
-    spread = next((name for name, value in own.items() if hasattr(value, "to_local")), None)
+    spread = next(
+        (name for name, value in own.items() if hasattr(value, "to_local")), None
+    )
     if spread is not None:
         raise UsageError(
-            f"{show(spread, 80)} is a DTensor, of which each rank holds a part", path=NAME, hint=_SPREAD
+            f"{show(spread, 80)} is a DTensor, of which each rank holds a part",
+            path=NAME,
+            hint=_SPREAD,
         )
     given = survey.checkpoint
     limits = limits or Limits()
-    coverage = coverage_of(survey, Survey(state_checkpoint(model, NAME)), limits, options)
+    coverage = coverage_of(
+        survey, Survey(state_checkpoint(model, NAME)), limits, options
+    )
     if coverage.refusal:
         if coverage.way == ("--recipe", "transformers"):
-            hint = "ckpt convert GGUF --recipe transformers --dtype DTYPE -o OUT, and load that"
+            hint = (
+                "ckpt convert GGUF --recipe transformers --dtype DTYPE -o OUT, and "
+                "load that"
+            )
             raise LossError(coverage.refusal, path=given.path, hint=hint)
-        raise LossError(coverage.refusal, path=given.path, hint=_keyword_text(coverage.way))
+        raise LossError(
+            coverage.refusal, path=given.path, hint=_keyword_text(coverage.way)
+        )
     if strict:
         _refuse_rest(coverage, given.path)
     rows = coverage.of("loaded", "cast", "sliced")
     with about(given.path):
-        # Reading twice holds one tensor at a time beside the model. A request that fails the second time is another matter.
+        # Reading twice holds one tensor at a time beside the model. A request that
+        # fails the second time is another matter.
         is_far = any(source.far is not None for source in given.all_sources())
         held = [_read_value(row) for row in rows] if is_far else []
         for row in [] if is_far else rows:
@@ -113,16 +133,26 @@ def load(
 
 
 def _refuse_rest(coverage: Coverage, path: str) -> None:
-    """Raise LossError unless all of the model is loaded with all of the pretrained tensors."""
+    """Raise LossError unless all of the model is loaded with all of the pretrained
+    tensors.
+    """
     rest = [row.name for row in coverage.of("missing", "kept", "sliced")]
     more = [row.name for row in coverage.of("unexpected")]
     parts = []
     if rest:
-        parts.append(f"{counted_noun(len(rest), 'tensor')} of the model not loaded: {_names_text(rest)}")
+        parts.append(
+            f"{counted_noun(len(rest), 'tensor')} of the model not loaded: "
+            f"{_names_text(rest)}"
+        )
     if more:
-        parts.append(f"{counted_noun(len(more), 'tensor')} of the file not in the model: {_names_text(more)}")
+        parts.append(
+            f"{counted_noun(len(more), 'tensor')} of the file not in the model: "
+            f"{_names_text(more)}"
+        )
     if parts:
-        raise LossError("; ".join(parts), path=path, hint="strict=False loads what fits")
+        raise LossError(
+            "; ".join(parts), path=path, hint="strict=False loads what fits"
+        )
 
 
 def _names_text(names: Sequence[str]) -> str:
@@ -140,7 +170,9 @@ def _read_value(row: Pairing) -> Any:
 
 
 def _is_whole(row: Pairing, mine: Any) -> bool:
-    """Tell whether a tensor of the model takes the bytes of the file as they are, right into its memory."""
+    """Tell whether a tensor of the model takes the bytes of the file as they are, right
+    into its memory.
+    """
     torch = require_torch()
     return (
         row.status == "loaded"
@@ -150,17 +182,26 @@ def _is_whole(row: Pairing, mine: Any) -> bool:
         and mine.dtype == memory.dtype_of(_source_ref(row))
         and tuple(mine.shape) == _source_ref(row).shape
         and mine.is_contiguous()
-        and not (mine.is_conj() or mine.is_neg() or _source_ref(row).conj or _source_ref(row).neg)
+        and not (
+            mine.is_conj()
+            or mine.is_neg()
+            or _source_ref(row).conj
+            or _source_ref(row).neg
+        )
         and mine.numel() > 0
     )
 
 
 def _copy_value(row: Pairing, mine: Any, value: Any) -> None:
-    """Copy a value into a tensor of the model, or into the rows or the block that are meant."""
+    """Copy a value into a tensor of the model, or into the rows or the block that are
+    meant.
+    """
     if row.rows is not None and row.rows[0] == "target":
         mine = mine[row.rows[1] : row.rows[2]]
     if row.status == "sliced":
-        block = tuple(slice(0, min(pair)) for pair in zip(mine.shape, value.shape, strict=True))
+        block = tuple(
+            slice(0, min(pair)) for pair in zip(mine.shape, value.shape, strict=True)
+        )
         mine, value = mine[block], value[block]
     mine.copy_(value)
 
@@ -170,4 +211,8 @@ def _keyword_text(way: Sequence[str] | None) -> str | None:
     if not way:
         return None if way is None else "align=True"
     name = way[0].removeprefix("--").replace("-", "_")
-    return f"{name}={list(way[1::2])!r}" if name == "sub" else f"{name}={way[1] if len(way) > 1 else True}"
+    return (
+        f"{name}={list(way[1::2])!r}"
+        if name == "sub"
+        else f"{name}={way[1] if len(way) > 1 else True}"
+    )

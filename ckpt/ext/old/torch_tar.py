@@ -1,6 +1,8 @@
-"""torch.save of torch 0.1: storages and tensors beside the pickle, which names them by their numbers.
+"""torch.save of torch 0.1: storages and tensors beside the pickle, which names them by
+their numbers.
 
-Layout: torch/serialization.py of torch 2.13, `_legacy_load.legacy_load`. No member is unpacked.
+Layout: torch/serialization.py of torch 2.13, `_legacy_load.legacy_load`. No member is
+unpacked.
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 from struct import unpack_from
 
 from ckpt.bytes.source import Source, Window, underlying_file
-from ckpt.formats.common.pickled import Contents, interpret_pickle, is_pickle, make_checkpoint, run
+from ckpt.formats.common.pickled import (
+    Contents,
+    interpret_pickle,
+    is_pickle,
+    make_checkpoint,
+    run,
+)
 from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import Swap
@@ -29,12 +37,21 @@ from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
 
 def sniff(probe: Probe) -> bool:
-    return probe.source is not None and probe.is_tar and (is_known(probe) or _other_kind(probe) is not None)
+    return (
+        probe.source is not None
+        and probe.is_tar
+        and (is_known(probe) or _other_kind(probe) is not None)
+    )
 
 
 FORMAT = Format(
     "torch-tar",
-    Traits("PyTorch 0.1 tar", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True),
+    Traits(
+        "PyTorch 0.1 tar",
+        "torch.load({path}, {options})",
+        is_pickle=True,
+        keeps_devices=True,
+    ),
     sniff,
     reader=__name__,
     suffixes=(".pth", ".pt", ".tar"),
@@ -48,10 +65,14 @@ _MOST = 2**63
 
 
 def is_known(probe: Probe) -> bool:
-    """Tell whether a tar archive holds two of torch's three members. `read` finds what is wrong with them."""
+    """Tell whether a tar archive holds two of torch's three members. `read` finds what
+    is wrong with them.
+    """
     members: set[str] = set()
     try:
-        for name, _ in walk_tar(probe.file, probe.limits, Budget(probe.limits, probe.size)):
+        for name, _ in walk_tar(
+            probe.file, probe.limits, Budget(probe.limits, probe.size)
+        ):
             members.add(name)
     except CkptError:
         pass
@@ -59,22 +80,32 @@ def is_known(probe: Probe) -> bool:
 
 
 def _other_kind(probe: Probe) -> str | None:
-    """Return the other kind of a file whose first bytes are the header of a tar archive as well, or None."""
+    """Return the other kind of a file whose first bytes are the header of a tar archive
+    as well, or None.
+    """
     if is_usual(probe.head):
         return "a safetensors file"
-    from ckpt.formats.common.early import is_early  # here: few archives have three members of torch
+    from ckpt.formats.common.early import (
+        is_early,
+    )  # here: few archives have three members of torch
 
     if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits):
         return "a pickle"
     from ckpt.formats.common.packed import is_packed
 
-    return "a compressed pickle" if is_packed(probe.head, probe.file, probe.limits) else None
+    return (
+        "a compressed pickle"
+        if is_packed(probe.head, probe.file, probe.limits)
+        else None
+    )
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     other = _other_kind(probe)
     if other is not None:
-        raise UnreadableError(f"two files in one: torch.load reads a tar archive, other loaders {other}")
+        raise UnreadableError(
+            f"two files in one: torch.load reads a tar archive, other loaders {other}"
+        )
     refuse_end(probe.file)
     members = read_tar(probe.file, limits, probe.budget)
     missing = next((name for name in MEMBERS if name not in members), None)
@@ -83,7 +114,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     contents = Contents((), read_nested, probe.mark, probe.budget)
     rows = [members[name] for name in MEMBERS]
     cursors = [
-        _Cursor(Window(probe.file, row.offset, row.size, probe.path), contents, limits) for row in rows
+        _Cursor(Window(probe.file, row.offset, row.size, probe.path), contents, limits)
+        for row in rows
     ]
     objects = _Objects(contents)
     objects.read_storages(cursors[0])
@@ -131,7 +163,8 @@ class _Cursor:
             except TruncatedPickleError as error:
                 if have < size:
                     raise CutOffError(
-                        "cut off: a member of the tar archive ends inside a pickle", hint=error.hint
+                        "cut off: a member of the tar archive ends inside a pickle",
+                        hint=error.hint,
                     ) from None
                 size *= 4
                 continue
@@ -145,7 +178,9 @@ class _Cursor:
     def take(self, count: int) -> bytes:
         """The next bytes. Raises CutOffError."""
         if self.at + count > self.source.size:
-            raise CutOffError(f"cut off: a member of the tar archive needs {count:,} more bytes")
+            raise CutOffError(
+                f"cut off: a member of the tar archive needs {count:,} more bytes"
+            )
         data = self.source.read(self.at, count)
         self.at += count
         return data
@@ -154,7 +189,9 @@ class _Cursor:
         """A number of rows, each of which takes at least one byte of the member."""
         number = self.value()
         if type(number) is not int or not 0 <= number <= self.source.size:
-            raise UnreadableError("a member of the tar archive begins with an invalid number")
+            raise UnreadableError(
+                "a member of the tar archive begins with an invalid number"
+            )
         return number
 
 
@@ -178,7 +215,9 @@ class _Objects:
         for _ in range(cursor.count()):
             row = cursor.value()
             if not is_tuple(row) or len(row) != 3:
-                raise UnreadableError("a storage of the tar archive has no key, device and class")
+                raise UnreadableError(
+                    "a storage of the tar archive has no key, device and class"
+                )
             key = self._new_key(row[0])
             dtype = storage_type(row[2])
             numel = int.from_bytes(cursor.take(8), "little")
@@ -190,7 +229,9 @@ class _Objects:
                 )
             place = Range(*underlying_file(cursor.source, cursor.at), nbytes)
             cursor.at += nbytes
-            storage = make_storage(f"{self._contents.mark}{key}", row[1], dtype, nbytes, place)
+            storage = make_storage(
+                f"{self._contents.mark}{key}", row[1], dtype, nbytes, place
+            )
             self._contents.storages[storage.id] = storage
             self.storages[key] = _View(storage, 0, numel)
         views = cursor.value()
@@ -205,39 +246,56 @@ class _Objects:
         root = self.storages.get(_key_text(row[1]))
         first, numel = row[2], row[3]
         if root is None or type(first) is not int or type(numel) is not int:
-            raise UnreadableError("a view of a storage names none, or has no place in it")
+            raise UnreadableError(
+                "a view of a storage names none, or has no place in it"
+            )
         if min(first, numel) < 0 or first + numel > root.numel:
-            raise UnreadableError(f"a view reaches past the {root.numel:,} elements of its storage")
-        self.storages[self._new_key(row[0])] = _View(root.storage, root.first + first, numel)
+            raise UnreadableError(
+                f"a view reaches past the {root.numel:,} elements of its storage"
+            )
+        self.storages[self._new_key(row[0])] = _View(
+            root.storage, root.first + first, numel
+        )
 
     def read_tensors(self, cursor: _Cursor) -> None:
         for _ in range(cursor.count()):
             row = cursor.value()
             if not is_tuple(row) or len(row) != 3:
-                raise UnreadableError("a tensor of the tar archive has no key, storage and class")
+                raise UnreadableError(
+                    "a tensor of the tar archive has no key, storage and class"
+                )
             key = self._new_key(row[0])
             ndim = unpack_from("<i", cursor.take(8))[0]
             if not 0 <= ndim <= DIMENSIONS:
                 raise UnreadableError(
-                    f"tensor {show(key, 80)} has {ndim:,} dimensions, at most {DIMENSIONS} are read"
+                    f"tensor {show(key, 80)} has {ndim:,} dimensions, at most "
+                    f"{DIMENSIONS} are read"
                 )
             numbers = unpack_from(f"<{2 * ndim + 1}q", cursor.take(8 * (2 * ndim + 1)))
             view = self.storages.get(_key_text(row[1]))
             if view is None:
-                raise UnreadableError(f"tensor {show(key, 80)} names a storage that is not there")
-            self.tensors[key] = _make_tensor(key, view, numbers[:ndim], numbers[ndim:-1], numbers[-1])
+                raise UnreadableError(
+                    f"tensor {show(key, 80)} names a storage that is not there"
+                )
+            self.tensors[key] = _make_tensor(
+                key, view, numbers[:ndim], numbers[ndim:-1], numbers[-1]
+            )
 
     def _new_key(self, node: Node) -> str:
         key = _key_text(node)
         if not key or key in self.storages or key in self.tensors:
-            raise UnreadableError(f"the tar archive has an invalid or repeated key: {show(key, 80)}")
+            raise UnreadableError(
+                f"the tar archive has an invalid or repeated key: {show(key, 80)}"
+            )
         budget = self._contents.budget
         assert budget is not None
         budget.charge(_ROW, "the tar archive")
         return key
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
-        """Return what a persistent id means: a storage, a tensor's storage, or a class with its source."""
+        """Return what a persistent id means: a storage, a tensor's storage, or a class
+        with its source.
+        """
         pid = persistent.pid
         if is_tuple(pid) and len(pid) == 3 and type(pid[0]) is Global:
             return pid[0]
@@ -247,9 +305,13 @@ class _Objects:
         view = self.storages.get(key)
         if view is None:
             raise UnreadableError(
-                f"the persistent id at byte {persistent.offset:,} of the pickle names nothing"
+                f"the persistent id at byte {persistent.offset:,} of the pickle names "
+                "nothing"
             )
-        if view.first or view.numel * _element_size(view.storage) != view.storage.nbytes:
+        if (
+            view.first
+            or view.numel * _element_size(view.storage) != view.storage.nbytes
+        ):
             persistent.shift = view.first
         return view.storage
 
@@ -260,12 +322,17 @@ def _make_tensor(
     """A tensor that surely lies within its storage. Raises UnreadableError."""
     storage = view.storage
     if min((*shape, *stride, offset), default=0) < 0:
-        raise UnreadableError(f"tensor {show(key, 80)} has a negative size, stride or offset")
-    ref = tensor_ref(storage, storage.dtype or UINT8, shape, stride, view.first + offset)
+        raise UnreadableError(
+            f"tensor {show(key, 80)} has a negative size, stride or offset"
+        )
+    ref = tensor_ref(
+        storage, storage.dtype or UINT8, shape, stride, view.first + offset
+    )
     end = (view.first + view.numel) * _element_size(storage)
     if ref.numel >= _MOST or ref.extent[1] > end:
         raise UnreadableError(
-            f"tensor {show(key, 80)} reaches past the {view.numel:,} elements of its storage"
+            f"tensor {show(key, 80)} reaches past the {view.numel:,} elements of its "
+            "storage"
         )
     return ref
 
@@ -275,7 +342,9 @@ def _element_size(storage: Storage) -> int:
 
 
 def _key_text(node: Node) -> str:
-    """A key as text. Torch makes an int of the text in the pickle, so 1 and "1" are one."""
+    """A key as text. Torch makes an int of the text in the pickle, so 1 and "1" are
+    one.
+    """
     if type(node) is int and 0 <= node < _MOST:
         return str(node)
     return str(node) if isinstance(node, str) and len(node) <= 64 else ""

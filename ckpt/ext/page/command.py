@@ -68,11 +68,13 @@ def command(
     limits: Limits,
     **keywords: Any,
 ) -> int:
-    """Draw checkpoints as one page of HTML: what they hold, how tensors are spread, what moved over time.
+    """Draw checkpoints as one page of HTML: what they hold, how tensors are spread,
+    what moved over time.
 
-    One file is drawn as inspect and a folder as ls, without reading tensor data. Two files are compared as diff does.
-    More are a series, which is read whole, also all files of a folder: the norm of each layer, its change from file to
-    file, and what all files record. The page requests nothing.
+    One file is drawn as inspect and a folder as ls, without reading tensor data. Two
+    files are compared as diff does. More are a series, which is read whole, also all
+    files of a folder: the norm of each layer, its change from file to file, and what
+    all files record. The page requests nothing.
 
     \b
     ckpt report runs/epoch_12.pth -o report.html
@@ -92,7 +94,9 @@ def command(
 
 
 class Page:
-    """The file that a page is written to, checked before anything is read. Raises UsageError, WriteError."""
+    """The file that a page is written to, checked before anything is read. Raises
+    UsageError, WriteError.
+    """
 
     def __init__(self, out: str | None, *, force: bool) -> None:
         if out is None:
@@ -104,7 +108,11 @@ class Page:
     def drawn_from(self, checkpoint: Contents) -> None:
         """Refuse to replace a file of the checkpoint."""
         to = self._to
-        if to is not None and to.replaced is not None and save.is_source(checkpoint, to.real):
+        if (
+            to is not None
+            and to.replaced is not None
+            and save.is_source(checkpoint, to.real)
+        ):
             raise _is_source(to)
 
     def drawn_from_document(self, path: str) -> None:
@@ -116,7 +124,9 @@ class Page:
 
     @contextmanager
     def told(self, path: str, schema: str) -> Iterator[None]:
-        """Write the page of an error about a PATH that is there before it ends the command."""
+        """Write the page of an error about a PATH that is there before it ends the
+        command.
+        """
         try:
             yield
         except UsageError:
@@ -127,8 +137,12 @@ class Page:
                     self.write([error_document(path, schema, error)])
             raise
 
-    def write(self, documents: Sequence[Document], numbers: Numbers | None = None) -> None:
-        """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
+    def write(
+        self, documents: Sequence[Document], numbers: Numbers | None = None
+    ) -> None:
+        """Draw the documents and put the page in place. Raises UnreadableError,
+        WriteError.
+        """
         data = html_page(documents, date=_page_date(), numbers=numbers)
         if self._to is None:
             sys.stdout.flush()
@@ -168,16 +182,22 @@ def _page_date() -> str:
 
 
 def _is_missing(path: str) -> bool:
-    """Tell whether a PATH leads nowhere: its page would stand in the way of the page that was meant."""
+    """Tell whether a PATH leads nowhere: its page would stand in the way of the page
+    that was meant.
+    """
     return not is_url(path) and not os.path.lexists(path)
 
 
 def _is_source(to: target.Target) -> UsageError:
-    return UsageError("OUT is a source of the page, which --force does not replace", path=to.path)
+    return UsageError(
+        "OUT is a source of the page, which --force does not replace", path=to.path
+    )
 
 
 class _Bar:
-    """One bar for the work on several files, of which each tells its own share. A file counts with its bytes."""
+    """One bar for the work on several files, of which each tells its own share. A file
+    counts with its bytes.
+    """
 
     def __init__(self, reach: Progress | None, total: int) -> None:
         self._reach = reach
@@ -186,7 +206,9 @@ class _Bar:
 
     @contextmanager
     def part(self, size: int) -> Iterator[Progress | None]:
-        """Count the work of the block as `size` bytes, whatever it says is all of it."""
+        """Count the work of the block as `size` bytes, whatever it says is all
+        of it.
+        """
         reach = self._reach
         if reach is None:
             yield None
@@ -202,7 +224,9 @@ class _Bar:
 
 
 class _Documents:
-    """The documents of a page, in the order in which they are made, and the exit code."""
+    """The documents of a page, in the order in which they are made, and the
+    exit code.
+    """
 
     def __init__(self, page: Page, limits: Limits, section: str | None) -> None:
         self.found: list[Document] = []
@@ -214,30 +238,47 @@ class _Documents:
         self._section = section
 
     def read(self, names: Sequence[str], *, measured: bool, quick: bool) -> bool:
-        """Read what the PATHs lead to; False where one of them leads nowhere. Raises UsageError when nothing is there."""
+        """Read what the PATHs lead to; False where one of them leads nowhere. Raises
+        UsageError when nothing is there.
+        """
         missing = [Found(name) for name in names if _is_missing(name)]
         if missing:
-            self._take_each(missing, lambda item: self._inspect_file(item, measured=False))
+            self._take_each(
+                missing, lambda item: self._inspect_file(item, measured=False)
+            )
             return False
         names = [name for name in names if not self._take_stored(name)]
-        items, self.others = split_items(find_items_to_open(names, self._limits, plugins=plugins_allowed()))
+        items, self.others = split_items(
+            find_items_to_open(names, self._limits, plugins=plugins_allowed())
+        )
         items = drop_skipped(items)
         paths = [item.path for item in items]
-        by_shell = paths == sorted(paths)  # as the shell writes them; epoch_2 comes before epoch_10
+        by_shell = paths == sorted(
+            paths
+        )  # as the shell writes them; epoch_2 comes before epoch_10
         if by_shell:
             items.sort(key=lambda item: natural_sort_key(item.path))
         is_single = len(items) == 1 and items[0].folder is None
         walked = any(item.folder is not None for item in items)
         if is_single:
-            self._take_each(items, lambda item: self._inspect_file(item, measured=measured))
+            self._take_each(
+                items, lambda item: self._inspect_file(item, measured=measured)
+            )
         elif quick:
             self._take_each(items, self._list_file)
         else:
-            self._take_several(items, by_shell=by_shell, measured=measured, is_chosen=measured or not walked)
+            self._take_several(
+                items,
+                by_shell=by_shell,
+                measured=measured,
+                is_chosen=measured or not walked,
+            )
         for name in empty_folders(names, [item.path for item in items]):
             self._add_failure(name, nothing_in(name))
         if not self.found:
-            raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
+            raise UsageError(
+                f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}"
+            )
         return True
 
     def _take_stored(self, path: str) -> bool:
@@ -248,7 +289,9 @@ class _Documents:
             if documents is None:
                 return False
             self._page.drawn_from_document(path)
-            page_payload(documents, __version__)  # what cannot be drawn is said of this file
+            page_payload(
+                documents, __version__
+            )  # what cannot be drawn is said of this file
         except UsageError:
             raise
         except CkptError as error:
@@ -267,8 +310,14 @@ class _Documents:
         self.code = TROUBLE
 
     def _take_each(self, items: Sequence[Found], take: Callable[[Found], None]) -> None:
-        """Take the documents of each file. One that cannot be read does not stop the others."""
-        with output.progress("reading", len(items), "files") if len(items) > 1 else nullcontext() as progress:
+        """Take the documents of each file. One that cannot be read does not stop the
+        others.
+        """
+        with (
+            output.progress("reading", len(items), "files")
+            if len(items) > 1
+            else nullcontext() as progress
+        ):
             for item in items:
                 try:
                     with about(item.path):
@@ -300,7 +349,9 @@ class _Documents:
             documents = [inspect(checkpoint, section=self._section).to_json()]
             if measured:
                 with output.progress_meter("measuring") as progress:
-                    documents.append(self._measure_checkpoint(checkpoint, progress, histogram=True))
+                    documents.append(
+                        self._measure_checkpoint(checkpoint, progress, histogram=True)
+                    )
         self.found += documents
 
     def _list_file(self, item: Found) -> None:
@@ -312,9 +363,11 @@ class _Documents:
     def _take_several(
         self, items: Sequence[Found], *, by_shell: bool, measured: bool, is_chosen: bool
     ) -> None:
-        """The rows of the files, then a series, or the comparison of two: in the order of what they record.
+        """The rows of the files, then a series, or the comparison of two: in the order
+        of what they record.
 
-        Files that nobody chose, because they are all of a folder, are read where they are a series on this machine.
+        Files that nobody chose, because they are all of a folder, are read where they
+        are a series on this machine.
         """
         rows: list[LsRow] = []
         read: dict[str, Found] = {}
@@ -326,51 +379,80 @@ class _Documents:
             read[rows[-1].path] = item
 
         self._take_each(items, take)
-        if not is_chosen and (any(is_url(row.path) for row in rows) or not is_series(rows)):
+        if not is_chosen and (
+            any(is_url(row.path) for row in rows) or not is_series(rows)
+        ):
             self.found += [row.to_json() for row in rows]
             return
         order = in_series(rows) if by_shell else rows
         documents = {read[row.path].path: row.to_json() for row in order}
         self._take_series(
-            [read[row.path] for row in order], documents, whole=len(items) == 2 and not measured
+            [read[row.path] for row in order],
+            documents,
+            whole=len(items) == 2 and not measured,
         )
 
-    def _take_series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
-        """The row of each file, its numbers, and its changes from the file before; `whole` compares all of two."""
-        sizes = {path: size if isinstance(size := row["bytes"], int) else 0 for path, row in rows.items()}
+    def _take_series(
+        self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool
+    ) -> None:
+        """The row of each file, its numbers, and its changes from the file before;
+        `whole` compares all of two.
+        """
+        sizes = {
+            path: size if isinstance(size := row["bytes"], int) else 0
+            for path, row in rows.items()
+        }
         read = [sizes[item.path] for item in items]
         total = (
             sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
         )  # each is compared with both neighbours
-        with ExitStack() as stack, output.progress_meter("comparing" if whole else "reading") as reach:
+        with (
+            ExitStack() as stack,
+            output.progress_meter("comparing" if whole else "reading") as reach,
+        ):
             bar = _Bar(reach, total)
             last: list[tuple[Checkpoint, ExitStack, int]] = []
 
             def take(item: Found) -> None:
                 with ExitStack() as inner:
-                    checkpoint = inner.enter_context(opened(item.path, self._limits, tell=False))
+                    checkpoint = inner.enter_context(
+                        opened(item.path, self._limits, tell=False)
+                    )
                     documents = [rows[item.path]]
                     size = sizes[item.path]
                     if not whole:
                         with bar.part(size) as progress:
-                            documents.append(self._measure_checkpoint(checkpoint, progress))
+                            documents.append(
+                                self._measure_checkpoint(checkpoint, progress)
+                            )
                     if last:
                         with bar.part(last[0][2] + size) as progress:
                             documents.append(
                                 self._compare_checkpoints(
-                                    last[0][0], checkpoint, whole=whole, progress=progress
+                                    last[0][0],
+                                    checkpoint,
+                                    whole=whole,
+                                    progress=progress,
                                 )
                             )
                         last.pop()[1].close()
-                    last.append((checkpoint, stack.enter_context(inner.pop_all()), size))
+                    last.append(
+                        (checkpoint, stack.enter_context(inner.pop_all()), size)
+                    )
                 self.found += documents
 
             self._take_each(items, take)
 
     def _measure_checkpoint(
-        self, checkpoint: Checkpoint, progress: Progress | None = None, *, histogram: bool = False
+        self,
+        checkpoint: Checkpoint,
+        progress: Progress | None = None,
+        *,
+        histogram: bool = False,
     ) -> Document:
-        """The numbers of the model, or of all tensors where there are several models."""
+        """The numbers of the model, or of all tensors where there are several
+        models.
+        """
         several = self._section is None and len(checkpoint.survey.candidates) > 1
         return stats(
             checkpoint,
@@ -382,16 +464,26 @@ class _Documents:
         ).to_json()
 
     def _compare_checkpoints(
-        self, before: Checkpoint, after: Checkpoint, *, whole: bool, progress: Progress | None
+        self,
+        before: Checkpoint,
+        after: Checkpoint,
+        *,
+        whole: bool,
+        progress: Progress | None,
     ) -> Document:
-        """Return the changes between two files: all of them, or the changes of a series in its models.
+        """Return the changes between two files: all of them, or the changes of a series
+        in its models.
 
         They are in the model when both files have one of the same name.
         """
         if whole:
-            return diff(before, after, section=self._section, check=False, progress=progress).to_json()
+            return diff(
+                before, after, section=self._section, check=False, progress=progress
+            ).to_json()
         candidates = [side.survey.candidates for side in (before, after)]
         names = {models[0].name for models in candidates if len(models) == 1}
         both = all(len(models) == 1 for models in candidates)
         section = self._section or (names.pop() if both and len(names) == 1 else None)
-        return diff(before, after, section=section or None, check=False, progress=progress).to_json()
+        return diff(
+            before, after, section=section or None, check=False, progress=progress
+        ).to_json()

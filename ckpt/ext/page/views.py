@@ -1,4 +1,6 @@
-"""The content of a page: one view for each checkpoint, comparison, series or folder, in one payload."""
+"""The content of a page: one view for each checkpoint, comparison, series or folder, in
+one payload.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,12 @@ Numbers = Mapping[str, Mapping[str, float]]
 def page_payload(
     documents: Iterable[Document], version: str, numbers: Numbers = MappingProxyType({})
 ) -> dict[str, Json]:
-    """Return the data that the script of a page draws: `views`, and the PATHs that are `unreadable`.
+    """Return the data that the script of a page draws: `views`, and the PATHs that are
+    `unreadable`.
 
-    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors. `numbers` become the curves of a
-    series; a file that has none there shows its counters. Raises UnreadableError.
+    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors.
+    `numbers` become the curves of a series; a file that has none there shows its
+    counters. Raises UnreadableError.
     """
     views: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
     unreadable: list[Json] = []
@@ -53,24 +57,35 @@ def page_payload(
             views[name].append(_DRAWN[name](document, name))
     if not any(views.values()) and not unreadable:
         raise UnreadableError("no document to draw")
-    return {"ckpt": version, "views": list(_list_views(views, numbers)), "unreadable": unreadable}
+    return {
+        "ckpt": version,
+        "views": list(_list_views(views, numbers)),
+        "unreadable": unreadable,
+    }
 
 
 def checkpoint_paths(documents: Iterable[Document]) -> list[str]:
-    """The PATHs of the checkpoints that some documents are about, each once, without what cannot be read."""
+    """The PATHs of the checkpoints that some documents are about, each once, without
+    what cannot be read.
+    """
     paths: dict[str, None] = {}
     for document in documents:
         if not is_error(document):
-            sides = [document, *(document.get(name) for name in ("file", "before", "after"))]
+            sides = [
+                document,
+                *(document.get(name) for name in ("file", "before", "after")),
+            ]
             found = [side.get("path") for side in sides if isinstance(side, Mapping)]
             paths |= {path: None for path in found if isinstance(path, str)}
     return list(paths)
 
 
 def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
-    """Return the rows of a series in the order of the epochs and steps that they record, if all of them do.
+    """Return the rows of a series in the order of the epochs and steps that they
+    record, if all of them do.
 
-    Else they are in the order of `ls`. Where folders hold several files, a series is one folder after the other.
+    Else they are in the order of `ls`. Where folders hold several files, a series is
+    one folder after the other.
     """
     out = in_order(rows)
     folders = [natural_sort_key(os.path.dirname(row.path)) for row in out]
@@ -95,9 +110,11 @@ def error_document(path: str, schema: str, error: CkptError) -> dict[str, Json]:
 
 
 def is_series(rows: Sequence[LsRow]) -> bool:
-    """Tell whether the checkpoints of a folder are saves of one run: of as many parameters, and counted.
+    """Tell whether the checkpoints of a folder are saves of one run: of as many
+    parameters, and counted.
 
-    They record epochs or steps that differ, or their paths differ in numbers alone. The files of ranks are no series.
+    They record epochs or steps that differ, or their paths differ in numbers alone. The
+    files of ranks are no series.
     """
     if len(rows) < 2 or any("rank" in os.path.basename(row.path) for row in rows):
         return False
@@ -107,7 +124,9 @@ def is_series(rows: Sequence[LsRow]) -> bool:
     patterns = {re.sub("[0-9]+", "0", row.path) for row in rows}
     reached = {row.reached for row in rows}
     in_one_folder = len({os.path.dirname(row.path) for row in rows}) == 1
-    return len(patterns) == 1 or (in_one_folder and None not in reached and len(reached) > 1)
+    return len(patterns) == 1 or (
+        in_one_folder and None not in reached and len(reached) > 1
+    )
 
 
 _MOST_NUMBERS = 2000
@@ -117,10 +136,11 @@ _MOST_SINGLE = 64
 
 
 def numbers_of(survey: Survey) -> dict[str, float]:
-    """Return the finite numbers that a checkpoint records beside its tensors, by their names.
+    """Return the finite numbers that a checkpoint records beside its tensors, by their
+    names.
 
-    Tensors with one element outside of models and optimizers are such numbers too: `loss`. They are read, so not behind
-    a URL. Random states are none.
+    Tensors with one element outside of models and optimizers are such numbers too:
+    `loss`. They are read, so not behind a URL. Random states are none.
     """
     others = [section for section in survey.sections if section.kind == "other"]
     single = [
@@ -129,14 +149,22 @@ def numbers_of(survey: Survey) -> dict[str, float]:
         for entry in section.entries[:_MOST_SINGLE]
         if entry.tensor.numel == 1 and not is_url(survey.checkpoint.path)
     ]
-    values = [(value.name, value.node) for value in survey.checkpoint.values if value.node is not None]
+    values = [
+        (value.name, value.node)
+        for value in survey.checkpoint.values
+        if value.node is not None
+    ]
     found: dict[str, float] = {}
     for name, node in (*values, *single):
         if len(found) >= _MOST_NUMBERS:
             break
         if re.search("rng|random", name, re.IGNORECASE) is None:
             number = counter(node)
-            if number is not None and isfinite(number) and not isinstance(look(node).value, bool):
+            if (
+                number is not None
+                and isfinite(number)
+                and not isinstance(look(node).value, bool)
+            ):
                 found[name] = number
     return found
 
@@ -145,22 +173,36 @@ _FIRST = ("loss", "lr", "learning_rate")
 """Words of the names of the curves that come first."""
 
 
-def _list_curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]) -> list[Json]:
-    """Return the numbers that all files record, in their order: `[{names, values}]`, equal ones together."""
-    counted = {row["path"]: row["counters"] for row in listed if isinstance(row["counters"], Mapping)}
-    tables = [numbers[path] if path in numbers else counted.get(path, {}) for path in paths]
+def _list_curves(
+    paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]
+) -> list[Json]:
+    """Return the numbers that all files record, in their order: `[{names, values}]`,
+    equal ones together.
+    """
+    counted = {
+        row["path"]: row["counters"]
+        for row in listed
+        if isinstance(row["counters"], Mapping)
+    }
+    tables = [
+        numbers[path] if path in numbers else counted.get(path, {}) for path in paths
+    ]
     if not tables:
         return []
     by_values: dict[tuple[float, ...], list[str]] = {}
     for name in tables[0]:
         column = [table.get(name) for table in tables]
         values = tuple(
-            value for value in column if isinstance(value, (int, float)) and not isinstance(value, bool)
+            value
+            for value in column
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
         )
         if len(values) == len(paths):
             by_values.setdefault(values, []).append(name)
     curves: list[Json] = []
-    for values, names in sorted(by_values.items(), key=lambda item: min(map(_curve_rank, item[1]))):
+    for values, names in sorted(
+        by_values.items(), key=lambda item: min(map(_curve_rank, item[1]))
+    ):
         curves.append({"names": [*sorted(names, key=len)], "values": [*values]})
     return curves
 
@@ -168,24 +210,43 @@ def _list_curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Docume
 def _curve_rank(name: str) -> tuple[int, int]:
     """The place of a curve: loss and lr first, then metrics, and counters last."""
     last = name.rpartition(".")[2].lower()
-    first = next((place for place, word in enumerate(_FIRST) if word in last.split("_") or word == last), 3)
+    first = next(
+        (
+            place
+            for place, word in enumerate(_FIRST)
+            if word in last.split("_") or word == last
+        ),
+        3,
+    )
     is_counter = any(word in last for word in ("epoch", "step", "iter"))
     return (first + is_counter, len(name))
 
 
-def _list_views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Iterable[Json]:
+def _list_views(
+    by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers
+) -> Iterable[Json]:
     """The views in the order of the page: what is about all files first."""
     inspected, compared = by_schema["ckpt.inspect"], by_schema["ckpt.diff"]
     measured, listed = by_schema["ckpt.stats"], by_schema["ckpt.ls"]
     files = {"files": listed} if listed else {}
-    strangers = [document["strangers"] for document in compared if document["strangers"] is not None]
+    strangers = [
+        document["strangers"]
+        for document in compared
+        if document["strangers"] is not None
+    ]
     if len(listed) > 1 and 0 < len(compared) == len(strangers):
         note = (
             f"These files have {strangers[0]}."
             if len(listed) == 2
             else "These files have next to no tensor in common."
         )
-        yield {"kind": "folder", "title": "Files", "note": note, **_view_labels(listed, by_schema), **files}
+        yield {
+            "kind": "folder",
+            "title": "Files",
+            "note": note,
+            **_view_labels(listed, by_schema),
+            **files,
+        }
         measured, compared, listed = [], [], []
     elif len(measured) > 1 or len(compared) > 1:
         yield {
@@ -198,37 +259,74 @@ def _list_views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -
             **files,
         }
         measured, compared, listed = [], [], []
-    is_pair = len(compared) == 1 and {_side_path(compared[0], side) for side in _SIDES} == {
-        row["path"] for row in listed
-    }
+    is_pair = len(compared) == 1 and {
+        _side_path(compared[0], side) for side in _SIDES
+    } == {row["path"] for row in listed}
     if listed and not is_pair:
-        yield {"kind": "folder", "title": "Files", "note": None, **_view_labels(listed, by_schema), **files}
+        yield {
+            "kind": "folder",
+            "title": "Files",
+            "note": None,
+            **_view_labels(listed, by_schema),
+            **files,
+        }
     for document in compared:
         title = " → ".join(_side_path(document, side) for side in _SIDES)
         yield {"kind": "diff", "title": title, **document, **(files if is_pair else {})}
     unpaired = list(measured)
     for document in inspected:
         path = _side_path(document, "file")
-        own = next((candidate for candidate in unpaired if _side_path(candidate, "file") == path), None)
+        own = next(
+            (
+                candidate
+                for candidate in unpaired
+                if _side_path(candidate, "file") == path
+            ),
+            None,
+        )
         if own is not None:
             unpaired.remove(own)
-        yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
+        yield {
+            "kind": "checkpoint",
+            "title": path,
+            **document,
+            **({"stats": own} if own is not None else {}),
+        }
     for document in unpaired:
-        yield {"kind": "stats", "title": _side_path(document, "file"), "stats": document}
+        yield {
+            "kind": "stats",
+            "title": _side_path(document, "file"),
+            "stats": document,
+        }
 
 
 def _in_order(measured: Sequence[Document], compared: Sequence[Document]) -> list[str]:
-    """The files of a series, as the page takes them: the measured ones, else all that were compared."""
+    """The files of a series, as the page takes them: the measured ones, else all that
+    were compared.
+    """
     if measured:
         return [_side_path(document, "file") for document in measured]
-    return list(dict.fromkeys(_side_path(document, side) for document in compared for side in _SIDES))
+    return list(
+        dict.fromkeys(
+            _side_path(document, side) for document in compared for side in _SIDES
+        )
+    )
 
 
-def _view_labels(listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
-    """`labels`: pairs of a path and the label that tells its file from the others of the view."""
+def _view_labels(
+    listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]
+) -> dict[str, Json]:
+    """`labels`: pairs of a path and the label that tells its file from the others of
+    the view.
+    """
     compared, measured = by_schema["ckpt.diff"], by_schema["ckpt.stats"]
     paths = checkpoint_paths([*listed, *measured, *compared])
-    return {"labels": [[path, label] for path, label in zip(paths, short_labels(paths), strict=True)]}
+    return {
+        "labels": [
+            [path, label]
+            for path, label in zip(paths, short_labels(paths), strict=True)
+        ]
+    }
 
 
 def _side_path(document: Document, name: str) -> str:
@@ -247,19 +345,29 @@ def _failure_row(document: Document) -> dict[str, Json]:
     texts = {name: error.get(name) for name in ("code", "message", "hint")}
     return {
         "path": path if isinstance(path, str) else "",
-        **{name: text if isinstance(text, str) else None for name, text in texts.items()},
+        **{
+            name: text if isinstance(text, str) else None
+            for name, text in texts.items()
+        },
     }
 
 
-def _draw_document(document: Document, schema: str, **rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
-    """The fields that a page takes of a document, its lists as columns, in place of which some `rows` may stand."""
+def _draw_document(
+    document: Document, schema: str, **rows: Sequence[dict[str, Json]]
+) -> dict[str, Json]:
+    """The fields that a page takes of a document, its lists as columns, in place of
+    which some `rows` may stand.
+    """
     tables = {
         name: rows[name] if name in rows else rows_of(document, name, columns)
         for name, columns in ROWS[schema].items()
     }
     return {
         **take_fields(document, HEADS[schema]),
-        **{name: items if name == "findings" else pack_rows(list(items)) for name, items in tables.items()},
+        **{
+            name: items if name == "findings" else pack_rows(list(items))
+            for name, items in tables.items()
+        },
     }
 
 
@@ -287,7 +395,12 @@ def _value_row(row: dict[str, Json]) -> dict[str, Json]:
         text = None
     else:
         text = _value_text(row["value"])
-    return {"name": row["name"], "type": row["type"], "text": text, "fields": row["fields"]}
+    return {
+        "name": row["name"],
+        "type": row["type"],
+        "text": text,
+        "fields": row["fields"],
+    }
 
 
 def _value_text(value: Json) -> str:
@@ -297,9 +410,15 @@ def _value_text(value: Json) -> str:
 
 def _draw_diff(document: Document, schema: str) -> dict[str, Json]:
     columns = ROWS[schema]
-    tensors = [_flatten_change(row) for row in rows_of(document, "tensors", columns["tensors"])]
+    tensors = [
+        _flatten_change(row) for row in rows_of(document, "tensors", columns["tensors"])
+    ]
     values: list[dict[str, Json]] = [
-        {**row, "before": _value_text(row["before"]), "after": _value_text(row["after"])}
+        {
+            **row,
+            "before": _value_text(row["before"]),
+            "after": _value_text(row["after"]),
+        }
         for row in rows_of(document, "values", columns["values"])
     ]
     view = _draw_document(document, schema, tensors=tensors, values=values)
@@ -310,17 +429,27 @@ def _draw_diff(document: Document, schema: str) -> dict[str, Json]:
 
 
 def _strangers_text(rows: Sequence[Document]) -> str | None:
-    """Say that two files have next to no tensor in common. State of an optimizer is numbered alike in all files."""
+    """Say that two files have next to no tensor in common. State of an optimizer is
+    numbered alike in all files.
+    """
     rows = [row for row in rows if row["role"] != "optimizer"] or rows
     met = sum(row["before"] is not None and row["after"] is not None for row in rows)
-    least = min((sum(row[side] is not None for row in rows) for side in _SIDES), default=0)
+    least = min(
+        (sum(row[side] is not None for row in rows) for side in _SIDES), default=0
+    )
     if met * _KIN >= least:
         return None
-    return f"{met:,} of {counted_noun(least, 'tensor')} in common" if met else "no tensor in common"
+    return (
+        f"{met:,} of {counted_noun(least, 'tensor')} in common"
+        if met
+        else "no tensor in common"
+    )
 
 
 def _flatten_change(row: dict[str, Json]) -> dict[str, Json]:
-    """A tensor of a comparison, its change flat: a number that is not finite is its name."""
+    """A tensor of a comparison, its change flat: a number that is not finite is its
+    name.
+    """
     change = row.pop("change")
     fields = change if isinstance(change, dict) else {}
     for name in _NUMBERS:
@@ -336,12 +465,17 @@ def _flatten_change(row: dict[str, Json]) -> dict[str, Json]:
 
 
 def checked_histogram(value: Json) -> Json:
-    """`{low, high, counts}` as it stands in a document, or null where it is anything else."""
+    """`{low, high, counts}` as it stands in a document, or null where it is anything
+    else.
+    """
     if not isinstance(value, dict):
         return None
     low, high, counts = (value.get(name) for name in ("low", "high", "counts"))
     numbers = [low, high, *(counts if isinstance(counts, (list, tuple)) else [None])]
-    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
+    if not all(
+        isinstance(number, (int, float)) and not isinstance(number, bool)
+        for number in numbers
+    ):
         return None
     return {"low": low, "high": high, "counts": counts}
 
@@ -349,7 +483,11 @@ def checked_histogram(value: Json) -> Json:
 def _draw_stats(document: Document, schema: str) -> dict[str, Json]:
     rows = rows_of(document, "tensors", ROWS[schema]["tensors"])
     view = _draw_document(
-        document, schema, tensors=[{**row, "histogram": checked_histogram(row["histogram"])} for row in rows]
+        document,
+        schema,
+        tensors=[
+            {**row, "histogram": checked_histogram(row["histogram"])} for row in rows
+        ],
     )
     _side_path(view, "file")
     return view
@@ -368,20 +506,24 @@ _DRAWN = {
 
 
 _SHARE = 2
-"""Values are numbered where there are this many times more rows than different values."""
+"""Values are numbered where there are this many times more rows than different
+values.
+"""
 
 
 def pack_rows(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
     """Rows of equal keys as `{count, columns}`.
 
-    A column is `{"all": value}`, `{"of": values, "at": numbers}` with the number of the value of each row, or
-    `{"is": values}`.
+    A column is `{"all": value}`, `{"of": values, "at": numbers}` with the number of the
+    value of each row, or `{"is": values}`.
     """
     if not rows:
         return {"count": 0, "columns": {}}
     return {
         "count": len(rows),
-        "columns": {name: _pack_column([row[name] for row in rows]) for name in rows[0]},
+        "columns": {
+            name: _pack_column([row[name] for row in rows]) for name in rows[0]
+        },
     }
 
 
@@ -403,7 +545,9 @@ def _pack_column(values: list[Json]) -> dict[str, Json]:
 
 
 def _equality_key(value: Json) -> object:
-    """Return a key that is equal if two values are written alike. 0.0 and -0.0 are not."""
+    """Return a key that is equal if two values are written alike. 0.0 and -0.0
+    are not.
+    """
     return repr(value) if isinstance(value, (float, list, tuple, dict)) else value
 
 
@@ -468,8 +612,20 @@ ROWS: dict[str, dict[str, Columns]] = {
             "kind": TEXT,
             "tensors": LIST,
         },
-        "sections": {"name": TEXT, "kind": TEXT, "tensors": COUNT, "numel": COUNT, "bytes": COUNT},
-        "prefixes": {"prefix": TEXT, "writer": TEXT, "section": TEXT, "tensors": COUNT, "of": COUNT},
+        "sections": {
+            "name": TEXT,
+            "kind": TEXT,
+            "tensors": COUNT,
+            "numel": COUNT,
+            "bytes": COUNT,
+        },
+        "prefixes": {
+            "prefix": TEXT,
+            "writer": TEXT,
+            "section": TEXT,
+            "tensors": COUNT,
+            "of": COUNT,
+        },
         "values": {
             "name": TEXT,
             "type": TEXT,
@@ -478,7 +634,13 @@ ROWS: dict[str, dict[str, Columns]] = {
             "fields": or_null(COUNT),
             "same_as": or_null(TEXT),
         },
-        "imports": {"module": TEXT, "name": TEXT, "group": TEXT, "where": LIST, "calls": LIST},
+        "imports": {
+            "module": TEXT,
+            "name": TEXT,
+            "group": TEXT,
+            "where": LIST,
+            "calls": LIST,
+        },
         "findings": _FINDINGS,
     },
     "ckpt.diff": {
@@ -501,7 +663,9 @@ ROWS: dict[str, dict[str, Columns]] = {
     "ckpt.stats": {"tensors": _STATS, "findings": _FINDINGS},
     "ckpt.ls": {"findings": _FINDINGS},
 }
-"""Schema -> list of the document -> the columns that a page takes of it. An optional one may be null or missing."""
+"""Schema -> list of the document -> the columns that a page takes of it. An optional
+one may be null or missing.
+"""
 HEADS: dict[str, Columns] = {
     "ckpt.inspect": {
         "file": OBJECT,
@@ -522,7 +686,12 @@ HEADS: dict[str, Columns] = {
         "totals": OBJECT,
         "notes": LIST,
     },
-    "ckpt.stats": {"file": OBJECT, "section": TEXT, "totals": OBJECT, "threshold": or_null(NUMBER)},
+    "ckpt.stats": {
+        "file": OBJECT,
+        "section": TEXT,
+        "totals": OBJECT,
+        "threshold": or_null(NUMBER),
+    },
     "ckpt.ls": {
         "path": TEXT,
         "format": or_null(TEXT),
@@ -540,15 +709,20 @@ VERSIONS = {"ckpt.inspect": 1, "ckpt.diff": 1, "ckpt.stats": 1, "ckpt.ls": 2}
 
 
 def schema_of(document: Mapping[str, Json]) -> str:
-    """The name of the schema of a document that a page can draw. Raises UnreadableError for any other."""
+    """The name of the schema of a document that a page can draw. Raises UnreadableError
+    for any other.
+    """
     schema = document.get("schema")
     name = schema.get("name") if isinstance(schema, dict) else None
     if not isinstance(schema, dict) or name not in VERSIONS:
         raise UnreadableError(
-            "not a document that a page draws", hint="expected what inspect, diff, stats or ls --json printed"
+            "not a document that a page draws",
+            hint="expected what inspect, diff, stats or ls --json printed",
         )
     if schema.get("version") != VERSIONS[str(name)] and not is_error(document):
-        raise UnreadableError(f"unknown version of {name}: {show(str(schema.get('version')), 20)}")
+        raise UnreadableError(
+            f"unknown version of {name}: {show(str(schema.get('version')), 20)}"
+        )
     return str(name)
 
 
@@ -557,21 +731,37 @@ def is_error(document: Mapping[str, Json]) -> bool:
     return isinstance(document.get("error"), dict)
 
 
-def take_fields(source: Mapping[str, Json], columns: Columns, of: str = "") -> dict[str, Json]:
-    """The fields that a page takes of an object. Raises UnreadableError where one is of another kind."""
+def take_fields(
+    source: Mapping[str, Json], columns: Columns, of: str = ""
+) -> dict[str, Json]:
+    """The fields that a page takes of an object. Raises UnreadableError where one is of
+    another kind.
+    """
     fields: dict[str, Json] = {}
     for name, kinds in columns.items():
         value = source.get(name)
         # A flag is an int to Python, and no count.
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise UnreadableError(f"invalid document: {of}{name} is not as docs/json.md describes it")
+        if not isinstance(value, kinds) or (
+            isinstance(value, bool) and bool not in kinds
+        ):
+            raise UnreadableError(
+                f"invalid document: {of}{name} is not as docs/json.md describes it"
+            )
         fields[name] = value
     return fields
 
 
-def rows_of(document: Mapping[str, Json], name: str, columns: Columns) -> list[dict[str, Json]]:
-    """The rows of a list of a document. Raises UnreadableError where they are not as expected."""
+def rows_of(
+    document: Mapping[str, Json], name: str, columns: Columns
+) -> list[dict[str, Json]]:
+    """The rows of a list of a document. Raises UnreadableError where they are not as
+    expected.
+    """
     rows = document.get(name)
     if not isinstance(rows, Sequence) or not all(isinstance(row, dict) for row in rows):
-        raise UnreadableError(f"invalid document: {name} is not as docs/json.md describes it")
-    return [take_fields(row, columns, f"{name}[].") for row in rows if isinstance(row, dict)]
+        raise UnreadableError(
+            f"invalid document: {name} is not as docs/json.md describes it"
+        )
+    return [
+        take_fields(row, columns, f"{name}[].") for row in rows if isinstance(row, dict)
+    ]

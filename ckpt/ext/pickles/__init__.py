@@ -15,12 +15,19 @@ def sniff(probe: Probe) -> bool:
     from ckpt.formats.common.early import is_early
     from ckpt.formats.common.packed import is_packed
 
-    return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
+    return is_packed(probe.head, probe.file, probe.limits) or is_early(
+        probe.head, probe.file, probe.limits
+    )
 
 
 FORMAT = Format(
     "pickle",
-    Traits("plain pickle", 'pickle.load(open({path}, "rb"){options})', is_pickle=True, is_foreign=True),
+    Traits(
+        "plain pickle",
+        'pickle.load(open({path}, "rb"){options})',
+        is_pickle=True,
+        is_foreign=True,
+    ),
     sniff,
     reader="ckpt.ext.pickles.reader",
     suffixes=PICKLE,

@@ -1,4 +1,6 @@
-"""A plain pickle (`pickle.dump`, Detectron2's model zoo), and joblib's files, also compressed. Arrays become tensors."""
+"""A plain pickle (`pickle.dump`, Detectron2's model zoo), and joblib's files, also
+compressed. Arrays become tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from ckpt.ext.pickles import FORMAT
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.packed import is_packed, packing, unpack_all
-from ckpt.formats.common.pickled import Contents, interpret_pickle, is_pickle, make_checkpoint, unknown_names
+from ckpt.formats.common.pickled import (
+    Contents,
+    interpret_pickle,
+    is_pickle,
+    make_checkpoint,
+    unknown_names,
+)
 from ckpt.formats.common.refused import compressed_error
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.common.swap import SwapBytes
@@ -23,7 +31,15 @@ from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, tensor_of
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    tensor_of,
+)
 from ckpt.model.places import Range
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
@@ -48,10 +64,13 @@ class _Reader:
     def __init__(self, probe: Probe, limits: Limits) -> None:
         self._probe = probe
         self._limits = limits
-        is_inside = not is_pickle(probe.head) and is_packed(probe.head, probe.file, limits)
+        is_inside = not is_pickle(probe.head) and is_packed(
+            probe.head, probe.file, limits
+        )
         if is_inside and is_early(probe.head, probe.file, limits):
             raise UnreadableError(
-                "two files in one: pickle.load and torch.load run a pickle that joblib does not see"
+                "two files in one: pickle.load and torch.load run a pickle that joblib "
+                "does not see"
             )
         refuse_end(probe.file)
         self._packing = packing(probe.head) if is_inside else None
@@ -70,19 +89,28 @@ class _Reader:
         cutter.cut()
         pickle = self._run_pickle()
         contents = Contents((), read_nested, probe.mark, budget)
-        interpret_pickle(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
-        contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
+        interpret_pickle(
+            pickle, contents, self._limits, partial(self._bytes_of, cutter), 0
+        )
+        contents.bytestrings = contents.bytestrings or any(
+            run.code == BINSTRING for run in cutter.runs
+        )
         tensors = dict(self._wrapped)
         for call in pickle.calls:
-            if call.class_name == "numpy.dtype" and pickle.fillings.is_filled_after(call, call.offset):
+            if call.class_name == "numpy.dtype" and pickle.fillings.is_filled_after(
+                call, call.offset
+            ):
                 raise UnreadableError(
-                    f"damaged pickle: the dtype at byte {call.offset:,} changes after its use"
+                    f"damaged pickle: the dtype at byte {call.offset:,} changes after "
+                    "its use"
                 )
             array = None if id(call) in tensors else describe_array(call)
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
                 tensors[id(call)] = tensor
-        root = SwapBytes(lambda node: tensors.get(id(node)), self._long_bytes).copy(pickle.root)
+        root = SwapBytes(lambda node: tensors.get(id(node)), self._long_bytes).copy(
+            pickle.root
+        )
         if cutter.position < self._source.size:
             self._judge_following(pickle, contents)
         if self._packing is not None and self._left:
@@ -93,20 +121,30 @@ class _Reader:
             if isinstance(node, TensorRef):
                 contents.storages[node.storage.id] = node.storage
         result = make_checkpoint(
-            probe.path, FORMAT.name, traits, root, contents, self._limits, source=probe.file, refusals=()
+            probe.path,
+            FORMAT.name,
+            traits,
+            root,
+            contents,
+            self._limits,
+            source=probe.file,
+            refusals=(),
         )
         return replace(result, weights_only=None)  # torch.load opens no such file
 
     def _judge_following(self, first: Pickle, contents: Contents) -> None:
-        """Judge the pickles that follow the first: whoever loads in a loop runs them too. Raises UnreadableError.
+        """Judge the pickles that follow the first: whoever loads in a loop runs them
+        too. Raises UnreadableError.
 
-        They are read as any bytes would be, for a loader does not ask what they were meant to be.
+        They are read as any bytes would be, for a loader does not ask what they were
+        meant to be.
         """
         if first.root == MAGIC and self._packing is not None:
             raise compressed_error(self._probe)  # a file of torch, as people pack it
         if _may_be_magic(first.root):
             raise UnreadableError(
-                "torch may take its first pickle for the magic number of a legacy file, though torch never writes it so"
+                "torch may take its first pickle for the magic number of a legacy "
+                "file, though torch never writes it so"
             )
         begin = end = self._cutter.position
         count = 0
@@ -115,10 +153,15 @@ class _Reader:
             if following is None:
                 break
             cutter, pickle = following
-            interpret_pickle(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
+            interpret_pickle(
+                pickle, contents, self._limits, partial(self._bytes_of, cutter), 0
+            )
             end, count = cutter.position, count + 1
         if count:
-            text = f"{counted_noun(count, 'more pickle')} from byte {begin:,} on, whose calls are judged and whose values are not shown"
+            text = (
+                f"{counted_noun(count, 'more pickle')} from byte {begin:,} on, whose "
+                "calls are judged and whose values are not shown"
+            )
             contents.notices.append(Notice("trailing-data", text))
         if end < self._source.size:
             refuse_archive(self._source, end)
@@ -126,39 +169,55 @@ class _Reader:
             contents.notices.append(Notice("trailing-data", text))
 
     def _pickle_at(self, begin: int) -> tuple[Cutter, Pickle] | None:
-        """Return the pickle that begins at a byte behind the first, or None where these bytes are none.
+        """Return the pickle that begins at a byte behind the first, or None where these
+        bytes are none.
 
-        Raises UnreadableError for one that breaks after it has called or imported something.
+        Raises UnreadableError for one that breaks after it has called or imported
+        something.
         """
         cutter = Cutter(self._source, self._limits, self._probe.budget)
         cutter.skip_to(begin)
         try:
             cutter.cut()
-            pickle = machine.run_machine(cutter.out, self._limits, 0, self._probe.budget)
+            pickle = machine.run_machine(
+                cutter.out, self._limits, 0, self._probe.budget
+            )
             if cutter.fault is not None:
                 raise cutter.fault
             return cutter, pickle
         except UnreadableError:
             rest = self._source.size - begin
-            if runs_before_it_breaks(self._source.read(begin, min(rest, LOOKED)), self._limits):
+            if runs_before_it_breaks(
+                self._source.read(begin, min(rest, LOOKED)), self._limits
+            ):
                 problem = f"a damaged pickle begins at byte {begin:,}, behind the first"
-                raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
+                raise UnreadableError(
+                    problem, hint="pickle.load in a loop runs a part of it"
+                ) from None
             return None
 
     def _format_traits(self) -> Traits:
         how = self._packing
         if self._wrapped:
-            return _JOBLIB if how is None else _JOBLIB._replace(label=f"joblib pickle ({how.name})")
+            return (
+                _JOBLIB
+                if how is None
+                else _JOBLIB._replace(label=f"joblib pickle ({how.name})")
+            )
         if how is None:
             return FORMAT.traits
         load = f"pickle.load({how.opener}{{options}})" if how.opener else _JOBLIB.load
         return FORMAT.traits._replace(label=f"plain pickle ({how.name})", load=load)
 
     def _run_pickle(self) -> Pickle:
-        """Return the pickle without its long bytes. Offsets count from the beginning of the file."""
+        """Return the pickle without its long bytes. Offsets count from the beginning of
+        the file.
+        """
         cutter = self._cutter
         try:
-            pickle = machine.run_machine(cutter.out, self._limits, 0, self._probe.budget, self._take_array)
+            pickle = machine.run_machine(
+                cutter.out, self._limits, 0, self._probe.budget, self._take_array
+            )
         except MachineError as error:
             moved = error.moved(cutter.original(error.offset))
             moved.hint = unknown_names(error.seen)
@@ -174,12 +233,15 @@ class _Reader:
         return pickle
 
     def _take_array(self, call: Opaque, position: int) -> None:
-        """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops there once joblib was named."""
+        """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops
+        there once joblib was named.
+        """
         cutter = self._cutter
         if position < len(cutter.out):
             if is_wrapper(call):
                 raise UnreadableError(
-                    "damaged pickle: joblib's name is spelled so that its arrays cannot be found"
+                    "damaged pickle: joblib's name is spelled so that its arrays "
+                    "cannot be found"
                 )
             return
         if is_wrapper(call):
@@ -194,10 +256,16 @@ class _Reader:
             self._wrapped[id(call)] = tensor or other
         cutter.cut()
 
-    def _tensor(self, array: Description, place: Range | None = None) -> TensorRef | None:
+    def _tensor(
+        self, array: Description, place: Range | None = None
+    ) -> TensorRef | None:
         if place is None and type(array.raw) is PersistentId:
             meaning = array.raw.meaning
-            place = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
+            place = (
+                meaning.place
+                if type(meaning) is Storage and type(meaning.place) is Range
+                else None
+            )
         self._arrays += 1
         self._probe.budget.claim(1)
         self._probe.budget.charge(_TENSOR, "an array")
@@ -239,7 +307,9 @@ _DTYPES = {
 
 
 def _may_be_magic(root: Node) -> bool:
-    """Tell whether torch may take a value for its magic number: it asks `value != MAGIC`, and goes on where that is false."""
+    """Tell whether torch may take a value for its magic number: it asks `value !=
+    MAGIC`, and goes on where that is false.
+    """
     if type(root) in (int, float):
         return root == MAGIC
     if type(root) is not Opaque:
@@ -247,7 +317,13 @@ def _may_be_magic(root: Node) -> bool:
     array = describe_array(root)
     tensor = tensor_of(root)
     if array is not None or tensor is not None:
-        numel = prod(array.shape) if array is not None else tensor.numel if tensor is not None else 0
+        numel = (
+            prod(array.shape)
+            if array is not None
+            else tensor.numel
+            if tensor is not None
+            else 0
+        )
         return numel <= 1
     return is_own(root.class_name) and root.class_name not in _CONTAINERS
 
@@ -271,7 +347,9 @@ _CONTAINERS = frozenset(
 
 
 class Description(NamedTuple):
-    """The fields of an array in a pickle: shape, dtype and order, the nodes of its dtype and of its bytes."""
+    """The fields of an array in a pickle: shape, dtype and order, the nodes of its
+    dtype and of its bytes.
+    """
 
     shape: tuple[int, ...]
     dtype: NumpyDType
@@ -281,22 +359,40 @@ class Description(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements. Raises UnreadableError for a dtype without a size."""
+        """The bytes of its elements. Raises UnreadableError for a dtype without
+        a size.
+        """
         size = self.dtype.itemsize
         if size is None:
-            raise UnreadableError(f"an array has the unknown dtype {show(self.dtype.code, 40)}")
+            raise UnreadableError(
+                f"an array has the unknown dtype {show(self.dtype.code, 40)}"
+            )
         return size * prod(self.shape)
 
 
 def describe_array(call: Opaque) -> Description | None:
     """Return the array that a call makes, or None for any other call."""
     name = call.class_name
-    if name.endswith(".numeric._frombuffer") and len(call.args) == 4 and not call.states:
+    if (
+        name.endswith(".numeric._frombuffer")
+        and len(call.args) == 4
+        and not call.states
+    ):
         raw, kind, size, order = call.args
-        return _make_description(kind, size, order == "F", raw) if order in ("C", "F") else None
-    if name.endswith(".multiarray._reconstruct") and len(call.states) == 1 and call.args:
+        return (
+            _make_description(kind, size, order == "F", raw)
+            if order in ("C", "F")
+            else None
+        )
+    if (
+        name.endswith(".multiarray._reconstruct")
+        and len(call.states) == 1
+        and call.args
+    ):
         cls, state = call.args[0], call.states[0]
-        is_array = type(cls) is Global and cls.qualified == "numpy.ndarray"  # not a matrix or a masked array
+        is_array = (
+            type(cls) is Global and cls.qualified == "numpy.ndarray"
+        )  # not a matrix or a masked array
         if is_array and type(state) is tuple and len(state) == 5:
             _, size, kind, fortran, raw = state
             if type(fortran) not in (bool, int) or fortran not in (0, 1):
@@ -306,40 +402,54 @@ def describe_array(call: Opaque) -> Description | None:
 
 
 def is_wrapper(call: Opaque) -> bool:
-    """Tell whether a call makes joblib's description of an array, whose bytes follow in the file."""
+    """Tell whether a call makes joblib's description of an array, whose bytes follow in
+    the file.
+    """
     return type(call.func) is Global and (call.func.module, call.func.name) == WRAPPER
 
 
 def describe_wrapper(call: Opaque) -> tuple[Description, bool]:
-    """Return (the array of joblib's description, whether padding comes before its bytes).
+    """Return (the array of joblib's description, whether padding comes before its
+    bytes).
 
     Raises UnreadableError.
     """
     state = call.states[-1] if len(call.states) == 1 else None
     if type(state) is not Dict or not all(isinstance(key, str) for key in state.keys):
-        raise UnreadableError("damaged pickle: joblib's description of an array is not a dict of names")
+        raise UnreadableError(
+            "damaged pickle: joblib's description of an array is not a dict of names"
+        )
     fields = dict(zip(map(str, state.keys), state.values, strict=True))
     if len(fields) < len(state.keys):
-        raise UnreadableError("damaged pickle: joblib's description of an array names a field twice")
+        raise UnreadableError(
+            "damaged pickle: joblib's description of an array names a field twice"
+        )
     description = _make_description(
         fields.get("dtype"), fields.get("shape"), fields.get("order") == "F", None
     )
     if description is None or fields.get("order") not in ("C", "F"):
         raise UnreadableError(
-            "damaged pickle: joblib's description of an array lacks its shape, order or dtype"
+            "damaged pickle: joblib's description of an array lacks its shape, order "
+            "or dtype"
         )
     if description.dtype.code.startswith("O"):
-        raise UnsupportedError("joblib stored an array of objects in it, which ckpt does not read")
+        raise UnsupportedError(
+            "joblib stored an array of objects in it, which ckpt does not read"
+        )
     aligned = fields.get("numpy_array_alignment_bytes")
     if aligned is not None and (type(aligned) is not int or not 0 < aligned < 256):
-        raise UnreadableError("damaged pickle: joblib's description of an array has an invalid alignment")
+        raise UnreadableError(
+            "damaged pickle: joblib's description of an array has an invalid alignment"
+        )
     return description, aligned is not None
 
 
 def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None:
-    """Return the array as a tensor over its bytes at `place`, or over the bytes that the pickle spells.
+    """Return the array as a tensor over its bytes at `place`, or over the bytes that
+    the pickle spells.
 
-    Return None for a dtype that torch lacks. Raises UnreadableError when the bytes are too few or too many.
+    Return None for a dtype that torch lacks. Raises UnreadableError when the bytes are
+    too few or too many.
     """
     dtype = _torch_dtype(array.dtype)
     if dtype is None:
@@ -352,25 +462,36 @@ def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None
         place = Range(Memory(data), 0, len(data))
     if place.size != needed:
         raise UnreadableError(
-            f"damaged pickle: an array of {needed:,} bytes {list(array.shape)[:8]} has {place.size:,} bytes"
+            f"damaged pickle: an array of {needed:,} bytes {list(array.shape)[:8]} has "
+            f"{place.size:,} bytes"
         )
-    storage = Storage(id, None, dtype, needed, place._replace(big=array.dtype.order == ">"))
+    storage = Storage(
+        id, None, dtype, needed, place._replace(big=array.dtype.order == ">")
+    )
     return tensor_ref(storage, dtype, array.shape, _array_strides(array), 0)
 
 
 def as_call(array: Description, data: bytes, offset: int) -> Opaque:
-    """The call of numpy for an array of joblib that is no tensor, such as one of texts."""
+    """The call of numpy for an array of joblib that is no tensor, such as one
+    of texts.
+    """
     function = Global("numpy.core.multiarray", "_reconstruct")
-    call = Opaque("reduce", function, (Global("numpy", "ndarray"), (0,), b"b"), None, offset)
+    call = Opaque(
+        "reduce", function, (Global("numpy", "ndarray"), (0,), b"b"), None, offset
+    )
     call.build((1, array.shape, array.kind, array.fortran, data))
     return call
 
 
-def _make_description(kind: Node, size: Node, fortran: bool, raw: Node) -> Description | None:
+def _make_description(
+    kind: Node, size: Node, fortran: bool, raw: Node
+) -> Description | None:
     dtype = numpy_dtype(kind)
     if dtype is None or type(size) is not tuple or len(size) > DIMENSIONS:
         return None
-    shape = tuple([number for number in size if type(number) is int and 0 <= number < 2**63])
+    shape = tuple(
+        [number for number in size if type(number) is int and 0 <= number < 2**63]
+    )
     if len(shape) < len(size) or prod(shape) >= 2**63:
         return None
     return Description(shape, dtype, kind, fortran, raw)
@@ -402,14 +523,22 @@ _TEXTS = {
     op.BINUNICODE: 4,
     op.BINUNICODE8: 8,
     op.LONG4: 4,
-    **dict.fromkeys((op.SHORT_BINUNICODE, op.SHORT_BINSTRING, op.SHORT_BINBYTES, op.LONG1), 1),
+    **dict.fromkeys(
+        (op.SHORT_BINUNICODE, op.SHORT_BINSTRING, op.SHORT_BINBYTES, op.LONG1), 1
+    ),
 }
 _LINES = {
     **dict.fromkeys((op.GLOBAL, op.INST), 2),
-    **dict.fromkeys((op.INT, op.LONG, op.FLOAT, op.STRING, op.UNICODE, op.GET, op.PUT), 1),
+    **dict.fromkeys(
+        (op.INT, op.LONG, op.FLOAT, op.STRING, op.UNICODE, op.GET, op.PUT), 1
+    ),
 }
 _OTHERS = frozenset((*_RUNS, *_TEXTS, *_LINES, op.FRAME, op.PERSID, op.BINPERSID))
-_FIXED = {code: 1 + op.ARGUMENT_BYTES.get(code, 0) for code in range(256) if code not in _OTHERS}
+_FIXED = {
+    code: 1 + op.ARGUMENT_BYTES.get(code, 0)
+    for code in range(256)
+    if code not in _OTHERS
+}
 
 
 class Run(NamedTuple):
@@ -421,7 +550,8 @@ class Run(NamedTuple):
 
 
 class Cutter:
-    """One pickle, cut from front to back. `out` is what is left of it so far, `runs` are its long bytes.
+    """One pickle, cut from front to back. `out` is what is left of it so far, `runs`
+    are its long bytes.
 
     Raises CutOffError, LimitError; UnreadableError for a pickle with persistent ids.
     """
@@ -443,7 +573,9 @@ class Cutter:
         """The offset in the file of the frame that is read."""
         self._frame_end: int | None = None
         self.fault: MachineError | None = None
-        """The first frame that Python's unpicklers refuse. The rest is cut all the same, so that its imports are named."""
+        """The first frame that Python's unpicklers refuse. The rest is cut all the
+        same, so that its imports are named.
+        """
 
     @property
     def position(self) -> int:
@@ -456,18 +588,27 @@ class Cutter:
         return offset if index < 0 else self._to[index] + offset - self._from[index]
 
     def skip_to(self, position: int) -> None:
-        """Go on at an offset of the file: raw bytes of an array lie before it, and joblib ends a frame before those."""
+        """Go on at an offset of the file: raw bytes of an array lie before it, and
+        joblib ends a frame before those.
+        """
         if self._frame_end is not None and self.position >= self._frame_end:
             self._leave_frame(self._frame_end)
         elif self._frame_end is not None:
-            self.fault = self.fault or MachineError("the bytes of an array lie inside a frame", self._frame)
+            self.fault = self.fault or MachineError(
+                "the bytes of an array lie inside a frame", self._frame
+            )
         if position > self._source.size:
             size = self._source.size
-            raise CutOffError(f"cut off: an array needs bytes up to {position:,}, the file ends at {size:,}")
+            raise CutOffError(
+                f"cut off: an array needs bytes up to {position:,}, the file ends at "
+                f"{size:,}"
+            )
         self._seek_position(position)
 
     def cut(self) -> None:
-        """Cut up to the end of the pickle, or past the next BUILD once joblib was named. What is missing is left out."""
+        """Cut up to the end of the pickle, or past the next BUILD once joblib was
+        named. What is missing is left out.
+        """
         before = len(self.out)
         try:
             self._cut()
@@ -497,8 +638,13 @@ class Cutter:
                     self._flush_bytes(start)
                     return
             elif code in (op.PERSID, op.BINPERSID):
-                problem = "a plain pickle with persistent ids, which pickle.load refuses"
-                hint = "the data.pkl of an archive of torch.save? it needs the files beside it: data/ and version"
+                problem = (
+                    "a plain pickle with persistent ids, which pickle.load refuses"
+                )
+                hint = (
+                    "the data.pkl of an archive of torch.save? it needs the files "
+                    "beside it: data/ and version"
+                )
                 raise UnreadableError(problem, hint=hint)
             elif code == op.FRAME:
                 self._flush_bytes(start)
@@ -508,12 +654,18 @@ class Cutter:
                 start = self._keep_lines(code, start)
             else:
                 start = self._cut_counted(code, start)
-        raise LimitError("a pickle has too many operations", "operations", self._limits.operations)
+        raise LimitError(
+            "a pickle has too many operations", "operations", self._limits.operations
+        )
 
     def _enter_frame(self) -> None:
-        """Note where the frame ends that begins here. Frames are no part of what is kept, so the machine meets none."""
+        """Note where the frame ends that begins here. Frames are no part of what is
+        kept, so the machine meets none.
+        """
         if self._frame_end is not None:
-            self.fault = self.fault or MachineError("a frame begins inside another frame", self.position)
+            self.fault = self.fault or MachineError(
+                "a frame begins inside another frame", self.position
+            )
         first = self._at + 1
         length = self._data[first : first + 8]
         self._frame = self.position
@@ -523,11 +675,15 @@ class Cutter:
 
     def _leave_frame(self, end: int) -> None:
         if self.position > end:
-            self.fault = self.fault or MachineError("a frame ends inside an opcode", self._frame)
+            self.fault = self.fault or MachineError(
+                "a frame ends inside an opcode", self._frame
+            )
         self._frame_end = None
 
     def _cut_counted(self, code: int, start: int) -> int:
-        """Keep or cut an opcode with the length of its bytes. Returns where the bytes that are kept begin."""
+        """Keep or cut an opcode with the length of its bytes. Returns where the bytes
+        that are kept begin.
+        """
         width = _RUNS.get(code) or _TEXTS[code]
         head = self._at + 1 + width
         size = int.from_bytes(self._data[self._at + 1 : head], "little")
@@ -538,7 +694,10 @@ class Cutter:
             offset = self._base + head
             if offset + size > self._source.size:
                 end = self._source.size
-                problem = f"cut off: the pickle needs bytes {offset:,} to {offset + size:,}, the file ends at {end:,}"
+                problem = (
+                    f"cut off: the pickle needs bytes {offset:,} to {offset + size:,}, "
+                    f"the file ends at {end:,}"
+                )
                 raise CutOffError(problem)
             self._flush_bytes(start)
             self.out += b"J" + pack("<i", len(self.runs)) + b"Q"
@@ -559,11 +718,17 @@ class Cutter:
         return start
 
     def _keep_lines(self, code: int, start: int) -> int:
-        """Keep an opcode with lines of text. An endless line is kept in part: the machine refuses it."""
+        """Keep an opcode with lines of text. An endless line is kept in part: the
+        machine refuses it.
+        """
         end = self._at + 1
         for _ in range(_LINES[code]):
             newline = self._data.find(b"\n", end, end + LINE_BYTES)
-            if newline < 0 and len(self._data) - self._at <= 2 * LINE_BYTES and self._has_more():
+            if (
+                newline < 0
+                and len(self._data) - self._at <= 2 * LINE_BYTES
+                and self._has_more()
+            ):
                 self._flush_bytes(start)
                 self._read_more(2 * LINE_BYTES + 1)
                 return self._keep_lines(code, self._at)
@@ -587,7 +752,9 @@ class Cutter:
 
     def _check_room(self, more: int) -> None:
         if len(self.out) + more > self._limits.pickle_bytes:
-            raise LimitError("the pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
+            raise LimitError(
+                "the pickle is too long", "pickle-bytes", self._limits.pickle_bytes
+            )
 
     def _has_more(self) -> bool:
         return self._base + len(self._data) < self._source.size
@@ -598,7 +765,11 @@ class Cutter:
     def _seek_position(self, position: int, least: int = 0) -> None:
         """Read on at an offset of the file; bytes that were read already are kept."""
         inside = position - self._base
-        if 0 <= inside <= len(self._data) and len(self._data) - inside >= least and inside < len(self._data):
+        if (
+            0 <= inside <= len(self._data)
+            and len(self._data) - inside >= least
+            and inside < len(self._data)
+        ):
             self._at = inside
             return
         rest = self._source.size - position

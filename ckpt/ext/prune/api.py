@@ -32,11 +32,13 @@ def prune(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> PruneReport:
-    """Say which checkpoints in the folder of a run may go, and why the others stay. With `delete`, remove them.
+    """Say which checkpoints in the folder of a run may go, and why the others stay.
+    With `delete`, remove them.
 
-    `keep_best` are names of values, as `"val_loss"`, `"val_loss:min"`. With `quick`, the bytes of what stays are not
-    compared with their checksums; else `progress` gets the bytes that are read of each of them, and all its bytes.
-    `report.may_go` has the rows. Raises CkptError.
+    `keep_best` are names of values, as `"val_loss"`, `"val_loss:min"`. With `quick`,
+    the bytes of what stays are not compared with their checksums; else `progress` gets
+    the bytes that are read of each of them, and all its bytes. `report.may_go` has the
+    rows. Raises CkptError.
     """
     report = planned(
         run,
@@ -68,21 +70,39 @@ def planned(
         if count is not None and (type(count) is not int or count < 1):
             raise UsageError(f"--{name.replace('_', '-')} {count}: not a number from 1")
     limits = limits or Limits()
-    rules = Rules(keep_last, tuple(best_of(text) for text in keyword_texts(keep_best)), keep_every)
+    rules = Rules(
+        keep_last, tuple(best_of(text) for text in keyword_texts(keep_best)), keep_every
+    )
     path = os.fsdecode(run)
     names = [best.name for best in rules.best]
     found = find_saves(path, names, limits, plugins=plugins)
     judged = _judged(found.candidates, names, limits, plugins)
-    foreign = [save.candidate._replace(passed_over=save.why) for save in judged if not save.is_save]
+    foreign = [
+        save.candidate._replace(passed_over=save.why)
+        for save in judged
+        if not save.is_save
+    ]
     judged = [save for save in judged if save.is_save]
-    verdicts, warnings = _verdicts(judged, rules, found, limits, plugins, progress, quick=quick)
+    verdicts, warnings = _verdicts(
+        judged, rules, found, limits, plugins, progress, quick=quick
+    )
     rows = [*_rows(verdicts), *_other_rows([*found.candidates, *foreign])]
     order = {candidate.name: index for index, candidate in enumerate(found.candidates)}
     rows.sort(key=lambda row: order[os.path.basename(row.path)])
-    verdict_places = {verdict.judged.candidate.path: verdict.place for verdict in verdicts}
-    rows.sort(key=lambda row: (row.series is None, row.series or "", verdict_places.get(row.path, ())))
+    verdict_places = {
+        verdict.judged.candidate.path: verdict.place for verdict in verdicts
+    }
+    rows.sort(
+        key=lambda row: (
+            row.series is None,
+            row.series or "",
+            verdict_places.get(row.path, ()),
+        )
+    )
     needed = [
-        Victim(row.judged.name, row.judged.identity) for row in verdicts if row.is_counted and row.stays
+        Victim(row.judged.name, row.judged.identity)
+        for row in verdicts
+        if row.is_counted and row.stays
     ]
     return PruneReport(found.run, rows, warnings, needed)
 
@@ -94,7 +114,9 @@ def _judged(
     plugins: bool,
 ) -> list[Judged]:
     """Judge all candidates, in several processes where there are many."""
-    looked = [row for row in candidates if row.identity is not None and not row.is_left_over]
+    looked = [
+        row for row in candidates if row.identity is not None and not row.is_left_over
+    ]
     tasks = [Task(judge, (row, tuple(names), limits, plugins)) for row in looked]
     return list(choose_executor(tasks).each(tasks))
 
@@ -112,12 +134,20 @@ def _verdicts(
     """Apply the rules until all that they count on has been read whole."""
     checked: set[str] = set()
     while True:
-        verdicts, warnings = apply_rules(judged, rules, found.pointers, time.time(), found.run.path)
-        unchecked = [row.judged.name for row in verdicts if row.is_counted and row.judged.name not in checked]
+        verdicts, warnings = apply_rules(
+            judged, rules, found.pointers, time.time(), found.run.path
+        )
+        unchecked = [
+            row.judged.name
+            for row in verdicts
+            if row.is_counted and row.judged.name not in checked
+        ]
         if quick or not unchecked:
             return verdicts, warnings
         judged = [
-            check_bytes(save, limits, plugins, progress) if save.name in unchecked else save
+            check_bytes(save, limits, plugins, progress)
+            if save.name in unchecked
+            else save
             for save in judged
         ]
         checked.update(unchecked)
@@ -132,7 +162,13 @@ def _rows(verdicts: Sequence[Verdict]) -> list[PruneRow]:
         if verdict.goes is not None and save.others:
             why = (*why, f"with {counted_noun(save.others, 'other file')} in it")
         if verdict.goes is not None and links > 1:
-            why = (*why, f"has {counted_noun(links, 'hard link')}, so its bytes stay on the disk")
+            why = (
+                *why,
+                (
+                    f"has {counted_noun(links, 'hard link')}, so its bytes stay on the "
+                    "disk"
+                ),
+            )
         rows.append(
             PruneRow(
                 save.candidate.path,
@@ -151,7 +187,9 @@ def _rows(verdicts: Sequence[Verdict]) -> list[PruneRow]:
 
 
 def _other_rows(candidates: Sequence[Candidate]) -> list[PruneRow]:
-    """The rows of what was not judged: it stays, but for the rest of an interrupted removal."""
+    """The rows of what was not judged: it stays, but for the rest of an interrupted
+    removal.
+    """
     rows = []
     for row in candidates:
         if row.passed_over is not None:
@@ -160,12 +198,17 @@ def _other_rows(candidates: Sequence[Candidate]) -> list[PruneRow]:
             assert row.identity is not None
             why = ("left of a removal that was interrupted",)
             victim = Victim(row.name, row.identity)
-            rows.append(PruneRow(row.path, False, why, nbytes=row.identity.nbytes, victim=victim))
+            rows.append(
+                PruneRow(
+                    row.path, False, why, nbytes=row.identity.nbytes, victim=victim
+                )
+            )
     return rows
 
 
 def deleted(report: PruneReport) -> PruneReport:
-    """Remove what may go, the oldest first, as long as all that counts is still there unchanged. Raises CkptError.
+    """Remove what may go, the oldest first, as long as all that counts is still there
+    unchanged. Raises CkptError.
 
     Raises WriteError before anything is removed where the folder cannot be changed.
     """
@@ -174,22 +217,40 @@ def deleted(report: PruneReport) -> PruneReport:
     warnings = list(report.warnings)
     try:
         stop: str | None = None
-        pointers = find_pointers(report.run, [row.victim.name for row in report.may_go if row.victim])
+        pointers = find_pointers(
+            report.run, [row.victim.name for row in report.may_go if row.victim]
+        )
         for row in report.may_go:
             assert row.victim is not None
             if row.victim.name in pointers:
-                rows[row.path] = row._replace(problem=f"{pointers[row.victim.name]} by now, and it stays")
+                rows[row.path] = row._replace(
+                    problem=f"{pointers[row.victim.name]} by now, and it stays"
+                )
                 continue
-            changed = [] if stop else [kept.name for kept in report.needed if not folder.holds(kept)]
+            changed = (
+                []
+                if stop
+                else [kept.name for kept in report.needed if not folder.holds(kept)]
+            )
             if changed:
-                stop = f"{show(changed[0], 80)}, which stays, has changed or gone, so nothing more is removed"
+                stop = (
+                    f"{show(changed[0], 80)}, which stays, has changed or gone, so "
+                    "nothing more is removed"
+                )
             if stop is not None:
                 rows[row.path] = row._replace(problem=stop)
                 continue
             outcome = folder.remove(row.victim)
-            rows[row.path] = row._replace(problem=outcome.problem, is_deleted=outcome.problem is None)
+            rows[row.path] = row._replace(
+                problem=outcome.problem, is_deleted=outcome.problem is None
+            )
         problem = folder.sync() if rows else None
         warnings += [] if problem is None else [problem]
     finally:
         folder.close()
-    return PruneReport(report.run, [rows.get(row.path, row) for row in report.rows], warnings, report.needed)
+    return PruneReport(
+        report.run,
+        [rows.get(row.path, row) for row in report.rows],
+        warnings,
+        report.needed,
+    )

@@ -29,10 +29,12 @@ def command(
     limits: Limits,
     **keywords: Any,
 ) -> int:
-    """Say which checkpoints of a run may go, and why the others stay. --delete removes them.
+    """Say which checkpoints of a run may go, and why the others stay. --delete removes
+    them.
 
-    Of each series that lies right in the folder RUN the newest whole checkpoints stay, and those that another rule keeps. What is
-    damaged or unfinished is never counted. In a pipe, stdout has the paths of what may go.
+    Of each series that lies right in the folder RUN the newest whole checkpoints stay,
+    and those that another rule keeps. What is damaged or unfinished is never counted.
+    In a pipe, stdout has the paths of what may go.
 
     \b
     ckpt prune runs/a --keep-last 3 --keep-best val_loss:min
@@ -42,17 +44,28 @@ def command(
     if yes and not delete:
         raise UsageError("--yes goes with --delete")
     is_asking = delete and not yes
-    if is_asking and not (sys.stdin.isatty() and sys.stdout.isatty() and not json and not null):
+    if is_asking and not (
+        sys.stdin.isatty() and sys.stdout.isatty() and not json and not null
+    ):
         raise UsageError(
-            "--delete asks on a terminal, and there is none", hint="--yes deletes without asking"
+            "--delete asks on a terminal, and there is none",
+            hint="--yes deletes without asking",
         )
     if not delete:
         fence_in([path], workers=True)
     schema = "ckpt.prune" if json else None
-    with documenting_errors(path, schema), output.progress_meter("checking") as progress:
+    with (
+        documenting_errors(path, schema),
+        output.progress_meter("checking") as progress,
+    ):
         last = 1 if keep_last is None else keep_last
         report = planned(
-            path, keep_last=last, progress=progress, limits=limits, plugins=plugins_allowed(), **keywords
+            path,
+            keep_last=last,
+            progress=progress,
+            limits=limits,
+            plugins=plugins_allowed(),
+            **keywords,
         )
     for text in report.warnings:
         output.write_talk(f"ckpt: {show(path, None)}: {text}")
@@ -92,15 +105,21 @@ def _is_confirmed(report: PruneReport) -> bool:
 
 
 def _write_paths(report: PruneReport, *, null: bool, only_deleted: bool) -> None:
-    """Write the paths of what may go, or of what went, exactly. Raises UsageError for a name that no line can hold."""
+    """Write the paths of what may go, or of what went, exactly. Raises UsageError for a
+    name that no line can hold.
+    """
     paths = [row.path for row in report.may_go if row.is_deleted or not only_deleted]
     if null:
         if not output.is_silent():
             sys.stdout.flush()
-            sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+            sys.stdout.buffer.write(
+                b"".join(os.fsencode(path) + b"\0" for path in paths)
+            )
         return
     for path in paths:
         if show_line(show(path, None)) != path and not only_deleted:
-            raise UsageError("no line holds this name exactly", path=path, hint="-0 prints any name")
+            raise UsageError(
+                "no line holds this name exactly", path=path, hint="-0 prints any name"
+            )
     for path in paths:
         output.write_text(show(path, None))

@@ -1,4 +1,6 @@
-"""The saves in the folder of a run, and what points to them. Only what lies right in the folder may ever go."""
+"""The saves in the folder of a run, and what points to them. Only what lies right in
+the folder may ever go.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,15 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import pasted_path, show
 
 TRAINER = "trainer_state.json"
-"""The file in which the Trainer of transformers keeps its metrics. It writes it last."""
-_POINTER = re.compile(r"(?i)(?:.*[._-])?(?:latest|last|best|newest|checkpoint)(?:[._-].*)?")
-"""Names of small files of text that may name a save: `latest`, `last_checkpoint`, `latest_checkpointed_iteration.txt`."""
+"""The file in which the Trainer of transformers keeps its metrics. It writes it
+last.
+"""
+_POINTER = re.compile(
+    r"(?i)(?:.*[._-])?(?:latest|last|best|newest|checkpoint)(?:[._-].*)?"
+)
+"""Names of small files of text that may name a save: `latest`, `last_checkpoint`,
+`latest_checkpointed_iteration.txt`.
+"""
 _POINTER_BYTES = 4096
 _MOST = 200_000
 """The most names of a folder."""
@@ -51,7 +59,9 @@ class Run(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A file or folder right in the folder of a run that may be a save, or why it is none."""
+    """A file or folder right in the folder of a run that may be a save, or why it is
+    none.
+    """
 
     name: str
     path: str
@@ -66,15 +76,21 @@ class Candidate(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The contents of the folder of a run. `pointers` are names of candidates with the reasons why they are needed."""
+    """The contents of the folder of a run. `pointers` are names of candidates with the
+    reasons why they are needed.
+    """
 
     run: Run
     candidates: tuple[Candidate, ...]
     pointers: tuple[tuple[str, str], ...] = ()
 
 
-def find_saves(path: str, wanted: Iterable[str], limits: Limits, *, plugins: bool = False) -> Found:
-    """Return the saves in the folder of a run. `wanted` are names of metrics. Raises CkptError for what is no such folder."""
+def find_saves(
+    path: str, wanted: Iterable[str], limits: Limits, *, plugins: bool = False
+) -> Found:
+    """Return the saves in the folder of a run. `wanted` are names of metrics. Raises
+    CkptError for what is no such folder.
+    """
     run = _run_at(path)
     candidates: list[Candidate] = []
     links: list[tuple[str, str]] = []
@@ -97,14 +113,19 @@ def find_saves(path: str, wanted: Iterable[str], limits: Limits, *, plugins: boo
 
 
 def find_pointers(run: Run, saves: Iterable[str]) -> dict[str, str]:
-    """Return the saves of a run that something points to by now, each with what does."""
+    """Return the saves of a run that something points to by now, each with what
+    does.
+    """
     try:
         names = os.listdir(run.path)
     except OSError:
         return {}  # the folder went away; its saves cannot be removed either
     paths = [(os.path.join(run.path, name), name) for name in names]
     links = [(path, name) for path, name in paths if os.path.islink(path)]
-    candidates = [Candidate(name, os.path.join(run.path, name), parse_name(name)) for name in saves]
+    candidates = [
+        Candidate(name, os.path.join(run.path, name), parse_name(name))
+        for name in saves
+    ]
     return dict(_pointers(run, names, links, candidates, Limits()))
 
 
@@ -117,28 +138,39 @@ def _pointers(
 ) -> tuple[tuple[str, str], ...]:
     """The candidates that links and texts point to, with what does."""
     every = [*links, *_links_above(run.path)]
-    return (*_links_to(run, every, candidates), *_texts_to(run, names, candidates, limits))
+    return (
+        *_links_to(run, every, candidates),
+        *_texts_to(run, names, candidates, limits),
+    )
 
 
 def _run_at(path: str) -> Run:
-    """Return the folder at a path. Raises CkptError for what can never be the folder of one run."""
+    """Return the folder at a path. Raises CkptError for what can never be the folder of
+    one run.
+    """
     if is_url(path):
         raise UsageError("ckpt prune works on folders of this machine", path=path)
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:
         problem = (
-            read_failure_reason(error) if isinstance(error, OSError) else "not a file name: it holds a NUL"
+            read_failure_reason(error)
+            if isinstance(error, OSError)
+            else "not a file name: it holds a NUL"
         )
         raise NotOpenedError(problem, path=path) from None
     if not stat.S_ISDIR(status.st_mode):
         raise UsageError(
-            "not the folder of a run", path=path, hint="ckpt prune takes a folder of checkpoints"
+            "not the folder of a run",
+            path=path,
+            hint="ckpt prune takes a folder of checkpoints",
         )
     real = os.path.realpath(path)
     if real in (os.sep, os.path.realpath(os.path.expanduser("~"))):
         raise UsageError(
-            "not the folder of a run", path=path, hint="name the folder that holds the checkpoints"
+            "not the folder of a run",
+            path=path,
+            hint="name the folder that holds the checkpoints",
         )
     above = real
     while above != os.path.dirname(above):
@@ -152,7 +184,9 @@ def _run_at(path: str) -> Run:
 def _candidate_at(
     run: Run, name: str, wanted: tuple[str, ...], limits: Limits, plugins: bool
 ) -> Candidate | None:
-    """Return the candidate of a name, or None for what is no checkpoint by its name and its first bytes."""
+    """Return the candidate of a name, or None for what is no checkpoint by its name and
+    its first bytes.
+    """
     path = os.path.join(run.path, name)
     parsed = parse_name(name, wanted)
     try:
@@ -164,13 +198,23 @@ def _candidate_at(
         return _left_over_at(path, name, parsed)
     if name.startswith("."):
         return None
-    is_counted = bool(parsed.place) or (parsed.number is not None and (not is_folder or name.isdecimal()))
+    is_counted = bool(parsed.place) or (
+        parsed.number is not None and (not is_folder or name.isdecimal())
+    )
     if stat.S_ISLNK(status.st_mode):
-        is_save = is_counted and (os.path.isdir(path) or name.lower().endswith(CHECKPOINTS))
-        return Candidate(name, path, parsed, passed_over="a link, which stays") if is_save else None
+        is_save = is_counted and (
+            os.path.isdir(path) or name.lower().endswith(CHECKPOINTS)
+        )
+        return (
+            Candidate(name, path, parsed, passed_over="a link, which stays")
+            if is_save
+            else None
+        )
     if is_folder and not is_counted:
         return None
-    if not is_folder and not (stat.S_ISREG(status.st_mode) and _is_checkpoint(path, name, limits, plugins)):
+    if not is_folder and not (
+        stat.S_ISREG(status.st_mode) and _is_checkpoint(path, name, limits, plugins)
+    ):
         return None
     why = _why_passed_over(run, path, name, status, is_counted)
     if why is not None:
@@ -182,19 +226,36 @@ def _candidate_at(
     except OSError as error:
         return Candidate(name, path, parsed, passed_over=read_failure_reason(error))
     if any(member.device != run.device for member in identity.members):
-        return Candidate(name, path, parsed, passed_over="another disk is mounted in it")
+        return Candidate(
+            name, path, parsed, passed_over="another disk is mounted in it"
+        )
     if _holds_run(identity):
-        return Candidate(name, path, parsed, passed_over="it holds several saves, as a run of its own")
-    return Candidate(name, path, parsed, identity, links=1 if is_folder else status.st_nlink)
+        return Candidate(
+            name,
+            path,
+            parsed,
+            passed_over="it holds several saves, as a run of its own",
+        )
+    return Candidate(
+        name, path, parsed, identity, links=1 if is_folder else status.st_nlink
+    )
 
 
-def _why_passed_over(run: Run, path: str, name: str, status: os.stat_result, is_counted: bool) -> str | None:
-    """Return the reason why a checkpoint is no save of a series by its name and place, or None."""
+def _why_passed_over(
+    run: Run, path: str, name: str, status: os.stat_result, is_counted: bool
+) -> str | None:
+    """Return the reason why a checkpoint is no save of a series by its name and place,
+    or None.
+    """
     if is_in_work(name):
         return "by its name it is still being written"
     if status.st_dev != run.device:
         return "it lies on another disk"
-    if is_shard(name) or is_one_of_several(name) or name.lower().endswith(".index.json"):
+    if (
+        is_shard(name)
+        or is_one_of_several(name)
+        or name.lower().endswith(".index.json")
+    ):
         return "one of the files of a checkpoint in shards"
     if is_called(name):
         return "by its name it is kept apart from a series"
@@ -206,7 +267,8 @@ def _why_passed_over(run: Run, path: str, name: str, status: os.stat_result, is_
 
 
 def _holds_run(identity: Identity) -> bool:
-    """Tell whether several saves of steps lie in one folder of a folder: `round_1/checkpoint-100` and `-200`.
+    """Tell whether several saves of steps lie in one folder of a folder:
+    `round_1/checkpoint-100` and `-200`.
 
     One is usual: DeepSpeed puts `global_step500` into `checkpoint-500` of the Trainer.
     """
@@ -230,7 +292,10 @@ def _left_over_at(path: str, name: str, parsed: SaveName) -> Candidate | None:
     if is_left_over(name, identity):
         return Candidate(name, path, parsed, identity, is_left_over=True)
     return Candidate(
-        name, path, parsed, passed_over="named like the rest of a removal, and is something else"
+        name,
+        path,
+        parsed,
+        passed_over="named like the rest of a removal, and is something else",
     )
 
 
@@ -244,15 +309,23 @@ def _is_checkpoint(path: str, name: str, limits: Limits, plugins: bool) -> bool:
 
 
 def _no_saves(path: str, limits: Limits, plugins: bool) -> CkptError:
-    """Return the error for a folder in which no save lies, with the folder below it that is meant, if there is one."""
-    below = [folder for folder in _folders_below(path, _DEPTH) if _holds_saves(folder, limits, plugins)]
+    """Return the error for a folder in which no save lies, with the folder below it
+    that is meant, if there is one.
+    """
+    below = [
+        folder
+        for folder in _folders_below(path, _DEPTH)
+        if _holds_saves(folder, limits, plugins)
+    ]
     hint = None
     if len(below) == 1 and pasted_path(below[0]) is not None:
         hint = f"ckpt prune {pasted_path(below[0])}"
     elif below:
         hint = f"name one of {', '.join(show(folder, 80) for folder in below[:3])}"
     return UsageError(
-        "no save with an epoch or step in its name lies right in this folder", path=path, hint=hint
+        "no save with an epoch or step in its name lies right in this folder",
+        path=path,
+        hint=hint,
     )
 
 
@@ -263,7 +336,8 @@ def _folders_below(path: str, depth: int) -> Iterator[str]:
             inner = sorted(
                 entry.path
                 for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
-                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+                if entry.is_dir(follow_symlinks=False)
+                and not entry.name.startswith(".")
             )
     except OSError:
         return
@@ -274,7 +348,9 @@ def _folders_below(path: str, depth: int) -> Iterator[str]:
 
 
 _MOST_LOOKED, _MOST_FOLDERS = 2000, 50
-"""Names of one folder that are looked at, and folders in it that are entered, for a hint."""
+"""Names of one folder that are looked at, and folders in it that are entered, for a
+hint.
+"""
 
 
 def _holds_saves(folder: str, limits: Limits, plugins: bool) -> bool:
@@ -284,18 +360,21 @@ def _holds_saves(folder: str, limits: Limits, plugins: bool) -> bool:
             names = [
                 entry.name
                 for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
-                if entry.is_dir(follow_symlinks=False) or entry.name.lower().endswith(CHECKPOINTS)
+                if entry.is_dir(follow_symlinks=False)
+                or entry.name.lower().endswith(CHECKPOINTS)
             ]
     except OSError:
         return False
     return any(parse_name(name).place for name in names)
 
 
-# --- what points to a save ---------------------------------------------------------------------------------------------
+# --- what points to a save ------------------------------------------------------------
 
 
 def _links_above(path: str) -> list[tuple[str, str]]:
-    """The links beside the folder of a run: `last.ckpt` may lead into `checkpoints/`."""
+    """The links beside the folder of a run: `last.ckpt` may lead into
+    `checkpoints/`.
+    """
     above = os.path.dirname(os.path.realpath(path))
     try:
         with os.scandir(above) as entries:
@@ -327,7 +406,9 @@ def _links_to(
 def _texts_to(
     run: Run, names: Iterable[str], candidates: Iterable[Candidate], limits: Limits
 ) -> Iterator[tuple[str, str]]:
-    """Yield the candidates that small files of text name: `latest` of DeepSpeed, `last_checkpoint` of detectron2."""
+    """Yield the candidates that small files of text name: `latest` of DeepSpeed,
+    `last_checkpoint` of detectron2.
+    """
     every = list(candidates)
     by_name = {candidate.name: candidate for candidate in every}
     for name in names:
@@ -347,30 +428,43 @@ def _texts_to(
         for candidate in every:
             if _names(text, candidate.name):
                 yield candidate.name, f"{show(name, 60)} names it"
-        if text.strip().isdecimal() and len(text.strip()) < 19:  # Megatron writes the number alone
+        if (
+            text.strip().isdecimal() and len(text.strip()) < 19
+        ):  # Megatron writes the number alone
             for candidate in every:
                 if dict(candidate.parsed.place).get("step") == int(text):
                     yield candidate.name, f"{show(name, 60)} names it"
 
 
 def _names(text: str, name: str) -> bool:
-    """Tell whether a text has the name of a save as words of its own, whole or without its ending."""
+    """Tell whether a text has the name of a save as words of its own, whole or without
+    its ending.
+    """
     stem = split_ending(name)[0]
     return any(
-        part in text and re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w-]|\.\w)", text) is not None
+        part in text
+        and re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w-]|\.\w)", text) is not None
         for part in {name, name if stem.isdecimal() else stem}
     )
 
 
 def best_of_trainer(path: str, limits: Limits) -> str | None:
-    """Return the name of the best save by a `trainer_state.json` in a folder, or None."""
+    """Return the name of the best save by a `trainer_state.json` in a folder,
+    or None.
+    """
     document = trainer_state(path, limits)
     best = None if document is None else document.get("best_model_checkpoint")
-    return best.replace("\\", "/").rstrip("/").rpartition("/")[2] if isinstance(best, str) else None
+    return (
+        best.replace("\\", "/").rstrip("/").rpartition("/")[2]
+        if isinstance(best, str)
+        else None
+    )
 
 
 def trainer_state(path: str, limits: Limits) -> dict[str, object] | None:
-    """Return the content of the `trainer_state.json` in a folder, or None where there is none that can be read."""
+    """Return the content of the `trainer_state.json` in a folder, or None where there
+    is none that can be read.
+    """
     file = os.path.join(path, TRAINER)
     if os.path.islink(file) or not os.path.isfile(file):
         return None

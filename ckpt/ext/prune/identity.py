@@ -1,4 +1,6 @@
-"""The identity of a file or a folder: what tells whether it is still what was judged. Its name and its owner are no part."""
+"""The identity of a file or a folder: what tells whether it is still what was judged.
+Its name and its owner are no part.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,19 @@ class Member(NamedTuple):
     inode: int
     size: int
     changed: int
-    """Nanoseconds of the last change of its content. Those of folders are left out: they follow from their members."""
+    """Nanoseconds of the last change of its content. Those of folders are left out:
+    they follow from their members.
+    """
     touched: int
-    """Nanoseconds of the last change of its content, its name, its owner or its links, which no program can set."""
+    """Nanoseconds of the last change of its content, its name, its owner or its links,
+    which no program can set.
+    """
 
 
 class Identity(NamedTuple):
-    """A file, or a folder with all that lies in it. Two are equal when nothing in it was written meanwhile."""
+    """A file, or a folder with all that lies in it. Two are equal when nothing in it
+    was written meanwhile.
+    """
 
     is_folder: bool
     device: int
@@ -44,12 +52,16 @@ class Identity(NamedTuple):
 
     @property
     def renamed(self) -> Identity:
-        """The identity that holds after a renaming, which touches the file or folder itself."""
+        """The identity that holds after a renaming, which touches the file or folder
+        itself.
+        """
         return self._replace(touched=0)
 
     @property
     def content(self) -> Identity:
-        """The identity by content alone: another link to it, or another owner, changes nothing."""
+        """The identity by content alone: another link to it, or another owner, changes
+        nothing.
+        """
         members = tuple(member._replace(touched=0) for member in self.members)
         return self._replace(touched=0, members=members)
 
@@ -60,40 +72,69 @@ class Identity(NamedTuple):
 
     @property
     def last_change(self) -> int:
-        """Nanoseconds of the last change of a file, or of the largest one in a folder: notes beside it come later."""
-        files = [(member.size, member.changed) for member in self.members if not member.is_folder]
+        """Nanoseconds of the last change of a file, or of the largest one in a folder:
+        notes beside it come later.
+        """
+        files = [
+            (member.size, member.changed)
+            for member in self.members
+            if not member.is_folder
+        ]
         return max(files)[1] if files else self.changed
 
     @property
     def token(self) -> str:
-        """Twelve hexadecimal digits that tell it from others in its folder. Those of a folder hold while it is emptied."""
-        what = (self.inode,) if self.is_folder else (self.inode, self.size, self.changed)
+        """Twelve hexadecimal digits that tell it from others in its folder. Those of a
+        folder hold while it is emptied.
+        """
+        what = (
+            (self.inode,) if self.is_folder else (self.inode, self.size, self.changed)
+        )
         return sha256(repr(what).encode()).hexdigest()[:12]
 
 
 def identity_of(path: str, folder: int | None = None) -> Identity:
-    """Return the identity of a regular file or a folder; links are not followed. `folder` is a descriptor that paths start from.
+    """Return the identity of a regular file or a folder; links are not followed.
+    `folder` is a descriptor that paths start from.
 
-    Raises OSError, and UnreadableError for anything else and for a folder that is too large.
+    Raises OSError, and UnreadableError for anything else and for a folder that is too
+    large.
     """
     status = os.stat(path, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISREG(status.st_mode):
         return Identity(
-            False, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            False,
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
         )
     if not stat.S_ISDIR(status.st_mode):
         raise UnreadableError("not a regular file or folder", path=path)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    fd = os.open(
+        path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+    )
     try:
         members: list[Member] = []
         for member in _members_of(fd, "", 1):
             members.append(member)
             if len(members) > _MOST:
-                raise UnreadableError(f"the folder holds over {_MOST:,} files", path=path)
+                raise UnreadableError(
+                    f"the folder holds over {_MOST:,} files", path=path
+                )
     finally:
         os.close(fd)
     changed = 0 if members else status.st_mtime_ns
-    return Identity(True, status.st_dev, status.st_ino, 0, changed, status.st_ctime_ns, tuple(members))
+    return Identity(
+        True,
+        status.st_dev,
+        status.st_ino,
+        0,
+        changed,
+        status.st_ctime_ns,
+        tuple(members),
+    )
 
 
 def _members_of(folder: int, above: str, depth: int) -> Iterator[Member]:
@@ -107,9 +148,15 @@ def _members_of(folder: int, above: str, depth: int) -> Iterator[Member]:
         size = 0 if is_folder else status.st_size
         changed = 0 if is_folder else status.st_mtime_ns
         touched = 0 if is_folder else status.st_ctime_ns
-        yield Member(path, is_folder, status.st_dev, status.st_ino, size, changed, touched)
+        yield Member(
+            path, is_folder, status.st_dev, status.st_ino, size, changed, touched
+        )
         if is_folder:
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(
+                name,
+                os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC,
+                dir_fd=folder,
+            )
             try:
                 yield from _members_of(fd, f"{path}/", depth + 1)
             finally:

@@ -1,4 +1,6 @@
-"""Judging one save: is it whole, what does it count, and which metrics does it record. Nothing of it is run or written."""
+"""Judging one save: is it whole, what does it count, and which metrics does it record.
+Nothing of it is run or written.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ class Judged(NamedTuple):
         return dict(self.metrics).get(name)
 
 
-def judge(candidate: Candidate, wanted: Sequence[str], limits: Limits, plugins: bool) -> Judged:
+def judge(
+    candidate: Candidate, wanted: Sequence[str], limits: Limits, plugins: bool
+) -> Judged:
     """Read one save. Raises nothing that its content causes."""
     path = candidate.path
     judged = Judged(candidate, "whole")
@@ -108,7 +112,11 @@ def judge(candidate: Candidate, wanted: Sequence[str], limits: Limits, plugins: 
     except FolderError:
         judged = _judge_files(judged, limits, plugins)
     except UnsupportedError as error:
-        judged = _judge_files(judged, limits, plugins) if _is_folder(candidate) else _failed(judged, error)
+        judged = (
+            _judge_files(judged, limits, plugins)
+            if _is_folder(candidate)
+            else _failed(judged, error)
+        )
     except CkptError as error:
         judged = _failed(judged, error)
     if _is_folder(candidate):
@@ -121,16 +129,21 @@ def _is_folder(candidate: Candidate) -> bool:
 
 
 def _failed(judged: Judged, error: CkptError) -> Judged:
-    """Return the judgement on a save that cannot be read. Only what its bytes show is damage."""
+    """Return the judgement on a save that cannot be read. Only what its bytes show is
+    damage.
+    """
     is_damage = isinstance(error, UnreadableError) and not isinstance(error, _UNREAD)
     state: State = "damaged" if is_damage else "unread"
     return judged._replace(
-        state=state, why=error.said_of(judged.candidate.path, hint=isinstance(error, LimitError))
+        state=state,
+        why=error.said_of(judged.candidate.path, hint=isinstance(error, LimitError)),
     )
 
 
 def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
-    """Judge a folder that is no one checkpoint by the checkpoints in it: it is whole where all of them are."""
+    """Judge a folder that is no one checkpoint by the checkpoints in it: it is whole
+    where all of them are.
+    """
     path = judged.candidate.path
     count = others = 0
     for item in found([path], plugins=plugins):
@@ -141,7 +154,9 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
         if item.error is not None:
             return judged._replace(state="unread", why=f"{label}: {item.error.problem}")
         if item.skipped is not None:
-            return judged._replace(state="unread", why=f"{label} was not looked at: {item.skipped}")
+            return judged._replace(
+                state="unread", why=f"{label} was not looked at: {item.skipped}"
+            )
         try:
             with read(item.path, limits, plugins=plugins) as checkpoint:
                 lack = checkpoint.account.first_lack
@@ -160,32 +175,55 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
     if not count:
         if judged.identity.members:
             return judged._replace(
-                state="unread", why="no file of weights lies in this folder", is_save=False
+                state="unread",
+                why="no file of weights lies in this folder",
+                is_save=False,
             )
         return judged._replace(state="unfinished", why="an empty folder")
     return judged._replace(others=others)
 
 
-def _highest(counts: Sequence[tuple[str, float]], what: Literal["epoch", "step"]) -> float | None:
+def _highest(
+    counts: Sequence[tuple[str, float]], what: Literal["epoch", "step"]
+) -> float | None:
     """The largest counter of epochs or of steps, or None."""
     is_epoch = what == "epoch"
     values = [
-        value for name, value in counts if value >= 0 and ("epoch" in name.rpartition(".")[2]) == is_epoch
+        value
+        for name, value in counts
+        if value >= 0 and ("epoch" in name.rpartition(".")[2]) == is_epoch
     ]
     return max(values, default=None)
 
 
-def _metrics(survey: Survey, wanted: Sequence[str], limits: Limits) -> list[tuple[str, float]]:
-    """The metrics that a checkpoint records under these names, or under one path that ends with the name."""
+def _metrics(
+    survey: Survey, wanted: Sequence[str], limits: Limits
+) -> list[tuple[str, float]]:
+    """The metrics that a checkpoint records under these names, or under one path that
+    ends with the name.
+    """
     metrics: list[tuple[str, float]] = []
     checkpoint = survey.checkpoint
     for name in wanted:
-        roots = [checkpoint.root, *([] if checkpoint.beside is None else [checkpoint.beside])]
-        nodes: list[Node] = [node for root in roots for _, node in find(root, name, limits)]
+        roots = [
+            checkpoint.root,
+            *([] if checkpoint.beside is None else [checkpoint.beside]),
+        ]
+        nodes: list[Node] = [
+            node for root in roots for _, node in find(root, name, limits)
+        ]
         if not nodes:
-            nodes = [value.node for value in checkpoint.values if value.path and value.path[-1] == name]
+            nodes = [
+                value.node
+                for value in checkpoint.values
+                if value.path and value.path[-1] == name
+            ]
         if not nodes:
-            nodes = [entry.tensor for entry in checkpoint.tensors if entry.path and entry.path[-1] == name]
+            nodes = [
+                entry.tensor
+                for entry in checkpoint.tensors
+                if entry.path and entry.path[-1] == name
+            ]
         if not nodes:
             nodes = _monitored(survey, name)
         numbers = [number for number in map(_number, nodes) if number is not None]
@@ -196,25 +234,33 @@ def _metrics(survey: Survey, wanted: Sequence[str], limits: Limits) -> list[tupl
 
 
 def _monitored(survey: Survey, name: str) -> list[Node]:
-    """The scores of the callbacks of Lightning that monitor this name, as they were when the checkpoint was saved."""
+    """The scores of the callbacks of Lightning that monitor this name, as they were
+    when the checkpoint was saved.
+    """
     checkpoint = survey.checkpoint
     nodes: list[Node] = []
     for value in checkpoint.values:
         if value.path and value.path[-1] == "monitor" and value.node == name:
             callback = node_at(checkpoint.root, value.path[:-1])
-            nodes += [node for key, node in children_of(callback) if key == "current_score"]
+            nodes += [
+                node for key, node in children_of(callback) if key == "current_score"
+            ]
     return nodes
 
 
 def _number(node: Node) -> float | None:
-    """The value of a metric: a number, NaN and infinity too, or a tensor with one element."""
+    """The value of a metric: a number, NaN and infinity too, or a tensor with one
+    element.
+    """
     if tensor_of(node) is not None:
         return counter(node)
     return _float_of(look(node).value if node is not None else None)
 
 
 def _float_of(value: object) -> float | None:
-    """The float of a number, or None for anything else and for an int that no float holds."""
+    """The float of a number, or None for anything else and for an int that no float
+    holds.
+    """
     if type(value) not in (int, float):
         return None
     try:
@@ -224,7 +270,9 @@ def _float_of(value: object) -> float | None:
 
 
 def _count_of(value: object, otherwise: float | None) -> float | None:
-    """The float of a number that counts something; for any other value what is known otherwise."""
+    """The float of a number that counts something; for any other value what is known
+    otherwise.
+    """
     number = _float_of(value)
     return number if number is not None and 0 <= number < inf else otherwise
 
@@ -250,13 +298,20 @@ def _best_paths(survey: Survey) -> list[str]:
     """Names of the saves that a callback calls the best."""
     names = []
     for value in survey.checkpoint.values:
-        if value.path and value.path[-1] in _BEST and type(value.node) is str and value.node:
+        if (
+            value.path
+            and value.path[-1] in _BEST
+            and type(value.node) is str
+            and value.node
+        ):
             names.append(value.node.replace("\\", "/").rstrip("/").rpartition("/")[2])
     return names
 
 
 def _with_trainer(judged: Judged, wanted: Sequence[str], limits: Limits) -> Judged:
-    """Add what `trainer_state.json` in a folder records: counters, the best save, metrics of its own step."""
+    """Add what `trainer_state.json` in a folder records: counters, the best save,
+    metrics of its own step.
+    """
     path = judged.candidate.path
     document = trainer_state(path, limits)
     if document is None:
@@ -292,21 +347,32 @@ def _if_unchanged(judged: Judged) -> Judged:
         is_same = False
     if is_same:
         return judged
-    return judged._replace(state="unread", why="it changed while it was read: a run writes it now")
+    return judged._replace(
+        state="unread", why="it changed while it was read: a run writes it now"
+    )
 
 
-def check_bytes(judged: Judged, limits: Limits, plugins: bool, progress: Progress | None) -> Judged:
-    """Read all bytes of a whole save, and compare them with the checksums that are recorded."""
+def check_bytes(
+    judged: Judged, limits: Limits, plugins: bool, progress: Progress | None
+) -> Judged:
+    """Read all bytes of a whole save, and compare them with the checksums that are
+    recorded.
+    """
     path = judged.candidate.path
     paths = [path]
     if _is_folder(judged.candidate) and not _is_one(path, limits, plugins):
         items = found([path], plugins=plugins)
-        paths = [item.path for item in items if not item.is_other and item.skipped is None]
+        paths = [
+            item.path for item in items if not item.is_other and item.skipped is None
+        ]
     for inner in paths:
         report = verify(inner, limits=limits, plugins=plugins, progress=progress)
         if report.verdict == "intact":
             continue
-        if report.error is not None and report.error.code in (UnsupportedError.code, FolderError.code):
+        if report.error is not None and report.error.code in (
+            UnsupportedError.code,
+            FolderError.code,
+        ):
             continue
         why = report.problems[0].what if report.problems else str(report.error)
         label = "" if inner == path else f"{show(os.path.relpath(inner, path), 80)}: "

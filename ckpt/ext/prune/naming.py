@@ -1,7 +1,9 @@
-"""The names of the saves of a run: the place that a name gives in its series, and the metrics that it holds.
+"""The names of the saves of a run: the place that a name gives in its series, and the
+metrics that it holds.
 
-`epoch=3-val_loss=0.12.ckpt` is number 3 of the series `epoch=*-val_loss=#.ckpt`. A number counts as a place only behind
-a word that says so: `resnet50.pth` and `fold_2.pth` are no saves of one series.
+`epoch=3-val_loss=0.12.ckpt` is number 3 of the series `epoch=*-val_loss=#.ckpt`. A
+number counts as a place only behind a word that says so: `resnet50.pth` and
+`fold_2.pth` are no saves of one series.
 """
 
 from __future__ import annotations
@@ -14,11 +16,24 @@ from ckpt.formats.format import CHECKPOINTS
 from ckpt.model.rows import NamedTuple
 
 Place = tuple[tuple[str, float], ...]
-"""The counts of a save in the order in which they decide, each with its kind: `(("epoch", 3), ("step", 100))`."""
+"""The counts of a save in the order in which they decide, each with its kind:
+`(("epoch", 3), ("step", 100))`.
+"""
 
 _EPOCHS = frozenset(("epoch", "epochs", "ep", "round"))
 _STEPS = frozenset(
-    ("step", "steps", "iter", "iters", "iteration", "iterations", "checkpoint", "ckpt", "update", "updates")
+    (
+        "step",
+        "steps",
+        "iter",
+        "iters",
+        "iteration",
+        "iterations",
+        "checkpoint",
+        "ckpt",
+        "update",
+        "updates",
+    )
 )
 _LOWER = frozenset(
     (
@@ -40,10 +55,26 @@ _LOWER = frozenset(
 )
 """Words of metrics of which the lowest is the best."""
 _HIGHER = frozenset(
-    ("acc", "accuracy", "f1", "auc", "auroc", "iou", "miou", "map", "dice", "bleu", "rouge", "psnr", "ssim")
+    (
+        "acc",
+        "accuracy",
+        "f1",
+        "auc",
+        "auroc",
+        "iou",
+        "miou",
+        "map",
+        "dice",
+        "bleu",
+        "rouge",
+        "psnr",
+        "ssim",
+    )
 ) | frozenset(("recall", "precision", "reward", "fitness", "top1", "top5", "r2"))
 """Words of metrics of which the highest is the best."""
-_IN_WORK = re.compile(r"(?i)(?:^|[._-])(?:tmp|temp|partial|part|incomplete|downloading)(?:[._-]|$)")
+_IN_WORK = re.compile(
+    r"(?i)(?:^|[._-])(?:tmp|temp|partial|part|incomplete|downloading)(?:[._-]|$)"
+)
 """Names of what is being written."""
 _CALLED = re.compile(r"(?i)(?:^|[^a-z])(?:best|last|latest|final)(?:[^a-z]|$)")
 """Words of saves that are kept apart from a series on purpose."""
@@ -59,7 +90,9 @@ class SaveName(NamedTuple):
     """The name of a file or folder, taken apart."""
 
     series: str
-    """The name with `*` in the place of counts, as `*.**` for 1.10, and `#` in the place of metrics."""
+    """The name with `*` in the place of counts, as `*.**` for 1.10, and `#` in the
+    place of metrics.
+    """
     place: Place
     """Its place in the series; empty where no word says that a number counts."""
     metrics: tuple[tuple[str, float], ...]
@@ -76,9 +109,13 @@ class SaveName(NamedTuple):
 
 
 def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
-    """Take the name of a file or folder apart. `wanted` are the names of metrics that somebody asks for."""
+    """Take the name of a file or folder apart. `wanted` are the names of metrics that
+    somebody asks for.
+    """
     stem, ending = split_ending(name)
-    wanted_labels = {label for text in wanted for label in (text, text.rpartition(".")[2])}
+    wanted_labels = {
+        label for text in wanted for label in (text, text.rpartition(".")[2])
+    }
     series: list[str] = []
     counts: list[tuple[str, float]] = []
     metrics: list[tuple[str, float]] = []
@@ -93,7 +130,9 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
             counts.append((kind, float(text)))
             series += [before, _series_part(text)]
         elif (
-            label and (label in wanted_labels or metric_direction(label) is not None) and before[-1] in _MARKS
+            label
+            and (label in wanted_labels or metric_direction(label) is not None)
+            and before[-1] in _MARKS
         ):
             if _is_negative(before):
                 before, text = before[:-1], f"-{text}"
@@ -106,14 +145,21 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
     series.append(stem[begin:])
     counts.sort(key=lambda count: count[0] != "epoch")  # the order within a kind stays
     number = None
-    if not counts and len(others) == 1 and others[0].isdecimal() and len(others[0]) <= _LONGEST:
+    if (
+        not counts
+        and len(others) == 1
+        and others[0].isdecimal()
+        and len(others[0]) <= _LONGEST
+    ):
         number = int(others[0])
         series = ["*" if part == others[0] else part for part in series]
     return SaveName("".join(series) + ending, tuple(counts), tuple(metrics), number)
 
 
 def split_ending(name: str) -> tuple[str, str]:
-    """A name without its ending, and the ending: `.pth.tar` is one, the digits behind the point of a number are none."""
+    """A name without its ending, and the ending: `.pth.tar` is one, the digits behind
+    the point of a number are none.
+    """
     for ending in (".pth.tar", ".tar.gz", *CHECKPOINTS):
         if name.lower().endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)], name[-len(ending) :]
@@ -124,23 +170,33 @@ def split_ending(name: str) -> tuple[str, str]:
 
 
 def is_in_work(name: str) -> bool:
-    """Tell whether a name is one of what a program is still writing: `tmp-checkpoint-500`, `epoch_3.pth.tmp`."""
+    """Tell whether a name is one of what a program is still writing:
+    `tmp-checkpoint-500`, `epoch_3.pth.tmp`.
+    """
     return _IN_WORK.search(name) is not None
 
 
 def is_called(name: str) -> bool:
-    """Tell whether a name says that it is the best or the last: `best.pth`, `last-v1.ckpt`, `best_epoch_3.pth`."""
+    """Tell whether a name says that it is the best or the last: `best.pth`,
+    `last-v1.ckpt`, `best_epoch_3.pth`.
+    """
     return _CALLED.search(split_ending(name)[0]) is not None
 
 
 def is_one_of_several(name: str) -> bool:
-    """Tell whether a name says that it is one of several parts: `checkpoint-1-of-4.pt`."""
+    """Tell whether a name says that it is one of several parts:
+    `checkpoint-1-of-4.pt`.
+    """
     return _OF.search(name) is not None
 
 
 def metric_direction(label: str) -> str | None:
-    """Return `min` or `max` for the name of a metric, or None where its words do not say it, or say both."""
-    words = set(re.findall(r"[a-z]+[0-9]*", label.lower().replace("_", " ").replace("@", " ")))
+    """Return `min` or `max` for the name of a metric, or None where its words do not
+    say it, or say both.
+    """
+    words = set(
+        re.findall(r"[a-z]+[0-9]*", label.lower().replace("_", " ").replace("@", " "))
+    )
     is_lower = not words.isdisjoint(_LOWER)
     is_higher = not words.isdisjoint(_HIGHER)
     if is_lower == is_higher:
@@ -149,16 +205,20 @@ def metric_direction(label: str) -> str | None:
 
 
 def _series_part(text: str) -> str:
-    """Return what the series has in the place of a count: a star, and behind a point one for each digit.
+    """Return what the series has in the place of a count: a star, and behind a point
+    one for each digit.
 
-    Whether 1.10 comes behind 1.9 or before it, nobody can tell; among numbers with one length both orders are the same.
+    Whether 1.10 comes behind 1.9 or before it, nobody can tell; among numbers with one
+    length both orders are the same.
     """
     _, point, digits = text.partition(".")
     return f"*{point}{'*' * len(digits)}"
 
 
 def _kind_of_count(label: str, text: str, after: str) -> str | None:
-    """Return the kind of a count, by the word before the number, or None for another number, such as the 7 of `ckpt_7b`."""
+    """Return the kind of a count, by the word before the number, or None for another
+    number, such as the 7 of `ckpt_7b`.
+    """
     if len(text) > _LONGEST or "e" in text.lower():
         return None
     word_after = re.match(r"[A-Za-z]+", after)

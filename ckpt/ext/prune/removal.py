@@ -1,7 +1,9 @@
-"""Removing checkpoints: what is removed is what was judged, and a kill leaves no half under a checkpoint's name.
+"""Removing checkpoints: what is removed is what was judged, and a kill leaves no half
+under a checkpoint's name.
 
-Each is first renamed to a hidden name in its folder, then looked at once more: where it is not what was judged, it gets
-its name back. Only then it is removed. The hidden name holds a token of its identity, so the next run knows it again.
+Each is first renamed to a hidden name in its folder, then looked at once more: where it
+is not what was judged, it gets its name back. Only then it is removed. The hidden name
+holds a token of its identity, so the next run knows it again.
 """
 
 from __future__ import annotations
@@ -11,27 +13,38 @@ import os
 import re
 from collections.abc import Iterable
 
-from ckpt.bytes.target import NO_REPLACE, rename_with_flags, sync_folder, write_failure_reason
+from ckpt.bytes.target import (
+    NO_REPLACE,
+    rename_with_flags,
+    sync_folder,
+    write_failure_reason,
+)
 from ckpt.ext.prune.identity import Identity, Member, identity_of
 from ckpt.model.errors import UnreadableError, WriteError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
 SUFFIX = ".ckpt-pruned"
-_HIDDEN = re.compile(rf"\.(?P<name>.+)\.(?P<token>[0-9a-f]{{12}}){re.escape(SUFFIX)}", re.DOTALL)
+_HIDDEN = re.compile(
+    rf"\.(?P<name>.+)\.(?P<token>[0-9a-f]{{12}}){re.escape(SUFFIX)}", re.DOTALL
+)
 _LONGEST = 200
 """Bytes of a name that its hidden name keeps; file systems take 255."""
 
 
 class Victim(NamedTuple):
-    """A file or folder that is to go, by its name in the folder of the run, and what it was when it was judged."""
+    """A file or folder that is to go, by its name in the folder of the run, and what it
+    was when it was judged.
+    """
 
     name: str
     identity: Identity
 
 
 class Removed(NamedTuple):
-    """The outcome of one removal: `problem` says why it is still there, or what is left of it."""
+    """The outcome of one removal: `problem` says why it is still there, or what is left
+    of it.
+    """
 
     name: str
     problem: str | None = None
@@ -49,24 +62,32 @@ def is_hidden(name: str) -> bool:
 
 
 def is_left_over(name: str, identity: Identity) -> bool:
-    """Tell whether a file or folder is what an interrupted removal renamed, and not something that came in its place."""
+    """Tell whether a file or folder is what an interrupted removal renamed, and not
+    something that came in its place.
+    """
     match = _HIDDEN.fullmatch(name)
     return match is not None and match["token"] == identity.token
 
 
 class Folder:
-    """The folder of a run, held open, so that no name leads out of it however its path changes."""
+    """The folder of a run, held open, so that no name leads out of it however its path
+    changes.
+    """
 
     def __init__(self, path: str, device: int, inode: int) -> None:
         self.path = path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise WriteError(f"cannot be opened: {write_failure_reason(error)}", path=path) from None
+            raise WriteError(
+                f"cannot be opened: {write_failure_reason(error)}", path=path
+            ) from None
         status = os.fstat(self._fd)
         if (status.st_dev, status.st_ino) != (device, inode):
             self.close()
-            raise WriteError("the folder is another one than the one that was judged", path=path)
+            raise WriteError(
+                "the folder is another one than the one that was judged", path=path
+            )
         self._real = os.path.realpath(path)
         if not os.access(self._real, os.W_OK | os.X_OK):
             self.close()
@@ -89,7 +110,9 @@ class Folder:
             return None
 
     def remove(self, victim: Victim) -> Removed:
-        """Remove a file or folder that is what was judged; anything else keeps its name."""
+        """Remove a file or folder that is what was judged; anything else keeps its
+        name.
+        """
         name, identity = victim
         if self._identity_of(name) != identity:
             return Removed(name, "it changed since it was judged, and stays")
@@ -98,15 +121,22 @@ class Folder:
             hidden = hidden_name(victim)
             try:
                 if _is_there(hidden, self._fd):
-                    return Removed(name, f"{show(hidden, 80)} is there already, so it stays")
+                    return Removed(
+                        name, f"{show(hidden, 80)} is there already, so it stays"
+                    )
                 os.rename(name, hidden, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             except OSError as error:
-                return Removed(name, f"it cannot be renamed: {write_failure_reason(error)}")
+                return Removed(
+                    name, f"it cannot be renamed: {write_failure_reason(error)}"
+                )
             after = self._identity_of(hidden)
-            if after is None or after.renamed != identity.renamed:  # it was replaced in the moment before
+            if (
+                after is None or after.renamed != identity.renamed
+            ):  # it was replaced in the moment before
                 return self._put_back(name, hidden)
             try:
-                # The new name is on the disk before anything is gone: after a power loss no half has the old name.
+                # The new name is on the disk before anything is gone: after a power
+                # loss no half has the old name.
                 os.fsync(self._fd)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOTSUP):
@@ -114,10 +144,14 @@ class Folder:
         try:
             _remove_members(hidden, identity, self._fd)
         except OSError as error:
-            return Removed(name, f"{show(hidden, 80)} is left of it: {write_failure_reason(error)}")
+            return Removed(
+                name, f"{show(hidden, 80)} is left of it: {write_failure_reason(error)}"
+            )
         return Removed(name)
 
-    def _put_back(self, name: str, hidden: str, problem: str = "it changed since it was judged") -> Removed:
+    def _put_back(
+        self, name: str, hidden: str, problem: str = "it changed since it was judged"
+    ) -> Removed:
         """Give what was renamed its name again, unless another file has it by now."""
         old, new = (os.path.join(self._real, part) for part in (hidden, name))
         try:
@@ -136,7 +170,10 @@ class Folder:
         try:
             sync_folder(self._real)
         except OSError as error:
-            return f"removed files may come back after a power loss: {write_failure_reason(error)}"
+            return (
+                "removed files may come back after a power loss: "
+                f"{write_failure_reason(error)}"
+            )
         return None
 
 
@@ -149,14 +186,17 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _remove_members(name: str, identity: Identity, folder: int) -> None:
-    """Remove a file, or a folder with the members that were judged. What came into it meanwhile stays, and its folder with it.
+    """Remove a file, or a folder with the members that were judged. What came into it
+    meanwhile stays, and its folder with it.
 
     Raises OSError.
     """
     if not identity.is_folder:
         os.unlink(name, dir_fd=folder)
         return
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    fd = os.open(
+        name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+    )
     try:
         _empty(fd, "", identity.members)
     finally:
@@ -165,7 +205,9 @@ def _remove_members(name: str, identity: Identity, folder: int) -> None:
 
 
 def _empty(folder: int, above: str, members: Iterable[Member]) -> None:
-    """Remove the members of an open folder; `above` is its path as their paths begin with it."""
+    """Remove the members of an open folder; `above` is its path as their paths begin
+    with it.
+    """
     below: dict[str, list[Member]] = {}
     own: list[Member] = []
     for member in members:
@@ -182,7 +224,11 @@ def _empty(folder: int, above: str, members: Iterable[Member]) -> None:
         if not member.is_folder:
             os.unlink(name, dir_fd=folder)
             continue
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        fd = os.open(
+            name,
+            os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC,
+            dir_fd=folder,
+        )
         try:
             _empty(fd, f"{member.path}/", below.get(name, ()))
         finally:

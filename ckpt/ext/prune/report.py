@@ -1,4 +1,6 @@
-"""The report of `ckpt prune`: each checkpoint in the folder of a run, whether it stays or may go, and why."""
+"""The report of `ckpt prune`: each checkpoint in the folder of a run, whether it stays
+or may go, and why.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ from ckpt.surface.reports import document_head
 
 
 class PruneRow(NamedTuple):
-    """A checkpoint right in the folder of a run. `why` are the reasons why it stays, or why it may go."""
+    """A checkpoint right in the folder of a run. `why` are the reasons why it stays, or
+    why it may go.
+    """
 
     path: str
     stays: bool
     why: tuple[str, ...]
     state: str | None = None
-    """`whole`, `damaged`, `unfinished` or `unread`, or None for a checkpoint that was not looked at."""
+    """`whole`, `damaged`, `unfinished` or `unread`, or None for a checkpoint that was
+    not looked at.
+    """
     series: str | None = None
     """The name with `*` for its counts, or None for a checkpoint of no series."""
     counts: tuple[tuple[str, float], ...] = ()
@@ -30,7 +36,9 @@ class PruneRow(NamedTuple):
     links: int = 1
     """The hard links to a file: with several, its bytes stay on the disk."""
     problem: str | None = None
-    """The reason why it is still there, or what is left of it, after it should have gone."""
+    """The reason why it is still there, or what is left of it, after it should have
+    gone.
+    """
     is_deleted: bool = False
     victim: Victim | None = None
 
@@ -46,9 +54,13 @@ class PruneRow(NamedTuple):
             "why": list(self.why),
             "state": self.state,
             "series": self.series,
-            "counts": {kind: int(count) if count.is_integer() else count for kind, count in self.counts},
+            "counts": {
+                kind: int(count) if count.is_integer() else count
+                for kind, count in self.counts
+            },
             "metrics": [
-                {"name": name, "value": value if isfinite(value) else None} for name, value in self.metrics
+                {"name": name, "value": value if isfinite(value) else None}
+                for name, value in self.metrics
             ],
             "bytes": self.nbytes,
             "hard_links": self.links,
@@ -58,7 +70,9 @@ class PruneRow(NamedTuple):
 
 
 class PruneReport(Sequence[PruneRow]):
-    """The report of `ckpt prune`: a row for each checkpoint that lies right in the folder of a run."""
+    """The report of `ckpt prune`: a row for each checkpoint that lies right in the
+    folder of a run.
+    """
 
     def __init__(
         self,
@@ -71,13 +85,17 @@ class PruneReport(Sequence[PruneRow]):
         self.rows = tuple(rows)
         self.warnings = tuple(warnings)
         self.needed = tuple(needed)
-        """The saves that are counted on, because they are whole: while they have not their content, nothing is removed."""
+        """The saves that are counted on, because they are whole: while they have not
+        their content, nothing is removed.
+        """
 
     @overload
     def __getitem__(self, index: int) -> PruneRow: ...
 
     @overload
-    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> tuple[PruneRow, ...]: ...
+    def __getitem__(
+        self, index: slice[int | None, int | None, int | None]
+    ) -> tuple[PruneRow, ...]: ...
 
     def __getitem__(
         self, index: int | slice[int | None, int | None, int | None]
@@ -104,13 +122,18 @@ class PruneReport(Sequence[PruneRow]):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 2 where something that should have gone did not."""
+        """The exit code of the command: 2 where something that should have gone did
+        not.
+        """
         return 2 if any(row.problem is not None for row in self.rows) else 0
 
     def __repr__(self) -> str:
         going = self.may_go
         text = f"{len(going):,} of {counted_noun(len(self.rows), 'checkpoint')} may go"
-        return f"<ckpt.PruneReport {show(self.path)}: {text}, {size_text(sum(row.nbytes for row in going))}>"
+        return (
+            f"<ckpt.PruneReport {show(self.path)}: {text}, "
+            f"{size_text(sum(row.nbytes for row in going))}>"
+        )
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.prune`; docs/json.md is its contract."""

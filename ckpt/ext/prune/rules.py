@@ -1,7 +1,8 @@
-"""The rules: which saves of a run stay and why, and which may go. Whatever is in doubt stays.
+"""The rules: which saves of a run stay and why, and which may go. Whatever is in doubt
+stays.
 
-Nothing here reads a file. Each series has the rules for itself; saves of other series with the same counts, such as
-the discriminator beside the generator, stay together.
+Nothing here reads a file. Each series has the rules for itself; saves of other series
+with the same counts, such as the discriminator beside the generator, stay together.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Best(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The rules for each series: how many of the newest stay, the best by which metrics, and which multiples."""
+    """The rules for each series: how many of the newest stay, the best by which
+    metrics, and which multiples.
+    """
 
     last: int = 1
     best: tuple[Best, ...] = ()
@@ -57,7 +60,9 @@ class Verdict(NamedTuple):
 
 
 def best_of(text: str) -> Best:
-    """Read `NAME`, `NAME:min` or `NAME:max`. Raises UsageError where the name does not say which is the best."""
+    """Read `NAME`, `NAME:min` or `NAME:max`. Raises UsageError where the name does not
+    say which is the best.
+    """
     name, colon, way = text.rpartition(":")
     if colon and way in ("min", "max"):
         direction: str | None = way
@@ -65,10 +70,15 @@ def best_of(text: str) -> Best:
         name = text
         direction = metric_direction(name.rpartition(".")[2])
     if not name:
-        raise UsageError(f"--keep-best {show(text, 80)}: no name", hint="NAME:min or NAME:max")
+        raise UsageError(
+            f"--keep-best {show(text, 80)}: no name", hint="NAME:min or NAME:max"
+        )
     if direction is None:
         hint = f"{name}:min or {name}:max"
-        raise UsageError(f"--keep-best {show(text, 80)}: is the lowest or the highest the best?", hint=hint)
+        raise UsageError(
+            f"--keep-best {show(text, 80)}: is the lowest or the highest the best?",
+            hint=hint,
+        )
     return Best(name, "min" if direction == "min" else "max")
 
 
@@ -79,7 +89,9 @@ def apply_rules(
     now: float,
     path: str,
 ) -> tuple[list[Verdict], list[str]]:
-    """Return the verdict on each save, and warnings. `now` is the time in seconds. Raises UsageError for an unknown metric."""
+    """Return the verdict on each save, and warnings. `now` is the time in seconds.
+    Raises UsageError for an unknown metric.
+    """
     series: dict[str, list[Judged]] = {}
     for save in judged:
         series.setdefault(save.candidate.parsed.series, []).append(save)
@@ -90,7 +102,10 @@ def apply_rules(
     table = _Table(keeps)
     warnings: list[str] = []
     places: dict[str, Place] = {}
-    metrics = {save.name: _metrics_of(save, series[save.candidate.parsed.series], rules) for save in judged}
+    metrics = {
+        save.name: _metrics_of(save, series[save.candidate.parsed.series], rules)
+        for save in judged
+    }
     for name, saves in series.items():
         placed = _placed(saves)
         if placed is None:
@@ -99,9 +114,14 @@ def apply_rules(
             continue
         places |= {save.name: placed[save.name] for save in saves}
         if not _are_in_order(saves, placed):
-            warnings.append(f"{show(name, 80)}: names and recorded counts disagree, so all of it stays")
+            warnings.append(
+                f"{show(name, 80)}: names and recorded counts disagree, so all of it "
+                "stays"
+            )
             for save in saves:
-                keeps[save.name].append("names and recorded counts of its series disagree")
+                keeps[save.name].append(
+                    "names and recorded counts of its series disagree"
+                )
             continue
         warnings += _keep_in_series(name, saves, placed, rules, metrics, table, now)
     for name, why in pointers:
@@ -116,7 +136,11 @@ def apply_rules(
         own = tuple(dict.fromkeys(keeps[save.name]))
         goes = None
         if not own:
-            goes = "not needed" if save.is_whole else f"{save.state}: {save.why}, and a newer one is whole"
+            goes = (
+                "not needed"
+                if save.is_whole
+                else f"{save.state}: {save.why}, and a newer one is whole"
+            )
         verdicts.append(
             Verdict(
                 save,
@@ -131,7 +155,9 @@ def apply_rules(
     return verdicts, warnings
 
 
-_NO_PLACE = "its number has no word such as epoch or step, and it does not record that count"
+_NO_PLACE = (
+    "its number has no word such as epoch or step, and it does not record that count"
+)
 
 
 class _Table:
@@ -157,11 +183,13 @@ class _Table:
         return bool(self._keeps[name])
 
 
-# --- the place in a series -----------------------------------------------------------------------------------------------
+# --- the place in a series ------------------------------------------------------------
 
 
 def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
-    """Return the place of each save of a series, or None where its numbers may be of folds, sizes, ranks or versions."""
+    """Return the place of each save of a series, or None where its numbers may be of
+    folds, sizes, ranks or versions.
+    """
     if all(save.candidate.parsed.place for save in saves):
         return {save.name: save.candidate.parsed.place for save in saves}
     places: dict[str, Place] = {}
@@ -183,9 +211,11 @@ def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
 
 
 def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
-    """Tell whether the recorded counts grow with the counts in the names. A save that records none is passed over.
+    """Tell whether the recorded counts grow with the counts in the names. A save that
+    records none is passed over.
 
-    Files of ranks record one step under all their numbers, and slots that are used in turn record them in another order.
+    Files of ranks record one step under all their numbers, and slots that are used in
+    turn record them in another order.
     """
     known = [
         (
@@ -200,10 +230,14 @@ def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
     distinct = {place for place, _, _ in known}
     if len(distinct) < 2:
         return True
-    by_epoch = [(epoch, step) for _, epoch, step in known]  # a step may begin anew with each epoch
+    by_epoch = [
+        (epoch, step) for _, epoch, step in known
+    ]  # a step may begin anew with each epoch
     epochs = [epoch for _, epoch, _ in known]
     steps = [step for _, _, step in known]
-    are_sorted = by_epoch == sorted(by_epoch) or (steps == sorted(steps) and epochs == sorted(epochs))
+    are_sorted = by_epoch == sorted(by_epoch) or (
+        steps == sorted(steps) and epochs == sorted(epochs)
+    )
     return are_sorted and len(set(by_epoch)) >= len(distinct)
 
 
@@ -213,7 +247,7 @@ def _newest(saves: Sequence[Judged], places: Mapping[str, Place]) -> Judged | No
     return max(known, key=lambda save: places[save.name], default=None)
 
 
-# --- the rules of one series ----------------------------------------------------------------------------------------------
+# --- the rules of one series ----------------------------------------------------------
 
 
 def _keep_in_series(
@@ -246,21 +280,31 @@ def _keep_in_series(
 
 
 def _with_unfinished(saves: Sequence[Judged]) -> list[Judged]:
-    """The saves, those as unfinished that lack what the Trainer writes last into all others."""
+    """The saves, those as unfinished that lack what the Trainer writes last into all
+    others.
+    """
     if not any(save.has_trainer for save in saves):
         return list(saves)
     return [
         save
         if save.has_trainer or not save.is_whole
-        else save._replace(state="unfinished", why="no trainer_state.json, which is written last")
+        else save._replace(
+            state="unfinished", why="no trainer_state.json, which is written last"
+        )
         for save in saves
     ]
 
 
 def _keep_last_written(
-    name: str, whole: Sequence[Judged], places: Mapping[str, Place], last: Sequence[Place], table: _Table
+    name: str,
+    whole: Sequence[Judged],
+    places: Mapping[str, Place],
+    last: Sequence[Place],
+    table: _Table,
 ) -> list[str]:
-    """Keep the saves that were written last, where the order of the names says otherwise: an old run may lie in the folder."""
+    """Keep the saves that were written last, where the order of the names says
+    otherwise: an old run may lie in the folder.
+    """
     in_last = [save.identity.last_change for save in whole if places[save.name] in last]
     by_time = sorted(whole, key=lambda save: save.identity.last_change, reverse=True)
     late = [
@@ -269,16 +313,25 @@ def _keep_last_written(
         if places[save.name] not in last and save.identity.last_change > min(in_last)
     ]
     for save in late:
-        table.keep(save.name, "written later than saves with higher counts", counts=True)
+        table.keep(
+            save.name, "written later than saves with higher counts", counts=True
+        )
     if not late:
         return []
     return [
-        f"{show(name, 80)}: saves were not written in the order of their counts. Are two runs in one folder?"
+        (
+            f"{show(name, 80)}: saves were not written in the order of their counts. "
+            "Are two runs in one folder?"
+        )
     ]
 
 
 def _keep_in_doubt(
-    save: Judged, whole: Sequence[Place], places: Mapping[str, Place], table: _Table, now: float
+    save: Judged,
+    whole: Sequence[Place],
+    places: Mapping[str, Place],
+    table: _Table,
+    now: float,
 ) -> None:
     """Keep a save that is not whole, where it may be needed or was never read."""
     if save.state == "unread":
@@ -286,17 +339,28 @@ def _keep_in_doubt(
     elif not whole or places[save.name] >= whole[0]:
         table.keep(save.name, f"{save.state}: {save.why}; nothing newer is whole")
     elif now - save.identity.last_change / 1e9 < _FRESH:
-        table.keep(save.name, f"{save.state}: {save.why}; written in the last 10 minutes")
+        table.keep(
+            save.name, f"{save.state}: {save.why}; written in the last 10 minutes"
+        )
 
 
 def _keep_best(
-    whole: Sequence[Judged], best: Best, metrics: Mapping[str, Mapping[str, float]], table: _Table
+    whole: Sequence[Judged],
+    best: Best,
+    metrics: Mapping[str, Mapping[str, float]],
+    table: _Table,
 ) -> None:
-    """Keep the saves with the best value of a metric, and those that do not record it where others do.
+    """Keep the saves with the best value of a metric, and those that do not record it
+    where others do.
 
-    Beside infinity the best finite value stays: a PSNR may be infinite, and so may the loss of a run that diverged.
+    Beside infinity the best finite value stays: a PSNR may be infinite, and so may the
+    loss of a run that diverged.
     """
-    values = {save.name: metrics[save.name][best.name] for save in whole if best.name in metrics[save.name]}
+    values = {
+        save.name: metrics[save.name][best.name]
+        for save in whole
+        if best.name in metrics[save.name]
+    }
     if not values:
         return  # another series records it
     numbers = [value for value in values.values() if not isnan(value)]
@@ -307,11 +371,17 @@ def _keep_best(
     for save in whole:
         value = values.get(save.name)
         if value is None:
-            table.keep(save.name, f"records no {show(best.name, 60)}, so it may be the best")
+            table.keep(
+                save.name, f"records no {show(best.name, 60)}, so it may be the best"
+            )
         elif value in tops:
             table.keep(
                 save.name,
-                f"{word} {'finite ' * (value != pick(numbers))}{show(best.name, 60)}: {value:.6g}",
+                (
+                    f"{word} "
+                    f"{'finite ' * (value != pick(numbers))}{show(best.name, 60)}: "
+                    f"{value:.6g}"
+                ),
                 counts=True,
             )
             table.by_best.add(save.name)
@@ -320,53 +390,83 @@ def _keep_best(
 
 
 def _keep_every(
-    name: str, whole: Sequence[Judged], places: Mapping[str, Place], every: int, table: _Table
+    name: str,
+    whole: Sequence[Judged],
+    places: Mapping[str, Place],
+    every: int,
+    table: _Table,
 ) -> list[str]:
-    """Keep the saves whose count is a multiple: the step, or the epoch where the names have no steps."""
+    """Keep the saves whose count is a multiple: the step, or the epoch where the names
+    have no steps.
+    """
     is_hit = False
     for save in whole:
         kind, count = places[save.name][-1]
         if count % every == 0:
-            table.keep(save.name, f"{kind} {count:.15g} is a multiple of {every:,}", counts=True)
+            table.keep(
+                save.name,
+                f"{kind} {count:.15g} is a multiple of {every:,}",
+                counts=True,
+            )
             is_hit = True
     if is_hit or not whole:
         return []
     return [f"{show(name, 80)}: no count is a multiple of {every:,} (--keep-every)"]
 
 
-# --- metrics ---------------------------------------------------------------------------------------------------------------
+# --- metrics --------------------------------------------------------------------------
 
 
-def _metrics_of(save: Judged, saves: Sequence[Judged], rules: Rules) -> dict[str, float]:
-    """The metrics of a save that are compared. In one series all are from inside, or all from the names."""
+def _metrics_of(
+    save: Judged, saves: Sequence[Judged], rules: Rules
+) -> dict[str, float]:
+    """The metrics of a save that are compared. In one series all are from inside, or
+    all from the names.
+    """
     metrics: dict[str, float] = {}
     for best in rules.best:
         is_inside = any(other.metric(best.name) is not None for other in saves)
-        value = save.metric(best.name) if is_inside else save.candidate.parsed.metric(best.name)
+        value = (
+            save.metric(best.name)
+            if is_inside
+            else save.candidate.parsed.metric(best.name)
+        )
         if value is not None:
             metrics[best.name] = value
     return metrics
 
 
 def _refuse_unknown_metrics(judged: Sequence[Judged], rules: Rules, path: str) -> None:
-    """Raise UsageError for a metric that no save records, inside, beside or in its name."""
+    """Raise UsageError for a metric that no save records, inside, beside or in its
+    name.
+    """
     for best in rules.best:
         known = [
             save
             for save in judged
-            if save.metric(best.name) is not None or save.candidate.parsed.metric(best.name) is not None
+            if save.metric(best.name) is not None
+            or save.candidate.parsed.metric(best.name) is not None
         ]
         if known:
             continue
         names = {name for save in judged for name in save.names}
-        names |= {label for save in judged for label, _ in save.candidate.parsed.metrics}
+        names |= {
+            label for save in judged for label, _ in save.candidate.parsed.metrics
+        }
         alike = nearest_names(best.name, sorted(names)) or sorted(names)[:5]
-        hint = f"there are {', '.join(show(name, 60) for name in alike)}" if alike else None
-        text = f"none of {counted_noun(len(judged), 'save')} records one number under {show(best.name, 80)}"
+        hint = (
+            f"there are {', '.join(show(name, 60) for name in alike)}"
+            if alike
+            else None
+        )
+        text = (
+            f"none of {counted_noun(len(judged), 'save')} records one number under "
+            f"{show(best.name, 80)}"
+        )
         raise UsageError(text, path=path, hint=hint)
 
 
-# --- several series --------------------------------------------------------------------------------------------------------
+# --- several series -------------------------------------------------------------------
 
 
 def _keep_together(
@@ -397,7 +497,9 @@ def _keep_together(
                     continue
                 is_for_metric = other.name in table.by_best
                 if not is_for_metric or save.candidate.parsed.series not in recording:
-                    table.keep(save.name, f"saved with {show(other.name, 60)}, which stays")
+                    table.keep(
+                        save.name, f"saved with {show(other.name, 60)}, which stays"
+                    )
                     break
     if not rules.best:
         return
@@ -407,6 +509,9 @@ def _keep_together(
         if any(save.candidate.parsed.series in recording for save in group)
     }
     for save in judged:
-        is_alone = save.candidate.parsed.series not in recording and places.get(save.name) not in together
+        is_alone = (
+            save.candidate.parsed.series not in recording
+            and places.get(save.name) not in together
+        )
         if is_alone and not table.stays(save.name):
             table.keep(save.name, "its series records no metric that was asked for")

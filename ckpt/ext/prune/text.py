@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 from ckpt.ext.prune.report import PruneReport, PruneRow
 from ckpt.model.text import counted_noun, shown_apart, size_text
-from ckpt.surface.text.lines import Column, Line, cells, column_lines, narrow_columns, wrap_text
+from ckpt.surface.text.lines import (
+    Column,
+    Line,
+    cells,
+    column_lines,
+    narrow_columns,
+    wrap_text,
+)
 
 _HEADS = (
     Column("NAME", gives_way=True, is_file=True, least=24),
@@ -21,23 +28,35 @@ _LEAST = 30
 
 
 def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
-    """The rows as a table of at most `width` cells; the reasons are broken at blanks."""
+    """The rows as a table of at most `width` cells; the reasons are broken at
+    blanks.
+    """
     rows = report.rows
     names = shown_apart([os.path.basename(row.path) for row in rows])
     table = [[name, *_cells(row)] for name, row in zip(names, rows, strict=True)]
-    kept = [i for i, head in enumerate(_HEADS) if head.name in ("NAME", "") or any(row[i] for row in table)]
+    kept = [
+        i
+        for i, head in enumerate(_HEADS)
+        if head.name in ("NAME", "") or any(row[i] for row in table)
+    ]
     heads = [_HEADS[i] for i in kept]
-    whys = ["; ".join(row.why if row.problem is None else (row.problem,)) for row in rows]
+    whys = [
+        "; ".join(row.why if row.problem is None else (row.problem,)) for row in rows
+    ]
     least = min(max(map(cells, whys), default=0), _LEAST)
     room = None if width is None else max(width - 2 - least, 0)
-    heads, texts = narrow_columns(heads, [[row[i] for i in kept] for row in table], room)
+    heads, texts = narrow_columns(
+        heads, [[row[i] for i in kept] for row in table], room
+    )
     first, *lines = column_lines(heads, texts, width=room)
     out: list[Line] = [[*first, ("  WHY", "head")]]
     for line, why, row in zip(lines, whys, rows, strict=True):
         text, _ = line[-1]
         line[-1] = (text, "" if row.stays else "removed")
         indent = sum(cells(part) for part, _ in line) + 2
-        begin, *more = wrap_text(why, None if width is None else max(width - indent, least), 0)
+        begin, *more = wrap_text(
+            why, None if width is None else max(width - indent, least), 0
+        )
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + part, "")] for part in more]
     return out
@@ -45,7 +64,13 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
 
 def _cells(row: PruneRow) -> list[str]:
     counts = {kind: f"{count:,.15g}" for kind, count in row.counts}
-    word = "deleted" if row.is_deleted else "stays" if row.stays or row.problem is not None else "may go"
+    word = (
+        "deleted"
+        if row.is_deleted
+        else "stays"
+        if row.stays or row.problem is not None
+        else "may go"
+    )
     size = size_text(row.nbytes) if row.state is not None or not row.stays else ""
     return [counts.get("epoch", ""), counts.get("step", ""), size, word]
 

@@ -1,7 +1,9 @@
-"""The texts of a PT2 program that torch.export.load evaluates or imports from, held against closed grammars.
+"""The texts of a PT2 program that torch.export.load evaluates or imports from, held
+against closed grammars.
 
-torch hands an `expr_str` to `sympy.sympify`, which evaluates it as Python; torch itself writes `sympy.srepr`. The trees of
-inputs name modules, which torch imports. Layout: torch/_export/serde/serialize.py, torch/utils/_pytree.py.
+torch hands an `expr_str` to `sympy.sympify`, which evaluates it as Python; torch itself
+writes `sympy.srepr`. The trees of inputs name modules, which torch imports. Layout:
+torch/_export/serde/serialize.py, torch/utils/_pytree.py.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ _DEEPEST = 80
 _POWERS = 64
 """The most that all exponents of an expression give when they are multiplied."""
 _ROOT = "2"
-"""The exponent that a square root counts as: whether a sum of roots is a whole number takes sympy a polynomial whose degree
-doubles with each of them."""
+"""The exponent that a square root counts as: whether a sum of roots is a whole number
+takes sympy a polynomial whose degree doubles with each of them.
+"""
 _TERMS = 1_000
-"""The most terms that an expression may have once its products and powers are multiplied out: torch does that to compare."""
+"""The most terms that an expression may have once its products and powers are
+multiplied out: torch does that to compare.
+"""
 _COMPARED = 8
 """The most arguments of Max and Min. sympy compares each with each."""
 _DIVIDED = 32
@@ -51,14 +56,35 @@ _POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural", "RShift"))
 """Functions that raise to the power of their second argument."""
 _EXPANDED = frozenset(("Pow", "PowByNatural"))
 _COMPARING = frozenset(("Max", "Min"))
-_DIVIDING = frozenset(("CeilDiv", "CleanDiv", "FloorDiv", "Mod", "ModularIndexing", "PythonMod"))
-_ROUNDING = frozenset(("CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt", "ceiling", "floor"))
-_OPAQUE = frozenset(name for name in FUNCTIONS if name.startswith("OpaqueUnaryFn_")) | {"FloatPow"}
-"""Functions that torch computes for numbers, unless the result is too large: then sympy computes it, digit by digit."""
-_NO_WHOLE = _OPAQUE | {"Float", "FloatTrueDiv", "IntTrueDiv", "ToFloat", "TruncToFloat", "sqrt"}
-"""Functions whose value is no whole number. Where such a number is divided, sympy may look for a common divisor without end."""
-_NO_WHOLE_CONSTANTS = frozenset(("E", "IntInfinity", "int_oo", "nan", "oo", "pi", "zoo"))
-_RELATIONS = frozenset(("Eq", "Equality", "Ge", "GreaterThan", "Gt", "Le", "LessThan", "Lt", "Ne"))
+_DIVIDING = frozenset(
+    ("CeilDiv", "CleanDiv", "FloorDiv", "Mod", "ModularIndexing", "PythonMod")
+)
+_ROUNDING = frozenset(
+    ("CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt", "ceiling", "floor")
+)
+_OPAQUE = frozenset(name for name in FUNCTIONS if name.startswith("OpaqueUnaryFn_")) | {
+    "FloatPow"
+}
+"""Functions that torch computes for numbers, unless the result is too large: then sympy
+computes it, digit by digit.
+"""
+_NO_WHOLE = _OPAQUE | {
+    "Float",
+    "FloatTrueDiv",
+    "IntTrueDiv",
+    "ToFloat",
+    "TruncToFloat",
+    "sqrt",
+}
+"""Functions whose value is no whole number. Where such a number is divided, sympy may
+look for a common divisor without end.
+"""
+_NO_WHOLE_CONSTANTS = frozenset(
+    ("E", "IntInfinity", "int_oo", "nan", "oo", "pi", "zoo")
+)
+_RELATIONS = frozenset(
+    ("Eq", "Equality", "Ge", "GreaterThan", "Gt", "Le", "LessThan", "Lt", "Ne")
+)
 _RELATIONS |= {"StrictGreaterThan", "StrictLessThan", "Unequality"}
 _RELATION_SIGNS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 _PLAIN_VALUES = frozenset(("Dummy", "Float", "Integer", "Rational", "Symbol"))
@@ -75,9 +101,24 @@ _ASSUMPTIONS = """
 _KEYWORDS = frozenset(_ASSUMPTIONS.split()) | {"precision", "evaluate", "dummy_index"}
 """Named arguments that `srepr` writes."""
 _CONSTANTS = frozenset(
-    ("False", "True", "None", "false", "true", "oo", "int_oo", "zoo", "nan", "pi", "E", "IntInfinity")
+    (
+        "False",
+        "True",
+        "None",
+        "false",
+        "true",
+        "oo",
+        "int_oo",
+        "zoo",
+        "nan",
+        "pi",
+        "E",
+        "IntInfinity",
+    )
 )
-_NAME = re.compile(r"(?:Identity|[a-z]{1,5})_?[0-9]{1,7}|[a-z](?:[a-z0-9]|_(?!_)){0,39}", re.ASCII)
+_NAME = re.compile(
+    r"(?:Identity|[a-z]{1,5})_?[0-9]{1,7}|[a-z](?:[a-z0-9]|_(?!_)){0,39}", re.ASCII
+)
 """The name of a symbol: `s0`, `u12`, `zuf3`."""
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -89,7 +130,11 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _FLOAT = re.compile(
-    r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE][-+]?[0-9]{1,3})?|-?inf|nan", re.ASCII
+    (
+        r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE][-+]?[0-9]{1,3})?"
+        r"|-?inf|nan"
+    ),
+    re.ASCII,
 )
 
 
@@ -101,14 +146,18 @@ def is_expression(text: str) -> bool:
     position, end = 0, len(text.rstrip())
     while position < end:
         match = _TOKEN.match(text, position, end)
-        if match is None or not reader.take(str(match.lastgroup), match[str(match.lastgroup)]):
+        if match is None or not reader.take(
+            str(match.lastgroup), match[str(match.lastgroup)]
+        ):
             return False
         position = match.end()
     return reader.is_whole()
 
 
 class _Open:
-    """An open bracket: the function before it, how many arguments ended, the first tokens of the last one, and their terms."""
+    """An open bracket: the function before it, how many arguments ended, the first
+    tokens of the last one, and their terms.
+    """
 
     __slots__ = (
         "argument",
@@ -135,7 +184,9 @@ class _Open:
         self.symbols = int(function in ("Symbol", "Dummy"))
         self.compares = function in _RELATIONS
         self.total, self.product, self.factor = 0, 1, 1
-        """The terms of the argument so far: of all before the last `+`, of the product behind it, of its last factor."""
+        """The terms of the argument so far: of all before the last `+`, of the product
+        behind it, of its last factor.
+        """
         self.terms: list[int] = []
         """The terms of each argument that ended."""
 
@@ -168,11 +219,15 @@ class _Open:
             self.fractions += not text.isdigit()
 
     def is_odd(self) -> bool:
-        """Tell whether numbers alone are compared or computed, or a function that divides is given what is no whole number.
+        """Tell whether numbers alone are compared or computed, or a function that
+        divides is given what is no whole number.
 
-        sympy simplifies conditions, and a condition without a symbol may take it forever.
+        sympy simplifies conditions, and a condition without a symbol may take it
+        forever.
         """
-        is_divided = self.function in _DIVIDING and (self.fractions or max(self.terms) > _DIVIDED)
+        is_divided = self.function in _DIVIDING and (
+            self.fractions or max(self.terms) > _DIVIDED
+        )
         needs_symbol = self.compares or self.function in _OPAQUE
         return bool(is_divided or (needs_symbol and not self.symbols))
 
@@ -217,7 +272,9 @@ class _Expression:
             return False
         if self._kind == "name" and text != "(" and not _is_name(self._text, text):
             return False
-        if kind == "number" and len(text) > (_DIGITS if self._text != "=" else _PRECISION):
+        if kind == "number" and len(text) > (
+            _DIGITS if self._text != "=" else _PRECISION
+        ):
             return False
         if kind == "text" and not self._is_quoted(text):
             return False
@@ -248,14 +305,20 @@ class _Expression:
             return False
         if self._all.compares and not (self._all.symbols or self._is_symbol()):
             return False
-        return not self._open and (self._kind in ("name", "number") or self._text == ")")
+        return not self._open and (
+            self._kind in ("name", "number") or self._text == ")"
+        )
 
     def _is_symbol(self) -> bool:
-        """Tell whether the last token is a name that no bracket follows, and no constant."""
+        """Tell whether the last token is a name that no bracket follows, and no
+        constant.
+        """
         return self._kind == "name" and self._text not in _CONSTANTS
 
     def _count_terms(self, kind: str, text: str, follows_value: bool) -> bool:
-        """Count the terms of the expression up to a token. Return False where there are too many."""
+        """Count the terms of the expression up to a token. Return False where there are
+        too many.
+        """
         inner = self._open[-1] if self._open else self._all
         inner.symbols += text not in ("(", "=") and self._is_symbol()
         if self._text == "**":
@@ -280,7 +343,9 @@ class _Expression:
     def _is_sign(self, text: str, follows_value: bool) -> bool:
         if text == "(":
             # Behind a value that is no name, a bracket would call it.
-            return self._text in FUNCTIONS if self._kind == "name" else not follows_value
+            return (
+                self._text in FUNCTIONS if self._kind == "name" else not follows_value
+            )
         if text == ")":
             if not self._open or not (follows_value or self._text in ("(", ",")):
                 return False
@@ -300,14 +365,22 @@ class _Expression:
         return self._open[-1].function == "Float" and _FLOAT.fullmatch(text) is not None
 
     def _ends_argument(self, bracket: _Open) -> bool:
-        """Tell whether an argument may stand where it does: an exponent is small, a number of places is short."""
+        """Tell whether an argument may stand where it does: an exponent is small, a
+        number of places is short.
+        """
         argument = bracket.argument
         if not bracket.ended or not argument:
             return True
         if bracket.function in _POWER_FUNCTIONS:
-            return self._is_power(argument) if bracket.ended == 1 else _is_named(argument, "evaluate")
+            return (
+                self._is_power(argument)
+                if bracket.ended == 1
+                else _is_named(argument, "evaluate")
+            )
         if bracket.function == "Float":
-            return _is_places(argument[2:] if _is_named(argument, "precision") else argument)
+            return _is_places(
+                argument[2:] if _is_named(argument, "precision") else argument
+            )
         if bracket.function == "RoundDecimal":
             return _is_places([token for token in argument if token[1] != "-"])
         return True
@@ -319,7 +392,9 @@ class _Expression:
         return self._powers <= _POWERS
 
     def _is_power(self, argument: list[tuple[str, str]]) -> bool:
-        """Tell whether the last argument of a power is a small number, or a symbol, which stays as it is."""
+        """Tell whether the last argument of a power is a small number, or a symbol,
+        which stays as it is.
+        """
         if len(argument) > _ARGUMENT:
             return False
         texts = [text for _, text in argument]
@@ -327,10 +402,16 @@ class _Expression:
             return True
         if texts[:1] == ["Symbol"]:
             return texts.count("(") == 1 and texts[-1] == ")"
-        if texts[:1] in (["Integer"], ["Rational"]) and texts[1:2] == ["("] and texts[-1] == ")":
+        if (
+            texts[:1] in (["Integer"], ["Rational"])
+            and texts[1:2] == ["("]
+            and texts[-1] == ")"
+        ):
             texts = texts[2:-1]
         numbers = [text for text in texts if text not in ("-", ",")]
-        if not 1 <= len(numbers) <= 2 or not all(self._is_small_power(number) for number in numbers):
+        if not 1 <= len(numbers) <= 2 or not all(
+            self._is_small_power(number) for number in numbers
+        ):
             return False
         self._open[-1].exponent = max(map(int, numbers))
         self._open[-1].fractions += len(numbers) - 1
@@ -343,7 +424,9 @@ def _is_named(argument: list[tuple[str, str]], name: str) -> bool:
 
 
 def _is_places(argument: list[tuple[str, str]]) -> bool:
-    """Tell whether an argument is one short number, plain or as an Integer: sympy computes so many places."""
+    """Tell whether an argument is one short number, plain or as an Integer: sympy
+    computes so many places.
+    """
     texts = [text for _, text in argument]
     if texts[:2] == ["Integer", "("] and texts[-1] == ")":
         texts = texts[2:-1]
@@ -354,7 +437,9 @@ def _is_name(name: str, following: str) -> bool:
     """Tell whether a name stands for a symbol or a constant, or names an argument."""
     if following == "=":
         return name in _KEYWORDS
-    return name in _CONSTANTS or (_NAME.fullmatch(name) is not None and name not in _PYTHON)
+    return name in _CONSTANTS or (
+        _NAME.fullmatch(name) is not None and name not in _PYTHON
+    )
 
 
 _PYTHON_WORDS = """
@@ -364,11 +449,13 @@ _PYTHON_WORDS = """
 _PYTHON = frozenset(_PYTHON_WORDS.split())
 
 
-# --- a program --------------------------------------------------------------------------------------------------------
+# --- a program ------------------------------------------------------------------------
 
 
 class Doubts(NamedTuple):
-    """The unusual things that loading a program evaluates, imports or calls, each as a text for people."""
+    """The unusual things that loading a program evaluates, imports or calls, each as a
+    text for people.
+    """
 
     dangers: list[str]
     imports: list[str]
@@ -377,33 +464,51 @@ class Doubts(NamedTuple):
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z_0-9]*", re.ASCII)
 _TARGETS = re.compile(
-    r"torch\.ops\.[A-Za-z_0-9]+\.[A-Za-z_0-9.]+|torch\.(?:_?sym_[a-z_0-9]+)|math\.[a-z0-9]+|_operator\.(?!_)[a-z_]+"
-    r"|torch\._C\._(?:set_grad_enabled|functorch\.[a-z_0-9]+)|torch\._functorch\.predispatch\.[A-Za-z_0-9]+"
-    r"|torch\.amp\.autocast_mode\._(?:enter|exit)_autocast|torch\.utils\._sympy\.functions\.[A-Za-z]+|#[A-Za-z_0-9]+:[^\s]*"
+    r"torch\.ops\.[A-Za-z_0-9]+\.[A-Za-z_0-9.]+|torch\.(?:_?sym_[a-z_0-9]+)"
+    r"|math\.[a-z0-9]+|_operator\.(?!_)[a-z_]+"
+    r"|torch\._C\._(?:set_grad_enabled|functorch\.[a-z_0-9]+)"
+    r"|torch\._functorch\.predispatch\.[A-Za-z_0-9]+"
+    r"|torch\.amp\.autocast_mode\._(?:enter|exit)_autocast"
+    r"|torch\.utils\._sympy\.functions\.[A-Za-z]+|#[A-Za-z_0-9]+:[^\s]*"
     r"|(?!torch|math|_operator)[A-Za-z_0-9.:]+",
     re.ASCII,
 )
-"""The operators that the graph may call. A target that begins with no root of torch is a text, which torch refuses."""
+"""The operators that the graph may call. A target that begins with no root of torch is
+a text, which torch refuses.
+"""
 _NAMED = r"[A-Za-z_][A-Za-z_0-9]*"
 _SOURCE = re.compile(
     rf"torch[A-Za-z_0-9]*(?:\.{_NAMED}){{0,2}}"
-    rf"|torch\.(?:_C|_dynamo|_functorch|_higher_order_ops|_refs|_tensor|amp|autograd|distributed|distributions|fft|func"
+    r"|torch\.(?:_C|_dynamo|_functorch|_higher_order_ops|_refs|_tensor|amp|autograd"
+    r"|distributed|distributions|fft|func"
     rf"|functional|jit|linalg|masked|nn|quantization|sparse|utils)\.{_NAMED}\.{_NAMED}"
-    rf"|torch\.(?:ao\.nn\.(?:(?:dynamic|intrinsic|qat|quantizable|quantized|reference|sparse)\.)*|nn\.)modules\.{_NAMED}\.{_NAMED}"
+    r"|torch\.(?:ao\.nn\.(?:(?:dynamic|intrinsic|qat|quantizable|quantized|reference"
+    rf"|sparse)\.)*|nn\.)modules\.{_NAMED}\.{_NAMED}"
     rf"|torch(?:audio|text|vision)\.(?:models|ops|transforms)\.[A-Za-z_0-9.]+"
     r"|(?!torch|math|_operator|\#).*",
     re.ASCII | re.DOTALL,
 )
-"""A function of Python that a node came from: torch looks up its path from `torch` on, name by name. A path of two names, or
-of one more behind a part of torch, comes no further than to a module that one of torch imports. Any other one may come to
-`torch.ctypes.cdll`, where a name is a library that is loaded. A text that begins with no root stays a text."""
+"""A function of Python that a node came from: torch looks up its path from `torch` on,
+name by name. A path of two names, or of one more behind a part of torch, comes no
+further than to a module that one of torch imports. Any other one may come to
+`torch.ctypes.cdll`, where a name is a library that is loaded. A text that begins with
+no root stays a text.
+"""
 _PLAIN = re.compile(r"[A-Za-z_0-9.]*")
 _LOADERS = frozenset(("LibraryLoader", "cdll", "oledll", "pydll", "windll"))
-"""Names of `ctypes` behind which any name is a library: a path with one of them is an error, others are warnings."""
+"""Names of `ctypes` behind which any name is a library: a path with one of them is an
+error, others are warnings.
+"""
 _SCANNED = 100_000_000
-"""The most characters that torch up to 2.7 reads while it looks for the ends of the brackets in the path of a module."""
-_COUNTED = re.compile(r"(?:u|zuf)[0-9]{1,6}|(?!u|zuf)(?:" + _NAME.pattern + ")", re.ASCII)
-"""The name of a symbol among the constraints. torch reads what follows `u` or `zuf` as a number, as `int` does, and counts up to it."""
+"""The most characters that torch up to 2.7 reads while it looks for the ends of the
+brackets in the path of a module.
+"""
+_COUNTED = re.compile(
+    r"(?:u|zuf)[0-9]{1,6}|(?!u|zuf)(?:" + _NAME.pattern + ")", re.ASCII
+)
+"""The name of a symbol among the constraints. torch reads what follows `u` or `zuf` as
+a number, as `int` does, and counts up to it.
+"""
 _GUARD = re.compile(
     r"""(?:\s|[-+*/%()<>=!,&|~]|[0-9]+(?:\.[0-9]+)?(?![A-Za-z_0-9])|\[(?:[0-9]+|'[A-Za-z_0-9.]*'|"[A-Za-z_0-9.]*")\]
     |\b(?:L|and|or|not|is|None|True|False|int|float|Max|Min|Mod|FloorDiv|PythonMod|IntTrueDiv|FloatTrueDiv|CleanDiv|Eq|Ne)\b
@@ -430,30 +535,49 @@ _MAPS = frozenset(
         "treespec_namedtuple_fields",
     )
 )
-"""The fields whose keys are names that the file chooses. Everywhere else a key is the name of a field."""
+"""The fields whose keys are names that the file chooses. Everywhere else a key is the
+name of a field.
+"""
 _PATHS = frozenset(
-    ("buffer_name", "custom_obj_name", "parameter_name", "tensor_constant_name", "user_input_name")
+    (
+        "buffer_name",
+        "custom_obj_name",
+        "parameter_name",
+        "tensor_constant_name",
+        "user_input_name",
+    )
 )
-"""The fields with the name of an attribute, whose parts torch writes into source between quotes."""
+"""The fields with the name of an attribute, whose parts torch writes into source
+between quotes.
+"""
 
 
 def doubts_of(document: Json, budget: Budget) -> Doubts:
-    """Return what is not as torch writes it in the JSON of a program. Raises LimitError."""
+    """Return what is not as torch writes it in the JSON of a program. Raises
+    LimitError.
+    """
     doubts = Doubts([], [], [])
     todo: list[tuple[str, Json]] = [("", document)]
     while todo:
         key, node = todo.pop()
         _note_field(key, node, doubts, budget)
         if isinstance(node, dict):
-            # The names of a map are no fields, so nothing hides behind a tensor with the name of a field.
-            todo += (("", inner) for inner in node.values()) if key in _MAPS else node.items()
+            # The names of a map are no fields, so nothing hides behind a tensor with
+            # the name of a field.
+            todo += (
+                (("", inner) for inner in node.values())
+                if key in _MAPS
+                else node.items()
+            )
         elif isinstance(node, list):
             todo += ((key, inner) for inner in node)
     return doubts
 
 
 def _note_field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
-    """Note what is unusual in one field. What is inside of it is looked at by itself."""
+    """Note what is unusual in one field. What is inside of it is looked at by
+    itself.
+    """
     if key == "expr_str":
         if not isinstance(node, str) or not is_expression(node):
             _note_doubt(doubts.dangers, f"evaluates {show(str(node)[:200], 60)}")
@@ -500,9 +624,13 @@ def _note_metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
 
 
 def _note_argument(name: Json, doubts: Doubts) -> None:
-    """Note the name of an argument that is no name of Python: torch writes it into the head of a function."""
+    """Note the name of an argument that is no name of Python: torch writes it into the
+    head of a function.
+    """
     if not isinstance(name, str) or not name.isidentifier():
-        _note_doubt(doubts.dangers, f"makes code of the name {show(str(name)[:200], 60)}")
+        _note_doubt(
+            doubts.dangers, f"makes code of the name {show(str(name)[:200], 60)}"
+        )
 
 
 def _note_doubt(doubts: list[str], doubt: str) -> None:
@@ -511,9 +639,11 @@ def _note_doubt(doubts: list[str], doubt: str) -> None:
 
 
 def _note_spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> None:
-    """Note the modules that a tree of inputs or outputs names. Its contexts are JSON in texts.
+    """Note the modules that a tree of inputs or outputs names. Its contexts are JSON in
+    texts.
 
-    A tree that is called is one of inputs: the keys of its second child are the names of arguments.
+    A tree that is called is one of inputs: the keys of its second child are the names
+    of arguments.
     """
     if is_called:
         for name in _keywords_of(text, budget):
@@ -522,7 +652,9 @@ def _note_spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> No
     while texts:
         inner = texts.pop()
         try:
-            todo: list[Json] = [parse_json(inner.encode("utf-8", "replace"), "a tree of inputs", budget)]
+            todo: list[Json] = [
+                parse_json(inner.encode("utf-8", "replace"), "a tree of inputs", budget)
+            ]
         except UnreadableError:
             if "{" in inner:
                 _note_doubt(doubts.operators, "a tree of inputs that ckpt cannot read")
@@ -542,24 +674,34 @@ def _note_spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> No
 
 
 def _keywords_of(text: str, budget: Budget) -> Sequence[Json]:
-    """Return the names of the keyword arguments of a tree of inputs: the keys of the dict behind the tuple."""
+    """Return the names of the keyword arguments of a tree of inputs: the keys of the
+    dict behind the tuple.
+    """
     try:
         tree = parse_json(text.encode("utf-8", "replace"), "a tree of inputs", budget)
         root = tree[1] if isinstance(tree, list) and len(tree) > 1 else None
         children = root.get("children_spec") if isinstance(root, dict) else None
-        second = children[1] if isinstance(children, list) and len(children) > 1 else None
+        second = (
+            children[1] if isinstance(children, list) and len(children) > 1 else None
+        )
         if not isinstance(second, dict) or second.get("type") != "builtins.dict":
             return ()
         context = second.get("context")
         if isinstance(context, str):
-            context = parse_json(context.encode("utf-8", "replace"), "a tree of inputs", budget)
+            context = parse_json(
+                context.encode("utf-8", "replace"), "a tree of inputs", budget
+            )
     except UnreadableError:
         return ()  # torch cannot read it either
-    return context if isinstance(context, list) else () if context is None else (context,)
+    return (
+        context if isinstance(context, list) else () if context is None else (context,)
+    )
 
 
 def _modules_of(node: dict[str, Json]) -> Iterator[str]:
-    """Yield the modules that torch imports for a dict of a tree: of an enum, and of the default of a dict."""
+    """Yield the modules that torch imports for a dict of a tree: of an enum, and of the
+    default of a dict.
+    """
     if "__enum__" in node:
         yield str(node.get("fqn"))[:200].partition(":")[0]
     if "default_factory_module" in node:

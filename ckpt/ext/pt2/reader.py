@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from math import prod
 
 from ckpt.ext.pt2.expressions import Doubts, doubts_of
-from ckpt.formats.common.archive import Archive, check_inflation, check_paths, check_small
+from ckpt.formats.common.archive import (
+    Archive,
+    check_inflation,
+    check_paths,
+    check_small,
+)
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.following import judge_records
 from ckpt.formats.common.members import of_record
@@ -32,7 +37,8 @@ from ckpt.tree.walk import flatten_tree
 def sniff(probe: Probe) -> bool:
     archive = probe.archive
     return archive is not None and (
-        archive.find("archive_format") is not None or "serialized_exported_program.json" in archive.records
+        archive.find("archive_format") is not None
+        or "serialized_exported_program.json" in archive.records
     )
 
 
@@ -53,7 +59,11 @@ FORMAT = Format(
 )
 
 
-_WEIGHTS, _CONSTANTS, _SAMPLES = "data/weights/", "data/constants/", "data/sample_inputs/"
+_WEIGHTS, _CONSTANTS, _SAMPLES = (
+    "data/weights/",
+    "data/constants/",
+    "data/sample_inputs/",
+)
 _AOTI, _EXTRA = "data/aotinductor/", "extra/"
 _CUSTOM, _OPAQUE = "custom_obj_", "opaque_obj_"
 _TEXT = 1 << 16
@@ -68,7 +78,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 class _Parts(NamedTuple):
-    """The records of one program: its graph, tensors, constants and sample inputs. `below` is the folder of each."""
+    """The records of one program: its graph, tensors, constants and sample inputs.
+    `below` is the folder of each.
+    """
 
     graph: Record
     weights: Record
@@ -82,12 +94,16 @@ class _Reader:
         self._archive = archive
         self._limits = limits
         self._budget = probe.budget
-        self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
+        self._contents = Contents(
+            archive.notices, read_nested, probe.mark, probe.budget
+        )
         self._storages: dict[str, Storage] = {}
         self._seen: set[str] = set()
         """The names of the records that were read."""
         self._dtypes: dict[str, DType] = {}
-        """The dtype that torch gives each storage: the first row with its record decides."""
+        """The dtype that torch gives each storage: the first row with its record
+        decides.
+        """
         self._kinds: dict[Path, Kind] = {}
 
     def read(self) -> Checkpoint:
@@ -115,7 +131,9 @@ class _Reader:
         flat = flatten_tree(root, self._limits, budget)
         flat.tensors = Chain(map(self._with_kind, flat.tensors))
         modules = {path[:-1] for path in self._kinds}
-        flat.containers = [row._replace(is_module=row.path in modules) for row in flat.containers]
+        flat.containers = [
+            row._replace(is_module=row.path in modules) for row in flat.containers
+        ]
         return make_checkpoint(
             self._probe.path,
             FORMAT.name,
@@ -129,20 +147,33 @@ class _Reader:
         )
 
     def _judge_others(self) -> None:
-        """Judge the records that torch.export does not read and another loader would unpickle, such as `numpy.load`."""
+        """Judge the records that torch.export does not read and another loader would
+        unpickle, such as `numpy.load`.
+        """
         others = [name for name in self._archive.records if name not in self._seen]
         judge_records(self._archive, others, self._contents, self._limits, self._budget)
 
     def _list_programs(self) -> Iterator[tuple[str, _Parts]]:
-        """Each program by its name, in the order of the archive. Raises UnreadableError when one lacks a record."""
+        """Each program by its name, in the order of the archive. Raises UnreadableError
+        when one lacks a record.
+        """
         flat = self._archive.records.get("serialized_exported_program.json")
         start = f"{self._archive.root}/models/"
-        below = [name for name in self._archive.records if name.startswith(start) and name != start]
-        strange = next((name for name in below if flat is not None or not name.endswith(".json")), None)
+        below = [
+            name
+            for name in self._archive.records
+            if name.startswith(start) and name != start
+        ]
+        strange = next(
+            (name for name in below if flat is not None or not name.endswith(".json")),
+            None,
+        )
         if strange is not None:
-            # torch cuts off the last five letters, whatever they are, and reads a program.
+            # torch cuts off the last five letters, whatever they are, and reads a
+            # program.
             raise UnreadableError(
-                f"the PT2 archive holds {show(strange, 80)}, which is no program of its kind"
+                f"the PT2 archive holds {show(strange, 80)}, which is no program of "
+                "its kind"
             )
         if flat is not None:
             yield (
@@ -160,14 +191,23 @@ class _Reader:
             weights = self._list_of(_WEIGHTS, model, "weights")
             constants = self._list_of(_CONSTANTS, model, "constants")
             samples = self._archive.find(f"{_SAMPLES}{model}.pt")
-            yield model, _Parts(self._archive.records[name], weights, constants, samples)
+            yield (
+                model,
+                _Parts(self._archive.records[name], weights, constants, samples),
+            )
 
     def _flat_record(self, name: str) -> Record:
         # torch 2.1 wrote the same bytes under .json. torch reads whichever comes last.
         names = [f"serialized_{name}{ending}" for ending in (".pt", ".json")]
-        found = [self._archive.records[name] for name in names if name in self._archive.records]
+        found = [
+            self._archive.records[name]
+            for name in names
+            if name in self._archive.records
+        ]
         if len(found) > 1:
-            raise UnreadableError(f"the PT2 archive holds both {names[0]} and {names[1]}")
+            raise UnreadableError(
+                f"the PT2 archive holds both {names[0]} and {names[1]}"
+            )
         if not found:
             raise UnreadableError(f"the PT2 archive lacks {names[0]}")
         return found[0]
@@ -176,11 +216,16 @@ class _Reader:
         return self._archive.records.get("serialized_example_inputs.pt")
 
     def _list_of(self, folder: str, model: str, what: str) -> Record:
-        # torch looks for both among the names, in their own letters, and takes the list only without the first.
+        # torch looks for both among the names, in their own letters, and takes the list
+        # only without the first.
         records, start = self._archive.records, f"{self._archive.root}/{folder}{model}"
-        record = records.get(f"{start}.pt") or records.get(f"{start}_{what}_config.json")
+        record = records.get(f"{start}.pt") or records.get(
+            f"{start}_{what}_config.json"
+        )
         if record is None:
-            raise UnreadableError(f"the PT2 archive lacks the {what} of {show(model, 80)}")
+            raise UnreadableError(
+                f"the PT2 archive lacks the {what} of {show(model, 80)}"
+            )
         return record
 
     def _program(self, tree: Dict, path: Path, parts: _Parts) -> None:
@@ -193,16 +238,24 @@ class _Reader:
         self._put_node(tree, "program", program.facts)
         self._contents.notices += _notices_of(program.doubts)
 
-    def _add_tensors(self, tree: Dict, path: Path, record: Record, folder: str, program: Program) -> None:
+    def _add_tensors(
+        self, tree: Dict, path: Path, record: Record, folder: str, program: Program
+    ) -> None:
         if record.name.endswith("_config.json"):
             rows = [
-                (row.name, self._payload(row, folder), Kind("parameter" if row.is_param else "buffer"))
+                (
+                    row.name,
+                    self._payload(row, folder),
+                    Kind("parameter" if row.is_param else "buffer"),
+                )
                 for row in parse_payloads(self._read(record), record.name, self._budget)
             ]
         else:
             tensors = look(self._read_saved(record))
             if tensors.kind != "mapping":
-                raise UnreadableError(f"record {show(record.name, 80)} does not map names to tensors")
+                raise UnreadableError(
+                    f"record {show(record.name, 80)} does not map names to tensors"
+                )
             rows = [
                 (str(key), child, Kind("buffer"))
                 for key, child in zip(tensors.keys, tensors.children, strict=True)
@@ -221,7 +274,8 @@ class _Reader:
         record = self._archive.find(folder + row.record)
         if record is None:
             raise UnreadableError(
-                f"tensor {show(row.name, 80)} has no record {show(folder + row.record, 80)}"
+                f"tensor {show(row.name, 80)} has no record "
+                f"{show(folder + row.record, 80)}"
             )
         self._seen.add(record.name)
         if folder == _CONSTANTS and row.record.startswith(_OPAQUE):
@@ -229,15 +283,21 @@ class _Reader:
         if folder == _CONSTANTS and row.record.startswith(_CUSTOM):
             node = self._read_saved(record, "torch.export.load")
         elif row.geometry is not None:
-            return make_view(row.name, row.geometry, self._record_storage(row, record, folder))
+            return make_view(
+                row.name, row.geometry, self._record_storage(row, record, folder)
+            )
         else:
             node = self._read_saved(record)
         if row.is_tensor and tensor_of(node) is None:
-            raise UnreadableError(f"record {show(record.name, 80)} does not hold a tensor")
+            raise UnreadableError(
+                f"record {show(record.name, 80)} does not hold a tensor"
+            )
         return node
 
     def _record_storage(self, row: Payload, record: Record, folder: str) -> Storage:
-        """The bytes of a record. The first tensor that names it decides its device, as in a file of torch.save."""
+        """The bytes of a record. The first tensor that names it decides its device, as
+        in a file of torch.save.
+        """
         assert row.geometry is not None
         id = f"{self._contents.mark}{folder.removeprefix('data/')}{row.record}"
         storage = self._storages.get(id)
@@ -248,29 +308,47 @@ class _Reader:
             storage = Storage(id, device, whole, record.size, place, record.crc)
             self._storages[id] = self._contents.storages[id] = storage
         if self._dtypes.setdefault(id, row.geometry.dtype) != row.geometry.dtype:
-            first = f"torch reads its record as {self._dtypes[id].name}, as another row says"
-            raise UnreadableError(f"tensor {show(row.name, 80)} is {row.geometry.dtype.name}, but {first}")
+            first = (
+                f"torch reads its record as {self._dtypes[id].name}, as another row "
+                "says"
+            )
+            raise UnreadableError(
+                f"tensor {show(row.name, 80)} is {row.geometry.dtype.name}, but {first}"
+            )
         return storage
 
     def _read_saved(self, record: Record, loader: str = "torch.load") -> Node:
-        """The tree of a record of torch.save, which C++ reads for an object of its own."""
+        """The tree of a record of torch.save, which C++ reads for an object of
+        its own.
+        """
         prefix = f"{record.name.removeprefix(f'{self._archive.root}/data/')}:"
-        return tree_inside(self._archive, record, self._contents, self._limits, self._budget, prefix, loader)
+        return tree_inside(
+            self._archive,
+            record,
+            self._contents,
+            self._limits,
+            self._budget,
+            prefix,
+            loader,
+        )
 
     def _read_pickled(self, record: Record) -> Node:
         """An object that was pickled alone."""
         pickle = run(
-            self._archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
+            self._archive.read_pickle(record, self._limits, self._budget),
+            self._limits,
+            self._budget,
         )
         interpret_pickle(pickle, self._contents, self._limits, _no_storage, 0)
         return pickle.root
 
-    # --- what lies beside the programs ---------------------------------------------------------------------------
+    # --- what lies beside the programs ------------------------------------------------
 
     def _add_extras(self, root: Dict) -> None:
         """Compiled models and extra files by their names. ckpt loads nothing of them.
 
-        torch unpacks every record of a compiled model to a folder, and loads or compiles the library in it.
+        torch unpacks every record of a compiled model to a folder, and loads or
+        compiles the library in it.
         """
         compiled, extra = Dict(), Dict()
         native: list[str] = []
@@ -306,11 +384,15 @@ class _Reader:
         tree.set([name], [node])
 
     def _with_kind(self, entry: Entry) -> Entry:
-        """The entry with what the program says of it. Sample inputs are no part of the module."""
+        """The entry with what the program says of it. Sample inputs are no part of the
+        module.
+        """
         kind = self._kinds.get(entry.path)
         if kind is None or kind.role is None:
             return entry._replace(kind=None, source=FORMAT.name, registered=False)
-        return entry._replace(kind=kind.role, source=FORMAT.name, persistent=kind.persistent)
+        return entry._replace(
+            kind=kind.role, source=FORMAT.name, persistent=kind.persistent
+        )
 
     def _read(self, record: Record) -> bytes:
         if record.size > self._limits.index_bytes:
@@ -325,7 +407,9 @@ class _Reader:
 
 
 def _no_storage(persistent: PersistentId) -> Storage | Global:
-    raise UnreadableError("an object of the PT2 archive names a storage, which it has not")
+    raise UnreadableError(
+        "an object of the PT2 archive names a storage, which it has not"
+    )
 
 
 _DTYPES = {
@@ -357,7 +441,9 @@ _MOST = 2**63
 
 
 class Geometry(NamedTuple):
-    """The view of a tensor of the storage in its record. Strides and offset count elements."""
+    """The view of a tensor of the storage in its record. Strides and offset count
+    elements.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -368,7 +454,9 @@ class Geometry(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A row of the list. `geometry` is None for a tensor or an object that is pickled."""
+    """A row of the list. `geometry` is None for a tensor or an object that is
+    pickled.
+    """
 
     name: str
     record: str
@@ -384,14 +472,17 @@ def parse_payloads(data: bytes, what: str, budget: Budget) -> list[Payload]:
         config = json_object(json_object(document)["config"])
         return [_payload(name, json_object(row)) for name, row in config.items()]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise UnreadableError(f"damaged {show(what, 80)}: it is not a list of tensors") from None
+        raise UnreadableError(
+            f"damaged {show(what, 80)}: it is not a list of tensors"
+        ) from None
 
 
 def _payload(name: str, row: dict[str, Json]) -> Payload:
     record, meta = row["path_name"], row.get("tensor_meta")
     if not isinstance(record, str) or record in ("", ".", "..") or "/" in record:
         raise UnreadableError(
-            f"tensor {show(name, 80)}: its record {show(str(record), 80)} is not a plain name"
+            f"tensor {show(name, 80)}: its record {show(str(record), 80)} is not a "
+            "plain name"
         )
     is_pickled = _parse_flag(row, "use_pickle") or meta is None
     return Payload(
@@ -407,25 +498,40 @@ def _parse_geometry(name: str, meta: dict[str, Json]) -> Geometry:
     number = meta["dtype"]
     dtype = BY_NAME.get(_DTYPES.get(number, "")) if type(number) is int else None
     if dtype is None:
-        raise UnreadableError(f"tensor {show(name, 80)}: unknown dtype {show(str(number)[:40], 40)}")
+        raise UnreadableError(
+            f"tensor {show(name, 80)}: unknown dtype {show(str(number)[:40], 40)}"
+        )
     if meta["layout"] != _STRIDED:
-        raise UnreadableError(f"tensor {show(name, 80)}: its bytes have an unknown layout")
-    shape, stride = _parse_numbers(name, meta["sizes"]), _parse_numbers(name, meta["strides"])
+        raise UnreadableError(
+            f"tensor {show(name, 80)}: its bytes have an unknown layout"
+        )
+    shape, stride = (
+        _parse_numbers(name, meta["sizes"]),
+        _parse_numbers(name, meta["strides"]),
+    )
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
-        raise UnreadableError(f"tensor {show(name, 80)}: its sizes and strides do not fit")
+        raise UnreadableError(
+            f"tensor {show(name, 80)}: its sizes and strides do not fit"
+        )
     device = json_object(meta["device"])
     kind, index = device["type"], device.get("index")
     if not isinstance(kind, str) or len(kind) > 64:
         raise ValueError
     if kind == "meta":
-        raise UnreadableError(f"tensor {show(name, 80)} is on meta: torch.export.load gives it no values")
+        raise UnreadableError(
+            f"tensor {show(name, 80)} is on meta: torch.export.load gives it no values"
+        )
     tag = kind if type(index) is not int or kind == "cpu" else f"{kind}:{index}"
     offset = _parse_number(name, meta["storage_offset"])
-    return Geometry(dtype, shape, stride, offset, tag, _parse_flag(meta, "requires_grad"))
+    return Geometry(
+        dtype, shape, stride, offset, tag, _parse_flag(meta, "requires_grad")
+    )
 
 
 def _parse_flag(row: dict[str, Json], key: str) -> bool:
-    """The value of a field that is true or false. Raises ValueError for any other one: to torch, 1 is true."""
+    """The value of a field that is true or false. Raises ValueError for any other one:
+    to torch, 1 is true.
+    """
     value = row.get(key, False)
     if not isinstance(value, bool):
         raise ValueError
@@ -439,35 +545,45 @@ def _parse_numbers(name: str, value: Json) -> tuple[int, ...]:
 
 
 def _parse_number(name: str, value: Json) -> int:
-    """A size: `{"as_int": 3}`. Raises UnreadableError for a symbol, which no stored tensor has."""
+    """A size: `{"as_int": 3}`. Raises UnreadableError for a symbol, which no stored
+    tensor has.
+    """
     number = value.get("as_int") if isinstance(value, dict) else value
     if type(number) is not int or not 0 <= number < _MOST:
         raise UnreadableError(
-            f"tensor {show(name, 80)}: a size, a stride or its offset is not a whole number"
+            f"tensor {show(name, 80)}: a size, a stride or its offset is not a whole "
+            "number"
         )
     return number
 
 
 def make_view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
-    """The tensor over its storage. Raises UnreadableError when it reaches past the record."""
+    """The tensor over its storage. Raises UnreadableError when it reaches past the
+    record.
+    """
     dtype, shape, stride, offset, _, requires_grad = geometry
     ref = tensor_ref(storage, dtype, shape, stride, offset, requires_grad)
     if ref.extent[1] > storage.nbytes:
         raise UnreadableError(
-            f"tensor {show(name, 80)} needs {ref.extent[1]:,} bytes, its record has {storage.nbytes:,}"
+            f"tensor {show(name, 80)} needs {ref.extent[1]:,} bytes, its record has "
+            f"{storage.nbytes:,}"
         )
     return ref
 
 
 class Kind(NamedTuple):
-    """The kind of a tensor in the signature of a program. `role` is None for a constant of the graph."""
+    """The kind of a tensor in the signature of a program. `role` is None for a constant
+    of the graph.
+    """
 
     role: Role | None
     persistent: bool = True
 
 
 class Program(NamedTuple):
-    """The kind of each tensor by its name in the module, and what is shown of the graph."""
+    """The kind of each tensor by its name in the module, and what is shown of the
+    graph.
+    """
 
     kinds: dict[str, Kind]
     facts: Dict
@@ -475,17 +591,24 @@ class Program(NamedTuple):
 
 
 def _notices_of(doubts: Doubts) -> Iterator[Notice]:
-    """Yield a notice about what torch.export.load evaluates, imports and does not know."""
+    """Yield a notice about what torch.export.load evaluates, imports and does
+    not know.
+    """
     if doubts.dangers:
-        yield Notice("code-inside", f"DANGER: loading this file {and_more(doubts.dangers, 2)}.")
+        yield Notice(
+            "code-inside", f"DANGER: loading this file {and_more(doubts.dangers, 2)}."
+        )
     if doubts.imports:
         names = and_more([show(name, 60) for name in doubts.imports], 2)
         yield Notice(
-            "unknown-import", f"torch.export.load imports {names}, which a tree of its inputs names."
+            "unknown-import",
+            f"torch.export.load imports {names}, which a tree of its inputs names.",
         )
     if doubts.operators:
         named = and_more(doubts.operators, 2)
-        yield Notice("unknown-operator", f"Its program names {named}, which ckpt does not know.")
+        yield Notice(
+            "unknown-operator", f"Its program names {named}, which ckpt does not know."
+        )
 
 
 _NAMES = ("parameter_name", "buffer_name", "tensor_constant_name")
@@ -497,7 +620,9 @@ def program_of(data: bytes, what: str, budget: Budget) -> Program:
     try:
         return _program(json_object(document), doubts_of(document, budget))
     except (KeyError, TypeError, ValueError):
-        raise UnreadableError(f"damaged {show(what, 80)}: it is not an exported program") from None
+        raise UnreadableError(
+            f"damaged {show(what, 80)}: it is not an exported program"
+        ) from None
 
 
 def _program(document: dict[str, Json], doubts: Doubts) -> Program:
@@ -532,7 +657,13 @@ def _program(document: dict[str, Json], doubts: Doubts) -> Program:
 
 
 def _input_names(fields: Json) -> list[Node]:
-    """The name of a user's input: `{"arg": {"as_tensor": {"name": "x"}}}`. A constant input has none."""
+    """The name of a user's input: `{"arg": {"as_tensor": {"name": "x"}}}`. A constant
+    input has none.
+    """
     argument = json_object(fields).get("arg")
     rows = argument.values() if isinstance(argument, dict) else ()
-    return [row["name"] for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str)]
+    return [
+        row["name"]
+        for row in rows
+        if isinstance(row, dict) and isinstance(row.get("name"), str)
+    ]

@@ -1,1 +1,3 @@
-"""Quantised weights of several tensors as one logical tensor: shown, compared, and taken back to floats."""
+"""Quantised weights of several tensors as one logical tensor: shown, compared, and
+taken back to floats.
+"""

@@ -1,4 +1,6 @@
-"""The weights of bitsandbytes: four bits (NF4, FP4), whose statistics may be quantised too, and LLM.int8."""
+"""The weights of bitsandbytes: four bits (NF4, FP4), whose statistics may be quantised
+too, and LLM.int8.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from ckpt.elements.blocks import is_dense
 from ckpt.ext.quantised.grids import Grid, read_scales
 from ckpt.ext.quantised.matrix import FLOAT16, Cells, Matrix
 from ckpt.ext.quantised.schemes import SCALES, Given, MisfitError, Planned, own_dtype
-from ckpt.ext.quantised.unpacking import as_rows, look_up, read_rows, read_small, unpack_halves
+from ckpt.ext.quantised.unpacking import (
+    as_rows,
+    look_up,
+    read_rows,
+    read_small,
+    unpack_halves,
+)
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS, TensorRef
@@ -31,7 +39,9 @@ _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class State(NamedTuple):
-    """The content of `quant_state`: the kind of the codes, the size of a block, the dtype and the shape of the weight."""
+    """The content of `quant_state`: the kind of the codes, the size of a block, the
+    dtype and the shape of the weight.
+    """
 
     kind: str
     block: int
@@ -71,7 +81,9 @@ def read_state(ref: TensorRef) -> State:
 
 
 class FourBits:
-    """Codes of four bits, the upper half of a byte first, in blocks over all elements of the weight in a row."""
+    """Codes of four bits, the upper half of a byte first, in blocks over all elements
+    of the weight in a row.
+    """
 
     def __init__(self, given: Given, state: State, blocks: int) -> None:
         self._given, self._state, self._blocks = given, state, blocks
@@ -100,10 +112,16 @@ class FourBits:
         import numpy as np
 
         scales = self._read_scales(first, last)
-        return Cells(np.arange(last - first), np.zeros(self._state.block, np.intp), (scales[:, None],))
+        return Cells(
+            np.arange(last - first),
+            np.zeros(self._state.block, np.intp),
+            (scales[:, None],),
+        )
 
     def _read_scales(self, first: int, last: int) -> Array:
-        """Return the scales of some blocks, which may be codes of a table with scales themselves."""
+        """Return the scales of some blocks, which may be codes of a table with scales
+        themselves.
+        """
         import numpy as np
 
         absmax = _part(self._given.parts["absmax"], first, last)
@@ -114,7 +132,10 @@ class FourBits:
         outer = _part(self._given.parts["nested_absmax"], begin, -(-last // size))
         table = _part(self._given.parts["nested_quant_map"], 0, 256)
         # The product is rounded before the offset is added, as in bitsandbytes.
-        scaled = np.take(table, absmax.astype(np.intp)) * outer[np.arange(first, last) // size - begin]
+        scaled = (
+            np.take(table, absmax.astype(np.intp))
+            * outer[np.arange(first, last) // size - begin]
+        )
         scales: Array = scaled + np.float32(self._state.nested_offset)
         return scales
 
@@ -126,24 +147,36 @@ def _part(ref: TensorRef, first: int, last: int) -> Array:
 
 
 def _of_table(table: TensorRef, codes: Array, scale: Array) -> Array:
-    """The formula of codes that a part of the weight gives their numbers: the number times scale."""
+    """The formula of codes that a part of the weight gives their numbers: the number
+    times scale.
+    """
     return look_up(fill.array(table).astype("<f4"), codes, scale)
 
 
 def plan_four_bits(given: Given) -> Planned:
     """Plan a weight of bitsandbytes in NF4 or FP4. Raises MisfitError."""
-    codes, absmax, table = given.require("codes"), given.require("absmax"), given.require("quant_map")
+    codes, absmax, table = (
+        given.require("codes"),
+        given.require("absmax"),
+        given.require("quant_map"),
+    )
     if not given.can_read:
         raise MisfitError("its shape is in quant_state, which was not read")
     state = read_state(given.require("state"))
     numel = prod(state.shape)
     if codes.nbytes != -(-numel // 2):
-        raise MisfitError(f"quant_state says {numel:,} weights, and there are {2 * codes.nbytes:,} codes")
+        raise MisfitError(
+            f"quant_state says {numel:,} weights, and there are {2 * codes.nbytes:,} "
+            "codes"
+        )
     blocks = -(-numel // state.block)
     is_nested = state.nested_block is not None
     if not is_dense(codes) or absmax.shape != (blocks,) or table.shape != (16,):
         raise MisfitError(f"absmax and quant_map do not fit {blocks:,} blocks")
-    if absmax.dtype.name != ("uint8" if is_nested else "float32") or table.dtype.name != "float32":
+    if (
+        absmax.dtype.name != ("uint8" if is_nested else "float32")
+        or table.dtype.name != "float32"
+    ):
         raise MisfitError(f"absmax is {absmax.dtype.name}")
     if is_nested:
         assert state.nested_block is not None
@@ -160,28 +193,36 @@ def plan_four_bits(given: Given) -> Planned:
     return Planned(state.shape, 4, (state.block,), text, own, matrix)
 
 
-# --- eight bits -------------------------------------------------------------------------------------------------------
+# --- eight bits -----------------------------------------------------------------------
 
 
 class _EightBits:
     """Signed bytes with a largest value for each row."""
 
     def __init__(self, codes: TensorRef, scale: TensorRef, grid: Grid) -> None:
-        self._codes = as_rows(codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns)
+        self._codes = as_rows(
+            codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns
+        )
         self._scale, self._grid = scale, grid
 
     def read_codes(self, first: int, last: int) -> Array:
         return read_rows(self._codes, first, last)
 
     def read_cells(self, first: int, last: int) -> Cells:
-        return self._grid.cells(first, last, lambda begin, end: (read_scales(self._scale, begin, end),))
+        return self._grid.cells(
+            first, last, lambda begin, end: (read_scales(self._scale, begin, end),)
+        )
 
 
 def _of_largest(codes: Array, scale: Array) -> Array:
-    """The formula of LLM.int8: the code times the largest value of the row, then times 1/127."""
+    """The formula of LLM.int8: the code times the largest value of the row, then times
+    1/127.
+    """
     import numpy as np
 
-    product: Array = (codes.view("i1").astype("<f4") * scale) * np.float32(7.874015718698502e-3)
+    product: Array = (codes.view("i1").astype("<f4") * scale) * np.float32(
+        7.874015718698502e-3
+    )
     return product
 
 
@@ -189,7 +230,11 @@ def plan_eight_bits(given: Given) -> Planned:
     """Plan a weight of LLM.int8. Raises MisfitError."""
     codes, scale = given.require("codes"), given.require("scale")
     _require_row_order(given)
-    if len(codes.shape) != 2 or scale.shape != (codes.shape[0],) or scale.dtype.name != "float32":
+    if (
+        len(codes.shape) != 2
+        or scale.shape != (codes.shape[0],)
+        or scale.dtype.name != "float32"
+    ):
         raise MisfitError("SCB is not one float32 for each row")
     if not codes.numel:
         raise MisfitError("there are no codes")

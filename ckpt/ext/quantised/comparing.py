@@ -1,4 +1,6 @@
-"""`ckpt diff` of weights and their quantised form: each is judged by the error that its scheme makes, and the rest is compared."""
+"""`ckpt diff` of weights and their quantised form: each is judged by the error that its
+scheme makes, and the rest is compared.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from ckpt.commands.diff.rows import DIFFERS, Row
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.edit import plain_checkpoint
 from ckpt.ext.quantised.find import Logical
-from ckpt.ext.quantised.judge import Judged, Sample, factor_text, judge, likeness, read_sample
+from ckpt.ext.quantised.judge import (
+    Judged,
+    Sample,
+    factor_text,
+    judge,
+    likeness,
+    read_sample,
+)
 from ckpt.ext.quantised.unpacking import as_rows, read_rows
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
@@ -36,7 +45,9 @@ _WORDS = {
 
 
 class Judging(NamedTuple):
-    """Two checkpoints whose quantised weights are plain, and what these are, by their names on either side."""
+    """Two checkpoints whose quantised weights are plain, and what these are, by their
+    names on either side.
+    """
 
     before: Survey
     after: Survey
@@ -45,12 +56,15 @@ class Judging(NamedTuple):
 
 
 def judging_of(before: Survey, after: Survey, limits: Limits) -> Judging | None:
-    """Return two checkpoints with plain weights, where one has quantised ones that the other has not in that form.
+    """Return two checkpoints with plain weights, where one has quantised ones that the
+    other has not in that form.
 
     Raises CkptError.
     """
     sides = [_plain(side, limits) for side in (before, after)]
-    rows = [{(row.name, row.planned.text) for row in found.values()} for _, found in sides]
+    rows = [
+        {(row.name, row.planned.text) for row in found.values()} for _, found in sides
+    ]
     if rows[0] == rows[1]:
         return None  # codes are compared as they are
     return Judging(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
@@ -100,7 +114,9 @@ class Judgement(NamedTuple):
                     }
                     for row in self.rows
                 ],
-                "others": [{"name": name, "status": status} for name, status in self.others],
+                "others": [
+                    {"name": name, "status": status} for name, status in self.others
+                ],
                 "cast": self.casts,
             }
         }
@@ -110,25 +126,42 @@ class Judgement(NamedTuple):
         for text, rows in self._by_scheme().items():
             right = [row for row in rows if row.verdict in ("within", "factors")]
             verb = "is" if len(right) == 1 else "are"
-            line = f"{len(right):,} of {counted_noun(len(rows), 'weight')} {verb} within {text} of {show(self.base, None)}"
+            line = (
+                f"{len(right):,} of {counted_noun(len(rows), 'weight')} {verb} within "
+                f"{text} of {show(self.base, None)}"
+            )
             if right:
                 error = median([row.error for row in right])
-                line += f": error {100 * error:.2f} % of the weights, {median([row.times for row in right]):.2g} × rounding"
+                line += (
+                    f": error {100 * error:.2f} % of the weights, "
+                    f"{median([row.times for row in right]):.2g} × rounding"
+                )
             out += hanging_lines([], line, width, 2, "head")
         for text in self._groups():
             out += hanging_lines([("  ", "")], text, width, 4)
         if self.moved:
-            text = f"moved with the factors: {show_folded_names(list(self.moved), _NAMES)}"
+            text = (
+                f"moved with the factors: {show_folded_names(list(self.moved), _NAMES)}"
+            )
             out += hanging_lines([], text, width, 2)
         if self.casts:
             out += hanging_lines(
-                [], f"cast: {counted_noun(self.casts, 'tensor')}, within the rounding of a cast", width, 2
+                [],
+                (
+                    f"cast: {counted_noun(self.casts, 'tensor')}, within the rounding "
+                    "of a cast"
+                ),
+                width,
+                2,
             )
         groups: dict[str, list[str]] = {}
         for name, status in self.others:
             groups.setdefault(status, []).append(name)
         for status, names in groups.items():
-            text = f"also {status}: {counted_noun(len(names), 'tensor')}: {show_folded_names(names, _NAMES)}"
+            text = (
+                f"also {status}: {counted_noun(len(names), 'tensor')}: "
+                f"{show_folded_names(names, _NAMES)}"
+            )
             out += hanging_lines([], text, width, 2)
         return out
 
@@ -165,7 +198,8 @@ def _finite(number: float) -> float | None:
 
 
 def judged(report: DiffReport, judging: Judging) -> DiffReport:
-    """Return the report with verdicts in the place of numbers, where quantised weights met plain ones.
+    """Return the report with verdicts in the place of numbers, where quantised weights
+    met plain ones.
 
     Raises UnreadableError.
     """
@@ -198,12 +232,19 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         entry = row.after or row.before
         if _is_cast(row):
             casts += 1
-        elif has_factors and row.status != "reshaped" and entry is not None and len(entry.tensor.shape) == 1:
+        elif (
+            has_factors
+            and row.status != "reshaped"
+            and entry is not None
+            and len(entry.tensor.shape) == 1
+        ):
             moved.append(row.name)
         else:
             others.append((row.name, row.status))
     paths = (judging.before.path, judging.after.path)
-    account = Judgement(paths[1 - side], paths[side], tuple(rows), tuple(others), casts, tuple(moved))
+    account = Judgement(
+        paths[1 - side], paths[side], tuple(rows), tuple(others), casts, tuple(moved)
+    )
     return report._replace(account=account)
 
 
@@ -212,11 +253,15 @@ def _is_cast(row: Row) -> bool:
     change = row.change
     if row.status != "retyped" or change is None or not change.is_finite_alike:
         return False
-    return not change.differing or (change.rel_l2 is not None and change.rel_l2 <= _ROUNDING)
+    return not change.differing or (
+        change.rel_l2 is not None and change.rel_l2 <= _ROUNDING
+    )
 
 
 def _pair_of(row: Row, judging: Judging) -> tuple[int, TensorRef] | None:
-    """Return the side of a row that is quantised, and the plain tensor of the other side."""
+    """Return the side of a row that is quantised, and the plain tensor of the other
+    side.
+    """
     entries = (row.before, row.after)
     if entries[0] is None or entries[1] is None or row.unread is not None:
         return None
@@ -225,15 +270,21 @@ def _pair_of(row: Row, judging: Judging) -> tuple[int, TensorRef] | None:
         return None
     mine, other = entries[sides[0]], entries[1 - sides[0]]
     assert mine is not None and other is not None
-    is_plain = isinstance(other.tensor, TensorRef) and other.tensor.dtype.kind == "float"
+    is_plain = (
+        isinstance(other.tensor, TensorRef) and other.tensor.dtype.kind == "float"
+    )
     if not is_plain or other.tensor.shape != mine.tensor.shape:
         return None
     assert isinstance(other.tensor, TensorRef)
     return sides[0], other.tensor
 
 
-def _named(rows: Sequence[Judged], pairs: Sequence[Row], judging: Judging, side: int) -> list[Judged]:
-    """Return the verdicts with the tensor of the base that a wrong weight is, where one is found."""
+def _named(
+    rows: Sequence[Judged], pairs: Sequence[Row], judging: Judging, side: int
+) -> list[Judged]:
+    """Return the verdicts with the tensor of the base that a wrong weight is, where one
+    is found.
+    """
     bases: dict[tuple[int, ...], list[tuple[str, TensorRef]]] = {}
     for pair in pairs:
         entry = (pair.before, pair.after)[1 - side]
@@ -245,7 +296,9 @@ def _named(rows: Sequence[Judged], pairs: Sequence[Row], judging: Judging, side:
         if row.verdict == "other" and explained < _EXPLAINED:
             explained += 1
             logical = judging.logical[side][row.name]
-            row = row._replace(like=_like(logical, bases.get(logical.shape, []), row.base))
+            row = row._replace(
+                like=_like(logical, bases.get(logical.shape, []), row.base)
+            )
         named.append(row)
     return named
 
@@ -253,8 +306,12 @@ def _named(rows: Sequence[Judged], pairs: Sequence[Row], judging: Judging, side:
 def _like(logical: Logical, bases: Sequence[tuple[str, TensorRef]], own: str) -> str:
     """Return the name of the tensor of the base that a weight is, or ``."""
     matrix = logical.planned.matrix
-    rows = min(matrix.rows, matrix.fixed_step or max(1, (1 << 16) // max(1, matrix.columns)))
-    few = logical._replace(planned=logical.planned._replace(matrix=matrix._replace(rows=rows)))
+    rows = min(
+        matrix.rows, matrix.fixed_step or max(1, (1 << 16) // max(1, matrix.columns))
+    )
+    few = logical._replace(
+        planned=logical.planned._replace(matrix=matrix._replace(rows=rows))
+    )
     if matrix.rows * matrix.columns != logical.numel:
         return ""
     try:
@@ -266,7 +323,10 @@ def _like(logical: Logical, bases: Sequence[tuple[str, TensorRef]], own: str) ->
             part = as_rows(ref, matrix.rows, matrix.columns)
             if sample is None:
                 sample = read_sample(
-                    few, ref._replace(shape=(rows, matrix.columns), numel=rows * matrix.columns)
+                    few,
+                    ref._replace(
+                        shape=(rows, matrix.columns), numel=rows * matrix.columns
+                    ),
                 )
             found = likeness(sample, read_rows(part, 0, len(sample.values)))
             if found > best[1]:

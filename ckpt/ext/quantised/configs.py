@@ -1,4 +1,6 @@
-"""The config files that go along with dequantised weights: none of them may call the weights quantised."""
+"""The config files that go along with dequantised weights: none of them may call the
+weights quantised.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ from ckpt.surface.api.config_files import ConfigFile
 
 _ENTRY = "quantization_config"
 _OTHER = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Files that hold nothing but how weights were quantised, of AutoGPTQ, AutoAWQ and ModelOpt."""
+"""Files that hold nothing but how weights were quantised, of AutoGPTQ, AutoAWQ and
+ModelOpt.
+"""
 
 
 def with_plain_configs(
     files: Sequence[ConfigFile], report: RewriteReport
 ) -> tuple[list[ConfigFile], RewriteReport]:
-    """Return the files without what calls the weights quantised, and the report that says so.
+    """Return the files without what calls the weights quantised, and the report that
+    says so.
 
     Where some weights stay quantised, the files stay as they are.
     """
@@ -33,7 +38,11 @@ def with_plain_configs(
             continue
         content = _without_entry(file.content) if file.name == CONFIG else None
         if content is not None:
-            gone.append(Leftover(f"{_ENTRY} of {CONFIG}", "the weights are not quantised any more"))
+            gone.append(
+                Leftover(
+                    f"{_ENTRY} of {CONFIG}", "the weights are not quantised any more"
+                )
+            )
             file = file._replace(content=content)
         kept.append(file)
     rest = tuple([row for row in report.left_alone if row.name != CONFIG])

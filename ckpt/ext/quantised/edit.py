@@ -1,11 +1,18 @@
-"""Logical tensors as plain weights: the tree of a checkpoint with each of them in the place of its codes, without the other parts."""
+"""Logical tensors as plain weights: the tree of a checkpoint with each of them in the
+place of its codes, without the other parts.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.report import (
+    Change,
+    Leftover,
+    RewriteReport,
+    edited_checkpoint,
+)
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.facts import facts_of
 from ckpt.ext.quantised.find import Found, Logical, find_logical
@@ -31,11 +38,15 @@ class Swap(Edit):
         self._places: dict[tuple[int, Path], dict[str | int, tuple[int, int]]] = {}
 
     def swap(self, root: Node, logical: Logical, node: Node) -> bool:
-        """Note a weight in the place of its parts. False where they do not lie in dicts."""
+        """Note a weight in the place of its parts. False where they do not lie in
+        dicts.
+        """
         rows: list[tuple[int, int]] = []
         for part in (*logical.parts, *logical.aside):
             above = (id(root), part.entry.path[:-1])
-            if above not in self._places:  # of 100,000 names in one dict each is looked up once
+            if (
+                above not in self._places
+            ):  # of 100,000 names in one dict each is looked up once
                 self._places[above] = _places_in(root, part.entry.path[:-1])
             place = self._places[above].get(part.entry.path[-1])
             if place is None:
@@ -71,7 +82,9 @@ class Swap(Edit):
 
 
 def _places_in(root: Node, path: Path) -> dict[str | int, tuple[int, int]]:
-    """Return the keys of the dict at a path -> its id, and the position of each; nothing for what is no dict."""
+    """Return the keys of the dict at a path -> its id, and the position of each;
+    nothing for what is no dict.
+    """
     holder = inside(node_at(root, path) if path else root)
     if type(holder) is not Dict and not (type(holder) is Opaque and holder.keys):
         return {}
@@ -90,7 +103,8 @@ def dequantised(
     section: str | None = None,
     select: Globs | None = None,
 ) -> RewriteReport:
-    """Return the checkpoint with its logical tensors as weights of `dtype`, or of the dtype of their schemes.
+    """Return the checkpoint with its logical tensors as weights of `dtype`, or of the
+    dtype of their schemes.
 
     What stays quantised is listed. Raises CkptError.
     """
@@ -101,7 +115,8 @@ def dequantised(
     counts: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()
     left = [
-        Leftover(row.name, f"stays quantised: nearly {row.scheme}, but {row.why}") for row in found.misses
+        Leftover(row.name, f"stays quantised: nearly {row.scheme}, but {row.why}")
+        for row in found.misses
     ]
     gone: list[Leftover] = []
     for row in chosen:
@@ -113,7 +128,8 @@ def dequantised(
         counts[key] += 1
         nbytes[key] += tensor.nbytes
         gone += [
-            Leftover(part.entry.name, "about activations", part.entry.tensor.nbytes) for part in row.aside
+            Leftover(part.entry.name, "about activations", part.entry.tensor.nbytes)
+            for part in row.aside
         ]
     left += _others(survey, found)
     changes = [
@@ -122,15 +138,24 @@ def dequantised(
     ]
     if not changes:
         if not left:
-            left.append(Leftover("--dequantize", "no weight is quantised in a way that ckpt reads"))
+            left.append(
+                Leftover(
+                    "--dequantize", "no weight is quantised in a way that ckpt reads"
+                )
+            )
         return RewriteReport("convert", checkpoint, checkpoint, left_alone=tuple(left))
-    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
+    result = edited_checkpoint(
+        checkpoint, edit.copy(checkpoint.root), limits, origin=None
+    )
     method = facts_of(checkpoint, limits).method
     if method is not None:
         left.append(
             Leftover(
                 CONFIG,
-                f"its quantization_config still says {show(method, 40)}, so transformers would look for quantised weights",
+                (
+                    f"its quantization_config still says {show(method, 40)}, so "
+                    "transformers would look for quantised weights"
+                ),
                 hint="--with-config writes it without",
             )
         )
@@ -171,12 +196,20 @@ def _others(survey: Survey, found: Found) -> list[Leftover]:
     ]
 
 
-def plain_checkpoint(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, Found]:
-    """Return a checkpoint with its logical tensors as weights of their schemes, and what was found. Writes nothing."""
+def plain_checkpoint(
+    checkpoint: Checkpoint, limits: Limits
+) -> tuple[Checkpoint, Found]:
+    """Return a checkpoint with its logical tensors as weights of their schemes, and
+    what was found. Writes nothing.
+    """
     found = find_logical(checkpoint, limits, for_values=True)
     edit = Swap()
-    swapped = [row for row in found.logical if edit.swap(checkpoint.root, row, row.decoded())]
+    swapped = [
+        row for row in found.logical if edit.swap(checkpoint.root, row, row.decoded())
+    ]
     if not swapped:
         return checkpoint, found._replace(logical=())
-    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
+    result = edited_checkpoint(
+        checkpoint, edit.copy(checkpoint.root), limits, origin=None
+    )
     return result, found._replace(logical=tuple(swapped))

@@ -1,4 +1,6 @@
-"""The facts that a checkpoint says about its quantisation beside its tensors: config.json, or quantize_config.json."""
+"""The facts that a checkpoint says about its quantisation beside its tensors:
+config.json, or quantize_config.json.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ from ckpt.model.text import Json
 from ckpt.tree.json import plain
 
 _FILES = ("config.json", "quantize_config.json")
-"""The files beside weights that say how they were quantised; the second one is of AutoGPTQ."""
+"""The files beside weights that say how they were quantised; the second one is of
+AutoGPTQ.
+"""
 _WEIGHT_FLOATS = ("bfloat16", "float16", "float32")
 
 
 class Facts(NamedTuple):
-    """The fields of `quantization_config`, and the dtype of the model as its config names it, or None."""
+    """The fields of `quantization_config`, and the dtype of the model as its config
+    names it, or None.
+    """
 
     fields: Mapping[str, Json] = {}
     dtype: str | None = None
@@ -71,7 +77,9 @@ class Facts(NamedTuple):
 
 
 def facts_of(checkpoint: Checkpoint, limits: Limits) -> Facts:
-    """Return the facts beside a checkpoint: in the files of its folder, or in those beside a file of this machine."""
+    """Return the facts beside a checkpoint: in the files of its folder, or in those
+    beside a file of this machine.
+    """
     for member in checkpoint.members:
         if member.key == "config" and member.file.endswith("config.json"):
             facts = _facts_in(_plain(member.checkpoint.root), is_config=True)
@@ -94,7 +102,9 @@ def _document(path: str, name: str, limits: Limits) -> Json:
         folder = place if place.is_folder() else place.parent()
         if name not in folder.names():
             return None
-        document: Json = json.loads(read_file(folder.child(name, "cache"), limits, name))
+        document: Json = json.loads(
+            read_file(folder.child(name, "cache"), limits, name)
+        )
     except (CkptError, OSError, ValueError, RecursionError):
         return None
     return document

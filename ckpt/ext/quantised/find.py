@@ -1,4 +1,6 @@
-"""The logical tensors among the tensors of a checkpoint: those whose parts are there, and fit each other by one scheme."""
+"""The logical tensors among the tensors of a checkpoint: those whose parts are there,
+and fit each other by one scheme.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from math import prod
 
 from ckpt.ext.quantised.facts import Facts, facts_of
 from ckpt.ext.quantised.place import decoded_tensor
-from ckpt.ext.quantised.schemes import Given, MisfitError, Planned, Scheme, refuse_strange_parts
+from ckpt.ext.quantised.schemes import (
+    Given,
+    MisfitError,
+    Planned,
+    Scheme,
+    refuse_strange_parts,
+)
 from ckpt.ext.quantised.table import SCHEMES
 from ckpt.ext.quantised.wrappers import plan_wrapper
 from ckpt.model.checkpoint import Checkpoint, Entry
@@ -21,16 +29,20 @@ from ckpt.model.text import Json
 
 
 class Part(NamedTuple):
-    """A tensor that a logical tensor consists of: the name that its scheme gives it, and its entry."""
+    """A tensor that a logical tensor consists of: the name that its scheme gives it,
+    and its entry.
+    """
 
     role: str
     entry: Entry
 
 
 class Logical(NamedTuple):
-    """A weight that its scheme keeps in several tensors. `path` and `name` belong to the weight.
+    """A weight that its scheme keeps in several tensors. `path` and `name` belong to
+    the weight.
 
-    The first of `parts` holds the codes. `aside` are tensors that go with them and say nothing about the weight.
+    The first of `parts` holds the codes. `aside` are tensors that go with them and say
+    nothing about the weight.
     """
 
     name: str
@@ -46,7 +58,11 @@ class Logical(NamedTuple):
         refs: list[TensorRef] = []
         for part in self.parts:
             tensor = part.entry.tensor
-            refs += [tensor] if isinstance(tensor, TensorRef) else [ref for _, ref in tensor.parts]
+            refs += (
+                [tensor]
+                if isinstance(tensor, TensorRef)
+                else [ref for _, ref in tensor.parts]
+            )
         return refs
 
     @property
@@ -65,7 +81,11 @@ class Logical(NamedTuple):
     def decoded(self, dtype: DType | None = None) -> TensorRef:
         """Return the weight as a plain tensor, which is decoded when it is read."""
         return decoded_tensor(
-            self.name, self.shape, self.planned.matrix, self.refs, dtype or self.planned.own
+            self.name,
+            self.shape,
+            self.planned.matrix,
+            self.refs,
+            dtype or self.planned.own,
         )
 
     def to_json(self) -> dict[str, Json]:
@@ -81,12 +101,16 @@ class Logical(NamedTuple):
             "numel": self.numel,
             "bytes": self.nbytes,
             "bits_per_weight": round(8 * self.nbytes / max(1, self.numel), 4),
-            "parts": [{"role": part.role, "name": part.entry.name} for part in self.parts],
+            "parts": [
+                {"role": part.role, "name": part.entry.name} for part in self.parts
+            ],
         }
 
 
 class NearMiss(NamedTuple):
-    """Codes that have the parts of a scheme, and contradict it: why they stay what they are."""
+    """Codes that have the parts of a scheme, and contradict it: why they stay what they
+    are.
+    """
 
     name: str
     scheme: str
@@ -101,20 +125,33 @@ class Found(NamedTuple):
 
 
 def find_logical(
-    checkpoint: Checkpoint, limits: Limits, *, can_read: bool = True, for_values: bool = False
+    checkpoint: Checkpoint,
+    limits: Limits,
+    *,
+    can_read: bool = True,
+    for_values: bool = False,
 ) -> Found:
-    """Return the logical tensors of a checkpoint. With `can_read` the small parts that say a shape are read.
+    """Return the logical tensors of a checkpoint. With `can_read` the small parts that
+    say a shape are read.
 
     With `for_values` those are left out whose values nothing is sure about.
     """
     facts = facts_of(checkpoint, limits)
-    return match_entries(checkpoint.tensors, facts, can_read=can_read, for_values=for_values)
+    return match_entries(
+        checkpoint.tensors, facts, can_read=can_read, for_values=for_values
+    )
 
 
 def match_entries(
-    entries: Sequence[Entry], facts: Facts, *, can_read: bool = True, for_values: bool = False
+    entries: Sequence[Entry],
+    facts: Facts,
+    *,
+    can_read: bool = True,
+    for_values: bool = False,
 ) -> Found:
-    """Return the logical tensors among some tensors. Those of one weight lie in one dict."""
+    """Return the logical tensors among some tensors. Those of one weight lie in one
+    dict.
+    """
     places = {entry.path: entry for entry in entries}
     taken = {entry.path for entry in entries}
     logical: list[Logical] = []
@@ -129,9 +166,13 @@ def match_entries(
         rows = list(_candidates(entry, places))
         if not rows:
             continue
-        found, problems = _planned(rows, facts, can_read=can_read, for_values=for_values)
+        found, problems = _planned(
+            rows, facts, can_read=can_read, for_values=for_values
+        )
         if found is not None and found.path != entry.path and found.path in taken:
-            problems.append(NearMiss(entry.name, found.scheme, f"{found.name} is there already"))
+            problems.append(
+                NearMiss(entry.name, found.scheme, f"{found.name} is there already")
+            )
             found = None
         if found is not None:
             logical.append(found)
@@ -142,7 +183,12 @@ def match_entries(
 
 
 def _match_wrapper(
-    entry: Entry, facts: Facts, logical: list[Logical], misses: list[NearMiss], *, can_read: bool
+    entry: Entry,
+    facts: Facts,
+    logical: list[Logical],
+    misses: list[NearMiss],
+    *,
+    can_read: bool,
 ) -> None:
     """Add a tensor of a class of torchao to the logical tensors, or why it is none."""
     assert isinstance(entry.tensor, Composite)
@@ -152,7 +198,11 @@ def _match_wrapper(
         misses.append(NearMiss(entry.name, "torchao", error.problem))
         return
     if planned is not None:
-        logical.append(Logical(entry.name, entry.path, "torchao", planned, (Part("tensor", entry),)))
+        logical.append(
+            Logical(
+                entry.name, entry.path, "torchao", planned, (Part("tensor", entry),)
+            )
+        )
 
 
 class _Candidate(NamedTuple):
@@ -175,13 +225,23 @@ def _candidates(entry: Entry, places: Mapping[Path, Entry]) -> Iterator[_Candida
             continue
         parts = {scheme_codes(scheme): entry}
         for name, ends in scheme.parts.items():
-            there = [places[path] for end in ends if (path := (*entry.path[:-1], stem + end)) in places]
-            there = [row for row in there if isinstance(row.tensor, TensorRef) and row is not entry]
+            there = [
+                places[path]
+                for end in ends
+                if (path := (*entry.path[:-1], stem + end)) in places
+            ]
+            there = [
+                row
+                for row in there
+                if isinstance(row.tensor, TensorRef) and row is not entry
+            ]
             if there:
                 parts[name] = there[0]
         if all(name in parts for name in scheme.required):
             beside = [(end, (*entry.path[:-1], stem + end)) for end in scheme.aside]
-            aside = tuple([Part(end, places[path]) for end, path in beside if path in places])
+            aside = tuple(
+                [Part(end, places[path]) for end, path in beside if path in places]
+            )
             yield _Candidate(scheme, stem, parts, aside)
 
 
@@ -191,7 +251,9 @@ def scheme_codes(scheme: Scheme) -> str:
 
 
 def _stem(key: str, ending: str) -> str | None:
-    """Return the name without the end of the name of codes, or None where it has another one."""
+    """Return the name without the end of the name of codes, or None where it has
+    another one.
+    """
     if not key.endswith(ending):
         return None
     stem = key[: len(key) - len(ending)]
@@ -202,7 +264,9 @@ def _stem(key: str, ending: str) -> str | None:
 def _planned(
     rows: Sequence[_Candidate], facts: Facts, *, can_read: bool, for_values: bool
 ) -> tuple[Logical | None, list[NearMiss]]:
-    """Return the weight that one scheme plans of some tensors, or why none does. Raises UnreadableError."""
+    """Return the weight that one scheme plans of some tensors, or why none does. Raises
+    UnreadableError.
+    """
     found: list[Logical] = []
     problems: list[NearMiss] = []
     for row in rows:
@@ -214,7 +278,11 @@ def _planned(
             for_values,
         )
         codes = next(iter(row.parts.values()))
-        name = codes.name[: len(codes.name) - len(str(codes.path[-1]))] + row.stem + row.scheme.weight
+        name = (
+            codes.name[: len(codes.name) - len(str(codes.path[-1]))]
+            + row.stem
+            + row.scheme.weight
+        )
         try:
             refuse_strange_parts(given)
             planned = row.scheme.plan(given)
@@ -222,7 +290,9 @@ def _planned(
             problems.append(NearMiss(codes.name, row.scheme.name, error.problem))
             continue
         except UnreadableError as error:
-            problems.append(NearMiss(codes.name, row.scheme.name, f"unreadable: {error.problem}"))
+            problems.append(
+                NearMiss(codes.name, row.scheme.name, f"unreadable: {error.problem}")
+            )
             continue
         parts = tuple([Part(role, entry) for role, entry in row.parts.items()])
         if any(other.parts == parts for other in found):
@@ -231,5 +301,7 @@ def _planned(
         found.append(Logical(name, path, row.scheme.name, planned, parts, row.aside))
     if len(found) > 1:
         listed = " and ".join(row.scheme for row in found)
-        return None, [NearMiss(found[0].parts[0].entry.name, found[0].scheme, f"fits {listed}")]
+        return None, [
+            NearMiss(found[0].parts[0].entry.name, found[0].scheme, f"fits {listed}")
+        ]
     return (found[0] if found else None), problems

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ckpt.elements import fill
 from ckpt.ext.quantised.grids import Grid, block_of, blocks_text, is_zero, read_scales
 from ckpt.ext.quantised.matrix import BFLOAT16, ELEMENTS, Cells, Matrix
-from ckpt.ext.quantised.schemes import EXPONENTS, SCALES, Given, MisfitError, Planned, own_dtype
+from ckpt.ext.quantised.schemes import (
+    EXPONENTS,
+    SCALES,
+    Given,
+    MisfitError,
+    Planned,
+    own_dtype,
+)
 from ckpt.ext.quantised.unpacking import (
     HELD,
     as_bytes,
@@ -42,7 +49,9 @@ class _Bytes:
         return read_rows(self._codes, first, last)
 
     def read_cells(self, first: int, last: int) -> Cells:
-        return self._grid.cells(first, last, lambda begin, end: (read_scales(self._scale, begin, end),))
+        return self._grid.cells(
+            first, last, lambda begin, end: (read_scales(self._scale, begin, end),)
+        )
 
 
 def plan_float8(given: Given) -> Planned:
@@ -60,17 +69,23 @@ def plan_float8(given: Given) -> Planned:
     make = partial(_Bytes, codes, grid.fit(scale), grid)
     own = own_dtype(given, scale, BFLOAT16)
     matrix = Matrix(rows, columns, 256, own, of_float8(codes.dtype.name), make)
-    return Planned(codes.shape, 8, block, f"float8 {blocks_text(block, codes.shape)}", own, matrix)
+    return Planned(
+        codes.shape, 8, block, f"float8 {blocks_text(block, codes.shape)}", own, matrix
+    )
 
 
-# --- four bits ----------------------------------------------------------------------------------------------------------
+# --- four bits ------------------------------------------------------------------------
 
 
 class _Halves:
-    """Codes of four bits, the lower half of a byte first, with one scale for each group of columns."""
+    """Codes of four bits, the lower half of a byte first, with one scale for each group
+    of columns.
+    """
 
     def __init__(self, given: Given, scale: TensorRef, grid: Grid) -> None:
-        self._codes = as_rows(as_bytes(given.parts["codes"]), grid.rows, grid.columns // 2)
+        self._codes = as_rows(
+            as_bytes(given.parts["codes"]), grid.rows, grid.columns // 2
+        )
         self._given, self._scale, self._grid = given, scale, grid
 
     def read_codes(self, first: int, last: int) -> Array:
@@ -107,39 +122,51 @@ def _four_bits(given: Given, name: str, group: int) -> Planned:
     # torch counts pairs of float4 in a shape, safetensors single ones.
     columns = 2 * codes.shape[-1] if codes.nbytes == codes.numel else codes.shape[-1]
     if scale.shape[-1] * group != columns:
-        raise MisfitError(f"{scale.shape[-1]} scales for {columns} columns are not {name}")
+        raise MisfitError(
+            f"{scale.shape[-1]} scales for {columns} columns are not {name}"
+        )
     rows = prod(codes.shape[:-1])
     grid = Grid(rows, columns, (1, group))
     own = own_dtype(given, scale, BFLOAT16)
     make = partial(_Halves, given, grid.fit(scale), grid)
     matrix = Matrix(rows, columns, 16, own, of_fp4, make)
     shape = (*codes.shape[:-1], columns)
-    return Planned(shape, 4, (1, group), f"4 bits ({name}, groups of {group})", own, matrix)
+    return Planned(
+        shape, 4, (1, group), f"4 bits ({name}, groups of {group})", own, matrix
+    )
 
 
 def plan_nvfp4(given: Given) -> Planned:
-    """Plan a weight of NVFP4: groups of 16 with scales of float8, and one more scale. Raises MisfitError."""
+    """Plan a weight of NVFP4: groups of 16 with scales of float8, and one more scale.
+    Raises MisfitError.
+    """
     if given.require("scale").dtype.name != "float8_e4m3fn":
         raise MisfitError("its scales are not float8_e4m3fn")
     return _four_bits(given, "NVFP4", 16)
 
 
 def plan_mxfp4(given: Given) -> Planned:
-    """Plan a weight of MXFP4: groups of 32 with a power of two each. Raises MisfitError."""
+    """Plan a weight of MXFP4: groups of 32 with a power of two each. Raises
+    MisfitError.
+    """
     if given.require("scale").dtype.name not in EXPONENTS:
         raise MisfitError("its scales are no exponents")
     return _four_bits(given, "MXFP4", 32)
 
 
-# --- the experts of gpt-oss -------------------------------------------------------------------------------------------
+# --- the experts of gpt-oss -----------------------------------------------------------
 
 _BLOCK = 32
 
 
 class _Experts:
-    """The experts of gpt-oss: each is the transposed matrix of codes, in blocks of 32 along its rows."""
+    """The experts of gpt-oss: each is the transposed matrix of codes, in blocks of 32
+    along its rows.
+    """
 
-    def __init__(self, codes: TensorRef, scale: TensorRef, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, codes: TensorRef, scale: TensorRef, shape: tuple[int, int, int]
+    ) -> None:
         self._codes, self._scale, self._shape = codes, scale, shape
         self._held: dict[int, Array] = {}
         self._lock = threading.Lock()
@@ -155,11 +182,15 @@ class _Experts:
         return np.ascontiguousarray(codes.T[begin : begin + high - low])
 
     def _read_expert(self, expert: int, groups: range) -> Array:
-        """Return the blocks of an expert. A small one is read once, and held until the next but one."""
+        """Return the blocks of an expert. A small one is read once, and held until the
+        next but one.
+        """
         _, columns, blocks, width = self._codes.shape
         rows = range(columns)
         if columns * blocks * width > HELD:
-            whole: Array = fill.array(self._codes, (range(expert, expert + 1), rows, groups, range(width)))
+            whole: Array = fill.array(
+                self._codes, (range(expert, expert + 1), rows, groups, range(width))
+            )
             return whole.reshape(whole.shape[1:])
         with self._lock:
             if expert not in self._held:
@@ -176,24 +207,40 @@ class _Experts:
         expert, low, high = self._place(first, last)
         columns = self._shape[2]
         groups = range(low // _BLOCK, -(-high // _BLOCK))
-        part = fill.array(self._scale, (range(expert, expert + 1), range(columns), groups))
+        part = fill.array(
+            self._scale, (range(expert, expert + 1), range(columns), groups)
+        )
         scales = part[0].T
         if self._scale.dtype.name == "uint8":
             scales = power_of(scales, 128)
-        return Cells(np.arange(low, high) // _BLOCK - groups.start, np.arange(columns), (scales,))
+        return Cells(
+            np.arange(low, high) // _BLOCK - groups.start, np.arange(columns), (scales,)
+        )
 
     def _place(self, first: int, last: int) -> tuple[int, int, int]:
-        """Return the expert of some rows, and their numbers in it. They are of one expert."""
+        """Return the expert of some rows, and their numbers in it. They are of one
+        expert.
+        """
         height = self._shape[1]
         expert = first // height
         return expert, first - expert * height, last - expert * height
 
 
 def plan_experts(given: Given) -> Planned:
-    """Plan the experts of gpt-oss, which transformers transposes when it reads them. Raises MisfitError."""
+    """Plan the experts of gpt-oss, which transformers transposes when it reads them.
+    Raises MisfitError.
+    """
     codes, scale = given.require("codes"), given.require("scale")
-    if len(codes.shape) != 4 or codes.shape[-1] != 16 or scale.shape != codes.shape[:-1] or not codes.numel:
-        raise MisfitError("the blocks are not experts × rows × blocks × 16 with one scale for each block")
+    if (
+        len(codes.shape) != 4
+        or codes.shape[-1] != 16
+        or scale.shape != codes.shape[:-1]
+        or not codes.numel
+    ):
+        raise MisfitError(
+            "the blocks are not experts × rows × blocks × 16 with one scale for each "
+            "block"
+        )
     if scale.dtype.name not in EXPONENTS:
         raise MisfitError("its scales are no exponents")
     experts, columns, blocks, _ = codes.shape
@@ -203,9 +250,13 @@ def plan_experts(given: Given) -> Planned:
     step = _BLOCK * _dividing_step(blocks, ELEMENTS // (_BLOCK * columns))
     formula = of_doubled_fp4 if scale.dtype.name == "uint8" else of_fp4
     matrix = Matrix(experts * height, columns, 16, BFLOAT16, formula, make, step)
-    return Planned(shape, 4, (_BLOCK, 1), "4 bits (MXFP4, groups of 32)", BFLOAT16, matrix)
+    return Planned(
+        shape, 4, (_BLOCK, 1), "4 bits (MXFP4, groups of 32)", BFLOAT16, matrix
+    )
 
 
 def _dividing_step(count: int, most: int) -> int:
     """Return the largest divisor of a number that is at most `most`, or 1."""
-    return max([step for step in range(1, min(count, max(1, most)) + 1) if count % step == 0])
+    return max(
+        [step for step in range(1, min(count, max(1, most)) + 1) if count % step == 0]
+    )

@@ -1,4 +1,6 @@
-"""The blocks of a matrix of codes, each of which has parameters of its own: a scale, a zero point."""
+"""The blocks of a matrix of codes, each of which has parameters of its own: a scale, a
+zero point.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ _TILE = 128
 
 
 class Grid:
-    """The blocks that cut a matrix, or several matrices of `height` rows one behind the other, whose last block may be short."""
+    """The blocks that cut a matrix, or several matrices of `height` rows one behind the
+    other, whose last block may be short.
+    """
 
-    def __init__(self, rows: int, columns: int, block: tuple[int, int], height: int | None = None) -> None:
+    def __init__(
+        self, rows: int, columns: int, block: tuple[int, int], height: int | None = None
+    ) -> None:
         self.rows, self.columns, self.block = rows, columns, block
         self._height = rows if height is None or block[0] >= rows else height
         self._down = -(-self._height // block[0])
@@ -31,26 +37,40 @@ class Grid:
         self.down = rows // self._height * self._down
 
     def fit(self, ref: TensorRef) -> TensorRef:
-        """Return a part as rows and columns of blocks. Raises MisfitError where it has another number of elements."""
+        """Return a part as rows and columns of blocks. Raises MisfitError where it has
+        another number of elements.
+        """
         if ref.numel != self.down * self.across:
-            raise MisfitError(f"{ref.numel:,} elements for {self.down * self.across:,} blocks")
+            raise MisfitError(
+                f"{ref.numel:,} elements for {self.down * self.across:,} blocks"
+            )
         return as_rows(ref, self.down, self.across)
 
     def rows_of(self, first: int, last: int) -> tuple[Array, int, int]:
-        """Return the number of the block row of each of some rows, less the first one, and the block rows from first to last."""
+        """Return the number of the block row of each of some rows, less the first one,
+        and the block rows from first to last.
+        """
         import numpy as np
 
         rows = np.arange(first, last)
-        numbers = rows // self._height * self._down + rows % self._height // self.block[0]
+        numbers = (
+            rows // self._height * self._down + rows % self._height // self.block[0]
+        )
         begin, end = int(numbers[0]), int(numbers[-1]) + 1
         return numbers - begin, begin, end
 
-    def cells(self, first: int, last: int, read: Callable[[int, int], tuple[Array, ...]]) -> Cells:
-        """Return the cells of some rows. `read` gives the parameters of some block rows."""
+    def cells(
+        self, first: int, last: int, read: Callable[[int, int], tuple[Array, ...]]
+    ) -> Cells:
+        """Return the cells of some rows. `read` gives the parameters of some block
+        rows.
+        """
         import numpy as np
 
         numbers, begin, end = self.rows_of(first, last)
-        return Cells(numbers, np.arange(self.columns) // self.block[1], read(begin, end))
+        return Cells(
+            numbers, np.arange(self.columns) // self.block[1], read(begin, end)
+        )
 
 
 def read_scales(ref: TensorRef, begin: int, end: int) -> Array:
@@ -59,8 +79,12 @@ def read_scales(ref: TensorRef, begin: int, end: int) -> Array:
     return power_of(scales) if ref.dtype.name == "uint8" else scales
 
 
-def block_of(shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the rows and columns that one scale stands for. Raises MisfitError where the shapes do not say it."""
+def block_of(
+    shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | None
+) -> tuple[int, int]:
+    """Return the rows and columns that one scale stands for. Raises MisfitError where
+    the shapes do not say it.
+    """
     height, width = shape[-2], shape[-1]
     rows, lead = prod(shape[:-1]), prod(shape[:-2])
     given = scale.shape
@@ -81,7 +105,9 @@ def block_of(shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | 
         block = _block_in((height, width), (given[-2], given[-1]))
         if block is not None:
             return block
-    raise MisfitError(f"a scale of {_times(given)} does not fit codes of {_times(shape)}")
+    raise MisfitError(
+        f"a scale of {_times(given)} does not fit codes of {_times(shape)}"
+    )
 
 
 def _times(shape: tuple[int, ...]) -> str:
@@ -89,16 +115,20 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def _block_in(size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the size of a block, where the shapes leave only one way to cut that anybody writes."""
+    """Return the size of a block, where the shapes leave only one way to cut that
+    anybody writes.
+    """
     ways: list[tuple[int, int]] = []
     tile = (_TILE, _TILE)
     if _cut(size, tile) == grid:
         ways.append(tile)
     if size[0] % grid[0] == 0 and size[1] % grid[1] == 0:
         even = (size[0] // grid[0], size[1] // grid[1])
-        # Nobody writes blocks of 100 rows: an odd size is how a last block is short, or no block at all.
+        # Nobody writes blocks of 100 rows: an odd size is how a last block is short, or
+        # no block at all.
         is_usual = all(
-            not number & number - 1 or count == 1 for number, count in zip(even, grid, strict=True)
+            not number & number - 1 or count == 1
+            for number, count in zip(even, grid, strict=True)
         )
         if is_usual and not (ways and all(map(_is_same_cut, size, tile, even))):
             ways.append(even)
@@ -129,5 +159,7 @@ def blocks_text(block: tuple[int, int], shape: tuple[int, ...]) -> str:
 
 
 def is_zero(given: Given, name: str) -> bool:
-    """Tell whether all elements of a part are 0, where they may be read. Raises UnreadableError."""
+    """Tell whether all elements of a part are 0, where they may be read. Raises
+    UnreadableError.
+    """
     return given.can_read and not any(read_small(given.parts[name]))

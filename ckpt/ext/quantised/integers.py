@@ -1,4 +1,6 @@
-"""Weights of bytes with scales: the integers of compressed-tensors, quanto, and the tensors of torchao."""
+"""Weights of bytes with scales: the integers of compressed-tensors, quanto, and the
+tensors of torchao.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ckpt.ext.quantised.floats import plan_float8
 from ckpt.ext.quantised.grids import Grid, block_of, blocks_text, read_scales
 from ckpt.ext.quantised.matrix import BFLOAT16, Cells, Matrix
-from ckpt.ext.quantised.schemes import FLOAT8, SCALES, Given, MisfitError, Planned, own_dtype
+from ckpt.ext.quantised.schemes import (
+    FLOAT8,
+    SCALES,
+    Given,
+    MisfitError,
+    Planned,
+    own_dtype,
+)
 from ckpt.ext.quantised.unpacking import as_rows, read_part, read_rows
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.tensors import TensorRef
@@ -23,8 +32,12 @@ if TYPE_CHECKING:
 class _Signed:
     """Signed bytes in blocks with a scale and a zero point."""
 
-    def __init__(self, codes: TensorRef, scale: TensorRef, zero: TensorRef | None, grid: Grid) -> None:
-        self._codes = as_rows(codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns)
+    def __init__(
+        self, codes: TensorRef, scale: TensorRef, zero: TensorRef | None, grid: Grid
+    ) -> None:
+        self._codes = as_rows(
+            codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns
+        )
         self._scale, self._zero, self._grid = scale, zero, grid
 
     def read_codes(self, first: int, last: int) -> Array:
@@ -39,7 +52,9 @@ class _Signed:
         scales = read_scales(self._scale, begin, end)
         if self._zero is None:
             return scales, np.zeros(scales.shape, "<f4")
-        return scales, read_part(self._zero, range(begin, end), range(self._grid.across)).astype("<f4")
+        return scales, read_part(
+            self._zero, range(begin, end), range(self._grid.across)
+        ).astype("<f4")
 
 
 def _signed(codes: Array, scale: Array, zero: Array) -> Array:
@@ -48,14 +63,20 @@ def _signed(codes: Array, scale: Array, zero: Array) -> Array:
     return product
 
 
-def _plan(given: Given, codes: TensorRef, name: str, own: DType | None = None) -> Planned:
-    """Plan signed bytes with scales, and perhaps zero points of the same shape. Raises MisfitError."""
+def _plan(
+    given: Given, codes: TensorRef, name: str, own: DType | None = None
+) -> Planned:
+    """Plan signed bytes with scales, and perhaps zero points of the same shape. Raises
+    MisfitError.
+    """
     scale, zero = given.require("scale"), given.parts.get("zero_point")
     if len(codes.shape) < 2 or not codes.numel or codes.dtype.name != "int8":
         raise MisfitError("the codes are no matrix of int8")
     if scale.dtype.name not in SCALES:
         raise MisfitError(f"its scale is {scale.dtype.name}")
-    if zero is not None and (zero.numel != scale.numel or zero.dtype.kind not in ("int", "float")):
+    if zero is not None and (
+        zero.numel != scale.numel or zero.dtype.kind not in ("int", "float")
+    ):
         raise MisfitError("the zero points do not have the shape of the scales")
     block = block_of(codes.shape, scale, None)
     rows, columns = prod(codes.shape[:-1]), codes.shape[-1]
@@ -64,7 +85,10 @@ def _plan(given: Given, codes: TensorRef, name: str, own: DType | None = None) -
     make = partial(_Signed, codes, grid.fit(scale), fitted, grid)
     own = own or own_dtype(given, scale, BFLOAT16)
     matrix = Matrix(rows, columns, 256, own, _signed, make)
-    text = f"8 bits ({name}, {blocks_text(block, codes.shape).removeprefix('with ').removeprefix('in ')})"
+    text = (
+        f"8 bits ({name}, "
+        f"{blocks_text(block, codes.shape).removeprefix('with ').removeprefix('in ')})"
+    )
     return Planned(codes.shape, 8, block, text, own, matrix)
 
 
@@ -74,7 +98,9 @@ def plan_int8(given: Given) -> Planned:
 
 
 def plan_torchao(given: Given, own: DType | None = None) -> Planned:
-    """Plan a weight of a tensor class of torchao: bytes, or 8-bit floats. Raises MisfitError."""
+    """Plan a weight of a tensor class of torchao: bytes, or 8-bit floats. Raises
+    MisfitError.
+    """
     codes = given.require("codes")
     if codes.dtype.name in FLOAT8:
         planned = plan_float8(given)

@@ -1,9 +1,11 @@
-"""Verdicts on quantised weights beside their base, by the error that their schemes make.
+"""Verdicts on quantised weights beside their base, by the error that their schemes
+make.
 
-The measure is the error of a scheme at its own codes: half of the distance to the next code, evenly spread. Rounding makes
-it once. GPTQ moves the error of a column into the next columns, and makes up to twice as much. Weights of another
-layer or model are much farther away. Scales of other weights show in the sizes of blocks, which stray from the base.
-Rows of some places of each tensor are read.
+The measure is the error of a scheme at its own codes: half of the distance to the next
+code, evenly spread. Rounding makes it once. GPTQ moves the error of a column into the
+next columns, and makes up to twice as much. Weights of another layer or model are much
+farther away. Scales of other weights show in the sizes of blocks, which stray from the
+base. Rows of some places of each tensor are read.
 """
 
 from __future__ import annotations
@@ -24,26 +26,38 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Verdict = Literal["within", "factors", "scale", "other"]
-"""`factors`: within, but for factors of rows and columns, which AWQ and SmoothQuant move into the layer before."""
+"""`factors`: within, but for factors of rows and columns, which AWQ and SmoothQuant
+move into the layer before.
+"""
 
 _BANDS = 4
 """Places of a tensor whose rows are read."""
 _ELEMENTS = 1 << 18
 """Elements that are read at each place."""
 _TIMES = 3.0
-"""Errors of rounding that a quantised weight may have. Of 396 honest ones of 2 to 8 bits the largest was 2.0, of GPTQ."""
+"""Errors of rounding that a quantised weight may have. Of 396 honest ones of 2 to 8
+bits the largest was 2.0, of GPTQ.
+"""
 _ALIKE = 0.25
-"""The least cosine of most blocks of a weight and its base. It is near 0 for other weights, 0.4 for GPTQ with 2 bits."""
+"""The least cosine of most blocks of a weight and its base. It is near 0 for other
+weights, 0.4 for GPTQ with 2 bits.
+"""
 _SAME = 0.7
 """The cosine from which on it is the same weight, whatever its scales are."""
 _STRAYS = 2.2
-"""Errors of the size of a block, beyond which its scale is of other weights. Of the honest ones the largest was 1.2."""
+"""Errors of the size of a block, beyond which its scale is of other weights. Of the
+honest ones the largest was 1.2.
+"""
 _MIDDLE = 2.0
-"""Errors of the size of a block that the middle of all may have. Of the honest ones the largest was 1.1."""
+"""Errors of the size of a block that the middle of all may have. Of the honest ones the
+largest was 1.1.
+"""
 _SINGLE = 5.0
 """The same of a few blocks, whose own error has no others beside it."""
 _BETTER = 0.6
-"""The share of an error that is left where factors of rows and columns explain it, and one factor for all does not."""
+"""The share of an error that is left where factors of rows and columns explain it, and
+one factor for all does not.
+"""
 _LEAST_CELLS = 8
 """The fewest blocks that say whether sizes stray."""
 _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
@@ -53,8 +67,9 @@ _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
 class Judged(NamedTuple):
     """A quantised weight, and how it stands to its base.
 
-    `error` is relative to the weights, `times` counts errors of rounding. `factor` is the size of the scales beside the
-    right ones, where they are off alike. `like` is the tensor of the base that it is instead, where that is found.
+    `error` is relative to the weights, `times` counts errors of rounding. `factor` is
+    the size of the scales beside the right ones, where they are off alike. `like` is
+    the tensor of the base that it is instead, where that is found.
     """
 
     name: str
@@ -68,7 +83,9 @@ class Judged(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Rows of a quantised weight and of its base as numbers, the error of rounding of each, and its cell."""
+    """Rows of a quantised weight and of its base as numbers, the error of rounding of
+    each, and its cell.
+    """
 
     values: Array
     base: Array
@@ -77,7 +94,9 @@ class Sample(NamedTuple):
 
 
 def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
-    """Return how a quantised weight stands to a tensor of the same shape. Raises UnreadableError."""
+    """Return how a quantised weight stands to a tensor of the same shape. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     sample = read_sample(logical, base)
@@ -92,27 +111,39 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
         with np.errstate(all="ignore"):
             # A factor of a row is a stale scale where that is for the whole row.
             has_rows = logical.planned.group[-1] < logical.planned.matrix.columns
-            fitted = sample._replace(base=_with_factors(sample.base, sample.values, has_rows=has_rows))
+            fitted = sample._replace(
+                base=_with_factors(sample.base, sample.values, has_rows=has_rows)
+            )
         fitted_figures = _figures(fitted)
         is_near = _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
         if is_near and _verdict(fitted, fitted_figures)[0] == "within":
             verdict, figures, factor = "factors", fitted_figures, None
-    return Judged(logical.name, base_name, logical.planned.text, verdict, *figures, factor)
+    return Judged(
+        logical.name, base_name, logical.planned.text, verdict, *figures, factor
+    )
 
 
 def read_sample(logical: Logical, base: TensorRef) -> Sample:
-    """Return rows of some places of a weight and of its base. Raises UnreadableError."""
+    """Return rows of some places of a weight and of its base. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     matrix = logical.planned.matrix
     reader = matrix.make_reader()
     is_blocks = matrix.rows * matrix.columns != base.numel
-    flat = as_rows(base, 1, base.numel) if is_blocks else as_rows(base, matrix.rows, matrix.columns)
+    flat = (
+        as_rows(base, 1, base.numel)
+        if is_blocks
+        else as_rows(base, matrix.rows, matrix.columns)
+    )
     parts: list[Sample] = []
     begin_cell = 0
     for first, last in _bands(matrix):
         words = decode_rows(matrix, reader, first, last, BY_NAME["float32"]).words
-        values = widen_words(words, BY_NAME["float32"]).reshape(last - first, matrix.columns)
+        values = widen_words(words, BY_NAME["float32"]).reshape(
+            last - first, matrix.columns
+        )
         if is_blocks:
             rows = _block_rows(flat, first, last, matrix.columns)
             values = values[: len(rows)]
@@ -131,9 +162,14 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
 
 def _bands(matrix: Matrix) -> list[tuple[int, int]]:
     """The rows from first to last of each place, which the reader takes at once."""
-    size = matrix.fixed_step or max(1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns)))
+    size = matrix.fixed_step or max(
+        1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns))
+    )
     if _BANDS * size >= matrix.rows:
-        return [(first, min(first + size, matrix.rows)) for first in range(0, matrix.rows, size)]
+        return [
+            (first, min(first + size, matrix.rows))
+            for first in range(0, matrix.rows, size)
+        ]
     last = (matrix.rows - size) // size
     starts = sorted({last * place // (_BANDS - 1) * size for place in range(_BANDS)})
     return [(first, first + size) for first in starts]
@@ -155,7 +191,9 @@ def _steps(matrix: Matrix, codes: Array, cells: Cells) -> Array:
     levels = np.arange(matrix.levels, dtype="u1")
     rest = [np.zeros((1, 1), "<f4") for _ in cells.parameters[1:]]
     with np.errstate(all="ignore"):
-        units = np.asarray(matrix.formula(levels[None], np.ones((1, 1), "<f4"), *rest), "<f8").reshape(-1)
+        units = np.asarray(
+            matrix.formula(levels[None], np.ones((1, 1), "<f4"), *rest), "<f8"
+        ).reshape(-1)
         finite = np.isfinite(units)
         numbers = np.unique(units[finite])
         gaps = np.diff(numbers)
@@ -183,17 +221,26 @@ def _figures(sample: Sample) -> Figures:
         return float("inf"), float("inf")
     if error == 0:
         return 0.0, 0.0
-    return sqrt(error / size) if size else float("inf"), sqrt(error / least) if least else float("inf")
+    return sqrt(error / size) if size else float("inf"), sqrt(
+        error / least
+    ) if least else float("inf")
 
 
 def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
-    """Return the verdict on a sample, and the factor by which all of its scales are off."""
+    """Return the verdict on a sample, and the factor by which all of its scales are
+    off.
+    """
     error, times = figures
     if error == 0:
         return "within", None
     strays, middle, most = _strays(sample)
     cosine = _correlation(sample)
-    if cosine > _ALIKE and times <= _TIMES and strays <= _STRAYS and abs(middle) <= most:
+    if (
+        cosine > _ALIKE
+        and times <= _TIMES
+        and strays <= _STRAYS
+        and abs(middle) <= most
+    ):
         return "within", None
     if cosine < _SAME:
         return "other", None
@@ -203,7 +250,9 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
 
 
 def _correlation(sample: Sample) -> float:
-    """The cosine between a weight and its base; blocks count alike, whatever their scales."""
+    """The cosine between a weight and its base; blocks count alike, whatever their
+    scales.
+    """
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -218,7 +267,8 @@ def _correlation(sample: Sample) -> float:
 
 
 def _strays(sample: Sample) -> tuple[float, float, float]:
-    """Return how far the sizes of blocks stray from the base, in errors; their middle, and the most it may be.
+    """Return how far the sizes of blocks stray from the base, in errors; their middle,
+    and the most it may be.
 
     The size of a block is the root of the sum of squares; the middle is a logarithm.
     """
@@ -228,12 +278,19 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
     count = int(cells.max()) + 1
     with np.errstate(all="ignore"):
         numel = np.bincount(cells, minlength=count)
-        ours = np.bincount(cells, np.square(sample.values.reshape(-1), dtype="<f8"), count)
-        theirs = np.bincount(cells, np.square(sample.base.reshape(-1), dtype="<f8"), count)
+        ours = np.bincount(
+            cells, np.square(sample.values.reshape(-1), dtype="<f8"), count
+        )
+        theirs = np.bincount(
+            cells, np.square(sample.base.reshape(-1), dtype="<f8"), count
+        )
         error = (sample.values - sample.base).reshape(-1).astype("<f8")
         relative = np.bincount(cells, np.square(error), count) / theirs
-        # What is left of the sum of weight times error, whose signs are as they come: few large weights may be most of it.
-        crossed = np.bincount(cells, np.square(error * sample.base.reshape(-1)), count) / np.square(theirs)
+        # What is left of the sum of weight times error, whose signs are as they come:
+        # few large weights may be most of it.
+        crossed = np.bincount(
+            cells, np.square(error * sample.base.reshape(-1)), count
+        ) / np.square(theirs)
         ratios = np.log(ours / theirs) / 2
         spread = np.sqrt(crossed + np.square(relative / 2)) + 1e-4
     usable = np.isfinite(ratios) & (numel > 1)
@@ -248,29 +305,39 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
 
 
 def _with_factors(base: Array, values: Array, *, has_rows: bool) -> Array:
-    """Return the base with the factors of rows and columns that bring it nearest to the values. None is negative.
+    """Return the base with the factors of rows and columns that bring it nearest to the
+    values. None is negative.
 
     Nobody moves a sign into the layer before.
     """
     import numpy as np
 
     wide = base.astype("<f8")
-    columns = np.maximum((wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0)
+    columns = np.maximum(
+        (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0
+    )
     wide = wide * columns
     if not has_rows:
         return np.asarray(wide, "<f4")
-    rows = np.maximum((wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0)
+    rows = np.maximum(
+        (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0
+    )
     fitted: Array = (wide * rows[:, None]).astype("<f4")
     return fitted
 
 
 def likeness(one: Sample, other: Array) -> float:
-    """Return the cosine between a weight and rows of another tensor, which is 1 for the same direction."""
+    """Return the cosine between a weight and rows of another tensor, which is 1 for the
+    same direction.
+    """
     import numpy as np
 
     with np.errstate(all="ignore"):
         both = float((one.values * other).sum(dtype="<f8"))
-        size = float(np.square(one.values, dtype="<f8").sum() * np.square(other, dtype="<f8").sum())
+        size = float(
+            np.square(one.values, dtype="<f8").sum()
+            * np.square(other, dtype="<f8").sum()
+        )
     return both / sqrt(size) if size > 0 and size != float("inf") else 0.0
 
 

@@ -1,7 +1,9 @@
-"""A logical tensor as rows and columns of codes, each in a cell that has parameters, and the numbers that they stand for.
+"""A logical tensor as rows and columns of codes, each in a cell that has parameters,
+and the numbers that they stand for.
 
-A scheme says how codes and parameters are read, and has one formula. Where a cell has many codes, the formula is worked
-out once for each code that there can be, and its results are looked up.
+A scheme says how codes and parameters are read, and has one formula. Where a cell has
+many codes, the formula is worked out once for each code that there can be, and its
+results are looked up.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ WORTH = 2
 
 
 class Cells(NamedTuple):
-    """The cells of some rows: the cell row of each row, the cell column of each column, and the parameters of each cell."""
+    """The cells of some rows: the cell row of each row, the cell column of each column,
+    and the parameters of each cell.
+    """
 
     row_of: Array
     column_of: Array
@@ -32,7 +36,9 @@ class Cells(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads a logical tensor from its parts. It may hold what it has read, so each stream has its own."""
+    """Reads a logical tensor from its parts. It may hold what it has read, so each
+    stream has its own.
+    """
 
     def read_codes(self, first: int, last: int) -> Array:
         """Return the codes of some rows as unsigned bytes. Raises UnreadableError."""
@@ -46,8 +52,9 @@ class Reader(Protocol):
 class Matrix(NamedTuple):
     """A logical tensor as rows and columns in the order of its shape.
 
-    `own` is the type of the numbers that the scheme computes with and rounds to. Codes are below `levels`. `fixed_step` is the
-    number of rows that are decoded at once where the reader asks for one.
+    `own` is the type of the numbers that the scheme computes with and rounds to. Codes
+    are below `levels`. `fixed_step` is the number of rows that are decoded at once
+    where the reader asks for one.
     """
 
     rows: int
@@ -55,7 +62,9 @@ class Matrix(NamedTuple):
     levels: int
     own: DType
     formula: Callable[..., Array]
-    """Takes codes and the parameters of their cells, and returns float32 before they are rounded."""
+    """Takes codes and the parameters of their cells, and returns float32 before they
+    are rounded.
+    """
     make_reader: Callable[[], Reader]
     fixed_step: int = 0
 
@@ -66,15 +75,21 @@ class Matrix(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Decoded elements as the raw words of their type, the number that overflowed, and the number that became 0."""
+    """Decoded elements as the raw words of their type, the number that overflowed, and
+    the number that became 0.
+    """
 
     words: Array
     overflowed: int
     vanished: int
 
 
-def decode_rows(matrix: Matrix, reader: Reader, first: int, last: int, to: DType) -> Numbers:
-    """Return the elements of some rows as `to`, one after the other. Raises UnreadableError."""
+def decode_rows(
+    matrix: Matrix, reader: Reader, first: int, last: int, to: DType
+) -> Numbers:
+    """Return the elements of some rows as `to`, one after the other. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     codes = reader.read_codes(first, last)
@@ -95,7 +110,9 @@ def decode_rows(matrix: Matrix, reader: Reader, first: int, last: int, to: DType
         return Numbers(words, 0, 0)
     # Few files lose numbers in a cast, so only these count them element by element.
     lost, gone = _lost(table.reshape(-1), entries.words, to)
-    return Numbers(words, int(np.take(lost, places).sum()), int(np.take(gone, places).sum()))
+    return Numbers(
+        words, int(np.take(lost, places).sum()), int(np.take(gone, places).sum())
+    )
 
 
 def _add_cells(places: Array, cells: Cells, levels: int, across: int) -> None:
@@ -108,7 +125,9 @@ def _add_cells(places: Array, cells: Cells, levels: int, across: int) -> None:
     if across == 1:
         places += (cells.row_of * levels)[:, None]
     elif is_regular and np.array_equal(cells.column_of, np.arange(columns) // step):
-        begins = (cells.row_of * (across * levels))[:, None] + np.arange(across) * levels
+        begins = (cells.row_of * (across * levels))[:, None] + np.arange(
+            across
+        ) * levels
         grouped = places.reshape(rows, across, step)
         grouped += begins[:, :, None]
     else:
@@ -140,7 +159,9 @@ def _narrowed(values: Array, to: DType) -> Numbers:
 
 
 def _words(values: Array, to: DType) -> Array:
-    """Return float32 numbers as the words of another type, rounded to nearest, ties to even."""
+    """Return float32 numbers as the words of another type, rounded to nearest, ties to
+    even.
+    """
     import numpy as np
 
     values = np.ascontiguousarray(values, "<f4")
@@ -174,7 +195,9 @@ def widen_words(words: Array, dtype: DType) -> Array:
 
 
 def _lost(values: Array, words: Array, to: DType) -> tuple[Array, Array]:
-    """Return masks of the finite numbers that became infinite, and of those that became 0."""
+    """Return masks of the finite numbers that became infinite, and of those that became
+    0.
+    """
     import numpy as np
 
     infinity = 0x7F80 if to.name == "bfloat16" else 0x7C00

@@ -1,4 +1,6 @@
-"""Weights of integers packed in words: GPTQ, AWQ and the packed integers of compressed-tensors."""
+"""Weights of integers packed in words: GPTQ, AWQ and the packed integers of
+compressed-tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from ckpt.elements import cast, fill
 from ckpt.ext.quantised.grids import Grid, read_scales
 from ckpt.ext.quantised.matrix import Cells, Matrix
 from ckpt.ext.quantised.schemes import SCALES, Given, MisfitError, Planned
-from ckpt.ext.quantised.unpacking import Columns, read_part, read_rows, read_small, shifted, unpack_bits
+from ckpt.ext.quantised.unpacking import (
+    Columns,
+    read_part,
+    read_rows,
+    read_small,
+    shifted,
+    unpack_bits,
+)
 from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
@@ -24,38 +33,52 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def group_of(columns: int, groups: int, named: int | None) -> int:
-    """Return the number of columns of a group. Raises MisfitError where the config contradicts, or several sizes are possible."""
+    """Return the number of columns of a group. Raises MisfitError where the config
+    contradicts, or several sizes are possible.
+    """
     if groups == 1 and named in (None, -1, columns):
         return columns
     if named is not None and named > 0:
         if -(-columns // named) != groups:
             raise MisfitError(
-                f"{groups} groups for {columns} columns are not groups of {named}, as the config says"
+                f"{groups} groups for {columns} columns are not groups of {named}, as "
+                "the config says"
             )
         return named
     sizes = {size for size in _GROUPS if -(-columns // size) == groups}
     if groups and columns % groups == 0:
         sizes.add(columns // groups)
     if len(sizes) != 1:
-        raise MisfitError(f"{groups} groups for {columns} columns do not say how large a group is")
+        raise MisfitError(
+            f"{groups} groups for {columns} columns do not say how large a group is"
+        )
     return sizes.pop()
 
 
-# --- GPTQ -----------------------------------------------------------------------------------------------------------
+# --- GPTQ -----------------------------------------------------------------------------
 
 
 class Gptq:
-    """A layer of GPTQ: words of codes along the inputs, with the inputs as rows. The weight has the outputs as rows."""
+    """A layer of GPTQ: words of codes along the inputs, with the inputs as rows. The
+    weight has the outputs as rows.
+    """
 
-    def __init__(self, given: Given, bits: int, columns: int, group: int, zero_shift: int) -> None:
+    def __init__(
+        self, given: Given, bits: int, columns: int, group: int, zero_shift: int
+    ) -> None:
         self._given, self._bits, self._columns = given, bits, columns
         self._zero_shift = zero_shift
         self._words = Columns(given.parts["qweight"])
-        self._scales, self._zeros = Columns(given.parts["scales"]), given.parts["qzeros"]
+        self._scales, self._zeros = (
+            Columns(given.parts["scales"]),
+            given.parts["qzeros"],
+        )
         self._group_of = _group_indices(given, columns, group)
 
     def read_codes(self, first: int, last: int) -> Array:
-        return unpack_bits(self._words.read_columns(first, last), self._bits, self._columns)
+        return unpack_bits(
+            self._words.read_columns(first, last), self._bits, self._columns
+        )
 
     def read_cells(self, first: int, last: int) -> Cells:
         import numpy as np
@@ -66,18 +89,26 @@ class Gptq:
 
     def _read_zeros(self, first: int, last: int) -> Array:
         """Return the zero points of some outputs, by groups and outputs."""
-        # Words are read from the first bit that these outputs need, in whole groups of 32 codes.
+        # Words are read from the first bit that these outputs need, in whole groups of
+        # 32 codes.
         begin, end = first // 32 * 32, -(-last // 32) * 32
-        words = range(begin * self._bits // 32, min(end * self._bits // 32, self._zeros.shape[1]))
+        words = range(
+            begin * self._bits // 32, min(end * self._bits // 32, self._zeros.shape[1])
+        )
         packed = read_part(self._zeros, range(self._zeros.shape[0]), words)
-        zeros = unpack_bits(packed, self._bits, end - begin)[:, first - begin : last - begin]
+        zeros = unpack_bits(packed, self._bits, end - begin)[
+            :, first - begin : last - begin
+        ]
         shift = zeros.astype("<i2") + self._zero_shift
-        # Some kernels of GPTQ forget what is beyond the bits after 1 is added; so does this.
+        # Some kernels of GPTQ forget what is beyond the bits after 1 is added; so does
+        # this.
         return shift & ((1 << self._bits) - 1)
 
 
 def _group_indices(given: Given, columns: int, group: int) -> Array:
-    """Return the group of each column: as `g_idx` says, or in turn. Raises MisfitError for one that is not there."""
+    """Return the group of each column: as `g_idx` says, or in turn. Raises MisfitError
+    for one that is not there.
+    """
     import numpy as np
 
     ref = given.parts.get("g_idx")
@@ -89,13 +120,19 @@ def _group_indices(given: Given, columns: int, group: int) -> Array:
     groups = given.parts["scales" if "scales" in given.parts else "scale"]
     count = groups.shape[0] if "scales" in given.parts else groups.shape[1]
     if indices.min() < 0 or indices.max() >= count:
-        raise MisfitError(f"g_idx names group {int(indices.max())}, and there are {count}")
+        raise MisfitError(
+            f"g_idx names group {int(indices.max())}, and there are {count}"
+        )
     return indices
 
 
 def plan_gptq(given: Given) -> Planned:
     """Plan a layer of GPTQ. Raises MisfitError."""
-    words, scales, zeros = given.require("qweight"), given.require("scales"), given.require("qzeros")
+    words, scales, zeros = (
+        given.require("qweight"),
+        given.require("scales"),
+        given.require("qzeros"),
+    )
     _refuse_method(given, "gptq")
     _require_matrices(words, scales, zeros)
     if zeros.dtype.name != "int32":
@@ -108,17 +145,22 @@ def plan_gptq(given: Given) -> Planned:
     bits = 32 * zeros.shape[1] // outputs
     if bits not in (2, 3, 4, 8) or bits * outputs != 32 * zeros.shape[1]:
         raise MisfitError(
-            f"qzeros of {zeros.shape[1]} words for {outputs} outputs are not of 2, 3, 4 or 8 bits"
+            f"qzeros of {zeros.shape[1]} words for {outputs} outputs are not of 2, 3, "
+            "4 or 8 bits"
         )
     named = given.facts.number_of("bits")
     if named is not None and named != bits:
         raise MisfitError(f"qzeros has {bits} bits, and the config says {named}")
     columns = words.shape[0] * 32 // bits
     if columns * bits != words.shape[0] * 32:
-        raise MisfitError(f"qweight has {words.shape[0]} rows, which are not codes of {bits} bits")
+        raise MisfitError(
+            f"qweight has {words.shape[0]} rows, which are not codes of {bits} bits"
+        )
     order = given.parts.get("g_idx")
     if order is not None and order.numel and order.numel != columns:
-        raise MisfitError(f"g_idx has {order.numel} elements, and the weight {columns} columns")
+        raise MisfitError(
+            f"g_idx has {order.numel} elements, and the weight {columns} columns"
+        )
     if scales.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scales.dtype.name}")
     group = group_of(columns, groups, given.facts.number_of("group_size"))
@@ -136,12 +178,16 @@ def _groups_text(group: int, columns: int) -> str:
 
 
 def _refuse_method(given: Given, method: str) -> None:
-    """Raise MisfitError where the config names another method, or another way to pack."""
+    """Raise MisfitError where the config names another method, or another way
+    to pack.
+    """
     named = given.facts.method
     if named is not None and named not in (method, "auto-round", "intel/auto-round"):
         raise MisfitError(f"the config says {named}")
     packing = given.facts.text_of("packing_format") or given.facts.text_of("version")
-    if packing is not None and any(word in packing.lower() for word in ("gemv", "marlin", "exllama_v3")):
+    if packing is not None and any(
+        word in packing.lower() for word in ("gemv", "marlin", "exllama_v3")
+    ):
         raise MisfitError(f"the config says {packing}, which packs in another order")
     kind = given.facts.text_of("checkpoint_format")
     if method == "gptq" and kind not in (None, "gptq", "gptq_v2"):
@@ -155,7 +201,9 @@ def _require_matrices(*refs: TensorRef) -> None:
 
 
 def _zero_shift(given: Given, bits: int) -> int:
-    """Return what is added to stored zero points: 1 in the first format of GPTQ. Raises MisfitError where nothing says it."""
+    """Return what is added to stored zero points: 1 in the first format of GPTQ. Raises
+    MisfitError where nothing says it.
+    """
     kind = given.facts.text_of("checkpoint_format")
     if kind is not None:
         return 0 if kind == "gptq_v2" else 1
@@ -167,7 +215,9 @@ def _zero_shift(given: Given, bits: int) -> int:
     found = _single_zero(given.parts["qzeros"], bits)
     if found in (middle - 1, middle):
         return middle - found
-    raise MisfitError("no config says whether zero points are stored less 1 (checkpoint_format)")
+    raise MisfitError(
+        "no config says whether zero points are stored less 1 (checkpoint_format)"
+    )
 
 
 def _single_zero(zeros: TensorRef, bits: int) -> int | None:
@@ -178,21 +228,28 @@ def _single_zero(zeros: TensorRef, bits: int) -> int | None:
     found: set[int] = set()
     for first in range(0, zeros.shape[0], rows):
         packed = read_rows(zeros, first, min(first + rows, zeros.shape[0]))
-        found.update(np.unique(unpack_bits(packed, bits, zeros.shape[1] * 32 // bits)).tolist())
+        found.update(
+            np.unique(unpack_bits(packed, bits, zeros.shape[1] * 32 // bits)).tolist()
+        )
         if len(found) > 1:
             return None
     return found.pop()
 
 
-# --- AWQ ------------------------------------------------------------------------------------------------------------
+# --- AWQ ------------------------------------------------------------------------------
 
 
 class Awq:
-    """A layer of AWQ: words of eight codes along the outputs, with the inputs as rows. The weight has the outputs as rows."""
+    """A layer of AWQ: words of eight codes along the outputs, with the inputs as rows.
+    The weight has the outputs as rows.
+    """
 
     def __init__(self, given: Given, columns: int, group: int) -> None:
         self._columns, self._group = columns, group
-        self._words, self._zeros = Columns(given.parts["qweight"]), Columns(given.parts["qzeros"])
+        self._words, self._zeros = (
+            Columns(given.parts["qweight"]),
+            Columns(given.parts["qzeros"]),
+        )
         self._scales = Columns(given.parts["scales"])
 
     def read_codes(self, first: int, last: int) -> Array:
@@ -203,7 +260,11 @@ class Awq:
 
         scales = self._scales.read_columns(first, last)
         zeros = self._read_words(self._zeros, first, last)
-        return Cells(np.arange(last - first), np.arange(self._columns) // self._group, (scales, zeros))
+        return Cells(
+            np.arange(last - first),
+            np.arange(self._columns) // self._group,
+            (scales, zeros),
+        )
 
     def _read_words(self, words: Columns, first: int, last: int) -> Array:
         """Return the codes of some outputs, by outputs and inputs."""
@@ -219,7 +280,11 @@ class Awq:
 
 def plan_awq(given: Given) -> Planned:
     """Plan a layer of AWQ, as its GEMM kernels take it. Raises MisfitError."""
-    words, scales, zeros = given.require("qweight"), given.require("scales"), given.require("qzeros")
+    words, scales, zeros = (
+        given.require("qweight"),
+        given.require("scales"),
+        given.require("qzeros"),
+    )
     _refuse_method(given, "awq")
     _require_matrices(words, scales, zeros)
     if zeros.dtype.name != "int32":
@@ -241,11 +306,13 @@ def plan_awq(given: Given) -> Planned:
     return Planned((outputs, columns), 4, (1, group), text, scales.dtype, matrix)
 
 
-# --- compressed-tensors -----------------------------------------------------------------------------------------------
+# --- compressed-tensors ---------------------------------------------------------------
 
 
 class Words:
-    """Rows of codes that lie bit by bit in words, with a scale, and perhaps a zero point, for each group of columns."""
+    """Rows of codes that lie bit by bit in words, with a scale, and perhaps a zero
+    point, for each group of columns.
+    """
 
     def __init__(self, given: Given, bits: int, grid: Grid) -> None:
         self._given, self._bits, self._grid = given, bits, grid
@@ -254,21 +321,33 @@ class Words:
         self._group_of = _group_indices(given, grid.columns, grid.block[1])
 
     def read_codes(self, first: int, last: int) -> Array:
-        return unpack_bits(read_rows(self._codes, first, last), self._bits, self._grid.columns)
+        return unpack_bits(
+            read_rows(self._codes, first, last), self._bits, self._grid.columns
+        )
 
     def read_cells(self, first: int, last: int) -> Cells:
         numbers, begin, end = self._grid.rows_of(first, last)
-        return Cells(numbers, self._group_of, (read_scales(self._scale, begin, end), self._zeros(begin, end)))
+        return Cells(
+            numbers,
+            self._group_of,
+            (read_scales(self._scale, begin, end), self._zeros(begin, end)),
+        )
 
     def _zeros(self, begin: int, end: int) -> Array:
-        """Return the zero points of some rows: the middle of the codes, where none are stored."""
+        """Return the zero points of some rows: the middle of the codes, where none are
+        stored.
+        """
         import numpy as np
 
         ref = self._given.parts.get("zero_point")
         if ref is None:
-            return np.full((end - begin, self._grid.across), 1 << (self._bits - 1), "<i2")
+            return np.full(
+                (end - begin, self._grid.across), 1 << (self._bits - 1), "<i2"
+            )
         low, high = begin // 32 * 32, -(-end // 32) * 32
-        words = range(low * self._bits // 32, min(high * self._bits // 32, ref.shape[0]))
+        words = range(
+            low * self._bits // 32, min(high * self._bits // 32, ref.shape[0])
+        )
         packed = np.ascontiguousarray(read_part(ref, words, range(ref.shape[1])).T)
         zeros = unpack_bits(packed, self._bits, high - low)[:, begin - low : end - low]
         return zeros.T.astype("<i2")
@@ -276,7 +355,11 @@ class Words:
 
 def plan_words(given: Given) -> Planned:
     """Plan the packed integers of compressed-tensors. Raises MisfitError."""
-    codes, scale, shape_ref = given.require("codes"), given.require("scale"), given.require("shape")
+    codes, scale, shape_ref = (
+        given.require("codes"),
+        given.require("scale"),
+        given.require("shape"),
+    )
     _require_matrices(codes)
     if scale.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scale.dtype.name}")
@@ -284,13 +367,18 @@ def plan_words(given: Given) -> Planned:
         raise MisfitError("weight_shape is not two numbers")
     rows, columns = _shape_in(given, codes, shape_ref)
     if rows != codes.shape[0] or columns < 1:
-        raise MisfitError(f"weight_shape says {rows} rows, and there are {codes.shape[0]}")
+        raise MisfitError(
+            f"weight_shape says {rows} rows, and there are {codes.shape[0]}"
+        )
     named = given.facts.same_number("num_bits")
     ways = [bits for bits in range(1, 9) if -(-columns * bits // 32) == codes.shape[1]]
     if named is not None:
         ways = [bits for bits in ways if bits == named]
     if len(ways) != 1:
-        raise MisfitError(f"{codes.shape[1]} words for {columns} columns do not say how many bits a code has")
+        raise MisfitError(
+            f"{codes.shape[1]} words for {columns} columns do not say how many bits a "
+            "code has"
+        )
     bits = ways[0]
     groups = scale.numel // rows
     if groups * rows != scale.numel or scale.shape not in ((rows, groups), (rows,)):
@@ -303,7 +391,9 @@ def plan_words(given: Given) -> Planned:
         raise MisfitError("the zero points do not have the rows of the codes")
     order = given.parts.get("g_idx")
     if order is not None and order.numel not in (0, columns):
-        raise MisfitError(f"weight_g_idx has {order.numel} elements, and the weight {columns} columns")
+        raise MisfitError(
+            f"weight_g_idx has {order.numel} elements, and the weight {columns} columns"
+        )
     if given.for_values:
         _group_indices(given, columns, group)
     grid = Grid(rows, columns, (1, group))
@@ -314,9 +404,15 @@ def plan_words(given: Given) -> Planned:
 
 
 def _shape_in(given: Given, codes: TensorRef, shape: TensorRef) -> tuple[int, int]:
-    """Return the shape that `weight_shape` holds; without reading, the shape that the config leaves."""
+    """Return the shape that `weight_shape` holds; without reading, the shape that the
+    config leaves.
+    """
     if given.can_read:
-        numbers = [number for number in cast.few(read_small(shape), shape.dtype) if isinstance(number, int)]
+        numbers = [
+            number
+            for number in cast.few(read_small(shape), shape.dtype)
+            if isinstance(number, int)
+        ]
         return numbers[0], numbers[1]
     bits = given.facts.same_number("num_bits")
     if bits is None or bits < 1 or codes.shape[1] * 32 % bits:

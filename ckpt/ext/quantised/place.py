@@ -1,4 +1,6 @@
-"""The place of the elements of a logical tensor, which are decoded span by span while they are read."""
+"""The place of the elements of a logical tensor, which are decoded span by span while
+they are read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Decoded(PlaceOfTensors):
 
     __slots__ = ("dtype", "matrix", "parts")
 
-    def __init__(self, matrix: Matrix, parts: Sequence[TensorRef], dtype: DType) -> None:
+    def __init__(
+        self, matrix: Matrix, parts: Sequence[TensorRef], dtype: DType
+    ) -> None:
         self.matrix = matrix
         self.parts = tuple(parts)
         self.dtype = dtype
@@ -46,7 +50,11 @@ class Decoded(PlaceOfTensors):
         return map(bytes, self.stream_blocks(start, size, tally))
 
     def stream_blocks(
-        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
     ) -> Iterator[memoryview]:
         """Yield `count` bytes from byte `start`. Threads decode the spans ahead."""
         matrix, step = self.matrix, self.matrix.step
@@ -55,12 +63,17 @@ class Decoded(PlaceOfTensors):
             return
         first = start // row // step * step
         last = min(matrix.rows, -(-(start + count) // row))
-        spans = [(begin, min(begin + step, matrix.rows)) for begin in range(first, last, step)]
+        spans = [
+            (begin, min(begin + step, matrix.rows))
+            for begin in range(first, last, step)
+        ]
         reader = matrix.make_reader()
 
         def decode(ends: tuple[int, int]) -> _Span:
             numbers = decode_rows(matrix, reader, *ends, self.dtype)
-            return _Span(numbers.words.view("u1").data, numbers.overflowed, numbers.vanished)
+            return _Span(
+                numbers.words.view("u1").data, numbers.overflowed, numbers.vanished
+            )
 
         begin = first * row
         for span in in_order(decode, spans):
@@ -71,9 +84,15 @@ class Decoded(PlaceOfTensors):
 
 
 def decoded_tensor(
-    name: str, shape: tuple[int, ...], matrix: Matrix, parts: Sequence[TensorRef], dtype: DType
+    name: str,
+    shape: tuple[int, ...],
+    matrix: Matrix,
+    parts: Sequence[TensorRef],
+    dtype: DType,
 ) -> TensorRef:
-    """Return a logical tensor as a plain one, whose elements are decoded when they are read."""
+    """Return a logical tensor as a plain one, whose elements are decoded when they are
+    read.
+    """
     place = Decoded(matrix, parts, dtype)
     device = next((part.device for part in parts if part.device is not None), None)
     storage = Storage(name, device, dtype, place.nbytes, place)

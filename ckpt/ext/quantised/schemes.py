@@ -1,7 +1,9 @@
-"""The schemes of quantised weights, as data: the names of their parts, and what plans a weight of them.
+"""The schemes of quantised weights, as data: the names of their parts, and what plans a
+weight of them.
 
-A scheme is met by the ends of names and the dtype of the codes. Its plan holds the shapes of the parts against each
-other, and raises MisfitError where they contradict: then the tensors stay what they are, and one line says why.
+A scheme is met by the ends of names and the dtype of the codes. Its plan holds the
+shapes of the parts against each other, and raises MisfitError where they contradict:
+then the tensors stay what they are, and one line says why.
 """
 
 from __future__ import annotations
@@ -15,19 +17,25 @@ from ckpt.model.errors import CkptError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
 
-FLOAT8 = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
+FLOAT8 = frozenset(
+    ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+)
 SCALES = frozenset(("float32", "float16", "bfloat16"))
 EXPONENTS = frozenset(("uint8", "float8_e8m0fnu"))
 
 
 class MisfitError(CkptError):
-    """Raised for parts that nearly are a weight of a scheme: the text says what is wrong with them."""
+    """Raised for parts that nearly are a weight of a scheme: the text says what is
+    wrong with them.
+    """
 
 
 class Given(NamedTuple):
-    """The parts of a weight by the names that its scheme gives them, and the facts beside it.
+    """The parts of a weight by the names that its scheme gives them, and the facts
+    beside it.
 
-    With `can_read` small parts may be read that say a shape, with `for_values` also those that say what values are.
+    With `can_read` small parts may be read that say a shape, with `for_values` also
+    those that say what values are.
     """
 
     parts: Mapping[str, TensorRef]
@@ -44,13 +52,17 @@ class Given(NamedTuple):
 
 
 _EXPANDED = 1 << 20
-"""Bytes that a part may show beyond its data, as scales of one number for all rows do."""
+"""Bytes that a part may show beyond its data, as scales of one number for all
+rows do.
+"""
 
 
 def refuse_strange_parts(given: Given) -> None:
-    """Raise MisfitError for a part without data, or one that shows its data in a way that no writer of weights has.
+    """Raise MisfitError for a part without data, or one that shows its data in a way
+    that no writer of weights has.
 
-    A view that repeats its elements has any size that its file says, and plans and readers count on the size of parts.
+    A view that repeats its elements has any size that its file says, and plans and
+    readers count on the size of parts.
     """
     for name, ref in given.parts.items():
         if ref.storage.place is None:
@@ -59,14 +71,17 @@ def refuse_strange_parts(given: Given) -> None:
             raise MisfitError(f"{name} is a view that is negated")
         if ref.nbytes > ref.storage.nbytes + _EXPANDED:
             raise MisfitError(
-                f"{name} is a view of {ref.storage.nbytes:,} bytes that expands to {ref.nbytes:,}"
+                f"{name} is a view of {ref.storage.nbytes:,} bytes that expands to "
+                f"{ref.nbytes:,}"
             )
 
 
 class Planned(NamedTuple):
-    """A weight of a scheme: its shape, its bits, the block that one scale stands for, and how it is decoded.
+    """A weight of a scheme: its shape, its bits, the block that one scale stands for,
+    and how it is decoded.
 
-    `text` is what a person reads: `4 bits (GPTQ, groups of 128)`. `own` is the dtype of the weight by its scheme.
+    `text` is what a person reads: `4 bits (GPTQ, groups of 128)`. `own` is the dtype of
+    the weight by its scheme.
     """
 
     shape: tuple[int, ...]
@@ -78,9 +93,11 @@ class Planned(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A scheme of several tensors. The name of the codes ends with `codes`, and `weight` takes the place of that end.
+    """A scheme of several tensors. The name of the codes ends with `codes`, and
+    `weight` takes the place of that end.
 
-    `parts` are the names of further parts -> the ends that they may have. `required` of them must be there.
+    `parts` are the names of further parts -> the ends that they may have. `required` of
+    them must be there.
     """
 
     name: str
@@ -91,11 +108,15 @@ class Scheme(NamedTuple):
     required: tuple[str, ...]
     weight: str = "weight"
     aside: tuple[str, ...] = ()
-    """The ends of tensors that go with the codes and say nothing about the weight: scales of activations."""
+    """The ends of tensors that go with the codes and say nothing about the weight:
+    scales of activations.
+    """
 
 
 def own_dtype(given: Given, scale: TensorRef, otherwise: DType) -> DType:
-    """Return the dtype of a weight: of narrow scales, else as config.json says, else as its scheme has it."""
+    """Return the dtype of a weight: of narrow scales, else as config.json says, else as
+    its scheme has it.
+    """
     if scale.dtype.name in ("float16", "bfloat16"):
         return scale.dtype
     return BY_NAME[given.facts.dtype] if given.facts.dtype is not None else otherwise

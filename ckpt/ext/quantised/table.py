@@ -1,4 +1,6 @@
-"""The table of schemes: a row for each way of writing quantised weights in several tensors."""
+"""The table of schemes: a row for each way of writing quantised weights in several
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,27 @@ SCHEMES: tuple[Scheme, ...] = (
         FLOAT8,
         floats.plan_float8,
         {
-            "scale": ("weight_scale_inv", "weight_scale", "scale_weight", "qscale_weight", "scale"),
+            "scale": (
+                "weight_scale_inv",
+                "weight_scale",
+                "scale_weight",
+                "qscale_weight",
+                "scale",
+            ),
             "zero_point": ("weight_zero_point",),
         },
         ("scale",),
         aside=_ACTIVATIONS,
     ),
-    Scheme("FP8", "", FLOAT8, floats.plan_float8, {"scale": ("_scale_inv", "_scale")}, ("scale",), weight=""),
+    Scheme(
+        "FP8",
+        "",
+        FLOAT8,
+        floats.plan_float8,
+        {"scale": ("_scale_inv", "_scale")},
+        ("scale",),
+        weight="",
+    ),
     Scheme(
         "NVFP4",
         "weight",
@@ -75,7 +91,10 @@ SCHEMES: tuple[Scheme, ...] = (
             "quant_map": (".quant_map",),
             "nested_absmax": (".nested_absmax",),
             "nested_quant_map": (".nested_quant_map",),
-            "state": (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"),
+            "state": (
+                ".quant_state.bitsandbytes__nf4",
+                ".quant_state.bitsandbytes__fp4",
+            ),
         },
         ("absmax", "quant_map", "state"),
         weight="",

@@ -1,4 +1,6 @@
-"""Codes out of the words that they are packed in, and the parts of a logical tensor by rows and columns."""
+"""Codes out of the words that they are packed in, and the parts of a logical tensor by
+rows and columns.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 HELD = 32 << 20
-"""The most bytes of packed codes of one tensor that are held whole while it is read by columns."""
+"""The most bytes of packed codes of one tensor that are held whole while it is read by
+columns.
+"""
 PIECE = 256
 """The columns of a larger one that are read at once: runs of one KiB."""
 _PIECES = 3
@@ -29,7 +33,9 @@ _PIECES = 3
 
 
 def as_rows(ref: TensorRef, rows: int, columns: int) -> TensorRef:
-    """Return a tensor as a matrix of rows and columns. Raises UnsupportedError where its elements do not lie in a row."""
+    """Return a tensor as a matrix of rows and columns. Raises UnsupportedError where
+    its elements do not lie in a row.
+    """
     if ref.shape == (rows, columns):
         return ref
     assert prod(ref.shape) == rows * columns
@@ -44,11 +50,17 @@ def as_bytes(ref: TensorRef) -> TensorRef:
 
 
 def read_part(ref: TensorRef, rows: range, columns: range) -> Array:
-    """Return rows and columns of a matrix as numbers, of float32 where they are floats. Raises UnreadableError."""
+    """Return rows and columns of a matrix as numbers, of float32 where they are floats.
+    Raises UnreadableError.
+    """
     import numpy as np
 
     array = fill.array(ref, (rows, columns))
-    return array.astype("<f4") if array.dtype.kind == "f" and array.dtype != np.dtype("<f4") else array
+    return (
+        array.astype("<f4")
+        if array.dtype.kind == "f" and array.dtype != np.dtype("<f4")
+        else array
+    )
 
 
 def read_rows(ref: TensorRef, first: int, last: int) -> Array:
@@ -57,7 +69,9 @@ def read_rows(ref: TensorRef, first: int, last: int) -> Array:
 
 
 class Columns:
-    """A matrix that is read by columns. A small one is read once and held, of a large one a few pieces."""
+    """A matrix that is read by columns. A small one is read once and held, of a large
+    one a few pieces.
+    """
 
     def __init__(self, ref: TensorRef) -> None:
         self._ref = ref
@@ -88,12 +102,16 @@ class Columns:
                 end = min(begin + self._width, columns)
                 while len(self._held) >= _PIECES:
                     self._held.popitem(last=False)
-                self._held[number] = read_part(self._ref, range(rows), range(begin, end))
+                self._held[number] = read_part(
+                    self._ref, range(rows), range(begin, end)
+                )
             return self._held[number]
 
 
 def unpack_bits(words: Array, bits: int, count: int) -> Array:
-    """Return the first `count` codes of each row, which lie bit by bit from the lowest one on."""
+    """Return the first `count` codes of each row, which lie bit by bit from the lowest
+    one on.
+    """
     import numpy as np
 
     flat = np.ascontiguousarray(words).view("u1")
@@ -128,11 +146,15 @@ def unpack_halves(flat: Array, *, high_first: bool = False) -> Array:
 
 
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""The numbers of float4 e2m1, whose highest bit is the sign. Source: OCP Microscaling Formats."""
+"""The numbers of float4 e2m1, whose highest bit is the sign. Source: OCP Microscaling
+Formats.
+"""
 
 
 def read_small(ref: TensorRef) -> bytes:
-    """Return all bytes of a small part, without numpy, whose import takes longer. Raises UnreadableError."""
+    """Return all bytes of a small part, without numpy, whose import takes longer.
+    Raises UnreadableError.
+    """
     return b"".join(blocks.elements(ref))
 
 
@@ -153,11 +175,15 @@ def _float8_table(name: str) -> Array:
 
 
 def power_of(codes: Array, bias: int = 127) -> Array:
-    """Return the scales of bytes that are exponents of two, with the bias that the OCP has."""
+    """Return the scales of bytes that are exponents of two, with the bias that the OCP
+    has.
+    """
     import numpy as np
 
     with np.errstate(over="ignore"):
-        scales: Array = np.ldexp(np.float32(1), codes.astype("<i4") - bias).astype("<f4")
+        scales: Array = np.ldexp(np.float32(1), codes.astype("<i4") - bias).astype(
+            "<f4"
+        )
     return scales
 
 
@@ -170,7 +196,9 @@ def of_fp4(codes: Array, scale: Array) -> Array:
 
 
 def of_doubled_fp4(codes: Array, scale: Array) -> Array:
-    """The formula of float4 with half of a scale, which may be beyond float32: twice its number times half the scale."""
+    """The formula of float4 with half of a scale, which may be beyond float32: twice
+    its number times half the scale.
+    """
     return look_up(_fp4_table() * 2, codes, scale)
 
 

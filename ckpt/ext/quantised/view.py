@@ -1,4 +1,6 @@
-"""A checkpoint as it is shown: each logical tensor is one, of a type that says how it is quantised, and its parts are inside."""
+"""A checkpoint as it is shown: each logical tensor is one, of a type that says how it
+is quantised, and its parts are inside.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, TensorRef
 from ckpt.model.text import Json
 
-_FOLLOWS = "Each is a value only with its scale: --dtype does not cast it, ckpt convert --dequantize does."
+_FOLLOWS = (
+    "Each is a value only with its scale: --dtype does not cast it, ckpt convert "
+    "--dequantize does."
+)
 _WHYS = 3
 """Reasons that are given in one finding."""
 
@@ -36,7 +41,9 @@ class View(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The bits that a weight takes with all of its parts: `4.16 bits per weight`."""
+        """The bits that a weight takes with all of its parts: `4.16 bits per
+        weight`.
+        """
         numel = sum(row.numel for row in self.logical)
         bits = 8 * sum(row.nbytes for row in self.logical) / max(1, numel)
         return f"{bits:.2f} bits per weight"
@@ -47,14 +54,21 @@ class View(NamedTuple):
 
 
 def with_view(
-    report: Inspection, limits: Limits, select: Globs | None = None, section: str | None = None
+    report: Inspection,
+    limits: Limits,
+    select: Globs | None = None,
+    section: str | None = None,
 ) -> Inspection:
-    """Return the report with its logical tensors, and with findings that name their schemes. Reads a few small tensors."""
+    """Return the report with its logical tensors, and with findings that name their
+    schemes. Reads a few small tensors.
+    """
     checkpoint = report.checkpoint
     is_far = any(source.far is not None for source in checkpoint.all_sources())
     found = find_logical(checkpoint, limits, can_read=not is_far)
     edit = Swap()
-    kept = [row for row in found.logical if edit.swap(checkpoint.root, row, _composite(row))]
+    kept = [
+        row for row in found.logical if edit.swap(checkpoint.root, row, _composite(row))
+    ]
     misses = found.misses
     findings = _findings(report.findings, kept, misses)
     if not kept:
@@ -62,7 +76,8 @@ def with_view(
     view = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     chosen = [row for row in kept if _is_chosen(row, report)]
     return report._replace(
-        findings=findings, quantised=View(tuple(chosen), misses, _shown(view, select, section))
+        findings=findings,
+        quantised=View(tuple(chosen), misses, _shown(view, select, section)),
     )
 
 
@@ -74,8 +89,12 @@ def _is_chosen(row: Logical, report: Inspection) -> bool:
     return row.parts[0].entry.name in names
 
 
-def _shown(view: Checkpoint, select: Globs | None, section: str | None) -> Inspection | None:
-    """Return the report on a checkpoint of logical tensors, or None where nothing of it is selected."""
+def _shown(
+    view: Checkpoint, select: Globs | None, section: str | None
+) -> Inspection | None:
+    """Return the report on a checkpoint of logical tensors, or None where nothing of it
+    is selected.
+    """
     try:
         return inspect(Survey(view), select, section)
     except CkptError:
@@ -89,14 +108,18 @@ def _composite(row: Logical) -> Composite:
     parts: list[tuple[str, TensorRef]] = []
     for part in row.parts:
         tensor = part.entry.tensor
-        parts += [(part.role, tensor)] if isinstance(tensor, TensorRef) else tensor.parts
+        parts += (
+            [(part.role, tensor)] if isinstance(tensor, TensorRef) else tensor.parts
+        )
     return Composite("quantised", dtype, row.shape, tuple(parts), detail=row.scheme)
 
 
 def _findings(
     findings: Sequence[Finding], rows: Sequence[Logical], misses: Sequence[NearMiss]
 ) -> tuple[Finding, ...]:
-    """Return the findings of which those on codes say how to read them, and those on what nearly is a scheme."""
+    """Return the findings of which those on codes say how to read them, and those on
+    what nearly is a scheme.
+    """
     codes = {row.parts[0].entry.name for row in rows}
     whys = {miss.name: f"Nearly {miss.scheme}, but {miss.why}." for miss in misses}
     made: list[Finding] = []
@@ -107,7 +130,9 @@ def _findings(
             finding = finding._replace(consequence=_FOLLOWS)
         elif texts:
             finding = finding._replace(
-                consequence=" ".join([finding.consequence or "", *texts[:_WHYS]]).strip()
+                consequence=" ".join(
+                    [finding.consequence or "", *texts[:_WHYS]]
+                ).strip()
             )
         made.append(finding)
     return tuple(made)

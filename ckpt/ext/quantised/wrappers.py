@@ -1,4 +1,6 @@
-"""The tensor classes of torchao, as a pickle holds them: what they are made of, read by their class."""
+"""The tensor classes of torchao, as a pickle holds them: what they are made of, read by
+their class.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,16 @@ _CLASSES = {
 
 
 def plan_wrapper(tensor: Composite, facts: Facts, *, can_read: bool) -> Planned | None:
-    """Return the weight of a tensor of torchao, or None for any other tensor. Raises MisfitError."""
+    """Return the weight of a tensor of torchao, or None for any other tensor. Raises
+    MisfitError.
+    """
     detail = tensor.detail or ""
     module, _, short = detail.rpartition(".")
-    if tensor.layout != "wrapper" or module.partition(".")[0] != "torchao" or tensor.piece is not None:
+    if (
+        tensor.layout != "wrapper"
+        or module.partition(".")[0] != "torchao"
+        or tensor.piece is not None
+    ):
         return None
     if short not in _CLASSES:
         raise MisfitError(f"the parts of {short} are not known")
@@ -33,7 +41,10 @@ def plan_wrapper(tensor: Composite, facts: Facts, *, can_read: bool) -> Planned 
         raise MisfitError(f"{short} has codes of another shape")
     if tensor.dtype.name not in ("float32", "float16", "bfloat16"):
         raise MisfitError(f"{short} stands for {tensor.dtype.name}")
-    named = {"codes": codes, **{name: part for name, part in parts.items() if name in known[1:]}}
+    named = {
+        "codes": codes,
+        **{name: part for name, part in parts.items() if name in known[1:]},
+    }
     given = Given(named, facts, can_read)
     refuse_strange_parts(given)
     return plan_torchao(given, BY_NAME[tensor.dtype.name])

@@ -1,6 +1,8 @@
-"""Reading ahead: the bytes that tasks are going to read are asked for in their order, many requests at once.
+"""Reading ahead: the bytes that tasks are going to read are asked for in their order,
+many requests at once.
 
-All sources of the process share one budget of memory. What no task needs any more is dropped.
+All sources of the process share one budget of memory. What no task needs any more is
+dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +26,19 @@ PIECE = 8 << 20
 GAP = 64 << 10
 """Ranges this close are one request."""
 ROOM = 48 << 20
-"""The most bytes of pieces in memory, of all sources of the process. Who needs a piece at once takes it above that."""
+"""The most bytes of pieces in memory, of all sources of the process. Who needs a piece
+at once takes it above that.
+"""
 REQUESTS = 32
 """The most requests that one list of tasks has under way."""
 _BATCH, _GROUPS = 32 << 20, 4096
-"""The bytes and the groups whose ranges are joined where they are close, whatever their order."""
+"""The bytes and the groups whose ranges are joined where they are close, whatever their
+order.
+"""
 _FEW = 16
-"""Pieces of a group that may be needed all together. Of groups with more, and many bytes, one is read at a time."""
+"""Pieces of a group that may be needed all together. Of groups with more, and many
+bytes, one is read at a time.
+"""
 _LOOSE = 4096
 """A read that begins this close behind the last one goes on with it."""
 
@@ -51,7 +59,9 @@ class Ranges(Protocol):
 
 
 class _Room:
-    """The bytes of all pieces that are in memory or on their way, and how many may be."""
+    """The bytes of all pieces that are in memory or on their way, and how many
+    may be.
+    """
 
     used = 0
     most = ROOM
@@ -86,15 +96,29 @@ class _State(Enum):
 
 
 class Piece:
-    """Bytes of a source that are read together. The groups that need them are its `users`.
+    """Bytes of a source that are read together. The groups that need them are its
+    `users`.
 
-    With `in_turn` they are read once, from the first to the last, and gone after that; else they stay until the last
-    group has ended.
+    With `in_turn` they are read once, from the first to the last, and gone after that;
+    else they stay until the last group has ended.
     """
 
-    __slots__ = ("begin", "data", "end", "error", "first", "in_turn", "source", "state", "until", "users")
+    __slots__ = (
+        "begin",
+        "data",
+        "end",
+        "error",
+        "first",
+        "in_turn",
+        "source",
+        "state",
+        "until",
+        "users",
+    )
 
-    def __init__(self, source: Ranges, begin: int, end: int, users: set[int], *, in_turn: bool) -> None:
+    def __init__(
+        self, source: Ranges, begin: int, end: int, users: set[int], *, in_turn: bool
+    ) -> None:
         self.source = source
         self.begin = begin
         self.end = end
@@ -113,15 +137,22 @@ class Piece:
         _Room.used += self.end - self.begin
 
     def fetch(self) -> None:
-        """Ask for its bytes, once it is marked as coming. An error is raised where it is read."""
+        """Ask for its bytes, once it is marked as coming. An error is raised where it
+        is read.
+        """
         error: BaseException | None = None
         data: list[memoryview] = []
         try:
             data = self.source.exactly(self.begin, self.end)
-        except BaseException as failure:  # an interrupt too: nobody may wait for what does not come
+        except (
+            BaseException
+        ) as failure:  # an interrupt too: nobody may wait for what does not come
             error = failure
         with _changed:
-            self.data, self.error = data, error if isinstance(error, Exception) else None
+            self.data, self.error = (
+                data,
+                error if isinstance(error, Exception) else None,
+            )
             self.state = _State.HERE
             if error is not None or not self.users:
                 self.drop(_State.IDLE if self.users else _State.GONE)
@@ -130,7 +161,9 @@ class Piece:
             raise error
 
     def read(self, position: int, end: int) -> memoryview | None:
-        """Its bytes from a position on, or None where it has gone. Raises what asking for them raised."""
+        """Its bytes from a position on, or None where it has gone. Raises what asking
+        for them raised.
+        """
         with _changed:
             while self.state is _State.COMING:
                 _changed.wait()
@@ -182,7 +215,9 @@ class Piece:
 
 
 _done: dict[Piece, None] = {}
-"""Pieces that were read through, of groups that go on: they stay while there is room."""
+"""Pieces that were read through, of groups that go on: they stay while there is
+room.
+"""
 
 
 def _let_go(nbytes: int) -> None:
@@ -192,7 +227,8 @@ def _let_go(nbytes: int) -> None:
 
 
 class Ahead:
-    """The ranges that groups are going to read. Threads ask for them in the order of the groups.
+    """The ranges that groups are going to read. Threads ask for them in the order of
+    the groups.
 
     `close` ends the threads.
     """
@@ -213,7 +249,10 @@ class Ahead:
             self._make(number)
         with _changed:
             pieces = self._of.get(number, ())
-            is_wide = len(pieces) > _FEW and sum(each.end - each.begin for each in pieces) > _Room.most // 2
+            is_wide = (
+                len(pieces) > _FEW
+                and sum(each.end - each.begin for each in pieces) > _Room.most // 2
+            )
         try:
             with _wide if is_wide else nullcontext():
                 yield
@@ -232,7 +271,9 @@ class Ahead:
             _changed.notify_all()
 
     def _make(self, number: int = -1) -> None:
-        """Join the ranges of the next groups to pieces. With a number, only if it is not made yet."""
+        """Join the ranges of the next groups to pieces. With a number, only if it is
+        not made yet.
+        """
         with self._making:
             if self._is_all or 0 <= number < self._made:
                 return
@@ -241,14 +282,20 @@ class Ahead:
             for group in self._groups:
                 for source, begin, end in _far_readings(group):
                     if not _is_foreseen(source, begin, end):
-                        ranges.setdefault(source, []).append((begin, end, self._made + made))
+                        ranges.setdefault(source, []).append(
+                            (begin, end, self._made + made)
+                        )
                     total += end - begin
                 made += 1
                 if total >= _BATCH or made >= _GROUPS:
                     break
             else:
                 self._is_all = True
-            pieces = [piece for source, rows in ranges.items() for piece in join_ranges(source, sorted(rows))]
+            pieces = [
+                piece
+                for source, rows in ranges.items()
+                for piece in join_ranges(source, sorted(rows))
+            ]
             pieces.sort(key=attrgetter("first"))
             with _changed:
                 for piece in () if self._is_closed else pieces:
@@ -258,8 +305,14 @@ class Ahead:
                     self._queue.append(piece)
                 self._made += made
                 idle = len(self._queue)
-        alone = idle == 1 and self._is_all  # who reads it asks for it; else one more makes the next pieces
-        for _ in range(0 if alone else min(REQUESTS - len(self._threads), idle + (not self._is_all))):
+        alone = (
+            idle == 1 and self._is_all
+        )  # who reads it asks for it; else one more makes the next pieces
+        for _ in range(
+            0
+            if alone
+            else min(REQUESTS - len(self._threads), idle + (not self._is_all))
+        ):
             thread = threading.Thread(target=self._fetch, name="ahead", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -278,7 +331,10 @@ class Ahead:
                     return None
                 if self._queue:
                     piece = self._queue[0]
-                    if not _Room.used or _Room.used + piece.end - piece.begin <= _Room.most:
+                    if (
+                        not _Room.used
+                        or _Room.used + piece.end - piece.begin <= _Room.most
+                    ):
                         piece.take()
                         return self._queue.popleft()
                     _changed.wait()
@@ -289,7 +345,9 @@ class Ahead:
 
 
 def is_worth(readings: Sequence[Reading]) -> bool:
-    """Tell whether these are far bytes that are not foreseen yet, and more than one request brings."""
+    """Tell whether these are far bytes that are not foreseen yet, and more than one
+    request brings.
+    """
     rows = list(_far_readings(readings))
     if all(_is_foreseen(*row) for row in rows):
         return False
@@ -307,7 +365,9 @@ def _is_foreseen(source: Ranges, begin: int, end: int) -> bool:
 
 
 def _far_readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]:
-    """Yield the ranges of far sources. One that cannot be foreseen is left to the work, which says why."""
+    """Yield the ranges of far sources. One that cannot be foreseen is left to the work,
+    which says why.
+    """
     try:
         for given, first, last in group:
             outer, begin = underlying_file(given, first)
@@ -320,8 +380,12 @@ def _far_readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]
         return
 
 
-def join_ranges(source: Ranges, rows: Iterable[tuple[int, int, int]]) -> Iterator[Piece]:
-    """Join (begin, end, group) in order to pieces. A longer range is cut into even ones."""
+def join_ranges(
+    source: Ranges, rows: Iterable[tuple[int, int, int]]
+) -> Iterator[Piece]:
+    """Join (begin, end, group) in order to pieces. A longer range is cut into even
+    ones.
+    """
     begin = end = 0
     users: set[int] = set()
     for first, last, user in rows:
@@ -334,7 +398,9 @@ def join_ranges(source: Ranges, rows: Iterable[tuple[int, int, int]]) -> Iterato
         users = set()
         count = -(-(last - first) // PIECE)
         if count > 1:
-            cuts = [first + (last - first) * number // count for number in range(count + 1)]
+            cuts = [
+                first + (last - first) * number // count for number in range(count + 1)
+            ]
             for one, other in pairwise(cuts):
                 yield Piece(source, one, other, {user}, in_turn=True)
         else:

@@ -1,6 +1,8 @@
-"""Connections to web servers, kept for the next request: through a proxy where the environment names one.
+"""Connections to web servers, kept for the next request: through a proxy where the
+environment names one.
 
-An answer has one deadline for its status and headers, and one for its body, however the bytes drip.
+An answer has one deadline for its status and headers, and one for its body, however the
+bytes drip.
 """
 
 from __future__ import annotations
@@ -33,21 +35,31 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 TIMEOUT = 30
-"""Seconds until a server that says nothing counts as failed, and for the status and headers of an answer."""
+"""Seconds until a server that says nothing counts as failed, and for the status and
+headers of an answer.
+"""
 _BODY = 60
 _SLOWEST = 10_000
-"""Seconds for a body, and the bytes a second below which one counts as failed after that."""
+"""Seconds for a body, and the bytes a second below which one counts as failed after
+that.
+"""
 _IDLE = 32
 """The most connections to one server that are kept while nobody uses them."""
 _LARGE, _PIECE = 32 << 10, 1 << 20
 _BRIEF, _REST = 1, 60
-"""Seconds for an answer that nobody needs, and for which a connection is kept that nobody uses."""
+"""Seconds for an answer that nobody needs, and for which a connection is kept that
+nobody uses.
+"""
 _LEFT = 64 << 10
-"""The most bytes of an answer that are read only so that its connection can be used again."""
+"""The most bytes of an answer that are read only so that its connection can be used
+again.
+"""
 
 
 class Server(NamedTuple):
-    """A web server: `http` or `https`, its name, its port, and the proxy on the way, or an empty text."""
+    """A web server: `http` or `https`, its name, its port, and the proxy on the way, or
+    an empty text.
+    """
 
     scheme: str
     host: str
@@ -63,18 +75,24 @@ class Server(NamedTuple):
 
 
 def server_of(url: str) -> Server:
-    """The server of a URL. Raises NotOpenedError for what is no web server, ValueError for half a URL."""
+    """The server of a URL. Raises NotOpenedError for what is no web server, ValueError
+    for half a URL.
+    """
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     if scheme not in ("http", "https"):
-        raise NotOpenedError(f"the server leads to a {'file' if scheme == 'file' else f'{scheme}: URL'}")
+        raise NotOpenedError(
+            f"the server leads to a {'file' if scheme == 'file' else f'{scheme}: URL'}"
+        )
     host, port = parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
     if not host:
         raise ValueError("no host")
     proxy = urllib.request.getproxies().get(scheme, "")
     if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
         proxy = ""
-    if proxy and _proxy_parts(proxy).scheme != "http":  # its password would go there in the clear
+    if (
+        proxy and _proxy_parts(proxy).scheme != "http"
+    ):  # its password would go there in the clear
         raise NotOpenedError(
             f"the proxy for {scheme} is no http:// one",
             hint=f"{scheme}_proxy=http://HOST:PORT, or no_proxy={host}",
@@ -87,7 +105,9 @@ def _proxy_parts(proxy: str) -> SplitResult:
 
 
 class _Received(io.RawIOBase):
-    """The bytes of an answer, as its socket receives them until a time of `time.monotonic`."""
+    """The bytes of an answer, as its socket receives them until a time of
+    `time.monotonic`.
+    """
 
     def __init__(self, sock: socket.socket, until: float) -> None:
         self.until = until
@@ -110,7 +130,11 @@ class _Response(http.client.HTTPResponse):
     """An answer with deadlines."""
 
     def __init__(
-        self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, url: str | None = None
+        self,
+        sock: socket.socket,
+        debuglevel: int = 0,
+        method: str | None = None,
+        url: str | None = None,
     ) -> None:
         super().__init__(sock, debuglevel, method, url)
         self.received = _Received(sock, time.monotonic() + TIMEOUT)
@@ -120,19 +144,22 @@ class _Response(http.client.HTTPResponse):
     def _read_status(self) -> tuple[str, int, str]:
         version, status, reason = super()._read_status()  # type: ignore[misc]
         if 100 < status < 200 and status != 101:
-            status = (
-                100  # http.client goes on after this one only, and would leave the answer to the next request
-            )
+            # http.client goes on after this one only, and would leave the answer to the
+            # next request
+            status = 100
         return version, status, reason
 
 
 class Reply:
-    """An answer whose body is not read yet. `close` keeps its connection for the next request, if it can be used again.
+    """An answer whose body is not read yet. `close` keeps its connection for the next
+    request, if it can be used again.
 
     Where reading the body failed or was interrupted, `close` waits for nothing more.
     """
 
-    def __init__(self, server: Server, link: http.client.HTTPConnection, response: _Response) -> None:
+    def __init__(
+        self, server: Server, link: http.client.HTTPConnection, response: _Response
+    ) -> None:
         self.status = response.status
         self.headers = response.headers
         self._server = server
@@ -140,10 +167,14 @@ class Reply:
         self._response = response
         self._is_begun = False
 
-    def read(self, most: int, *, within: float = _BODY, spooled: bool = False) -> memoryview:
-        """The body, or `most` bytes of it. With `spooled` it lies in a file without a name.
+    def read(
+        self, most: int, *, within: float = _BODY, spooled: bool = False
+    ) -> memoryview:
+        """The body, or `most` bytes of it. With `spooled` it lies in a file without a
+        name.
 
-        Raises BusyError where it ends too early, or takes more than `within` seconds and the time of the slowest server.
+        Raises BusyError where it ends too early, or takes more than `within` seconds
+        and the time of the slowest server.
         """
         self._is_begun = True
         response = self._response
@@ -152,7 +183,9 @@ class Reply:
         size = most if length is None else min(most, length)
         view, count = allocate_disk(size) if spooled else allocate_memory(size), 0
         while count < len(view):
-            if response.chunked:  # its `readinto` takes a chunk of less than nothing for an end
+            if (
+                response.chunked
+            ):  # its `readinto` takes a chunk of less than nothing for an end
                 piece = response.read1(min(len(view) - count, _PIECE))
                 view[count : count + len(piece)] = piece
                 more = len(piece)
@@ -176,17 +209,22 @@ class Reply:
                 if not self._response.will_close:
                     _links.give(self._server, self._link)
                     return
-        self._response.close()  # which alone has the socket where the server ends the connection
+        # which alone has the socket where the server ends the connection
+        self._response.close()
         self._link.close()
 
 
 def allocate_memory(size: int) -> memoryview:
-    """Memory for an answer. Much of it is given back to the system as soon as nobody looks at it."""
+    """Memory for an answer. Much of it is given back to the system as soon as nobody
+    looks at it.
+    """
     return memoryview(mmap(-1, size) if size >= _LARGE else bytearray(size))
 
 
 def allocate_disk(size: int) -> memoryview:
-    """Room on the disk: a server that ignores ranges sends whole files, which stay until they are closed."""
+    """Room on the disk: a server that ignores ranges sends whole files, which stay
+    until they are closed.
+    """
     if size < _LARGE:
         return allocate_memory(size)
     from tempfile import TemporaryFile  # here: few servers do so
@@ -243,7 +281,9 @@ class _Links:
 
 
 def _is_quiet(link: http.client.HTTPConnection) -> bool:
-    """Tell whether nothing came since the last answer: no end, and no bytes that nobody has asked for."""
+    """Tell whether nothing came since the last answer: no end, and no bytes that nobody
+    has asked for.
+    """
     assert link.sock is not None
     with selectors.DefaultSelector() as selector:
         selector.register(link.sock, selectors.EVENT_READ)
@@ -257,9 +297,11 @@ atexit.register(_links.close)
 def request_path(
     server: Server, path: str, headers: Mapping[str, str], *, is_public: bool = False
 ) -> tuple[Reply, bool | None]:
-    """Ask a server for a path: its answer, and whether its address is private. None behind a proxy, which connects.
+    """Ask a server for a path: its answer, and whether its address is private. None
+    behind a proxy, which connects.
 
-    With `is_public` a private address is not asked. Raises NotOpenedError for one, and BROKEN.
+    With `is_public` a private address is not asked. Raises NotOpenedError for one, and
+    BROKEN.
     """
     link = _links.take(server)
     if link is not None:
@@ -267,7 +309,9 @@ def request_path(
             return _request_on_link(server, link, path, headers, is_public=is_public)
         except _CLOSED:
             pass  # by the server, while nobody used it
-    return _request_on_link(server, _open_connection(server), path, headers, is_public=is_public)
+    return _request_on_link(
+        server, _open_connection(server), path, headers, is_public=is_public
+    )
 
 
 _CLOSED = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError)
@@ -289,7 +333,9 @@ def _request_on_link(
         if server.proxy and server.scheme == "http":
             path, more = f"http://{server.name}{path}", _proxy_login(server.proxy)
         with waiting(server.name):
-            link.request("GET", path, headers={"Accept-Encoding": "identity", **headers, **more})
+            link.request(
+                "GET", path, headers={"Accept-Encoding": "identity", **headers, **more}
+            )
             response = link.getresponse()
     except BaseException:
         link.close()
@@ -312,7 +358,9 @@ def _open_connection(server: Server) -> http.client.HTTPConnection:
         proxy = _proxy_parts(server.proxy)
         host, port = proxy.hostname or "", proxy.port or 80
     if server.scheme == "https":
-        link = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=_tls_context())
+        link = http.client.HTTPSConnection(
+            host, port, timeout=TIMEOUT, context=_tls_context()
+        )
         if server.proxy:
             link.set_tunnel(server.host, server.port, _proxy_login(server.proxy))
     else:

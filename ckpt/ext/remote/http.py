@@ -13,7 +13,13 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urljoin, urlsplit
 
 from ckpt.bytes import far
-from ckpt.ext.remote.connections import Reply, Server, basic_login, request_path, server_of
+from ckpt.ext.remote.connections import (
+    Reply,
+    Server,
+    basic_login,
+    request_path,
+    server_of,
+)
 from ckpt.ext.remote.store import WHOLE, Answer, BusyError, ChangedError
 from ckpt.model.errors import NotOpenedError
 from ckpt.model.rows import NamedTuple
@@ -30,7 +36,9 @@ _SIZE = re.compile(r"[0-9]{1,18}")
 _SAFE = "%/:=&?~#+!$,;'@()*[]|"
 """Characters that stay as they are in the path or the query of a redirect."""
 BROKEN = (http.client.HTTPException, OSError, ValueError, OverflowError)
-"""The errors of the standard library for a server that does not answer, or does not answer with HTTP."""
+"""The errors of the standard library for a server that does not answer, or does not
+answer with HTTP.
+"""
 
 
 class _Target(NamedTuple):
@@ -39,11 +47,15 @@ class _Target(NamedTuple):
     url: str
     is_first: bool
     is_public: bool = False
-    """True if a redirect from a public address led there: then it must be public too."""
+    """True if a redirect from a public address led there: then it must be
+    public too.
+    """
 
 
 class HttpObject:
-    """A file on a web server. Where a redirect led is asked again at once, until that fails."""
+    """A file on a web server. Where a redirect led is asked again at once, until that
+    fails.
+    """
 
     tails = True
 
@@ -54,17 +66,25 @@ class HttpObject:
         self._target = self._first
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
-        headers = {"Range": f"bytes=-{count}" if begin is None else f"bytes={begin}-{begin + count - 1}"}
+        headers = {
+            "Range": f"bytes=-{count}"
+            if begin is None
+            else f"bytes={begin}-{begin + count - 1}"
+        }
         if etag.startswith('"') and self._target.is_first:
             headers["If-Match"] = (
-                etag  # another server may not know the ETag, so `RangeSource` alone compares it
+                # another server may not know the ETag, so `RangeSource` alone compares
+                # it
+                etag
             )
         reply = self._ask_server(headers)
         try:
             if reply.status == 416 and not etag:
                 size = reply.headers.get("Content-Range", "").replace(" ", "")
                 if size == "bytes*/0":
-                    return Answer(memoryview(b""), 0, 0, reply.headers.get("ETag") or "")
+                    return Answer(
+                        memoryview(b""), 0, 0, reply.headers.get("ETag") or ""
+                    )
             if reply.status == 416 and etag:
                 raise ChangedError
             _refuse_status(reply, self._target)
@@ -75,7 +95,9 @@ class HttpObject:
             reply.close()
 
     def document(self) -> tuple[bytes, str | None]:
-        """The whole of a small document, and the URL of its next page. Raises BusyError, NotOpenedError."""
+        """The whole of a small document, and the URL of its next page. Raises
+        BusyError, NotOpenedError.
+        """
         reply = self._ask_server({})
         try:
             _refuse_status(reply, self._target)
@@ -87,7 +109,9 @@ class HttpObject:
             reply.close()
 
     def _ask_server(self, headers: Mapping[str, str]) -> Reply:
-        """The answer of the server that has the file. Where the last one does not give it, the first one is asked."""
+        """The answer of the server that has the file. Where the last one does not give
+        it, the first one is asked.
+        """
         target = self._target
         if not target.is_first:
             try:
@@ -97,7 +121,9 @@ class HttpObject:
                 reply.close()
             except (BusyError, NotOpenedError):
                 pass
-            headers = {name: value for name, value in headers.items() if name != "If-Match"}
+            headers = {
+                name: value for name, value in headers.items() if name != "If-Match"
+            }
         self._target = self._first
         return self._follow_redirects(self._first, headers)
 
@@ -110,28 +136,37 @@ class HttpObject:
                     self._target = target
                     return reply
                 reply.close()
-                target = _redirected_target(target, urljoin(target.url, where), is_public=is_private is False)
+                target = _redirected_target(
+                    target, urljoin(target.url, where), is_public=is_private is False
+                )
                 if is_private is None and server_of(target.url).host != server.host:
                     far.tell(
-                        f"{server.name} leads to another server through a proxy: its address is not checked"
+                        f"{server.name} leads to another server through a proxy: its "
+                        "address is not checked"
                     )
             except BROKEN as error:
                 raise translate_error(error, target.url) from None
             if "If-Match" in headers:
-                headers = {name: value for name, value in headers.items() if name != "If-Match"}
+                headers = {
+                    name: value for name, value in headers.items() if name != "If-Match"
+                }
         raise NotOpenedError("the server leads from one URL to the next without end")
 
     def _request_target(
         self, target: _Target, headers: Mapping[str, str]
     ) -> tuple[Server, bool | None, Reply]:
         server = server_of(target.url)
-        if self._login is not None and _scheme_and_server(target.url) == _scheme_and_server(self._first.url):
+        if self._login is not None and _scheme_and_server(
+            target.url
+        ) == _scheme_and_server(self._first.url):
             headers = {**headers, "Authorization": self._login}
         parts = urlsplit(target.url)
         path = quote(parts.path or "/", safe=_SAFE) + (
             f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
         )
-        reply, is_private = request_path(server, path, headers, is_public=target.is_public)
+        reply, is_private = request_path(
+            server, path, headers, is_public=target.is_public
+        )
         return server, is_private, reply
 
     @property
@@ -147,12 +182,15 @@ def _scheme_and_server(url: str) -> tuple[str, str]:
 
 
 def _redirected_target(target: _Target, url: str, *, is_public: bool) -> _Target:
-    """The target of a redirect. Raises NotOpenedError for one that leads away from web servers, or out of https."""
+    """The target of a redirect. Raises NotOpenedError for one that leads away from web
+    servers, or out of https.
+    """
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     if scheme not in ("http", "https"):
         raise NotOpenedError(
-            f"the server leads to a {'file' if scheme in ('file', 'ftp', 'data') else 'program'}"
+            "the server leads to a "
+            f"{'file' if scheme in ('file', 'ftp', 'data') else 'program'}"
         )
     if scheme == "http" and target.url.lower().startswith("https:"):
         raise NotOpenedError("the server leads from https to http")
@@ -164,7 +202,9 @@ def _split_login(url: str) -> tuple[str, str | None]:
     """A URL without its user, and what a server is told of the user."""
     parts = urlsplit(url)
     user, separator, server = parts.netloc.rpartition("@")
-    return parts._replace(netloc=server).geturl(), basic_login(user) if separator else None
+    return parts._replace(netloc=server).geturl(), basic_login(
+        user
+    ) if separator else None
 
 
 def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
@@ -175,16 +215,21 @@ def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
     encoding = reply.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise NotOpenedError(
-            f"the server sends its files compressed ({show(encoding, 20)}), though it is asked not to"
+            f"the server sends its files compressed ({show(encoding, 20)}), though it "
+            "is asked not to"
         )
     size = int(length) if length else None
     if reply.status != 206:  # Range was ignored: the whole file comes
         if size is not None and size > WHOLE:
-            raise NotOpenedError(f"the server ignores Range, and the file has {size:,} bytes")
+            raise NotOpenedError(
+                f"the server ignores Range, and the file has {size:,} bytes"
+            )
         with _whole:
             data = reply.read(WHOLE + 1, spooled=True)
         if len(data) > WHOLE:
-            raise NotOpenedError(f"the server ignores Range, and the file has more than {WHOLE:,} bytes")
+            raise NotOpenedError(
+                f"the server ignores Range, and the file has more than {WHOLE:,} bytes"
+            )
         if size is not None and len(data) != size:
             raise BusyError("the server cuts its answers off")
         return Answer(data, 0, len(data), etag)
@@ -194,7 +239,9 @@ def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
     first, last, size = map(int, match.groups())
     wanted = max(0, size - count) if begin is None else begin
     if first != wanted or not first <= last < min(first + count, size):
-        raise NotOpenedError("the server sends other bytes than those that were asked for")
+        raise NotOpenedError(
+            "the server sends other bytes than those that were asked for"
+        )
     data = reply.read(last - first + 2)
     if len(data) != last - first + 1:
         raise BusyError("the server cuts its answers off")
@@ -207,12 +254,15 @@ def _refuse_status(reply: Reply, target: _Target) -> None:
     if 200 <= status < 300:
         return
     reason = http.client.responses.get(status, "")
-    said = f"{'the server' if target.is_first else _server_in(target.url)} answers {status}" + (
-        f" {reason}" if reason else ""
-    )
+    said = (
+        f"{'the server' if target.is_first else _server_in(target.url)} answers "
+        f"{status}"
+    ) + (f" {reason}" if reason else "")
     if status in _PASSING or status >= 500:
         raise BusyError(
-            said, _retry_seconds(reply.headers.get("Retry-After", "")), is_overload=status in (429, 503)
+            said,
+            _retry_seconds(reply.headers.get("Retry-After", "")),
+            is_overload=status in (429, 503),
         )
     if status in (404, 410):
         raise NotOpenedError("no such file")
@@ -231,28 +281,44 @@ def _retry_seconds(text: str) -> float:
     if _SIZE.fullmatch(text.strip()):
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time()) if text else 0.0
+        return (
+            max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+            if text
+            else 0.0
+        )
     except (ValueError, TypeError, OverflowError):
         return 0.0
 
 
 def translate_error(error: Exception, url: str) -> Exception:
-    """Translate an error of the standard library. It says the server, for a redirect may have led to another one."""
+    """Translate an error of the standard library. It says the server, for a redirect
+    may have led to another one.
+    """
     server = _server_in(url)
     if isinstance(error, socket.gaierror):
         return NotOpenedError(f"unknown host {server}")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return NotOpenedError(f"the certificate of {server} is not valid: {show(error.verify_message, 80)}")
+        return NotOpenedError(
+            f"the certificate of {server} is not valid: "
+            f"{show(error.verify_message, 80)}"
+        )
     if isinstance(error, ssl.SSLError):
-        return NotOpenedError(f"{server} does not answer with TLS", hint="http:// in the place of https://?")
+        return NotOpenedError(
+            f"{server} does not answer with TLS",
+            hint="http:// in the place of https://?",
+        )
     if isinstance(error, ConnectionRefusedError):
         return BusyError(f"{server} refuses the connection")
     if isinstance(error, http.client.IncompleteRead):
         return BusyError("the server cuts its answers off")
-    if isinstance(error, (ValueError, OverflowError)) and not isinstance(error, OSError):
+    if isinstance(error, (ValueError, OverflowError)) and not isinstance(
+        error, OSError
+    ):
         return NotOpenedError("the server's answer is no HTTP")
     if isinstance(error, TimeoutError):
         return BusyError(f"{server} does not answer")
     return BusyError(
-        f"{server} does not answer" if isinstance(error, OSError) else "the server's answer is no HTTP"
+        f"{server} does not answer"
+        if isinstance(error, OSError)
+        else "the server's answer is no HTTP"
     )

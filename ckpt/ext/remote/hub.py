@@ -21,13 +21,20 @@ def _hub_parts(url: Url) -> tuple[str, str, str, str | None]:
     """(server, model, revision, token)."""
     server = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     model, _, revision = url.host.partition("@")
-    return server.rstrip("/"), model, escape_name(revision or "main").replace("/", "%2F"), _find_token()
+    return (
+        server.rstrip("/"),
+        model,
+        escape_name(revision or "main").replace("/", "%2F"),
+        _find_token(),
+    )
 
 
 def _find_token() -> str | None:
     """The token of the environment, else the one that `hf auth login` has stored."""
     token = os.environ.get("HF_TOKEN")
-    if token is not None or os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in (
+    if token is not None or os.environ.get(
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN", ""
+    ).upper() in (
         "1",
         "ON",
         "YES",
@@ -43,21 +50,29 @@ def _find_token() -> str | None:
 
 def token_path() -> str:
     """The file in which `hf auth login` stores a token."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".cache"
+    )
     home = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
-    return os.path.expanduser(os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token"))
+    return os.path.expanduser(
+        os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
+    )
 
 
 def hub_object(url: Url) -> HttpObject:
     """The file of an hf URL."""
     server, model, revision, token = _hub_parts(url)
-    return HttpObject(typed_url(f"{server}/{model}/resolve/{revision}/{escape_name(url.path)}"), token)
+    return HttpObject(
+        typed_url(f"{server}/{model}/resolve/{revision}/{escape_name(url.path)}"), token
+    )
 
 
 def names_in(url: Url) -> dict[str, Known | None]:
-    """Return the names in a folder of a model, with the sizes of files. The names of folders end with `/`.
+    """Return the names in a folder of a model, with the sizes of files. The names of
+    folders end with `/`.
 
-    Requests for a file give another ETag than the listing. Raises BusyError, NotOpenedError, UnreadableError.
+    Requests for a file give another ETag than the listing. Raises BusyError,
+    NotOpenedError, UnreadableError.
     """
     names: dict[str, Known | None] = {}
     try:
@@ -72,10 +87,16 @@ def names_in(url: Url) -> dict[str, Known | None]:
     return names
 
 
-def rows_of(url: Url, path: str, *, recursive: bool = False) -> Iterator[dict[str, Json]]:
-    """Yield the rows of the list of a folder, as the server sends them. Raises BusyError, NotOpenedError, UnreadableError."""
+def rows_of(
+    url: Url, path: str, *, recursive: bool = False
+) -> Iterator[dict[str, Json]]:
+    """Yield the rows of the list of a folder, as the server sends them. Raises
+    BusyError, NotOpenedError, UnreadableError.
+    """
     server, model, revision, token = _hub_parts(url)
-    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escape_name(path)}" if path else "")
+    page = f"{server}/api/models/{model}/tree/{revision}" + (
+        f"/{escape_name(path)}" if path else ""
+    )
     page += "?recursive=true" if recursive else ""
     for _ in range(_PAGES):
         data, more = HttpObject(typed_url(page), token).document()

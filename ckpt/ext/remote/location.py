@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from ckpt.bytes.location import is_plain_name
 from ckpt.ext.remote.source import RangeSource, retried
 from ckpt.ext.remote.store import Known, Store
-from ckpt.ext.remote.url import Url, escape_name, parse_url, share_login, shown, typed_url
+from ckpt.ext.remote.url import (
+    Url,
+    escape_name,
+    parse_url,
+    share_login,
+    shown,
+    typed_url,
+)
 from ckpt.model.errors import NotOpenedError, UnreadableError
 from ckpt.model.text import show
 
@@ -31,9 +38,17 @@ _FRESH = 60
 
 
 class RemotePath:
-    """A URL. A folder is asked once for its names, a file is opened once to see that it is one."""
+    """A URL. A folder is asked once for its names, a file is opened once to see that it
+    is one.
+    """
 
-    def __init__(self, url: Url, name: str, state: Known | None = None, names: Names | None = None) -> None:
+    def __init__(
+        self,
+        url: Url,
+        name: str,
+        state: Known | None = None,
+        names: Names | None = None,
+    ) -> None:
         self.name = name
         self._url = url
         self._known = state
@@ -44,7 +59,11 @@ class RemotePath:
         """The answer to who asked for its names."""
 
     def is_folder(self) -> bool:
-        if self._names is not None or self._url.path.endswith("/") or not self._url.path:
+        if (
+            self._names is not None
+            or self._url.path.endswith("/")
+            or not self._url.path
+        ):
             return True
         if not self._url.server.lists or self._known is not None or self.is_file():
             return False
@@ -54,10 +73,16 @@ class RemotePath:
             return False
 
     def is_file(self) -> bool:
-        """Tell whether it opens. Raises NotOpenedError when the server refuses or fails."""
+        """Tell whether it opens. Raises NotOpenedError when the server refuses or
+        fails.
+        """
         if self._known is not None:
             return True
-        if self._names is not None or self._url.path.endswith("/") or not self._url.path:
+        if (
+            self._names is not None
+            or self._url.path.endswith("/")
+            or not self._url.path
+        ):
             return False
         try:
             opened = self.begin()
@@ -79,7 +104,9 @@ class RemotePath:
 
     def child(self, name: str, links: Links = "file") -> Location:
         if not is_plain_name(name):
-            raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
+            raise UnreadableError(
+                f"{show(name, 80)} is not a file in this folder", path=self.name
+            )
         if name not in self._children:
             self._children[name] = self._child_location(name)
         return self._children[name]
@@ -101,7 +128,8 @@ class RemotePath:
         return opened.result()
 
     def begin(
-        self, run: Callable[[Callable[[], RangeSource]], Future[RangeSource]] | None = None
+        self,
+        run: Callable[[Callable[[], RangeSource]], Future[RangeSource]] | None = None,
     ) -> Future[RangeSource]:
         """Begin to open it, for the next `is_file` or `open`: by `run`, or now."""
         if self._opened is None or self._opened.cancelled():
@@ -111,7 +139,9 @@ class RemotePath:
     def _open(self) -> RangeSource:
         if self._url.path.endswith("/") or not self._url.path:
             raise NotOpenedError("not a file", path=self.name)
-        source = RangeSource(store_of(self._url, self.name), self.name, state=self._known)
+        source = RangeSource(
+            store_of(self._url, self.name), self.name, state=self._known
+        )
         source.open_head()
         return source
 
@@ -121,14 +151,18 @@ class RemotePath:
         if self._names is None:
             if not self._url.server.lists:
                 problem = "a web server does not list its folders"
-                raise NotOpenedError(problem, path=self.name, hint="give the URL of a file")
+                raise NotOpenedError(
+                    problem, path=self.name, hint="give the URL of a file"
+                )
             if self._url.server.store:
                 from ckpt.ext.remote.objects import names_in as listing
             else:
                 from ckpt.ext.remote.hub import names_in as listing
             try:
                 names = retried(lambda: listing(self._url), self.name, time.sleep)
-                names.pop("", None)  # the empty object with which some tools mark a folder
+                names.pop(
+                    "", None
+                )  # the empty object with which some tools mark a folder
                 if not names:
                     raise NotOpenedError("no such folder", path=self.name)
             except NotOpenedError as error:
@@ -139,7 +173,9 @@ class RemotePath:
 
 
 class _Handed:
-    """The files that were opened to see that they are some, for who opens the same URL next, within a minute."""
+    """The files that were opened to see that they are some, for who opens the same URL
+    next, within a minute.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -172,13 +208,17 @@ def _open_now(open: Callable[[], RangeSource]) -> Future[RangeSource]:
 
 
 def begun(folder: RemotePath, names: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files that are opened one after the other. The next ones are begun to be opened."""
+    """Yield the names of files that are opened one after the other. The next ones are
+    begun to be opened.
+    """
     pool = ThreadPoolExecutor(_BEFORE)
     try:
         later: deque[str] = deque()
         for name in names:
             place: Location = folder
-            for part in name.split("/") if all(map(is_plain_name, name.split("/"))) else ():
+            for part in (
+                name.split("/") if all(map(is_plain_name, name.split("/"))) else ()
+            ):
                 place = place.child(part)
             if isinstance(place, RemotePath) and place is not folder:
                 place.begin(pool.submit)
@@ -191,7 +231,9 @@ def begun(folder: RemotePath, names: Iterable[str]) -> Iterator[str]:
 
 
 def store_of(url: Url, name: str) -> Store:
-    """The object of a URL. `name` is the shown one, which finds the secrets of the typed one."""
+    """The object of a URL. `name` is the shown one, which finds the secrets of the
+    typed one.
+    """
     if url.server.store:
         from ckpt.ext.remote.objects import object_at
 
@@ -216,14 +258,19 @@ def open_url(address: str) -> Source:
     return locate_url(address).open()
 
 
-def open_pinned(address: str, identity: Identity, claims: Sequence[Claim] = ()) -> Source:
-    """The source with this address in a known state, without a request: the first read asks for its ETag.
+def open_pinned(
+    address: str, identity: Identity, claims: Sequence[Claim] = ()
+) -> Source:
+    """The source with this address in a known state, without a request: the first read
+    asks for its ETag.
 
     Raises UsageError.
     """
     size, etag = identity
     state = Known(int(size), str(etag))
-    source = RangeSource(store_of(parse_url(address), address), address, state=state, ahead=False)
+    source = RangeSource(
+        store_of(parse_url(address), address), address, state=state, ahead=False
+    )
     for claim in claims:
         source.claim(claim)
     return source

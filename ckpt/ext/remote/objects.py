@@ -1,4 +1,6 @@
-"""Objects of S3, Google Cloud Storage and Azure through obstore, which finds the credentials in the environment."""
+"""Objects of S3, Google Cloud Storage and Azure through obstore, which finds the
+credentials in the environment.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Obstore(Protocol):
     ckpt does not need the package, so its own types may be missing.
     """
 
-    def get(self, store: object, path: str, *, options: dict[str, object]) -> _Found: ...
+    def get(
+        self, store: object, path: str, *, options: dict[str, object]
+    ) -> _Found: ...
 
     def head(self, store: object, path: str) -> _Meta: ...
 
@@ -76,11 +80,16 @@ class StoredObject:
                 result = _import_obstore().get(
                     self._store,
                     self._path,
-                    options={"range": span, "if_match": etag} if etag else {"range": span},
+                    options={"range": span, "if_match": etag}
+                    if etag
+                    else {"range": span},
                 )
             first, last = result.range
             data = _receive_bytes(result, last - first)
-            size, tag = result.meta["size"], result.meta["e_tag"] or str(result.meta["last_modified"])
+            size, tag = (
+                result.meta["size"],
+                result.meta["e_tag"] or str(result.meta["last_modified"]),
+            )
         except Exception as error:
             missing = isinstance(error, FileNotFoundError)
             if not (etag or missing) and _is_empty(self._store, self._path):
@@ -89,12 +98,16 @@ class StoredObject:
         if len(data) != last - first:
             raise BusyError("the server cuts its answers off")
         if begin is not None and first != begin:
-            raise NotOpenedError("the server sends other bytes than those that were asked for")
+            raise NotOpenedError(
+                "the server sends other bytes than those that were asked for"
+            )
         return Answer(data, first, size, tag)
 
 
 def _receive_bytes(result: _Found, size: int) -> memoryview:
-    """The bytes of an answer, fewer where it is cut off. Its parts are free again as soon as they are copied."""
+    """The bytes of an answer, fewer where it is cut off. Its parts are free again as
+    soon as they are copied.
+    """
     data, position = allocate_memory(size), 0
     for part in result.stream(min_chunk_size=_PART):
         view = memoryview(part).cast("B")[: size - position]
@@ -112,13 +125,19 @@ def _is_empty(store: object, path: str) -> bool:
 
 
 def translate_read_error(error: Exception, scheme: str) -> Exception:
-    """Translate an error of obstore. Its text is not repeated: it may hold a signed URL."""
+    """Translate an error of obstore. Its text is not repeated: it may hold a signed
+    URL.
+    """
     name = type(error).__name__
     if name in ("PreconditionError", "NotModifiedError"):
         return ChangedError()
     cause = cause_of(error, scheme, "read")
-    if (isinstance(error, FileNotFoundError) or name == "NotFoundError") and cause.status in (None, 404):
-        return NotOpenedError(cause.problem if cause.problem.startswith("no such") else "no such object")
+    if (
+        isinstance(error, FileNotFoundError) or name == "NotFoundError"
+    ) and cause.status in (None, 404):
+        return NotOpenedError(
+            cause.problem if cause.problem.startswith("no such") else "no such object"
+        )
     if cause.may_pass and (name == "GenericError" or isinstance(error, OSError)):
         return BusyError(cause.problem, is_overload=cause.is_overload)
     if cause.status is None and cause.may_pass:
@@ -128,7 +147,10 @@ def translate_read_error(error: Exception, scheme: str) -> Exception:
 
 def _known_object(row: _Meta, scheme: Scheme) -> Known:
     """The size of an object, and the ETag that a request for it gives."""
-    return Known(row["size"], row["e_tag"] or str(row["last_modified"]) if scheme.lists_etags else "")
+    return Known(
+        row["size"],
+        row["e_tag"] or str(row["last_modified"]) if scheme.lists_etags else "",
+    )
 
 
 def object_at(url: Url) -> StoredObject:
@@ -147,9 +169,13 @@ def names_in(url: Url) -> dict[str, Known | None]:
         with waiting(f"{url.scheme}://{url.host}"):
             listing = _import_obstore().list_with_delimiter(store, prefix or None)
         rows: dict[str, Known | None] = {
-            row["path"].rpartition("/")[2]: _known_object(row, url.server) for row in listing["objects"]
+            row["path"].rpartition("/")[2]: _known_object(row, url.server)
+            for row in listing["objects"]
         }
-        rows |= {row.rstrip("/").rpartition("/")[2] + "/": None for row in listing["common_prefixes"]}
+        rows |= {
+            row.rstrip("/").rpartition("/")[2] + "/": None
+            for row in listing["common_prefixes"]
+        }
     except Exception as error:
         raise translate_read_error(error, url.scheme) from None
     return rows
@@ -174,7 +200,8 @@ _PAUSE = 0.25
 def open_bucket(scheme: str, name: str, *, tries: int = 1) -> object:
     """The store of a bucket, made once. Raises CkptError without obstore.
 
-    RangeSource tries again what fails, and counts it. What is written is tried again by obstore, which sends the parts.
+    RangeSource tries again what fails, and counts it. What is written is tried again by
+    obstore, which sends the parts.
     """
     try:
         stores = import_module("obstore.store")
@@ -185,10 +212,14 @@ def open_bucket(scheme: str, name: str, *, tries: int = 1) -> object:
     seconds = _SECONDS if tries > 1 else f"{TIMEOUT}s"
     options = {"timeout": seconds, **options_of(scheme)}
     try:
-        store: object = kind(name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **options)
+        store: object = kind(
+            name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **options
+        )
     except Exception as error:  # no account, a file of credentials that is damaged
         cause = cause_of(error, scheme, "use")
         if cause.may_pass:
-            raise CkptError(f"the settings of {scheme}:// are not valid", hint=looked_at(scheme)) from None
+            raise CkptError(
+                f"the settings of {scheme}:// are not valid", hint=looked_at(scheme)
+            ) from None
         raise CkptError(cause.problem, hint=cause.hint) from None
     return store

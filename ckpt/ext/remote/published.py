@@ -1,4 +1,6 @@
-"""The hashes of the files of a model, as Hugging Face lists them: SHA-256 of large files, git's SHA-1 of small ones."""
+"""The hashes of the files of a model, as Hugging Face lists them: SHA-256 of large
+files, git's SHA-1 of small ones.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,25 @@ _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
 
 
 def published_files(text: str) -> dict[str, Published]:
-    """Return the files of an hf URL by their paths below it; of the URL of one file only that, by its last name.
+    """Return the files of an hf URL by their paths below it; of the URL of one file
+    only that, by its last name.
 
     Raises NotOpenedError, UnreadableError, UsageError.
     """
     name = shown(text)
     url = parse_url(name)
     if url.scheme != "hf":
-        raise UsageError("not a Hugging Face URL", path=name, hint="hf://ORG/MODEL[@REVISION]")
+        raise UsageError(
+            "not a Hugging Face URL", path=name, hint="hf://ORG/MODEL[@REVISION]"
+        )
     every = retried(lambda: _listed(url), name, time.sleep)
     path = url.path.strip("/")
     if path in every:
         return {path.rpartition("/")[2]: every[path]}
     inside = {
-        file.removeprefix(f"{path}/"): row for file, row in every.items() if file.startswith(f"{path}/")
+        file.removeprefix(f"{path}/"): row
+        for file, row in every.items()
+        if file.startswith(f"{path}/")
     }
     files = inside if path else every
     if not files:
@@ -42,7 +49,9 @@ def _listed(url: Url) -> dict[str, Published]:
     try:
         for row in rows_of(url, "", recursive=True):
             if row["type"] == "file":
-                files[str(row["path"])] = _published(row.get("lfs"), row["oid"], row["size"])
+                files[str(row["path"])] = _published(
+                    row.get("lfs"), row["oid"], row["size"]
+                )
     except (ValueError, KeyError):
         raise UnreadableError(DAMAGED) from None
     return files

@@ -1,4 +1,6 @@
-"""An object that is read by ranges. What is read once is kept for a while, so small neighbours are one request."""
+"""An object that is read by ranges. What is read once is kept for a while, so small
+neighbours are one request.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +26,48 @@ from ckpt.ext.remote.traffic import gate_of
 from ckpt.model.errors import CkptError, NotOpenedError
 
 TAIL, HEAD = 128 << 10, 64 << 10
-"""Bytes of the first request: from the end, where zip archives have their directory, or from the beginning."""
-_HEADED = (".safetensors", ".sft", ".json", ".metadata", ".txt", ".yaml", ".distcp", ".pkl", ".sha256")
+"""Bytes of the first request: from the end, where zip archives have their directory, or
+from the beginning.
+"""
+_HEADED = (
+    ".safetensors",
+    ".sft",
+    ".json",
+    ".metadata",
+    ".txt",
+    ".yaml",
+    ".distcp",
+    ".pkl",
+    ".sha256",
+)
 """Endings of files whose beginning says what they hold."""
 _NEAR = 8 << 10
 """A read that begins this close behind an earlier one goes on with it."""
 _FASTER, _LEAST = 4, 256 << 10
 """The factor by which a read ahead exceeds the last one, and its least bytes."""
 _KEPT, _HELD = 16 << 20, 64 << 20
-"""The most bytes that are kept of all sources of the process, and of what opening an archive is going to read."""
+"""The most bytes that are kept of all sources of the process, and of what opening an
+archive is going to read.
+"""
 _TRIES = 4
 _PAUSE, _PATIENCE = 0.25, 60
-"""Seconds before the second try, and the most that a server may ask for; each further pause is twice as long."""
+"""Seconds before the second try, and the most that a server may ask for; each further
+pause is twice as long.
+"""
 
 _T = TypeVar("_T")
 
 
 class _Block:
-    """Bytes of a source that are kept while there is room; those that are `held` until so many of them were read."""
+    """Bytes of a source that are kept while there is room; those that are `held` until
+    so many of them were read.
+    """
 
     __slots__ = ("begin", "data", "end", "held", "of")
 
-    def __init__(self, of: Spans[_Block], begin: int, data: memoryview, held: int = 0) -> None:
+    def __init__(
+        self, of: Spans[_Block], begin: int, data: memoryview, held: int = 0
+    ) -> None:
         self.of = of
         self.begin = begin
         self.end = begin + len(data)
@@ -112,8 +134,12 @@ class _Kept:
             self._held.take(block)
             self._loose.take(block)
 
-    def read(self, blocks: Spans[_Block], begin: int, end: int, *, count: bool = True) -> memoryview | None:
-        """Return the first of the bytes, at least one, or None. With `count` they count as read."""
+    def read(
+        self, blocks: Spans[_Block], begin: int, end: int, *, count: bool = True
+    ) -> memoryview | None:
+        """Return the first of the bytes, at least one, or None. With `count` they count
+        as read.
+        """
         with self._lock:
             block = blocks.at(begin)
             if block is None:
@@ -134,9 +160,11 @@ kept = _Kept()
 
 
 class RangeSource(BaseSource):
-    """One state of an object: every request asks for the ETag of the first answer. Raises NotOpenedError.
+    """One state of an object: every request asks for the ETag of the first answer.
+    Raises NotOpenedError.
 
-    A `state` without an ETag is the size alone: the first answer says which state it is.
+    A `state` without an ETag is the size alone: the first answer says which state it
+    is.
     """
 
     _lock = threading.Lock()
@@ -165,7 +193,9 @@ class RangeSource(BaseSource):
         self.size = -1
         if state is None:
             tail = store.tails and not name.endswith(_HEADED)
-            self._keep_answer(self._ask_range(None if tail else 0, TAIL if tail else HEAD))
+            self._keep_answer(
+                self._ask_range(None if tail else 0, TAIL if tail else HEAD)
+            )
         else:
             self.size, self._etag = state
         if ahead and self.size > TAIL and not name.endswith(_HEADED):
@@ -178,7 +208,9 @@ class RangeSource(BaseSource):
         self._blocks: Spans[_Block] = Spans()
 
     def _open_ahead(self) -> None:
-        """Read what opening a zip archive is going to need, in as few requests as that takes."""
+        """Read what opening a zip archive is going to need, in as few requests as that
+        takes.
+        """
         tail = kept.read(self._blocks, self.size - TAIL, self.size, count=False)
         if tail is None or len(tail) < TAIL:
             tail = self._hold(self.size - TAIL, self.size)
@@ -189,7 +221,9 @@ class RangeSource(BaseSource):
         """Read what opening a file of safetensors is going to need."""
         if self.name.endswith((".safetensors", ".sft")) and self.size > 8:
             first = self._blocks.at(0)
-            if first is not None and first.held:  # the server ignores ranges: all of it is there
+            if (
+                first is not None and first.held
+            ):  # the server ignores ranges: all of it is there
                 return
             if first is None:
                 head = memoryview(_join_parts(self.exactly(0, min(HEAD, self.size))))
@@ -197,7 +231,9 @@ class RangeSource(BaseSource):
                 head = first.data
                 kept.drop(first)
             end = min(8 + int.from_bytes(head[:8], "little"), self.size)
-            kept.add(_Block(self._blocks, 0, head, max(1, 9 * min(end, len(head)) // 10)))
+            kept.add(
+                _Block(self._blocks, 0, head, max(1, 9 * min(end, len(head)) // 10))
+            )
             if len(head) < end <= _MOST:
                 self._hold(len(head), end)
 
@@ -238,17 +274,23 @@ class RangeSource(BaseSource):
         for block in self._blocks:
             kept.drop(block)
 
-    # --- reading --------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------
 
     def read(self, offset: int, count: int) -> bytes:
         return _join_parts(self._read(offset, count))
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         self._check_range(offset, len(buffer), self.name)
-        with self._foresee_ranges([(offset, len(buffer))]) if len(buffer) > PIECE else nullcontext():
+        with (
+            self._foresee_ranges([(offset, len(buffer))])
+            if len(buffer) > PIECE
+            else nullcontext()
+        ):
             position = 0
             while position < len(buffer):
-                for part in self._read(offset + position, min(len(buffer) - position, STEP)):
+                for part in self._read(
+                    offset + position, min(len(buffer) - position, STEP)
+                ):
                     buffer[position : position + len(part)] = part
                     position += len(part)
 
@@ -262,18 +304,26 @@ class RangeSource(BaseSource):
                 kept.add(_Block(self._blocks, offset, memoryview(data)))
         return found
 
-    def _foresee_ranges(self, ranges: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
-        return far.reading_ahead_at_once([(self, offset, offset + count) for offset, count in ranges])
+    def _foresee_ranges(
+        self, ranges: Sequence[tuple[int, int]]
+    ) -> AbstractContextManager[None]:
+        return far.reading_ahead_at_once(
+            [(self, offset, offset + count) for offset, count in ranges]
+        )
 
     def _read(self, offset: int, count: int) -> list[memoryview]:
-        """The bytes in one or more parts, once they are compared with what is claimed of them."""
+        """The bytes in one or more parts, once they are compared with what is claimed
+        of them.
+        """
         self._check_range(offset, count, self.name)
         lead, end = self.lead(offset), offset + count
         parts = self._collect_parts(lead, end)
 
         def near(begin: int, count: int) -> bytes:
             if lead <= begin and begin + count <= end:
-                return bytes(memoryview(_join_parts(parts))[begin - lead : begin - lead + count])
+                return bytes(
+                    memoryview(_join_parts(parts))[begin - lead : begin - lead + count]
+                )
             return _join_parts(self._collect_parts(begin, begin + count))
 
         for claim in self._claims.between(lead, end):
@@ -285,11 +335,18 @@ class RangeSource(BaseSource):
         return parts
 
     def lead(self, offset: int) -> int:
-        """Return the offset at which a read should begin, so that one request brings what is compared with it."""
-        return min((claim.lead(offset) for claim in self._claims.between(offset, offset + 1)), default=offset)
+        """Return the offset at which a read should begin, so that one request brings
+        what is compared with it.
+        """
+        return min(
+            (claim.lead(offset) for claim in self._claims.between(offset, offset + 1)),
+            default=offset,
+        )
 
     def _collect_parts(self, position: int, end: int) -> list[memoryview]:
-        """Bytes that are foreseen, kept, on their way to another thread, or asked for now."""
+        """Bytes that are foreseen, kept, on their way to another thread, or asked for
+        now.
+        """
         parts: list[memoryview] = []
         while position < end:
             piece = self.pieces.at(position)
@@ -312,7 +369,9 @@ class RangeSource(BaseSource):
             run = (position, self._request_end(position, end))
             self._coming.append(run)
         try:
-            return self._keep_answer(self._ask_range(run[0], run[1] - run[0]))[: end - position]
+            return self._keep_answer(self._ask_range(run[0], run[1] - run[0]))[
+                : end - position
+            ]
         finally:
             with self._lock:
                 self._coming.remove(run)
@@ -321,10 +380,13 @@ class RangeSource(BaseSource):
     def _request_end(self, position: int, end: int) -> int:
         """The end of a request for the bytes to `end`.
 
-        It is more than what is needed where reading goes on from an earlier read and nothing is foreseen, and less
-        where something is kept or coming.
+        It is more than what is needed where reading goes on from an earlier read and
+        nothing is foreseen, and less where something is kept or coming.
         """
-        before = max((many for last, many in self._ends if 0 <= position - last <= _NEAR), default=0)
+        before = max(
+            (many for last, many in self._ends if 0 <= position - last <= _NEAR),
+            default=0,
+        )
         if before and not self.pieces:
             end = max(end, position + min(max(_FASTER * before, _LEAST), PIECE))
         if not position:
@@ -333,7 +395,9 @@ class RangeSource(BaseSource):
         return min(self._blocks.after(position, end), self.size, *coming)
 
     def exactly(self, begin: int, end: int) -> list[memoryview]:
-        """Bytes that are kept or asked for, in parts, and none beside them. The answer is not kept."""
+        """Bytes that are kept or asked for, in parts, and none beside them. The answer
+        is not kept.
+        """
         parts: list[memoryview] = []
         while begin < end:
             part = kept.read(self._blocks, begin, end, count=False)
@@ -350,7 +414,8 @@ class RangeSource(BaseSource):
     def _ask_range(self, begin: int | None, count: int) -> Answer:
         """The answer to a request for some bytes, and no others.
 
-        A server that ignores ranges sends all, which stays until the source is closed: it would send all again.
+        A server that ignores ranges sends all, which stays until the source is closed:
+        it would send all again.
         """
         answer = retried(lambda: self._request(begin, count), self.name, self._sleep)
         with self._lock:
@@ -361,13 +426,18 @@ class RangeSource(BaseSource):
             elif (answer.size, answer.etag) != (self.size, self._etag):
                 raise ChangedError(self.name)
             self.bytes_read += len(answer.data)
-            self._ends = [*self._ends[-15:], (answer.begin + len(answer.data), len(answer.data))]
+            self._ends = [
+                *self._ends[-15:],
+                (answer.begin + len(answer.data), len(answer.data)),
+            ]
         begin = max(0, answer.size - count) if begin is None else begin
         if answer.begin == begin and len(answer.data) <= count:
             return answer
         self._blocks.add(_Block(self._blocks, answer.begin, answer.data, 1 << 62))
         first = begin - answer.begin
-        return Answer(answer.data[first : first + count], begin, answer.size, answer.etag)
+        return Answer(
+            answer.data[first : first + count], begin, answer.size, answer.etag
+        )
 
     def _keep_answer(self, answer: Answer) -> memoryview:
         if 0 < len(answer.data) <= PIECE:
@@ -385,7 +455,9 @@ _sources: WeakSet[RangeSource] = WeakSet()
 
 
 def _begin_copy() -> None:
-    """Begin anew in a copy of the process: it has no thread that brings what was on its way, or releases a lock."""
+    """Begin anew in a copy of the process: it has no thread that brings what was on its
+    way, or releases a lock.
+    """
     forget_traffic()
     forget_ahead()
     kept.begin()
@@ -405,7 +477,8 @@ def _join_parts(parts: Sequence[memoryview]) -> bytes:
 
 
 def retried(step: Callable[[], _T], name: str, sleep: Sleep) -> _T:
-    """Return the result of a request, after a few tries with longer and longer pauses, or as the server asks for.
+    """Return the result of a request, after a few tries with longer and longer pauses,
+    or as the server asks for.
 
     Raises NotOpenedError with the name.
     """
@@ -415,10 +488,14 @@ def retried(step: Callable[[], _T], name: str, sleep: Sleep) -> _T:
             return step()
         except BusyError as error:
             if error.after > _PATIENCE:
-                problem = f"{error}, and asks to come back in {error.after:,.0f} seconds"
+                problem = (
+                    f"{error}, and asks to come back in {error.after:,.0f} seconds"
+                )
                 raise NotOpenedError(problem, path=name) from None
             if not tries_left:
-                raise NotOpenedError(f"{error}, {_TRIES} times in a row", path=name) from None
+                raise NotOpenedError(
+                    f"{error}, {_TRIES} times in a row", path=name
+                ) from None
             wait = max(pause, error.after)
         except CkptError as error:
             error.path = error.path or name
@@ -432,11 +509,17 @@ _END = Struct("<4s4H2IH")
 _END64 = Struct("<4sQ2H2I4Q")
 _CENTRAL = Struct("<4s4xHH4xIIIHHHH2xII")
 _MOST = 64 << 20
-"""The most bytes of a directory or a pickle that are read ahead; more only when the reader asks."""
+"""The most bytes of a directory or a pickle that are read ahead; more only when the
+reader asks.
+"""
 _BEFORE = 4096
-"""Small records lie between the last storage and the directory: the version, the byte order."""
+"""Small records lie between the last storage and the directory: the version, the byte
+order.
+"""
 _AFTER = 1536
-"""Bytes of the local header of the pickle with its padding, and of the small records of torch that follow it."""
+"""Bytes of the local header of the pickle with its padding, and of the small records of
+torch that follow it.
+"""
 _HEAD = 4096
 """Bytes at the beginning that every format is asked about."""
 _FRONT = 64 << 10
@@ -446,9 +529,11 @@ _FRONT = 64 << 10
 def first_ranges(
     tail: bytes, size: int, read: Callable[[int, int], list[memoryview]]
 ) -> Iterator[tuple[int, int]]:
-    """The (offset, count) of the directory and of the pickle, of an object of `size` bytes that ends with `tail`.
+    """The (offset, count) of the directory and of the pickle, of an object of `size`
+    bytes that ends with `tail`.
 
-    `read` gives the bytes between two offsets. Nothing for what does not look like an archive.
+    `read` gives the bytes between two offsets. Nothing for what does not look like an
+    archive.
     """
     place = _find_directory(tail, size)
     if place is None:
@@ -476,9 +561,16 @@ def _find_directory(tail: bytes, size: int) -> tuple[int, int] | None:
     if position < 0 or tail[position : position + 4] != b"PK\5\6":
         return None
     count, offset = _END.unpack_from(tail, position)[5:7]
-    if 0xFFFFFFFF in (count, offset) or tail[position - 20 : position - 16] == b"PK\6\7":
+    if (
+        0xFFFFFFFF in (count, offset)
+        or tail[position - 20 : position - 16] == b"PK\6\7"
+    ):
         position -= 20 + _END64.size
         if position < 0 or tail[position : position + 4] != b"PK\6\6":
             return None
         count, offset = _END64.unpack_from(tail, position)[8:10]
-    return (offset, count) if offset + count == size - len(tail) + position and count <= _MOST else None
+    return (
+        (offset, count)
+        if offset + count == size - len(tail) + position and count <= _MOST
+        else None
+    )

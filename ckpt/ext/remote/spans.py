@@ -1,4 +1,6 @@
-"""Spans of bytes by their first byte: those at a byte, between two, behind one. Several threads may use them."""
+"""Spans of bytes by their first byte: those at a byte, between two, behind one. Several
+threads may use them.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class Spans(Generic[S]):
         return next(iter(self.between(position, position + 1)), None)
 
     def after(self, position: int, end: int) -> int:
-        """The first byte of a span that begins behind a byte and before `end`, else `end`."""
+        """The first byte of a span that begins behind a byte and before `end`, else
+        `end`.
+        """
         with self._lock:
             index = bisect_right(self._rows, position, key=_begin)
             return min(end, self._rows[index].begin) if index < len(self._rows) else end

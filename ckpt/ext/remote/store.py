@@ -16,7 +16,9 @@ WHOLE = 64 << 20
 
 
 class Answer(NamedTuple):
-    """The bytes from `begin` on of an object of `size` bytes, and what identifies this state of it."""
+    """The bytes from `begin` on of an object of `size` bytes, and what identifies this
+    state of it.
+    """
 
     data: memoryview
     begin: int
@@ -25,19 +27,25 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The entry of an object in a listing. The ETag is empty where requests give another one."""
+    """The entry of an object in a listing. The ETag is empty where requests give
+    another one.
+    """
 
     size: int
     etag: str
 
 
 class BusyError(Exception):
-    """The server failed in a way that may pass: 5xx, a cut body, a lost connection. The text is for people.
+    """The server failed in a way that may pass: 5xx, a cut body, a lost connection. The
+    text is for people.
 
-    `after` are the seconds that it asks to wait, or 0. `is_overload` says that it gets too many requests.
+    `after` are the seconds that it asks to wait, or 0. `is_overload` says that it gets
+    too many requests.
     """
 
-    def __init__(self, text: str, after: float = 0, *, is_overload: bool = False) -> None:
+    def __init__(
+        self, text: str, after: float = 0, *, is_overload: bool = False
+    ) -> None:
         super().__init__(text)
         self.after = after
         self.is_overload = is_overload
@@ -47,7 +55,11 @@ class ChangedError(NotOpenedError):
     """The object is no longer the one of the first answer."""
 
     def __init__(self, path: str | None = None) -> None:
-        super().__init__("the object changed while it was read", path=path, hint="still being written?")
+        super().__init__(
+            "the object changed while it was read",
+            path=path,
+            hint="still being written?",
+        )
 
 
 class Store(Protocol):
@@ -64,7 +76,8 @@ class Store(Protocol):
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
         """Return at most `count` bytes at `begin`, or the last ones for None.
 
-        `etag` is the ETag of the first answer, or empty. Raises BusyError, ChangedError, NotOpenedError.
+        `etag` is the ETag of the first answer, or empty. Raises BusyError,
+        ChangedError, NotOpenedError.
         """
         ...
 

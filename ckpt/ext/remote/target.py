@@ -1,6 +1,8 @@
-"""Writing to an object store: an object appears whole or not at all, and of a folder what completes it comes last.
+"""Writing to an object store: an object appears whole or not at all, and of a folder
+what completes it comes last.
 
-There is no other name to write under first. An object is there once it is complete; what fails afterwards removes it.
+There is no other name to write under first. An object is there once it is complete;
+what fails afterwards removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from ckpt.model.text import counted_noun, show
 
 
 def file_target(url: str, *, force: bool) -> Target:
-    """An object to write, looked for before anything is read. Raises UsageError, WriteError."""
+    """An object to write, looked for before anything is read. Raises UsageError,
+    WriteError.
+    """
     place = _writable_url(url)
     if not place.path or place.path.endswith("/"):
         raise UsageError("a folder, not an object to write to", path=url)
@@ -50,11 +54,14 @@ def folder_target(url: str) -> Target:
         raise UsageError("a bucket, not a new folder", path=url)
     with about(plain):
         if object_to_write(place).look() is not None:
-            raise UsageError("an object, and the result is a folder", hint="-o another name")
+            raise UsageError(
+                "an object, and the result is a folder", hint="-o another name"
+            )
     taken = names(plain)
     if taken:
         problem = (
-            f"holds {counted_noun(len(taken), 'object')} already: ckpt replaces no folder of an object store"
+            f"holds {counted_noun(len(taken), 'object')} already: ckpt replaces no "
+            "folder of an object store"
         )
         raise UsageError(problem, path=plain, hint="-o another name")
     return Target(plain, plain, None)
@@ -78,10 +85,13 @@ def _writable_url(url: str) -> Url:
 
 
 @contextmanager
-def file(to: Target, size: int, progress: Progress | None = None) -> Iterator[ObjectSink]:
+def file(
+    to: Target, size: int, progress: Progress | None = None
+) -> Iterator[ObjectSink]:
     """A sink for an object of `size` bytes. Raises WriteError, UsageError.
 
-    `complete` makes the object, and leaving the block does too. Leaving it with an error leaves no object.
+    `complete` makes the object, and leaving the block does too. Leaving it with an
+    error leaves no object.
     """
     sink = _make_sink(to, size, progress)
     try:
@@ -104,19 +114,29 @@ def _make_sink(to: Target, size: int, progress: Progress | None) -> ObjectSink:
             raise UsageError("already exists", path=to.path, hint="--force to replace")
 
     return ObjectSink(
-        place, to.real, size, look, create=create, compare=has_to_compare(url.scheme), progress=progress
+        place,
+        to.real,
+        size,
+        look,
+        create=create,
+        compare=has_to_compare(url.scheme),
+        progress=progress,
     )
 
 
 def _undo_object(sink: ObjectSink, to: Target, error: BaseException) -> None:
-    """Leave no object, and none of its parts. Only an interrupt leaves one that is complete and has replaced another."""
+    """Leave no object, and none of its parts. Only an interrupt leaves one that is
+    complete and has replaced another.
+    """
     sink.stop()
     if sink.etag is None:
         return
     sink.is_placed = True
     if to.etag is not None and not isinstance(error, Exception):
         return
-    problems = _remove_object(object_to_write(parse_url(to.real)), to.real, sink.etag or None)
+    problems = _remove_object(
+        object_to_write(parse_url(to.real)), to.real, sink.etag or None
+    )
     sink.is_placed = bool(problems)
     if problems and isinstance(error, CkptError):
         error.hint = problems[0]
@@ -135,12 +155,16 @@ def _remove_object(place: Writable, url: str, etag: str | None) -> list[str]:
 
 
 def removed(url: str) -> list[str]:
-    """Remove an object. What failed, in a line; one that is gone already is no failure."""
+    """Remove an object. What failed, in a line; one that is gone already is no
+    failure.
+    """
     return _remove_object(object_to_write(parse_url(url)), url, None)
 
 
 class ObjectFolder(FolderSink):
-    """Takes the files of a new folder of objects, one after the other; each is there when its block is left."""
+    """Takes the files of a new folder of objects, one after the other; each is there
+    when its block is left.
+    """
 
     def __init__(self, to: Target, progress: Progress | None) -> None:
         super().__init__(to, to.real, (), progress)
@@ -163,18 +187,25 @@ class ObjectFolder(FolderSink):
             sink.copy(source, 0, source.size)
 
     def link(self, name: str, source: Source) -> None:
-        raise WriteError("an object store has no hard links", path=self.path, hint="without --link")
+        raise WriteError(
+            "an object store has no hard links", path=self.path, hint="without --link"
+        )
 
     def undo(self, error: BaseException) -> None:
-        """Remove what was written, the last object first: without it the others are no checkpoint."""
+        """Remove what was written, the last object first: without it the others are no
+        checkpoint.
+        """
         for to, sink in reversed(self._made):
             if sink.is_placed:
                 _undo_object(sink, to, error)
 
 
 @contextmanager
-def folder(to: Target, size: int, progress: Progress | None = None) -> Iterator[ObjectFolder]:
-    """A sink for the files of a folder, which are there when their blocks are left. Leaving with an error removes them.
+def folder(
+    to: Target, size: int, progress: Progress | None = None
+) -> Iterator[ObjectFolder]:
+    """A sink for the files of a folder, which are there when their blocks are left.
+    Leaving with an error removes them.
 
     Raises WriteError.
     """
@@ -195,7 +226,9 @@ def cleared(folder: str, gone: Sequence[str]) -> list[str]:
 PART, _MOST_PARTS = 16 << 20, 10_000
 """Bytes of a part, and the most parts of an object of S3."""
 FLYING, _HELD = 3, 48 << 20
-"""The most parts that are sent at once, and the most bytes of them, unless a single part has more."""
+"""The most parts that are sent at once, and the most bytes of them, unless a single
+part has more.
+"""
 _AHEAD = 8 << 20
 """The most bytes that are filled while others are sent."""
 _LENT = 32 << 20
@@ -203,17 +236,23 @@ _LENT = 32 << 20
 
 
 def part_bytes(size: int) -> int:
-    """Bytes of each part of an object of `size` bytes: 16 MiB, and more only where 10,000 parts would not do."""
+    """Bytes of each part of an object of `size` bytes: 16 MiB, and more only where
+    10,000 parts would not do.
+    """
     return max(PART, -(-size // (_MOST_PARTS << 20)) << 20)
 
 
 class Upload:
-    """The thread that sends what is handed to it. Errors are raised where something is handed over."""
+    """The thread that sends what is handed to it. Errors are raised where something is
+    handed over.
+    """
 
     def __init__(self, to: Writable, url: str) -> None:
         self._to = to
         self._url = url
-        self._given: SimpleQueue[mmap | bool] = SimpleQueue()  # True: that is all; False: nothing of it
+        self._given: SimpleQueue[mmap | bool] = (
+            SimpleQueue()
+        )  # True: that is all; False: nothing of it
         # True: all that was given is there; False: the thread ends
         self._told: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -260,7 +299,9 @@ class Upload:
             self._told.put(True)
 
     def give(self, group: mmap) -> None:
-        """Hand over parts, of which only the last one of the object may be short. Those before must be there."""
+        """Hand over parts, of which only the last one of the object may be short. Those
+        before must be there.
+        """
         self._given.put(group)
 
     def wait(self) -> None:
@@ -287,9 +328,13 @@ class Upload:
             raise self._error
 
     def stop(self) -> None:
-        """End without an object, unless it is complete already: `etag` says so. Waits for what is on its way."""
+        """End without an object, unless it is complete already: `etag` says so. Waits
+        for what is on its way.
+        """
         self._given.put(False)
-        if self._thread is None or self._thread.ident is None:  # a signal came before it began
+        if (
+            self._thread is None or self._thread.ident is None
+        ):  # a signal came before it began
             return
         while not self._ended:
             self._ended = not self._told.get()
@@ -298,8 +343,9 @@ class Upload:
 class ObjectSink(Sink):
     """Writes an object of `size` bytes. `complete` makes it.
 
-    `look` raises UsageError where an object must not be replaced that appeared meanwhile. With `compare` the ETag that
-    the store gives is compared with what was sent.
+    `look` raises UsageError where an object must not be replaced that appeared
+    meanwhile. With `compare` the ETag that the store gives is compared with what was
+    sent.
     """
 
     def __init__(
@@ -358,7 +404,9 @@ class ObjectSink(Sink):
         """Make the object, once all of its bytes are written."""
         if self.is_placed:
             return
-        assert self._at == self._size, f"{self._at} bytes were written, {self._size} were planned"
+        assert self._at == self._size, (
+            f"{self._at} bytes were written, {self._size} were planned"
+        )
         if self._size <= self._part:
             self._upload = Upload(self._to, self.path)
             self._upload.whole(self._room or b"", create=self._create)
@@ -373,14 +421,20 @@ class ObjectSink(Sink):
             self._sums.check(self.path, self.etag)
 
     def stop(self) -> None:
-        """Send nothing more. The object is complete or not there at all: `etag` says which."""
+        """Send nothing more. The object is complete or not there at all: `etag` says
+        which.
+        """
         self._room = None
         if self._upload is not None:
             self._upload.stop()
 
     def _unfilled_space(self) -> mmap:
-        """Return the memory for the next bytes: parts that are sent together. Untouched pages take none."""
-        assert self._at < self._size, f"more than the {self._size} bytes that were planned"
+        """Return the memory for the next bytes: parts that are sent together. Untouched
+        pages take none.
+        """
+        assert self._at < self._size, (
+            f"more than the {self._size} bytes that were planned"
+        )
         if self._room is None:
             unsent = self._size - self._sent
             whole = min(FLYING, max(1, _HELD // self._part)) * self._part
@@ -390,7 +444,10 @@ class ObjectSink(Sink):
 
     def _count_filled(self, count: int) -> None:
         if self._sums is not None and self._room is not None:
-            with memoryview(self._room) as space, space[self._used : self._used + count] as new:
+            with (
+                memoryview(self._room) as space,
+                space[self._used : self._used + count] as new,
+            ):
                 self._sums.add(new)
         self._at += count
         self._used += count
@@ -419,7 +476,9 @@ class ObjectSink(Sink):
 Bytes = object
 """Bytes in memory: `bytes`, or whatever else has the buffer protocol."""
 TRIES = 4
-"""The most tries of each request that fails in a way that may pass: 5xx, a lost connection."""
+"""The most tries of each request that fails in a way that may pass: 5xx, a lost
+connection.
+"""
 LEFT = "an upload may be left unfinished in the bucket: a lifecycle rule removes it"
 
 
@@ -435,7 +494,9 @@ class _Put(TypedDict):
 class _Obstore(Protocol):
     """The part of the module obstore that writing uses."""
 
-    def put(self, store: object, path: str, file: object, **options: object) -> _Put: ...
+    def put(
+        self, store: object, path: str, file: object, **options: object
+    ) -> _Put: ...
 
     def head(self, store: object, path: str) -> _Meta: ...
 
@@ -446,14 +507,17 @@ class Writable(Protocol):
     """An object that is written. The texts of ETags identify one state of it."""
 
     def put(self, data: Bytes, *, create: bool) -> str:
-        """Put all of its bytes; its ETag. With `create`, UsageError where there is one. Raises WriteError."""
+        """Put all of its bytes; its ETag. With `create`, UsageError where there is one.
+        Raises WriteError.
+        """
         ...
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
         """Put its bytes in parts of `part_bytes`, and return its ETag.
 
-        The parts of one group are sent at once. They are all there when the next group is asked for after an
-        empty one. An error of the iterator ends the upload and leaves nothing. Raises WriteError.
+        The parts of one group are sent at once. They are all there when the next group
+        is asked for after an empty one. An error of the iterator ends the upload and
+        leaves nothing. Raises WriteError.
         """
         ...
 
@@ -477,7 +541,9 @@ class StoredTarget:
     def put(self, data: Bytes, *, create: bool) -> str:
         mode = "create" if create else "overwrite"
         try:
-            done = _import_obstore().put(self._store, self._path, data, mode=mode, use_multipart=False)
+            done = _import_obstore().put(
+                self._store, self._path, data, mode=mode, use_multipart=False
+            )
         except Exception as error:
             raise translate_write_error(error, self._scheme) from None
         return done["e_tag"] or ""
@@ -491,8 +557,9 @@ class StoredTarget:
             is_passed = True
 
         try:
-            # One task may be unfinished when the next group is taken: none is, so an error of a part comes up there,
-            # and the upload is aborted. An error of the last part comes up later, where obstore aborts nothing.
+            # One task may be unfinished when the next group is taken: none is, so an
+            # error of a part comes up there, and the upload is aborted. An error of the
+            # last part comes up later, where obstore aborts nothing.
             done = _import_obstore().put(
                 self._store,
                 self._path,
@@ -533,7 +600,9 @@ class StoppedError(Exception):
 
 
 def translate_write_error(error: Exception, scheme: str) -> CkptError:
-    """Translate an error of obstore for a writer. Its text is not repeated: it may hold a signed URL."""
+    """Translate an error of obstore for a writer. Its text is not repeated: it may hold
+    a signed URL.
+    """
     name = type(error).__name__
     if name == "AlreadyExistsError":
         return UsageError("already exists", hint="--force to replace")
@@ -542,10 +611,15 @@ def translate_write_error(error: Exception, scheme: str) -> CkptError:
     cause = cause_of(error, scheme, "write")
     if isinstance(error, FileNotFoundError):
         return WriteError("no such bucket")
-    if cause.status is None and cause.may_pass and not (name == "GenericError" or isinstance(error, OSError)):
+    if (
+        cause.status is None
+        and cause.may_pass
+        and not (name == "GenericError" or isinstance(error, OSError))
+    ):
         return WriteError(f"the object store fails: {show(name, 40)}")
     return WriteError(
-        cause.problem + (f", {TRIES} times in a row" if cause.may_pass else ""), hint=cause.hint
+        cause.problem + (f", {TRIES} times in a row" if cause.may_pass else ""),
+        hint=cause.hint,
     )
 
 
@@ -601,7 +675,9 @@ class Sums:
         self._hash, self._left = _new_hash(), self._part
 
     def check(self, url: str, etag: str) -> None:
-        """Raise WriteError where an object with this ETag does not hold these bytes, UnreadableError as reading does."""
+        """Raise WriteError where an object with this ETag does not hold these bytes,
+        UnreadableError as reading does.
+        """
         if self._left < self._part or not self._done:
             self._begin_part()
         count = len(self._done)
@@ -620,10 +696,16 @@ class Sums:
                 begin, digest = number * self._part, _new_hash()
                 end = min(begin + self._part, source.size)
                 for position in range(begin, end, BLOCK):
-                    digest.update(memoryview(source.read(position, min(BLOCK, end - position))))
+                    digest.update(
+                        memoryview(source.read(position, min(BLOCK, end - position)))
+                    )
                 if digest.digest() != sum:
                     raise WriteError(
-                        f"part {number + 1:,} of {count:,} did not arrive as it was sent", path=url
+                        (
+                            f"part {number + 1:,} of {count:,} did not arrive as it "
+                            "was sent"
+                        ),
+                        path=url,
                     )
         finally:
             source.close()

@@ -1,4 +1,6 @@
-"""The requests under way: how many go to one server at once, and the servers that are waited for."""
+"""The requests under way: how many go to one server at once, and the servers that are
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from ckpt.ext.remote.store import BusyError
 AT_ONCE = 16
 """The most requests under way to one server."""
 _AGAIN = 20
-"""Answers in a row after which a server that was overloaded gets one more request at once."""
+"""Answers in a row after which a server that was overloaded gets one more request at
+once.
+"""
 _SILENCE = 5
 """Seconds without an answer after which a server is named."""
 
 
 class Gate:
-    """Lets so many requests to a server go at once: half as many after each answer that it is too much."""
+    """Lets so many requests to a server go at once: half as many after each answer that
+    it is too much.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = self.limit = most
@@ -65,7 +71,9 @@ def gate_of(server: str) -> Gate:
 
 
 def forget_requests() -> None:
-    """Begin anew in a copy of the process: the threads that ask and wait are not there."""
+    """Begin anew in a copy of the process: the threads that ask and wait are
+    not there.
+    """
     global _lock
     _lock = threading.Lock()
     _gates.clear()
@@ -73,7 +81,9 @@ def forget_requests() -> None:
 
 
 class SilentServers:
-    """The servers that have not answered yet, and since when. A thread looks at them while there are some."""
+    """The servers that have not answered yet, and since when. A thread looks at them
+    while there are some.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -95,7 +105,9 @@ class SilentServers:
             number = self._next
             self._since[number] = server, self._clock()
             if far.Told.tell is not None and self._thread is None:
-                self._thread = threading.Thread(target=self._tell_overdue, name="waiting", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._tell_overdue, name="waiting", daemon=True
+                )
                 self._thread.start()
         try:
             yield
@@ -106,7 +118,11 @@ class SilentServers:
     def overdue(self) -> list[str]:
         """The servers that were silent for long, each once."""
         with self._lock:
-            late = {server for server, since in self._since.values() if self._clock() - since >= _SILENCE}
+            late = {
+                server
+                for server, since in self._since.values()
+                if self._clock() - since >= _SILENCE
+            }
             found = sorted(late - self._named)
             self._named |= late
         return found

@@ -1,4 +1,6 @@
-"""URLs as they are typed and as they are shown. Secrets of a URL stay in this process and are never shown."""
+"""URLs as they are typed and as they are shown. Secrets of a URL stay in this process
+and are never shown.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _KEPT: dict[str, str] = {}
 
 
 class Url(NamedTuple):
-    """A URL without secrets: `host` is the server, the bucket or ORG/MODEL@REV, `path` the rest, without `/` in front."""
+    """A URL without secrets: `host` is the server, the bucket or ORG/MODEL@REV, `path`
+    the rest, without `/` in front.
+    """
 
     scheme: str
     host: str
@@ -44,7 +48,11 @@ def parse_url(text: str) -> Url:
     if scheme == "hf":
         model, _, path = path.partition("/")
         if not host or not model:
-            raise UsageError("not a Hugging Face URL", path=text, hint="hf://ORG/MODEL[@REVISION]/PATH")
+            raise UsageError(
+                "not a Hugging Face URL",
+                path=text,
+                hint="hf://ORG/MODEL[@REVISION]/PATH",
+            )
         return Url(scheme, f"{host}/{model}", path)
     if not host:
         raise UsageError("the URL names no server or bucket", path=text)
@@ -52,19 +60,28 @@ def parse_url(text: str) -> Url:
 
 
 def shown(text: str) -> str:
-    """A URL without user, password, query and fragment. What it hides is kept for `typed_url`. Raises UsageError."""
+    """A URL without user, password, query and fragment. What it hides is kept for
+    `typed_url`. Raises UsageError.
+    """
     try:
         parts = urlsplit(text)
     except ValueError:
         scheme, _, rest = text.partition("?")[0].partition("://")
-        raise UsageError("not a URL", path=f"{scheme}://{rest.rpartition('@')[2]}") from None
+        raise UsageError(
+            "not a URL", path=f"{scheme}://{rest.rpartition('@')[2]}"
+        ) from None
     scheme = parts.scheme.lower()
     server = parts.netloc.rpartition("@")[2]
     path = parts.path
     if scheme == "hf":
-        server, path = parts.netloc, parts.path  # @REVISION belongs to the name of the model, never to a user
+        server, path = (
+            parts.netloc,
+            parts.path,
+        )  # @REVISION belongs to the name of the model, never to a user
         if "@" in server:
-            raise UsageError("not a Hugging Face URL", hint="hf://ORG/MODEL[@REVISION]/PATH")
+            raise UsageError(
+                "not a Hugging Face URL", hint="hf://ORG/MODEL[@REVISION]/PATH"
+            )
     plain = f"{scheme}://{server}{path}"
     has_secret = bool(parts.query) or server != parts.netloc
     if not has_secret:
@@ -73,14 +90,18 @@ def shown(text: str) -> str:
         problem = "a user or a query in the URL: credentials come from the environment"
         raise UsageError(problem, path=plain)
     name, number = plain, 1
-    while _KEPT.setdefault(name, text) != text:  # two files that differ in the query only
+    while (
+        _KEPT.setdefault(name, text) != text
+    ):  # two files that differ in the query only
         number += 1
         name = f"{plain}#{number}"
     return name
 
 
 def share_login(name: str, other: str) -> str:
-    """The shown URL of a file beside another one: with its user and password, and without its query."""
+    """The shown URL of a file beside another one: with its user and password, and
+    without its query.
+    """
     login = urlsplit(_KEPT.get(name, name)).netloc.rpartition("@")[0]
     if not login:
         return other
@@ -94,7 +115,9 @@ def has_secret(name: str) -> bool:
 
 
 def escape_name(name: str) -> str:
-    """Escape a name that is no part of a URL yet, such as the name of a shard in an index."""
+    """Escape a name that is no part of a URL yet, such as the name of a shard in an
+    index.
+    """
     return quote(name, safe=_SAFE)
 
 

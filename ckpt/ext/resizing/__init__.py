@@ -1,1 +1,3 @@
-"""`ckpt warmstart --on-mismatch pad|interpolate`: vocabularies that grew, and position embeddings of another grid."""
+"""`ckpt warmstart --on-mismatch pad|interpolate`: vocabularies that grew, and position
+embeddings of another grid.
+"""

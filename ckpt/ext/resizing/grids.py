@@ -1,7 +1,9 @@
-"""Position embeddings on another grid: which tensors have one, how large it is, and the numbers between its points.
+"""Position embeddings on another grid: which tensors have one, how large it is, and the
+numbers between its points.
 
-A point is weighed as by `torch.nn.functional.interpolate(mode="bicubic", align_corners=False)`: by Keys' cubic with
-a = -0.75, and with antialias a = -0.5 over a support that grows with the step.
+A point is weighed as by `torch.nn.functional.interpolate(mode="bicubic",
+align_corners=False)`: by Keys' cubic with a = -0.75, and with antialias a = -0.5 over a
+support that grows with the step.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ _MOST = 4096
 
 
 class Resampling(NamedTuple):
-    """The way from one tensor to another: `first` rows before the grid and `last` behind it stay as they are.
+    """The way from one tensor to another: `first` rows before the grid and `last`
+    behind it stay as they are.
 
-    `form` says where the grid is: `rows` of tokens or of a table, dimensions 1 and 2 (`nhwc`), or the last two.
+    `form` says where the grid is: `rows` of tokens or of a table, dimensions 1 and 2
+    (`nhwc`), or the last two.
     """
 
     form: str
@@ -64,8 +68,12 @@ class Resampling(NamedTuple):
         rows = values.reshape(-1, width)
         end = len(rows) - self.last
         grid = rows[self.first : end].reshape(*self.old, width)
-        made = np.moveaxis(self._resampled(np.moveaxis(grid, -1, 0)), 0, -1).reshape(-1, width)
-        return np.concatenate([rows[: self.first], made, rows[end:]]).reshape(self.shape)
+        made = np.moveaxis(self._resampled(np.moveaxis(grid, -1, 0)), 0, -1).reshape(
+            -1, width
+        )
+        return np.concatenate([rows[: self.first], made, rows[end:]]).reshape(
+            self.shape
+        )
 
     def _resampled(self, planes: Array) -> Array:
         """Return planes of the new grid, which their last two dimensions are."""
@@ -96,7 +104,12 @@ def _weights(old: int, new: int, antialias: bool) -> Array:
             center = step * (index + 0.5)
             first = max(int(center - support + 0.5), 0)
             last = min(int(center + support + 0.5), old)
-            row = np.array([_cubic((place - center + 0.5) / scale, -0.5) for place in range(first, last)])
+            row = np.array(
+                [
+                    _cubic((place - center + 0.5) / scale, -0.5)
+                    for place in range(first, last)
+                ]
+            )
             weights[index, first:last] = row / row.sum()
         return weights
     for index in range(new):
@@ -118,15 +131,17 @@ def _cubic(distance: float, a: float) -> float:
     return 0.0
 
 
-# --- which tensors ---------------------------------------------------------------------------------------------------------
+# --- which tensors --------------------------------------------------------------------
 
 
 def resampling_of(
     name: str, old: tuple[int, ...], new: tuple[int, ...], tokens: Collection[int]
 ) -> Resampling | str | None:
-    """Return the way from one shape to another, the reason why there is none, or None for a tensor without a grid.
+    """Return the way from one shape to another, the reason why there is none, or None
+    for a tensor without a grid.
 
-    `tokens` are the numbers of tokens that may stand before the grid, such as a class token and registers.
+    `tokens` are the numbers of tokens that may stand before the grid, such as a class
+    token and registers.
     """
     lower = name.lower()
     if _RELATIVE in lower:
@@ -135,18 +150,25 @@ def resampling_of(
         return None
     if len(old) == 4 and old[0] == new[0]:
         return _of_planes(old, new)
-    if len(old) not in (2, 3) or old[-1] != new[-1] or (len(old) == 3 and old[0] != new[0]):
+    if (
+        len(old) not in (2, 3)
+        or old[-1] != new[-1]
+        or (len(old) == 3 and old[0] != new[0])
+    ):
         return None
     if len(old) == 3 and old[0] != 1:
         return None
     found = [
         (count, *sides)
         for count in sorted({0, *tokens})
-        if (sides := (_side(old[-2] - count), _side(new[-2] - count))) and None not in sides
+        if (sides := (_side(old[-2] - count), _side(new[-2] - count)))
+        and None not in sides
     ]
     if len(old) == 2:
         # A list of positions of a text may have a square length too.
-        found = [row for row in found if row[0] or any(word in lower for word in _OF_IMAGES)]
+        found = [
+            row for row in found if row[0] or any(word in lower for word in _OF_IMAGES)
+        ]
     if len(found) != 1:
         return f"{old[-2]} and {new[-2]} positions are not those of two square grids"
     count, one, two = found[0]
@@ -155,7 +177,9 @@ def resampling_of(
 
 
 def _of_planes(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
-    """The way for a tensor whose grid has dimensions of its own: behind the channels, or before them."""
+    """The way for a tensor whose grid has dimensions of its own: behind the channels,
+    or before them.
+    """
     is_last, is_first = old[3] == new[3], old[1] == new[1]
     if is_last == is_first or max(*old[1:], *new[1:]) > _MOST:
         return "its grid is not known by its shape"
@@ -167,13 +191,17 @@ def _of_planes(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
 def _of_table(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
     """The way for a table of relative positions, one column for each head."""
     if len(old) == len(new) == 3 and old[0] == new[0]:
-        return Resampling("planes", (old[1], old[2]), (new[1], new[2]), new, antialias=False)
+        return Resampling(
+            "planes", (old[1], old[2]), (new[1], new[2]), new, antialias=False
+        )
     if len(old) != 2 or len(new) != 2 or old[1] != new[1]:
         return "the number of heads differs"
     for extra in _EXTRA:
         one, two = _side(old[0] - extra), _side(new[0] - extra)
         if one is not None and two is not None and one % 2 and two % 2:
-            return Resampling("rows", (one, one), (two, two), new, last=extra, antialias=False)
+            return Resampling(
+                "rows", (one, one), (two, two), new, last=extra, antialias=False
+            )
     return f"{old[0]} and {new[0]} rows are not those of two square windows"
 
 

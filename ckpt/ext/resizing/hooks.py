@@ -1,4 +1,6 @@
-"""The work of resizing for functions of the core: PRETRAINED with tensors of the shapes of TARGET, for `warmstart`."""
+"""The work of resizing for functions of the core: PRETRAINED with tensors of the shapes
+of TARGET, for `warmstart`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from ckpt.commands.rewriting.report import Pairing, RewriteReport, edited_checkpoint, with_ties
+from ckpt.commands.rewriting.report import (
+    Pairing,
+    RewriteReport,
+    edited_checkpoint,
+    with_ties,
+)
 from ckpt.elements.cast import AVERAGED
 from ckpt.evidence.survey import Survey
 from ckpt.ext.resizing.grids import resampling_of
@@ -29,20 +36,28 @@ Fill = Literal["target", "mean"]
 _NOTES = 20
 """Lines about tensors that are resized, and about those that are not."""
 _EXPANDED = 1 << 20
-"""The most bytes beyond its storage of a tensor with repeating strides that is interpolated."""
-_TOKENS = re.compile(r"(?:^|[._])(?:cls|class|dist|reg|register|mask)_?(?:token|tokens|embedding|embed)$")
+"""The most bytes beyond its storage of a tensor with repeating strides that is
+interpolated.
+"""
+_TOKENS = re.compile(
+    r"(?:^|[._])(?:cls|class|dist|reg|register|mask)_?(?:token|tokens|embedding|embed)$"
+)
 """Names of the tokens that stand before the patches of an image."""
 
 
 class Fit(NamedTuple):
-    """A tensor of PRETRAINED that got the shape of TARGET: `copied` elements are its own or computed of them."""
+    """A tensor of PRETRAINED that got the shape of TARGET: `copied` elements are its
+    own or computed of them.
+    """
 
     text: str
     copied: int
 
 
 class Fitted(NamedTuple):
-    """PRETRAINED with other tensors, and what became of each by its name in TARGET. `notes` say what stays, and why."""
+    """PRETRAINED with other tensors, and what became of each by its name in TARGET.
+    `notes` say what stays, and why.
+    """
 
     survey: Survey
     fits: dict[str, Fit]
@@ -50,9 +65,16 @@ class Fitted(NamedTuple):
 
 
 def fitted(
-    given: Survey, wanted: Survey, limits: Limits, request: Options, way: str, fill: str | None
+    given: Survey,
+    wanted: Survey,
+    limits: Limits,
+    request: Options,
+    way: str,
+    fill: str | None,
 ) -> Fitted:
-    """Return PRETRAINED with the tensors resized that `way` means. Raises CkptError as a warm start does."""
+    """Return PRETRAINED with the tensors resized that `way` means. Raises CkptError as
+    a warm start does.
+    """
     if fill not in (None, "target", "mean"):
         raise UsageError(f"--fill {show(str(fill), 40)}: not one of target mean")
     if fill is not None and way != "pad":
@@ -86,7 +108,9 @@ def fitted(
 
 
 def said(report: RewriteReport, done: Fitted) -> RewriteReport:
-    """Return the report of a warm start that also says of each tensor how it was resized."""
+    """Return the report of a warm start that also says of each tensor how it was
+    resized.
+    """
     coverage = report.coverage
     if coverage is None or not (done.fits or done.notes):
         return report
@@ -98,8 +122,14 @@ def said(report: RewriteReport, done: Fitted) -> RewriteReport:
             row = row._replace(why=fit.text, copied=fit.copied)
             lines.append(f"{show(row.name, 80)}: {fit.text}.")
         pairings.append(row)
-    notes = [*_first(lines, "resized"), *_first(done.notes, "not resized"), *coverage.notes]
-    return report._replace(coverage=coverage._replace(pairings=tuple(pairings), notes=tuple(notes)))
+    notes = [
+        *_first(lines, "resized"),
+        *_first(done.notes, "not resized"),
+        *coverage.notes,
+    ]
+    return report._replace(
+        coverage=coverage._replace(pairings=tuple(pairings), notes=tuple(notes))
+    )
 
 
 def _first(lines: Sequence[str], what: str) -> list[str]:
@@ -113,17 +143,25 @@ def _first(lines: Sequence[str], what: str) -> list[str]:
 
 
 def _is_of_another_shape(row: Pairing) -> bool:
-    """Tell whether two strided tensors with data on the side of PRETRAINED differ in their shapes alone."""
+    """Tell whether two strided tensors with data on the side of PRETRAINED differ in
+    their shapes alone.
+    """
     if row.source is None or row.target is None or row.rows is not None:
         return False
     mine, other = row.target.tensor, row.source.tensor
     if not isinstance(mine, TensorRef) or not isinstance(other, TensorRef):
         return False
-    return mine.shape != other.shape and other.storage.place is not None and bool(other.numel and mine.numel)
+    return (
+        mine.shape != other.shape
+        and other.storage.place is not None
+        and bool(other.numel and mine.numel)
+    )
 
 
 def _tokens_of(wanted: Survey) -> set[int]:
-    """The numbers of tokens that the model may have before its patches: one kind alone, and all together."""
+    """The numbers of tokens that the model may have before its patches: one kind alone,
+    and all together.
+    """
     counts = [
         entry.tensor.shape[-2] if len(entry.tensor.shape) > 1 else 1
         for entry in wanted.tensors
@@ -133,13 +171,22 @@ def _tokens_of(wanted: Survey) -> set[int]:
 
 
 def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
-    """The tensor of PRETRAINED with the rows that TARGET has more, the reason why not, or None for another mismatch."""
+    """The tensor of PRETRAINED with the rows that TARGET has more, the reason why not,
+    or None for another mismatch.
+    """
     mine, other = _sides(row)
-    if len(mine.shape) != len(other.shape) or len(mine.shape) > 2 or mine.shape[1:] != other.shape[1:]:
+    if (
+        len(mine.shape) != len(other.shape)
+        or len(mine.shape) > 2
+        or mine.shape[1:] != other.shape[1:]
+    ):
         return None
     old, new = other.shape[0], mine.shape[0]
     if new < old:
-        return f"PRETRAINED has {counted_noun(old - new, 'row')} more, which pad does not cut"
+        return (
+            f"PRETRAINED has {counted_noun(old - new, 'row')} more, which pad does not "
+            "cut"
+        )
     more = counted_noun(new - old, "row")
     if fill == "mean":
         if other.dtype.name not in AVERAGED:
@@ -148,7 +195,10 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
         place: Place = WithMeans(other, new - old)
         return _over(other, place, mine.shape), Fit(text, other.numel)
     if mine.storage.place is None:
-        return "TARGET has no values for the new rows; --fill mean takes the mean of the old ones"
+        return (
+            "TARGET has no values for the new rows; --fill mean takes the mean of the "
+            "old ones"
+        )
     lower = tensor_ref(
         mine.storage,
         mine.dtype,
@@ -158,12 +208,16 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
     )
     lower = lower._replace(conj=mine.conj, neg=mine.neg)
     text = f"{more} of {new:,} are the values of TARGET"
-    made = _over(other._replace(dtype=mine.dtype), Stacked(other, lower, mine.dtype), mine.shape)
+    made = _over(
+        other._replace(dtype=mine.dtype), Stacked(other, lower, mine.dtype), mine.shape
+    )
     return made, Fit(text, other.numel)
 
 
 def _resampled(row: Pairing, tokens: set[int]) -> tuple[TensorRef, Fit] | str | None:
-    """The tensor of PRETRAINED on the grid of TARGET, the reason why not, or None for a tensor without a grid."""
+    """The tensor of PRETRAINED on the grid of TARGET, the reason why not, or None for a
+    tensor without a grid.
+    """
     mine, other = _sides(row)
     how = resampling_of(row.name, other.shape, mine.shape, tokens)
     if how is None or isinstance(how, str):
@@ -172,8 +226,13 @@ def _resampled(row: Pairing, tokens: set[int]) -> tuple[TensorRef, Fit] | str | 
         return f"{other.dtype.name} is not interpolated"
     for tensor in (other, mine):  # both are in memory whole
         if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
-            return f"a view of {tensor.storage.nbytes:,} bytes expands to {tensor.nbytes:,}"
-    return _over(other, Resampled(other, how), mine.shape), Fit(f"interpolated {how}", mine.numel)
+            return (
+                f"a view of {tensor.storage.nbytes:,} bytes expands to "
+                f"{tensor.nbytes:,}"
+            )
+    return _over(other, Resampled(other, how), mine.shape), Fit(
+        f"interpolated {how}", mine.numel
+    )
 
 
 def _sides(row: Pairing) -> tuple[TensorRef, TensorRef]:
@@ -186,7 +245,9 @@ def _sides(row: Pairing) -> tuple[TensorRef, TensorRef]:
 
 def _over(like: TensorRef, place: Place, shape: tuple[int, ...]) -> TensorRef:
     """A tensor of this shape over a storage of its own."""
-    storage = like.storage._replace(id="", dtype=like.dtype, nbytes=place.nbytes, place=place, crc=None)
+    storage = like.storage._replace(
+        id="", dtype=like.dtype, nbytes=place.nbytes, place=place, crc=None
+    )
     return tensor_ref(storage, like.dtype, shape, contiguous(shape), 0)
 
 

@@ -1,4 +1,6 @@
-"""The bytes of tensors of another size: rows below rows, and grids of numbers between the old ones."""
+"""The bytes of tensors of another size: rows below rows, and grids of numbers between
+the old ones.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Stacked(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(tally), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         for part in self._parts:
@@ -48,7 +52,9 @@ class Stacked(PlaceOfTensors):
 
 
 class WithMeans(PlaceOfTensors):
-    """The rows of a tensor, and below them their mean, `more` times. The mean is added up as float64 and rounded once."""
+    """The rows of a tensor, and below them their mean, `more` times. The mean is added
+    up as float64 and rounded once.
+    """
 
     __slots__ = ("more", "of")
 
@@ -58,7 +64,9 @@ class WithMeans(PlaceOfTensors):
 
     @property
     def nbytes(self) -> int:
-        return self.of.nbytes + self.more * self.of.dtype.nbytes(prod(self.of.shape[1:]))
+        return self.of.nbytes + self.more * self.of.dtype.nbytes(
+            prod(self.of.shape[1:])
+        )
 
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
@@ -67,7 +75,9 @@ class WithMeans(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(tally), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         yield from elements(self.of, tally)
@@ -84,13 +94,19 @@ class WithMeans(PlaceOfTensors):
         total = np.zeros(width, np.float64)
         size = max(1, ref.dtype.nbytes(width))
         for block in in_whole_elements(elements(ref), size):
-            total += cast.as_numbers(block, ref.dtype).reshape(-1, width).sum(axis=0, dtype=np.float64)
+            total += (
+                cast.as_numbers(block, ref.dtype)
+                .reshape(-1, width)
+                .sum(axis=0, dtype=np.float64)
+            )
         total /= ref.shape[0]
         return bytes(cast.round_numbers(total, ref.dtype, cast.Rows())[0])
 
 
 class Resampled(PlaceOfTensors):
-    """The elements of a tensor on another grid. All of it is held in memory: such tensors are small."""
+    """The elements of a tensor on another grid. All of it is held in memory: such
+    tensors are small.
+    """
 
     __slots__ = ("how", "of")
 
@@ -109,13 +125,17 @@ class Resampled(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(tally), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         import numpy as np
 
         data = b"".join(elements(self.of, tally))
-        values = np.array(cast.as_numbers(data, self.of.dtype), np.float64).reshape(self.of.shape)
+        values = np.array(cast.as_numbers(data, self.of.dtype), np.float64).reshape(
+            self.of.shape
+        )
         result = np.ascontiguousarray(self.how.apply(values), np.float64).reshape(-1)
         rounded, overflowed = cast.round_numbers(result, self.of.dtype, cast.Rows())
         if overflowed and tally is not None:

@@ -32,11 +32,13 @@ def salvage(
     names_from: Path | None = None,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Write what is whole of a checkpoint that is cut off, damaged or incomplete, and list what is lost.
+    """Write what is whole of a checkpoint that is cut off, damaged or incomplete, and
+    list what is lost.
 
-    `fill_from` is another save, of which lost tensors of the same name, shape and dtype are taken; `names_from` one of
-    the same run, after which the items of a DCP without .metadata are named. The other keywords are in `Writing`.
-    `report.lost` is empty where nothing is lost. Raises CkptError.
+    `fill_from` is another save, of which lost tensors of the same name, shape and dtype
+    are taken; `names_from` one of the same run, after which the items of a DCP without
+    .metadata are named. The other keywords are in `Writing`. `report.lost` is empty
+    where nothing is lost. Raises CkptError.
     """
     from ckpt.elements.audit import unsound
     from ckpt.ext.salvage.salvage import salvage as job
@@ -58,7 +60,9 @@ def salvage(
     with ExitStack() as stack:
         other = None
         if fill_from is not None:
-            filling = stack.enter_context(at_hand(fill_from, options.limits, plugins=options.plugins))
+            filling = stack.enter_context(
+                at_hand(fill_from, options.limits, plugins=options.plugins)
+            )
             for line in doubt_lines(filling.checkpoint):
                 talk(line)
             other = filling.survey
@@ -67,7 +71,9 @@ def salvage(
             checkpoint = survey.checkpoint
             damaged = unsound(checkpoint, current_executor())
             keep = options.keep_damaged
-            report = job(survey, limits, damaged=damaged, keep_damaged=keep, other=other)
+            report = job(
+                survey, limits, damaged=damaged, keep_damaged=keep, other=other
+            )
             return as_format_of(report, _format_of(report.result, options), limits)
 
         report = rewrite_checkpoint(source, make, options._replace(open=open_rest))
@@ -75,9 +81,15 @@ def salvage(
 
 
 def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
-    """The format of the result: its own, if ckpt writes it and OUT's ending fits, else the format of the ending."""
+    """The format of the result: its own, if ckpt writes it and OUT's ending fits, else
+    the format of the ending.
+    """
     if options.out is None or options.is_folder:
-        return checkpoint.format if save.can_keep_format(checkpoint) else save.own_format(checkpoint)
+        return (
+            checkpoint.format
+            if save.can_keep_format(checkpoint)
+            else save.own_format(checkpoint)
+        )
     try:
         return save.same_format(options.out, checkpoint)
     except UsageError:

@@ -1,11 +1,20 @@
-"""`ckpt salvage`: the whole tensors of a checkpoint that is cut off, damaged or incomplete, and others from another save."""
+"""`ckpt salvage`: the whole tensors of a checkpoint that is cut off, damaged or
+incomplete, and others from another save.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from ckpt.commands.rewriting.filling import Filling, Restored, lies_close
-from ckpt.commands.rewriting.report import Change, Filled, Leftover, RewriteReport, Share, edited_checkpoint
+from ckpt.commands.rewriting.report import (
+    Change,
+    Filled,
+    Leftover,
+    RewriteReport,
+    Share,
+    edited_checkpoint,
+)
 from ckpt.commands.rewriting.sets import NOT_WHOLE, without_lost
 from ckpt.elements.audit import DAMAGED
 from ckpt.elements.blocks import memory_order, permute_dims
@@ -32,10 +41,13 @@ def salvage(
     keep_damaged: bool = False,
     other: Survey | None = None,
 ) -> RewriteReport:
-    """The checkpoint without what is not whole. `survey` is of what its reader found left of it.
+    """The checkpoint without what is not whole. `survey` is of what its reader found
+    left of it.
 
-    `damaged` are further tensors that are not whole, and why; with `keep_damaged`, those are kept that only contradict their
-    checksum. Lost tensors and values are taken from `other`, where they have the same name, shape and dtype. Raises LossError where no tensor is whole.
+    `damaged` are further tensors that are not whole, and why; with `keep_damaged`,
+    those are kept that only contradict their checksum. Lost tensors and values are
+    taken from `other`, where they have the same name, shape and dtype. Raises LossError
+    where no tensor is whole.
     """
     checkpoint = survey.checkpoint
     found = dict(damaged or {})
@@ -43,26 +55,45 @@ def salvage(
     whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     whys |= {name: why for name, why in found.items() if name not in kept}
     values = dict(checkpoint.account.left_out)
-    count = len(checkpoint.tensors) + len(whys.keys() - {entry.name for entry in checkpoint.tensors})
+    count = len(checkpoint.tensors) + len(
+        whys.keys() - {entry.name for entry in checkpoint.tensors}
+    )
     current = checkpoint
     fills: tuple[Filled, ...] = ()
     if other is not None and (whys or values):
-        current, whys, values, fills = _fill_losses(checkpoint, other.checkpoint, whys, values, limits)
+        current, whys, values, fills = _fill_losses(
+            checkpoint, other.checkpoint, whys, values, limits
+        )
     result, rows = without_lost(current, whys, limits)
     if rows:
-        result = replace(result, copies=())  # what the other precision has of what is lost
+        result = replace(
+            result, copies=()
+        )  # what the other precision has of what is lost
     is_damaged = checkpoint.account.is_damaged
     if checkpoint.traits.names_are_code and (rows or is_damaged):
         result = _state_dict(result, limits)
     rows += tuple(Leftover(name, why) for name, why in values.items())
     taken = {name for row in fills for name in row.names}
-    own = [entry for entry in result.tensors if entry.name not in taken and entry.name not in kept]
+    own = [
+        entry
+        for entry in result.tensors
+        if entry.name not in taken and entry.name not in kept
+    ]
     nbytes = sum(entry.tensor.nbytes for entry in own)
-    sizes = [row.nbytes for row in rows if row.name not in values] + [row.nbytes for row in fills]
+    sizes = [row.nbytes for row in rows if row.name not in values] + [
+        row.nbytes for row in fills
+    ]
     sizes += [entry.tensor.nbytes for entry in result.tensors if entry.name in kept]
     of_bytes = None if None in sizes else nbytes + sum(size or 0 for size in sizes)
     changes = [
-        Change("filled", f"filled from {row.path}", None, len(row.names), row.unit, row.nbytes)
+        Change(
+            "filled",
+            f"filled from {row.path}",
+            None,
+            len(row.names),
+            row.unit,
+            row.nbytes,
+        )
         for row in fills
     ]
     return RewriteReport(
@@ -90,18 +121,27 @@ _REASONS = (*LOST, "damaged-file", "ranks-differ")
 
 
 def _damage_reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
-    """The damage that the reader noticed, and the number of tensors that are `damaged` beside it."""
+    """The damage that the reader noticed, and the number of tensors that are `damaged`
+    beside it.
+    """
     rows = checkpoint.account.messages(_REASONS)
-    if not rows and checkpoint.is_edited:  # a file that no reader takes, and nothing of it is lost
+    if (
+        not rows and checkpoint.is_edited
+    ):  # a file that no reader takes, and nothing of it is lost
         rows = [notice.message for notice in checkpoint.account.notices[-1:]]
     if damaged:
         verb = "does not match its" if damaged == 1 else "do not match their"
-        rows.append(f"{counted_noun(damaged, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
+        rows.append(
+            f"{counted_noun(damaged, 'tensor')} {verb} recorded checksum "
+            "(--keep-damaged takes them)"
+        )
     return tuple(rows)
 
 
 class _Taken(NamedTuple):
-    """A lost tensor of the checkpoint, or None where it has no place in the tree, and its namesake in the other save."""
+    """A lost tensor of the checkpoint, or None where it has no place in the tree, and
+    its namesake in the other save.
+    """
 
     mine: Entry | None
     theirs: Entry
@@ -114,7 +154,8 @@ def _fill_losses(
     values: Mapping[str, str],
     limits: Limits,
 ) -> tuple[Checkpoint, dict[str, str], dict[str, str], tuple[Filled, ...]]:
-    """Return the checkpoint with what the other save has of what is lost, the rest of both lists, and what was taken.
+    """Return the checkpoint with what the other save has of what is lost, the rest of
+    both lists, and what was taken.
 
     Raises LossError where the other save has none of it.
     """
@@ -144,19 +185,32 @@ def _fill_losses(
             names.append(name)
     if not names:
         first = next(iter(rest or values))
-        problem = f"{show(other.path, 80)} has nothing of what is lost: {show(first, 80)}: {(rest or values)[first]}"
+        problem = (
+            f"{show(other.path, 80)} has nothing of what is lost: {show(first, 80)}: "
+            f"{(rest or values)[first]}"
+        )
         raise LossError(problem, path=checkpoint.path)
     nbytes = sum(pair.theirs.tensor.nbytes for pair in taken)
-    # A distributed checkpoint has whole numbers as keys where a list lost an item, and nowhere else.
+    # A distributed checkpoint has whole numbers as keys where a list lost an item, and
+    # nowhere else.
     whole = edited_checkpoint(
-        checkpoint, with_lists(root) if checkpoint.traits.fills_a_state else root, limits
+        checkpoint,
+        with_lists(root) if checkpoint.traits.fills_a_state else root,
+        limits,
     )
     fills = (Filled(other.path, tuple(names), nbytes, len(names) > len(taken)),)
-    return replace(whole, sources=(*whole.sources, *other.sources)), rest, lost_values, fills
+    return (
+        replace(whole, sources=(*whole.sources, *other.sources)),
+        rest,
+        lost_values,
+        fills,
+    )
 
 
 def _misfit_reason(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
-    """Return why a tensor of the other save does not take the place of a lost one, or None."""
+    """Return why a tensor of the other save does not take the place of a lost one, or
+    None.
+    """
     where = show(path, 60)
     if theirs is None:
         return f"not in {where}"
@@ -177,7 +231,9 @@ def _misfit_reason(mine: Entry | None, theirs: Entry | None, path: str) -> str |
         return None
     if not alike or not one.layout.startswith("sparse"):
         return f"{one.layout}, which is not filled"
-    same = all(a.shape == b.shape and a.dtype == b.dtype for a, b in zip(*parts, strict=True))
+    same = all(
+        a.shape == b.shape and a.dtype == b.dtype for a, b in zip(*parts, strict=True)
+    )
     return None if same else f"of other parts in {where}"
 
 
@@ -187,16 +243,21 @@ def _make_filling(taken: Iterable[_Taken]) -> Filling:
     for own, namesake in taken:
         if own is None:
             continue
-        for mine, theirs in zip(parts_of(own.tensor), parts_of(namesake.tensor), strict=True):
+        for mine, theirs in zip(
+            parts_of(own.tensor), parts_of(namesake.tensor), strict=True
+        ):
             if mine.numel:
                 filling.put(mine, place_of(permute_dims(theirs, memory_order(mine))))
     return filling
 
 
 def _state_dict(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
-    """The tensors of a program by their names, as a plain dict: its code goes with all of them."""
+    """The tensors of a program by their names, as a plain dict: its code goes with all
+    of them.
+    """
     root = dict_of(
-        (entry.name, without_gradient(node_at(checkpoint.root, entry.path))) for entry in checkpoint.tensors
+        (entry.name, without_gradient(node_at(checkpoint.root, entry.path)))
+        for entry in checkpoint.tensors
     )
     traits = checkpoint.traits._replace(names_are_code=False, tags_are_apart=False)
     return edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None)

@@ -1,7 +1,9 @@
-"""The blocks of a body of TorchScript: torch compiles every body, and some shapes of blocks cost it far more than their text.
+"""The blocks of a body of TorchScript: torch compiles every body, and some shapes of
+blocks cost it far more than their text.
 
-A loop over a tuple is written out once for each item. A `return` or `break` puts all that follows into one more block. And each
-block hands on all names that are assigned inside of it. torch.jit.save writes loops over `range` and one `return` at the end.
+A loop over a tuple is written out once for each item. A `return` or `break` puts all
+that follows into one more block. And each block hands on all names that are assigned
+inside of it. torch.jit.save writes loops over `range` and one `return` at the end.
 Layout: torch/csrc/jit/frontend/{ir_emitter,exit_transforms,convert_to_ssa}.cpp.
 """
 
@@ -13,13 +15,19 @@ from ckpt.ext.torchscript.lexer import DEDENT, INDENT, NAME, NEWLINE, SIGN, Toke
 from ckpt.model.limits import Budget
 
 _CARRIED = 5_000
-"""The most names that the blocks of a body may hand on, whatever its length. Real ones hand on a few hundred."""
+"""The most names that the blocks of a body may hand on, whatever its length. Real ones
+hand on a few hundred.
+"""
 _ROW = 100
 """Bytes of memory of a name in a block."""
 
 
-def find_unwritten(tokens: Iterator[Token], budget: Budget) -> Iterator[tuple[str, Token]]:
-    """Yield what torch never writes into a body and may compile for hours, each with its token."""
+def find_unwritten(
+    tokens: Iterator[Token], budget: Budget
+) -> Iterator[tuple[str, Token]]:
+    """Yield what torch never writes into a body and may compile for hours, each with
+    its token.
+    """
     yield from _Body(budget).find(tokens)
 
 
@@ -60,7 +68,11 @@ class _Body:
             if self._blocks:
                 yield "a return in a block", first
         for index, token in enumerate(statement):
-            if token.kind == NAME and token.text == "for" and not _is_over_range(statement[index:]):
+            if (
+                token.kind == NAME
+                and token.text == "for"
+                and not _is_over_range(statement[index:])
+            ):
                 yield "a loop over a value", token
         if self._blocks:
             was_small = self._carried <= _CARRIED
@@ -79,13 +91,17 @@ class _Body:
 
 
 def _is_over_range(loop: list[Token]) -> bool:
-    """Tell whether a `for` runs over a range: its body is compiled once, however many rounds it has."""
+    """Tell whether a `for` runs over a range: its body is compiled once, however many
+    rounds it has.
+    """
     words = [token.text for token in loop[2:5]]
     return loop[1:2] != [] and loop[1].kind == NAME and words == ["in", "range", "("]
 
 
 def _assigned_names(statement: list[Token]) -> list[str]:
-    """Return the names before the last `=` outside of brackets, and the name that a loop counts with."""
+    """Return the names before the last `=` outside of brackets, and the name that a
+    loop counts with.
+    """
     depth, end = 0, 0
     for index, token in enumerate(statement):
         if token.kind == SIGN and token.text in ("(", "[", "{"):

@@ -1,4 +1,5 @@
-"""The code of a TorchScript archive, read as text: which attributes are parameters and buffers, which devices it names.
+"""The code of a TorchScript archive, read as text: which attributes are parameters and
+buffers, which devices it names.
 
 Layout: torch/csrc/jit/serialization/python_print.cpp.
 """
@@ -18,10 +19,15 @@ from ckpt.model.text import and_more
 
 OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""
-_LINE = r"(?m)^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])"
+_LINE = (
+    r"(?m)^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters"
+    r"|buffers)__ = \[(?P<names>[^\]\n]*)\])"
+)
 _DEVICE = re.compile(r'\btorch\.(?:device\("([a-z]{1,20}(?::\d{1,3})?)"\)|(cuda)\()')
 _TRACED = ", pin_memory=False)"
-"""The end of a call behind its device, as torch.jit.trace records it. A script names the options that its author gave."""
+"""The end of a call behind its device, as torch.jit.trace records it. A script names
+the options that its author gave.
+"""
 _WORD = r'"([^"]*)"'
 _SHOWN = 20
 """The most places of one kind that are given their line."""
@@ -30,11 +36,13 @@ _NAME = 300
 
 
 class Code(NamedTuple):
-    """The content of the code. `kinds` has the roles of the attributes of each class, by its qualified name.
+    """The content of the code. `kinds` has the roles of the attributes of each class,
+    by its qualified name.
 
-    `loaders` are the places of `__setstate__`, which torch.jit.load runs. `deeds` are the places of calls
-    that touch files and of loops without a bound, wherever they stand: `torch.save at code/x.py:7`. `dangers` are
-    those that a load runs, and `unknown` what else it runs that is not on the closed list of operators.
+    `loaders` are the places of `__setstate__`, which torch.jit.load runs. `deeds` are
+    the places of calls that touch files and of loops without a bound, wherever they
+    stand: `torch.save at code/x.py:7`. `dangers` are those that a load runs, and
+    `unknown` what else it runs that is not on the closed list of operators.
     """
 
     kinds: dict[str, dict[str, Role]]
@@ -48,12 +56,19 @@ class Code(NamedTuple):
 
 
 def code_of(
-    archive: Archive, limits: Limits, budget: Budget, folder: str = "code", *, has_values: bool = True
+    archive: Archive,
+    limits: Limits,
+    budget: Budget,
+    folder: str = "code",
+    *,
+    has_values: bool = True,
 ) -> Code:
-    """Read the code of an archive in one of its folders. Raises LimitError, UnreadableError.
+    """Read the code of an archive in one of its folders. Raises LimitError,
+    UnreadableError.
 
-    `has_values` is False where all constants beside the code are tensors.
-    torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
+    `has_values` is False where all constants beside the code are tensors. torch 1.4
+    lists parameters only. The other tensors of such a class are its buffers, which
+    `OTHERS` stands for.
     """
     result = Code({}, [], [], [], [], [], {})
     script = Script(budget)
@@ -64,7 +79,9 @@ def code_of(
             continue
         # Four bytes a character: text with one emoji takes as much.
         budget.charge(4 * record.size, "the code of the archive")
-        code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
+        code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode(
+            "utf-8", "replace"
+        )
         module = name[len(prefix) : -3].replace("/", ".")
         _collect_kinds(code, module, result.kinds, budget)
         file = f"{folder}/{name[len(prefix) :]}"
@@ -80,23 +97,36 @@ def code_of(
 
 
 def notices_of(code: Code) -> Iterator[Notice]:
-    """Yield a notice about the code that torch.jit.load runs, and about its calls that touch files."""
+    """Yield a notice about the code that torch.jit.load runs, and about its calls that
+    touch files.
+    """
     loaders, deeds = and_more(code.loaders, 2), and_more(code.deeds, 2)
     if code.loaders and (code.dangers or code.deeds):
         worst = and_more(code.dangers or code.deeds, 2)
-        text = f"DANGER: loading this file runs its __setstate__ ({loaders}), and its code has {worst}."
+        text = (
+            f"DANGER: loading this file runs its __setstate__ ({loaders}), and its "
+            f"code has {worst}."
+        )
         yield Notice("code-inside", text)
         return
     if code.dangers:
-        yield Notice("code-inside", f"DANGER: loading this file runs {and_more(code.dangers, 2)}.")
+        yield Notice(
+            "code-inside",
+            f"DANGER: loading this file runs {and_more(code.dangers, 2)}.",
+        )
         return
     if code.deeds:
         yield Notice("file-code", f"Its code touches files or never ends: {deeds}.")
     if code.unknown:
-        text = f"torch.jit.load runs {and_more(code.unknown, 2)}, which ckpt does not know."
+        text = (
+            f"torch.jit.load runs {and_more(code.unknown, 2)}, which ckpt does not "
+            "know."
+        )
         yield Notice("unknown-operator", text)
     elif code.loaders:
-        yield Notice("runs-setstate", f"torch.jit.load runs its __setstate__ ({loaders}).")
+        yield Notice(
+            "runs-setstate", f"torch.jit.load runs its __setstate__ ({loaders})."
+        )
 
 
 def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
@@ -113,12 +143,16 @@ def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
 
 
 def _deed_lines(script: Script, deeds: Sequence[Deed]) -> Iterator[str]:
-    """Yield each deed with its line: the first of them, for lines are counted from the start of the file."""
+    """Yield each deed with its line: the first of them, for lines are counted from the
+    start of the file.
+    """
     for deed in deeds[:_SHOWN]:
         yield f"{deed.what} at {script.line_of(deed.place)}"
 
 
-def _collect_kinds(code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget: Budget) -> None:
+def _collect_kinds(
+    code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget: Budget
+) -> None:
     kinds: dict[str, Role] | None = None
     for match in re.finditer(_LINE, code):
         budget.charge(_NAME, "the code of the archive")

@@ -1,7 +1,9 @@
-"""The operators in the code of TorchScript that torch.jit.load computes, because all their arguments are constants.
+"""The operators in the code of TorchScript that torch.jit.load computes, because all
+their arguments are constants.
 
-torch computes them when it compiles a method, whether somebody calls it or not. Only numbers, texts and tuples are computed,
-no tensors and no lists. Layout: torch/csrc/jit/passes/constant_propagation.cpp (`ConstantPropagationImmutableTypes`).
+torch computes them when it compiles a method, whether somebody calls it or not. Only
+numbers, texts and tuples are computed, no tensors and no lists. Layout:
+torch/csrc/jit/passes/constant_propagation.cpp (`ConstantPropagationImmutableTypes`).
 """
 
 from __future__ import annotations
@@ -9,27 +11,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from ckpt.ext.torchscript.lexer import DEDENT, INDENT, NAME, NEWLINE, NUMBER, SIGN, TEXT, TYPE_COMMENT, Token
-from ckpt.ext.torchscript.operators import BUILTINS, DIVIDING, FOLDED, NUMBERS, RESULTS, STRETCHING
+from ckpt.ext.torchscript.lexer import (
+    DEDENT,
+    INDENT,
+    NAME,
+    NEWLINE,
+    NUMBER,
+    SIGN,
+    TEXT,
+    TYPE_COMMENT,
+    Token,
+)
+from ckpt.ext.torchscript.operators import (
+    BUILTINS,
+    DIVIDING,
+    FOLDED,
+    NUMBERS,
+    RESULTS,
+    STRETCHING,
+)
 from ckpt.model.limits import Budget
 
 Kind = Literal["varies", "number", "short", "constant", "type"]
-"""The kind of an expression: it surely is no constant, or it may be a number, a short text, or any other constant."""
+"""The kind of an expression: it surely is no constant, or it may be a number, a short
+text, or any other constant.
+"""
 _MOST = 256
-"""The most arguments and names of a statement that are kept. Those beyond count as constants."""
+"""The most arguments and names of a statement that are kept. Those beyond count as
+constants.
+"""
 _ROW = 150
 """Bytes of memory of a name."""
 _SHORT = 300
-"""The most letters of a text that others may hold as often as the code says its name."""
+"""The most letters of a text that others may hold as often as the code says its
+name.
+"""
 
 _LITERALS = frozenset(("True", "False", "None", "inf", "nan"))
-_BINARY = frozenset(("+", "*", "%", "//", "**", "<<", "+=", "*=", "%=", "//=", "**=", "<<="))
+_BINARY = frozenset(
+    ("+", "*", "%", "//", "**", "<<", "+=", "*=", "%=", "//=", "**=", "<<=")
+)
 """Operators that torch.jit.save writes by their names."""
 _TYPES = frozenset(("int", "float", "bool", "str", "complex", "number"))
 
 
 def _literal_kind(kind: str, text: str) -> Kind:
-    return "number" if kind == NUMBER else "short" if len(text) <= _SHORT else "constant"
+    return (
+        "number" if kind == NUMBER else "short" if len(text) <= _SHORT else "constant"
+    )
 
 
 def is_safe_divisor(literal: str) -> bool:
@@ -37,11 +66,15 @@ def is_safe_divisor(literal: str) -> bool:
     digits = literal.lower()
     if digits.startswith("0x"):
         return any(digit in "123456789abcdef" for digit in digits[2:].split("p")[0])
-    return any(digit in "123456789" for digit in digits.split("e")[0]) and not literal.startswith("-")
+    return any(
+        digit in "123456789" for digit in digits.split("e")[0]
+    ) and not literal.startswith("-")
 
 
 class _Argument:
-    """An argument or an expression so far: its kind, and the literal that it is, if it is nothing else."""
+    """An argument or an expression so far: its kind, and the literal that it is, if it
+    is nothing else.
+    """
 
     __slots__ = ("kind", "literal", "name")
 
@@ -65,17 +98,25 @@ class _Group:
 
 
 class Constants:
-    """One body, token by token. `found` yields the operators that are not listed and may be computed."""
+    """One body, token by token. `found` yields the operators that are not listed and
+    may be computed.
+    """
 
     def __init__(
-        self, params: Iterator[str], tuples: frozenset[str], has_values: bool, budget: Budget
+        self,
+        params: Iterator[str],
+        tuples: frozenset[str],
+        has_values: bool,
+        budget: Budget,
     ) -> None:
         self._budget = budget
         self._names: dict[str, Kind] = dict.fromkeys(params, "varies")
         self._aliases: dict[str, str] = {}
         """Names that stand for an operator or a function."""
         self._tuples = tuples
-        """The named tuples of the code. torch takes them apart, so an item may be a constant."""
+        """The named tuples of the code. torch takes them apart, so an item may be a
+        constant.
+        """
         self._has_values = has_values
         """Some of `CONSTANTS` are no tensors."""
         self._groups: list[_Group] = [_Group("", None)]
@@ -90,7 +131,9 @@ class Constants:
         self._last = ""
 
     def find(self, tokens: Iterator[Token]) -> Iterator[tuple[str, Token]]:
-        """Yield each operator, with its token, that torch may compute and that is not cheap."""
+        """Yield each operator, with its token, that torch may compute and that is not
+        cheap.
+        """
         for token in tokens:
             kind, text = token.kind, token.text
             if kind in (NEWLINE, INDENT, DEDENT):
@@ -122,11 +165,13 @@ class Constants:
                 yield f"the operator {text}", token
                 self._groups[-1].now.literal = ""
             elif text != TYPE_COMMENT:
-                self._groups[-1].now.literal = "-" if self._groups[-1].now.kind is None else ""
+                self._groups[-1].now.literal = (
+                    "-" if self._groups[-1].now.kind is None else ""
+                )
             self._is_member = False
             self._last = text
 
-    # --- statements ---------------------------------------------------------------------------------------------------
+    # --- statements -------------------------------------------------------------------
 
     def _end_statement(self) -> None:
         group = self._groups[0]
@@ -159,10 +204,13 @@ class Constants:
         elif group.now.kind is not None:
             # Of a long list the kinds are kept, not the items.
             last = group.arguments[-1]
-            last.kind, last.literal = _join_kinds({last.kind or "type", group.now.kind}), ""
+            last.kind, last.literal = (
+                _join_kinds({last.kind or "type", group.now.kind}),
+                "",
+            )
         group.now = _Argument()
 
-    # --- expressions --------------------------------------------------------------------------------------------------
+    # --- expressions ------------------------------------------------------------------
 
     def _name(self, text: str) -> None:
         now = self._groups[-1].now
@@ -198,7 +246,9 @@ class Constants:
         elif text in _LITERALS:
             self._take_literal(text, "number")
         else:
-            if len(self._groups) == 1 or all(group.before is None for group in self._groups[1:]):
+            if len(self._groups) == 1 or all(
+                group.before is None for group in self._groups[1:]
+            ):
                 if len(self._targets) < _MOST:
                     self._targets.append(text)
             self._value(self._kind_of(text))
@@ -210,7 +260,12 @@ class Constants:
             return known
         if text == "CONSTANTS":
             return "constant" if self._has_values else "varies"
-        if text in BUILTINS or text in _TYPES or text[:1].isupper() or text in ("torch", "ops", "__torch__"):
+        if (
+            text in BUILTINS
+            or text in _TYPES
+            or text[:1].isupper()
+            or text in ("torch", "ops", "__torch__")
+        ):
             return "type"
         return "constant"
 
@@ -235,7 +290,9 @@ class Constants:
             return
         self._end_argument()
         group = self._groups.pop()
-        kinds = {argument.kind for argument in group.arguments if argument.kind is not None}
+        kinds = {
+            argument.kind for argument in group.arguments if argument.kind is not None
+        }
         now = self._groups[-1].now
         if group.before is None:
             is_list = group.sign != "("
@@ -257,7 +314,9 @@ class Constants:
         yield f"{name} of constants", token
 
     def _call_kind(self, group: _Group, kinds: set[Kind]) -> Kind | None:
-        """Return the kind of the result of a call, or None for an operator that is not listed."""
+        """Return the kind of the result of a call, or None for an operator that is not
+        listed.
+        """
         before = group.before
         assert before is not None
         head, dot, rest = before.name.partition(".")
@@ -278,7 +337,11 @@ class Constants:
         if any(argument.kind == "varies" for argument in real):
             return "varies"
         if last == "str":
-            return "constant" if all(argument.kind == "number" for argument in real) else None
+            return (
+                "constant"
+                if all(argument.kind == "number" for argument in real)
+                else None
+            )
         if last in DIVIDING:
             if len(real) == 2 and is_safe_divisor(real[1].literal):
                 return "number"
@@ -286,14 +349,23 @@ class Constants:
         if last in STRETCHING:
             is_short = all(argument.kind == "number" for argument in real)
             is_short = is_short or (
-                len(real) == 2 and any(0 < len(argument.literal) <= 200 for argument in real)
+                len(real) == 2
+                and any(0 < len(argument.literal) <= 200 for argument in real)
             )
             if not is_short:
                 return None
-            return "number" if all(argument.kind == "number" for argument in real) else "constant"
+            return (
+                "number"
+                if all(argument.kind == "number" for argument in real)
+                else "constant"
+            )
         if last in NUMBERS:
             return "number"
-        if head == "unchecked_cast" and group.arguments and group.arguments[0].name == "Tensor":
+        if (
+            head == "unchecked_cast"
+            and group.arguments
+            and group.arguments[0].name == "Tensor"
+        ):
             return "varies"
         if head in ("annotate", "unchecked_cast"):
             return _join_kinds({argument.kind for argument in real if argument.kind})
@@ -305,4 +377,6 @@ def _join_kinds(kinds: set[Kind]) -> Kind:
     kinds = kinds - {"type"}
     if not kinds or kinds == {"varies"}:
         return "varies"
-    return "constant" if "constant" in kinds else "short" if "short" in kinds else "number"
+    return (
+        "constant" if "constant" in kinds else "short" if "short" in kinds else "number"
+    )

@@ -1,13 +1,25 @@
-"""The tuples that a body of TorchScript makes of each other: torch works with the whole type of each, so they may not double.
+"""The tuples that a body of TorchScript makes of each other: torch works with the whole
+type of each, so they may not double.
 
-Layout: torch/csrc/jit/frontend/ir_emitter.cpp; the printer of torch.jit.save, torch/csrc/jit/serialization/python_print.cpp.
+Layout: torch/csrc/jit/frontend/ir_emitter.cpp; the printer of torch.jit.save,
+torch/csrc/jit/serialization/python_print.cpp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.ext.torchscript.lexer import DEDENT, INDENT, NAME, NEWLINE, NUMBER, SIGN, TEXT, TYPE_COMMENT, Token
+from ckpt.ext.torchscript.lexer import (
+    DEDENT,
+    INDENT,
+    NAME,
+    NEWLINE,
+    NUMBER,
+    SIGN,
+    TEXT,
+    TYPE_COMMENT,
+    Token,
+)
 from ckpt.model.limits import Budget
 from ckpt.model.rows import NamedTuple
 
@@ -26,7 +38,9 @@ _PASSED = """
     setdefault slice sorted unchecked_cast unchecked_unwrap_optional values zip TupleIndex TupleUnpack
 """
 PASSING = frozenset(_PASSED.split())
-"""Operators whose result may be of the type of what they are given. The types of all others are written out."""
+"""Operators whose result may be of the type of what they are given. The types of all
+others are written out.
+"""
 
 
 class _Shape(NamedTuple):
@@ -40,9 +54,21 @@ _ONE = _Shape()
 
 
 class _Open:
-    """An open bracket or a statement: what stands before it, what is between its commas, and the expression so far."""
+    """An open bracket or a statement: what stands before it, what is between its
+    commas, and the expression so far.
+    """
 
-    __slots__ = ("arguments", "before", "has_comma", "held", "name", "now", "number", "passed", "sign")
+    __slots__ = (
+        "arguments",
+        "before",
+        "has_comma",
+        "held",
+        "name",
+        "now",
+        "number",
+        "passed",
+        "sign",
+    )
 
     def __init__(self, sign: str, before: _Shape | None, passed: bool) -> None:
         self.sign = sign
@@ -60,7 +86,12 @@ class _Open:
     def hold(self) -> None:
         """End a value within an expression."""
         shapes = [shape for shape in (self.held, self.now) if shape is not None]
-        self.held, self.now, self.name, self.number = max(shapes, default=None), None, "", ""
+        self.held, self.now, self.name, self.number = (
+            max(shapes, default=None),
+            None,
+            "",
+            "",
+        )
 
     def end(self) -> None:
         """End an argument."""
@@ -105,7 +136,9 @@ class _Body:
                 group.number = text if group.held is None else ""
                 group.now = _ONE
             elif kind == SIGN and text in "([{":
-                self._groups.append(_Open(text, group.now, passed=group.name in PASSING))
+                self._groups.append(
+                    _Open(text, group.now, passed=group.name in PASSING)
+                )
             elif kind == SIGN and text in ")]}":
                 if len(self._groups) > 1 and self._close_group().total > _UNFOLDED:
                     return token
@@ -120,7 +153,9 @@ class _Body:
                 self._groups = [_Open("", None, passed=False)]
             elif text in ("=", ":"):
                 self._is_typed = self._is_typed or len(self._groups) == 1
-                group.now = group.held = None  # the name of an argument, or of what has a type
+                group.now = group.held = (
+                    None  # the name of an argument, or of what has a type
+                )
             elif text != TYPE_COMMENT:
                 group.hold()
             self._is_member = False
@@ -133,7 +168,11 @@ class _Body:
             group.hold()
         else:
             is_target = all(other.before is None for other in self._groups)
-            if is_target and not (self._named or self._is_typed) and len(self._targets) < _MOST:
+            if (
+                is_target
+                and not (self._named or self._is_typed)
+                and len(self._targets) < _MOST
+            ):
                 self._targets.append(text)
             group.now, group.name, group.number = self._names.get(text, _ONE), text, ""
 
@@ -145,7 +184,9 @@ class _Body:
         if group.before is None and group.sign == "(" and not group.has_comma:
             shape = group.arguments[0] if group.arguments else _ONE
         elif group.before is None and group.sign == "(":
-            shape = _Shape(1 + sum(part.total for part in group.arguments), tuple(group.arguments))
+            shape = _Shape(
+                1 + sum(part.total for part in group.arguments), tuple(group.arguments)
+            )
         elif group.before is None:
             shape = _Shape(1 + most)
         elif group.sign == "[":
@@ -173,6 +214,8 @@ class _Body:
             if name not in self._names:
                 self._budget.charge(_ROW, "the code of the archive")
             is_paired = len(values) == len(self._named)
-            self._names[name] = values[index] if is_paired else max(values, default=_ONE)
+            self._names[name] = (
+                values[index] if is_paired else max(values, default=_ONE)
+            )
         self._groups = [_Open("", None, passed=False)]
         self._targets, self._named, self._is_typed = [], [], False

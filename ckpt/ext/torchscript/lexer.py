@@ -1,7 +1,7 @@
 """The tokens of TorchScript source, as torch's own lexer cuts them.
 
-Layout: torch/csrc/jit/frontend/lexer.{h,cpp}. Blanks, comments and a backslash before a line break may stand between any
-two tokens, and line breaks too inside of brackets.
+Layout: torch/csrc/jit/frontend/lexer.{h,cpp}. Blanks, comments and a backslash before a
+line break may stand between any two tokens, and line breaks too inside of brackets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _BLANKS = re.compile(r"[ \t\r\f\v]*")
 
 
 class Token(NamedTuple):
-    """A token with its first byte. Those of a line break or an indentation have no text."""
+    """A token with its first byte. Those of a line break or an indentation have no
+    text.
+    """
 
     kind: str
     text: str
@@ -47,9 +49,11 @@ class Token(NamedTuple):
 
 
 def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Token]:
-    """Yield the tokens of a part of the code, which begins at the first token of a line.
+    """Yield the tokens of a part of the code, which begins at the first token of a
+    line.
 
-    Lines that go in begin with INDENT, and each level that ends gives a DEDENT and then a NEWLINE.
+    Lines that go in begin with INDENT, and each level that ends gives a DEDENT and then
+    a NEWLINE.
     """
     depth = 0
     levels: list[int] = []
@@ -64,7 +68,9 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
             if position >= last:
                 break
             first = code[position]
-            if first == "\n" or (first == "#" and not code.startswith(TYPE_COMMENT, position)):
+            if first == "\n" or (
+                first == "#" and not code.startswith(TYPE_COMMENT, position)
+            ):
                 is_line_start = first == "\n"
                 position += first == "\n"
                 if first == "#":
@@ -109,7 +115,9 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
 _STOPS = {quote: re.compile(rf"\\|{quote}") for quote in ('"""', "'''")} | {
     quote: re.compile(rf"[\\\n{quote}]") for quote in ('"', "'")
 }
-"""Quotes -> the next backslash, the same quotes, or, between single ones, the end of the line."""
+"""Quotes -> the next backslash, the same quotes, or, between single ones, the end of
+the line.
+"""
 
 
 def _end_of_text(code: str, position: int, last: int, quotes: str) -> int:
@@ -130,13 +138,17 @@ def _end_of_line(code: str, position: int, last: int) -> int:
 
 
 DEEPEST = 300
-"""The most brackets, blocks and signs inside of each other. torch.jit.load ends the process at about 5,000."""
+"""The most brackets, blocks and signs inside of each other. torch.jit.load ends the
+process at about 5,000.
+"""
 _FLAT = frozenset((",", ":", "=", ";", "->", TYPE_COMMENT))
 _NESTING = frozenset(("if", "else", "and", "or", "not", "in", "is", "lambda"))
 
 
 def limit_nesting(tokens: Iterator[Token], deepest: int = DEEPEST) -> Iterator[Token]:
-    """Yield tokens while they are not nested too deep for a parser that calls itself. Raises UnreadableError."""
+    """Yield tokens while they are not nested too deep for a parser that calls itself.
+    Raises UnreadableError.
+    """
     blocks = [0]
     """The branches of each open block: an `elif` stands inside of the one before it."""
     chains = [0]
@@ -173,5 +185,7 @@ def limit_nesting(tokens: Iterator[Token], deepest: int = DEEPEST) -> Iterator[T
                 chains.append(0)
         is_first = is_first and token.kind in (NEWLINE, INDENT, DEDENT)
         if depth > deepest:
-            raise UnreadableError("the code of the archive is nested deeper than torch can read")
+            raise UnreadableError(
+                "the code of the archive is nested deeper than torch can read"
+            )
         yield token

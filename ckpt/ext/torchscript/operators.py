@@ -1,7 +1,9 @@
-"""The operators of TorchScript that a load may run: a closed list. Any other one is said.
+"""The operators of TorchScript that a load may run: a closed list. Any other one is
+said.
 
-They compute from values that they are given, in memory in proportion to these, and reach nothing outside of them.
-`tests/ext/torchscript/test_script.py` holds the list against the schemas of the installed torch.
+They compute from values that they are given, in memory in proportion to these, and
+reach nothing outside of them. `tests/ext/torchscript/test_script.py` holds the list
+against the schemas of the installed torch.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _TENSORS = """
 """
 """Tensors of the size of those that they are made from, or smaller."""
 ATEN = frozenset(_VALUES.split()) | frozenset(_TENSORS.split())
-"""Operators that multiply the sizes of what they are given (`replace`, `extend`, `mul`, `cat`) are not listed."""
+"""Operators that multiply the sizes of what they are given (`replace`, `extend`, `mul`,
+`cat`) are not listed.
+"""
 METHODS = ATEN - {"device"}
 """Operators that may stand behind any value, as its methods."""
 
@@ -42,14 +46,18 @@ _MATCHING = """
     lt max min ne remainder sub sub_ truediv
 """
 MATCHING = frozenset(_MATCHING.split())
-"""Operators that may stretch two values to each other, or join them. Next to a literal they stretch nothing."""
+"""Operators that may stretch two values to each other, or join them. Next to a literal
+they stretch nothing.
+"""
 _LIGHT = """
     Bool Float FloatImplicit Int IntImplicit ScalarImplicit __getitem__ __is__ __isnot__ __not__ dense_dim device dim
     element_size endswith get is_coalesced is_complex is_contiguous is_floating_point is_signed item len numel
     q_per_channel_axis q_scale q_zero_point qscheme size sparse_dim startswith storage_offset stride _unwrap_optional
 """
 LIGHT = frozenset(_LIGHT.split())
-"""Operators that make a number or find a value, and no data. In a loop no others may stand."""
+"""Operators that make a number or find a value, and no data. In a loop no others may
+stand.
+"""
 
 _PRIM = """
     EnumName EnumValue ModuleContainerIndex NumToTensor RaiseException StringIndex TupleIndex TupleUnpack Uninitialized abs
@@ -69,7 +77,9 @@ _PACKING = """
     linear_prepack linear_prepack_fp16 linear_prepack_fp16_legacy linear_prepack_legacy linear_unpack linear_unpack_fp16
     make_quantized_cell_params make_quantized_cell_params_dynamic make_quantized_cell_params_fp16
 """
-"""The packing of quantized weights, and its reverse, which the `__setstate__` of torch's quantized modules runs."""
+"""The packing of quantized weights, and its reverse, which the `__setstate__` of
+torch's quantized modules runs.
+"""
 _PACKED = frozenset(_PACKING.split())
 OPERATORS: dict[str, frozenset[str]] = {
     "aten": ATEN,
@@ -95,19 +105,37 @@ _BUILTINS = """
 BUILTINS = frozenset(_BUILTINS.split())
 """Names of TorchScript that may be called."""
 
-_FILES = frozenset(("dump", "exec", "file", "import", "load", "open", "read", "save", "system", "write"))
+_FILES = frozenset(
+    (
+        "dump",
+        "exec",
+        "file",
+        "import",
+        "load",
+        "open",
+        "read",
+        "save",
+        "system",
+        "write",
+    )
+)
 _OTHERS = frozenset(("rpc", "set_num_threads"))
 
 
 def touches_files(name: str) -> bool:
-    """Tell whether the name of an operator says that it reads or writes files, or starts something elsewhere."""
+    """Tell whether the name of an operator says that it reads or writes files, or
+    starts something elsewhere.
+    """
     words = name.lower().strip("_").split("_")
     return (
-        not _FILES.isdisjoint(words) or words[0] == "rpc" or words[:2] == ["debug", "set"] or name in _OTHERS
+        not _FILES.isdisjoint(words)
+        or words[0] == "rpc"
+        or words[:2] == ["debug", "set"]
+        or name in _OTHERS
     )
 
 
-# --- what a load computes of constants --------------------------------------------------------------------------------
+# --- what a load computes of constants ------------------------------------------------
 
 DIVIDING = frozenset(
     (
@@ -121,9 +149,13 @@ DIVIDING = frozenset(
         "mathremainder",
     )
 ) | {"remainder"}
-"""Operators that end the process for some numbers. By a literal other than 0 and -1 they do not."""
+"""Operators that end the process for some numbers. By a literal other than 0 and -1
+they do not.
+"""
 STRETCHING = frozenset(("add", "mul", "sub"))
-"""Operators that join two texts. A short literal makes a text longer by no more than itself."""
+"""Operators that join two texts. A short literal makes a text longer by no more than
+itself.
+"""
 FOLDED = frozenset(("__is__", "__isnot__", "hasattr", "isinstance"))
 """Operators whose result the compiler may know, whatever they are given."""
 _NUMBERS = """
@@ -154,10 +186,14 @@ _EFFECTS = """
     no_grad enable_grad wait fork awaitable record_function _record_function_enter _record_function_enter_new
     _record_function_exit get_default_dtype seed default_generator
 """
-"""Operators that a load does not compute, because they do something or take any number of arguments, or find a setting."""
+"""Operators that a load does not compute, because they do something or take any number
+of arguments, or find a setting.
+"""
 RESULTS: dict[str, Literal["varies", "constant"]] = {
     **dict.fromkeys(_TEXTS.split(), "constant"),
     **dict.fromkeys(_MAKERS.split(), "varies"),
     **dict.fromkeys(_EFFECTS.split(), "varies"),
 }
-"""Operators that may have nothing but constants as arguments -> the kind of their result."""
+"""Operators that may have nothing but constants as arguments -> the kind of their
+result.
+"""

@@ -1,7 +1,10 @@
-"""TorchScript archives: `data.pkl`, `constants.pkl`, code, and the bytecode of the mobile interpreter.
+"""TorchScript archives: `data.pkl`, `constants.pkl`, code, and the bytecode of the
+mobile interpreter.
 
-Lists in the code say which attribute is a parameter and which is a buffer. They are read as text.
-Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, torch/csrc/jit/mobile/import.cpp.
+Lists in the code say which attribute is a parameter and which is a buffer. They are
+read as text. Layout:
+torch/csrc/jit/serialization/{export_module,import,python_print}.cpp,
+torch/csrc/jit/mobile/import.cpp.
 """
 
 from __future__ import annotations
@@ -18,13 +21,29 @@ from ckpt.formats.common.storages import StorageFolder, refuse_big
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Probe
 from ckpt.model.account import Notice
-from ckpt.model.checkpoint import Checkpoint, CodeDevice, Entry, Import, Origin, Refusal, Role
+from ckpt.model.checkpoint import (
+    Checkpoint,
+    CodeDevice,
+    Entry,
+    Import,
+    Origin,
+    Refusal,
+    Role,
+)
 from ckpt.model.columns import Chain
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.names import Path
-from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple, tensor_of
+from ckpt.model.nodes import (
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.model.rows import dataclass, replace
 from ckpt.model.tensors import Storage
 from ckpt.pickle.machine import Pickle
@@ -51,7 +70,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def read_from(
-    archive: Archive, path: str, limits: Limits, mark: str = "", budget: Budget | None = None
+    archive: Archive,
+    path: str,
+    limits: Limits,
+    mark: str = "",
+    budget: Budget | None = None,
 ) -> Checkpoint:
     """The checkpoint in an archive. Raises CkptError."""
     budget = budget or Budget(limits)
@@ -61,24 +84,34 @@ def read_from(
     check_small(archive)
     refuse_big(archive, "torch.jit.load")
     if archive.find("model.json") is not None:
-        raise UnreadableError("two files in one: an older torch loads the program of model.json instead")
+        raise UnreadableError(
+            "two files in one: an older torch loads the program of model.json instead"
+        )
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}
     for name, folder, prefix in _list_pickles(archive):
         record = archive.find(name)
         if record is None and archive.is_partial:
-            contents.notices.append(Notice("incomplete", f"{name} of the program is missing"))
+            contents.notices.append(
+                Notice("incomplete", f"{name} of the program is missing")
+            )
             continue
         if record is None:
             raise UnreadableError(f"the TorchScript archive lacks {name}")
         pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
         if folder not in folders:
-            folders[folder] = StorageFolder(archive, folder, contents, prefix, meta=True)
+            folders[folder] = StorageFolder(
+                archive, folder, contents, prefix, meta=True
+            )
         for call in pickle.calls:
             _as_python(pickle, call)
-        interpret_pickle(pickle, contents, limits, _storage_resolver(folders[folder]), 0)
-        for id in [id for id, storage in contents.storages.items() if _is_empty(storage)]:
+        interpret_pickle(
+            pickle, contents, limits, _storage_resolver(folders[folder]), 0
+        )
+        for id in [
+            id for id, storage in contents.storages.items() if _is_empty(storage)
+        ]:
             del contents.storages[id]  # its tensors have none
         roots[name] = pickle.root
         if name == BYTECODE:
@@ -86,7 +119,9 @@ def read_from(
     judge_records(archive, _other_records(archive, folders), contents, limits, budget)
     root = roots["data.pkl"]
     constants = roots.get("constants.pkl")
-    are_tensors = is_tuple(constants) and all(tensor_of(constant) is not None for constant in constants)
+    are_tensors = is_tuple(constants) and all(
+        tensor_of(constant) is not None for constant in constants
+    )
     code = code_of(archive, limits, budget, has_values=not are_tensors)
     if not archive.is_partial:
         check_inflation(archive, "the TorchScript archive")
@@ -121,29 +156,44 @@ def read_from(
         flat=flat,
     )
     imports = tuple(_judge_import(row, code) for row in result.imports)
-    return replace(result, code_devices=(*code.devices, *devices), imports=imports, beside=beside)
+    return replace(
+        result, code_devices=(*code.devices, *devices), imports=imports, beside=beside
+    )
 
 
 def _list_pickles(archive: Archive) -> list[tuple[str, str, str]]:
-    """Return (record, the folder of its storages, the prefix of their ids) of each pickle with tensors.
+    """Return (record, the folder of its storages, the prefix of their ids) of each
+    pickle with tensors.
 
-    The bytecode shares its constants with the code. Before torch 1.9 it had a folder of its own.
+    The bytecode shares its constants with the code. Before torch 1.9 it had a folder of
+    its own.
     """
     pickles = [("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")]
     if archive.find(BYTECODE) is not None:
-        own = any(name.startswith(f"{archive.root}/bytecode/") for name in archive.records)
-        pickles.append((BYTECODE, "bytecode", "bytecode:") if own else (BYTECODE, "constants", "constants:"))
+        own = any(
+            name.startswith(f"{archive.root}/bytecode/") for name in archive.records
+        )
+        pickles.append(
+            (BYTECODE, "bytecode", "bytecode:")
+            if own
+            else (BYTECODE, "constants", "constants:")
+        )
     return pickles
 
 
-def _other_records(archive: Archive, folders: dict[str, StorageFolder]) -> Iterator[str]:
-    """Yield the names of the records that are neither storages nor pickles of the program, and no code."""
+def _other_records(
+    archive: Archive, folders: dict[str, StorageFolder]
+) -> Iterator[str]:
+    """Yield the names of the records that are neither storages nor pickles of the
+    program, and no code.
+    """
     root = f"{archive.root}/"
     for name in archive.records:
         inner = name.removeprefix(root)
         folder, _, key = inner.partition("/")
         if inner in (*PICKLES, *_UNREAD) or folder == "code" or name.endswith("/"):
-            # Code, and pickles of C++, which Python does not read; but numpy takes any record for an array of its own.
+            # Code, and pickles of C++, which Python does not read; but numpy takes any
+            # record for an array of its own.
             if is_array(archive, archive.records[name]):
                 yield name
         elif folder not in folders or key not in folders[folder]:
@@ -154,23 +204,44 @@ _UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
 """Pickles that torch writes and does not read again."""
 
 
-def _storage_resolver(folder: StorageFolder) -> Callable[[PersistentId], Storage | Global]:
-    """Return what finds the storages of a pickle. Bytecode since version 5 names whole records: `constants/0`."""
+def _storage_resolver(
+    folder: StorageFolder,
+) -> Callable[[PersistentId], Storage | Global]:
+    """Return what finds the storages of a pickle. Bytecode since version 5 names whole
+    records: `constants/0`.
+    """
 
     def resolve(persistent: PersistentId) -> Storage | Global:
         pid = persistent.pid
-        if type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage" and type(pid[2]) is str:
-            return folder.storage(pid[1], pid[2].removeprefix("constants/"), pid[3], pid[4])
+        if (
+            type(pid) is tuple
+            and len(pid) in (5, 6)
+            and pid[0] == "storage"
+            and type(pid[2]) is str
+        ):
+            return folder.storage(
+                pid[1], pid[2].removeprefix("constants/"), pid[3], pid[4]
+            )
         return folder.resolve(persistent)
 
     return resolve
 
 
 def _is_empty(storage: object) -> bool:
-    return isinstance(storage, Storage) and storage.device == "meta" and storage.place is None
+    return (
+        isinstance(storage, Storage)
+        and storage.device == "meta"
+        and storage.place is None
+    )
 
 
-_LAYOUTS = {1: "sparse_coo", 2: "sparse_csr", 4: "sparse_csc", 5: "sparse_bsr", 6: "sparse_bsc"}
+_LAYOUTS = {
+    1: "sparse_coo",
+    2: "sparse_csr",
+    4: "sparse_csc",
+    5: "sparse_bsr",
+    6: "sparse_bsc",
+}
 """c10/core/Layout.h."""
 
 
@@ -180,19 +251,26 @@ def _name_of(pickle: Pickle, module: str, name: str, offset: int) -> Global:
 
 
 def _as_python(pickle: Pickle, call: Opaque) -> None:
-    """Give the call of a tensor on meta, or of a sparse tensor, the function and the arguments that Python writes.
+    """Give the call of a tensor on meta, or of a sparse tensor, the function and the
+    arguments that Python writes.
 
-    C++ gives a storage to a tensor on meta. Of a sparse one it writes `(layout, size, requires_grad, *parts, hooks)`,
-    torch.save writes `(layout, (*parts, size))`.
+    C++ gives a storage to a tensor on meta. Of a sparse one it writes `(layout, size,
+    requires_grad, *parts, hooks)`, torch.save writes `(layout, (*parts, size))`.
     """
     args = call.args
     if call.class_name == "torch._utils._rebuild_tensor_v2" and len(args) == 6:
         dtype = _dtype_on_meta(args[0])
         if dtype is not None:
-            call.func = _name_of(pickle, "torch._utils", "_rebuild_meta_tensor_no_storage", call.offset)
+            call.func = _name_of(
+                pickle, "torch._utils", "_rebuild_meta_tensor_no_storage", call.offset
+            )
             call.args = (_name_of(pickle, "torch", dtype.name, call.offset), *args[2:5])
         return
-    if call.class_name != "torch._utils._rebuild_sparse_tensor" or len(args) < 6 or type(args[0]) is not int:
+    if (
+        call.class_name != "torch._utils._rebuild_sparse_tensor"
+        or len(args) < 6
+        or type(args[0]) is not int
+    ):
         return
     layout = _LAYOUTS.get(args[0])
     if layout is not None:
@@ -204,29 +282,49 @@ def _as_python(pickle: Pickle, call: Opaque) -> None:
 def _dtype_on_meta(node: Node) -> DType | None:
     """Return the dtype of a storage on meta, or None for any other node."""
     pid = node.pid if type(node) is PersistentId else None
-    if type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage" and pid[3] == "meta":
+    if (
+        type(pid) is tuple
+        and len(pid) in (5, 6)
+        and pid[0] == "storage"
+        and pid[3] == "meta"
+    ):
         return storage_type(pid[1])
     return None
 
 
 def _judge_import(row: Import, code: Code) -> Import:
-    """An import with what torch.jit.load makes of it: a class of the code is an object of TorchScript and runs nothing.
+    """An import with what torch.jit.load makes of it: a class of the code is an object
+    of TorchScript and runs nothing.
 
-    The class of a module that was lowered to a backend is one of `torch.jit` by its name.
+    The class of a module that was lowered to a backend is one of `torch.jit` by its
+    name.
     """
     name = f"{row.module}.{row.name}"
     if row.group == "known" or name not in code.classes:
         return row
-    is_lowered = f"{row.module}.".startswith(("torch.jit.", "torch.jit.___torch_mangle_"))
+    is_lowered = f"{row.module}.".startswith(
+        ("torch.jit.", "torch.jit.___torch_mangle_")
+    )
     if row.is_script or (is_lowered and row.name.endswith("LoweredModule")):
-        return row._replace(group="unknown" if row.is_script else "known", calls=(), is_enum=False, times=0)
+        return row._replace(
+            group="unknown" if row.is_script else "known",
+            calls=(),
+            is_enum=False,
+            times=0,
+        )
     return row
 
 
 def _devices_of(bytecode: Pickle) -> list[CodeDevice]:
     """The devices among the constants of the bytecode. It has no lines."""
-    tags = (device_text(call) for call in bytecode.calls if class_of(call) == "torch.device")
-    return [CodeDevice(BYTECODE, None, tag) for tag in dict.fromkeys(tags) if tag is not None]
+    tags = (
+        device_text(call) for call in bytecode.calls if class_of(call) == "torch.device"
+    )
+    return [
+        CodeDevice(BYTECODE, None, tag)
+        for tag in dict.fromkeys(tags)
+        if tag is not None
+    ]
 
 
 def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) -> Entry:
@@ -241,10 +339,23 @@ def _owner_class(root: object, path: Path) -> str | None:
     """The class of the object that has the last key of a path as an attribute."""
     node = root
     for key in path[:-1]:
-        if type(node) is not Opaque or not node.states or type(node.states[0]) is not Dict:
+        if (
+            type(node) is not Opaque
+            or not node.states
+            or type(node.states[0]) is not Dict
+        ):
             return None
         state = node.states[0]
         node = next(
-            (value for name, value in zip(state.keys, state.values, strict=True) if name == key), None
+            (
+                value
+                for name, value in zip(state.keys, state.values, strict=True)
+                if name == key
+            ),
+            None,
         )
-    return node.func.qualified if type(node) is Opaque and type(node.func) is Global else None
+    return (
+        node.func.qualified
+        if type(node) is Opaque and type(node.func) is Global
+        else None
+    )

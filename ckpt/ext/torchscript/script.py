@@ -1,7 +1,10 @@
-"""The code of a TorchScript archive as classes and functions, and what of it a load runs.
+"""The code of a TorchScript archive as classes and functions, and what of it a load
+runs.
 
-torch.jit.load runs each `__setstate__`, the defaults of arguments, the constants of classes, and all that these call.
-Layout: torch/csrc/jit/frontend/{parser,ir_emitter,script_type_parser}.cpp, torch/csrc/jit/serialization/import_source.cpp.
+torch.jit.load runs each `__setstate__`, the defaults of arguments, the constants of
+classes, and all that these call. Layout:
+torch/csrc/jit/frontend/{parser,ir_emitter,script_type_parser}.cpp,
+torch/csrc/jit/serialization/import_source.cpp.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ _STEPS = 10_000_000
 _MADE = 100
 """The most copies of data that a load may make."""
 _MEMBERS = 20_000
-"""The most attributes and methods of a class: torch looks through all of them for each."""
+"""The most attributes and methods of a class: torch looks through all of them
+for each.
+"""
 _LONG_TEXT = 200
 """A literal of more letters counts as a value."""
 _ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
@@ -86,7 +91,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """A function or a method: its file, the part of the file that is its body, and the types that it names."""
+    """A function or a method: its file, the part of the file that is its body, and the
+    types that it names.
+    """
 
     file: str
     begin: int
@@ -97,7 +104,9 @@ class Body:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptClass:
-    """A class: its base, the types of its attributes, and its methods. A type is a name with dots, or None."""
+    """A class: its base, the types of its attributes, and its methods. A type is a name
+    with dots, or None.
+    """
 
     name: str
     base: str
@@ -120,7 +129,9 @@ class ScriptClass:
 
 
 class Deed(NamedTuple):
-    """An operator or a loop of the code, and where it stands. `is_method` is an operator behind a value."""
+    """An operator or a loop of the code, and where it stands. `is_method` is an
+    operator behind a value.
+    """
 
     what: str
     place: Place
@@ -128,7 +139,9 @@ class Deed(NamedTuple):
 
 
 class Script:
-    """All code of an archive, file by file (`add_file`), and then what a load runs of it (`find_deeds`)."""
+    """All code of an archive, file by file (`add_file`), and then what a load runs of
+    it (`find_deeds`).
+    """
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -150,22 +163,28 @@ class Script:
         """Code that does not look like the code of torch.jit.save."""
 
     def add_file(self, code: str, file: str, module: str) -> None:
-        """Read one file. `module` is the name of its classes before the last dot. Raises LimitError."""
+        """Read one file. `module` is the name of its classes before the last dot.
+        Raises LimitError.
+        """
         self.texts[file] = code
         steps = module.split(".")
         self.modules.update(".".join(steps[: end + 1]) for end in range(len(steps)))
         _FileReader(self, code, file, module, self._budget).read()
 
     def deeds_anywhere(self) -> list[Deed]:
-        """Return the operators that touch files, and the loops without a bound, that somebody may call.
+        """Return the operators that touch files, and the loops without a bound, that
+        somebody may call.
 
         A method of this name in the code is no operator.
         """
         methods = {name for cls in self.classes.values() for name in cls.methods}
-        return [deed for deed in self.deeds if not (deed.is_method and deed.what in methods)]
+        return [
+            deed for deed in self.deeds if not (deed.is_method and deed.what in methods)
+        ]
 
     def deeds_of_load(self) -> tuple[list[Deed], list[Deed]]:
-        """Return what a load runs that touches files or may never end, and what else it runs that is not listed.
+        """Return what a load runs that touches files or may never end, and what else it
+        runs that is not listed.
 
         Raises LimitError.
         """
@@ -176,14 +195,24 @@ class Script:
         return reach.dangers, [*self.odd, *reach.unknown]
 
     def _find_computed(self) -> Iterator[tuple[str, Place]]:
-        """Yield what of any body or class a load computes, or compiles for longer than its text is."""
-        tuples = frozenset(cls.name for cls in self.classes.values() if cls.base == "NamedTuple")
-        methods = (body for cls in self.classes.values() for body in cls.methods.values())
+        """Yield what of any body or class a load computes, or compiles for longer than
+        its text is.
+        """
+        tuples = frozenset(
+            cls.name for cls in self.classes.values() if cls.base == "NamedTuple"
+        )
+        methods = (
+            body for cls in self.classes.values() for body in cls.methods.values()
+        )
         for body in (*self.functions.values(), *methods):
             found = Constants(iter(body.params), tuples, self.has_values, self._budget)
-            for what, token in found.find(tokens_of(self.texts[body.file], body.begin, body.end)):
+            for what, token in found.find(
+                tokens_of(self.texts[body.file], body.begin, body.end)
+            ):
                 yield what, Place(body.file, token.begin)
-            doubled = find_doubling(tokens_of(self.texts[body.file], body.begin, body.end), self._budget)
+            doubled = find_doubling(
+                tokens_of(self.texts[body.file], body.begin, body.end), self._budget
+            )
             if doubled is not None:
                 yield "a tuple of many others", Place(body.file, doubled.begin)
             tokens = tokens_of(self.texts[body.file], body.begin, body.end)
@@ -199,13 +228,17 @@ class Script:
         return f"{show(place.file, 80)}:{line}"
 
 
-# --- the structure of a file ------------------------------------------------------------------------------------------
+# --- the structure of a file ----------------------------------------------------------
 
 
 class _FileReader:
-    """One file. Classes and functions are read line by line; bodies are passed over, with a look at their calls."""
+    """One file. Classes and functions are read line by line; bodies are passed over,
+    with a look at their calls.
+    """
 
-    def __init__(self, script: Script, code: str, file: str, module: str, budget: Budget) -> None:
+    def __init__(
+        self, script: Script, code: str, file: str, module: str, budget: Budget
+    ) -> None:
         self._script = script
         self._file = file
         self._module = module
@@ -275,14 +308,23 @@ class _FileReader:
         return cls
 
     def _read_attribute(self, line: Sequence[Token], cls: ScriptClass) -> None:
-        """`name : type`, `name : type = constant`, `__parameters__ = [...]` or `__annotations__["0"] = type`."""
+        """`name : type`, `name : type = constant`, `__parameters__ = [...]` or
+        `__annotations__["0"] = type`.
+        """
         self._budget.charge(_ROW, _WHAT)
         name = line[0].text
-        if name == "__annotations__" and len(line) > 5 and line[1].text == "[" and line[4].text == "=":
+        if (
+            name == "__annotations__"
+            and len(line) > 5
+            and line[1].text == "["
+            and line[4].text == "="
+        ):
             cls.attributes[line[2].text[1:-1]] = _type_of(line[5:])
             cls.types[line[2].text[1:-1]] = _text_of(line[5:])
             return
-        equals = next((index for index, token in enumerate(line) if token.text == "="), len(line))
+        equals = next(
+            (index for index, token in enumerate(line) if token.text == "="), len(line)
+        )
         if len(line) > 1 and line[1].text == ":":
             cls.attributes[name] = _type_of(line[2:equals])
             cls.types[name] = _text_of(line[2:equals])
@@ -310,8 +352,12 @@ class _FileReader:
             self._note_odd(line[1])
         cls.methods[name] = body
 
-    def _read_parameters(self, line: Sequence[Token]) -> tuple[dict[str, str | None], int]:
-        """Return the type of each argument, and the index behind the list. Its defaults are evaluated at once."""
+    def _read_parameters(
+        self, line: Sequence[Token]
+    ) -> tuple[dict[str, str | None], int]:
+        """Return the type of each argument, and the index behind the list. Its defaults
+        are evaluated at once.
+        """
         params: dict[str, str | None] = {}
         depth, index = 0, 2
         start, colon, equals = 3, -1, -1
@@ -330,8 +376,12 @@ class _FileReader:
                 if start < index:
                     self._budget.charge(_ROW, _WHAT)
                     end = equals if equals > 0 else index
-                    params[line[start].text] = _type_of(line[colon + 1 : end]) if colon > 0 else None
-                    self._last_type = _text_of(line[colon + 1 : end]) if colon > 0 else ""
+                    params[line[start].text] = (
+                        _type_of(line[colon + 1 : end]) if colon > 0 else None
+                    )
+                    self._last_type = (
+                        _text_of(line[colon + 1 : end]) if colon > 0 else ""
+                    )
                     if equals > 0:
                         self._note_evaluated(line[equals + 1 : index])
                 start, colon, equals = index + 1, -1, -1
@@ -359,23 +409,31 @@ class _FileReader:
         return self._after
 
     def _note_evaluated(self, expression: Sequence[Token]) -> None:
-        """Note an expression that a load evaluates, unless it is made of literals only."""
+        """Note an expression that a load evaluates, unless it is made of
+        literals only.
+        """
         for token in expression:
             literal = token.kind in (NUMBER, TEXT) or token.text in _LITERALS
             if not literal and token.text not in _LITERAL_SIGNS:
                 self._budget.charge(_ROW, _WHAT)
                 last = expression[-1]
-                self._script.early.append((self._file, expression[0].begin, last.begin + len(last.text)))
+                self._script.early.append(
+                    (self._file, expression[0].begin, last.begin + len(last.text))
+                )
                 return
 
     def _note_odd(self, token: Token) -> None:
         if len(self._script.odd) < _SAID:
-            self._script.odd.append(Deed("code that ckpt cannot read", Place(self._file, token.begin)))
+            self._script.odd.append(
+                Deed("code that ckpt cannot read", Place(self._file, token.begin))
+            )
 
 
 def _type_of(tokens: Sequence[Token]) -> str | None:
     """A type that is one name with dots, or None."""
-    if not tokens or any((token.kind == NAME) is (index % 2 == 1) for index, token in enumerate(tokens)):
+    if not tokens or any(
+        (token.kind == NAME) is (index % 2 == 1) for index, token in enumerate(tokens)
+    ):
         return None
     if any(token.text != "." for token in tokens[1::2]):
         return None
@@ -388,7 +446,9 @@ def _text_of(tokens: Sequence[Token]) -> str:
 
 
 class _Look:
-    """A look at the calls of a body that somebody may run later: operators on files, loops without a bound."""
+    """A look at the calls of a body that somebody may run later: operators on files,
+    loops without a bound.
+    """
 
     def __init__(self, script: Script, file: str) -> None:
         self._script = script
@@ -414,7 +474,11 @@ class _Look:
             self._chain, self._is_member = [], False
         if text == ":" and self._last[1:] == ["while", "True"]:
             self._note_deed("a loop without a bound", token)
-        if token.kind == NUMBER and self._last[1:] == ["range", "("] and _parse_number(text) >= _FOREVER:
+        if (
+            token.kind == NUMBER
+            and self._last[1:] == ["range", "("]
+            and _parse_number(text) >= _FOREVER
+        ):
             self._note_deed("a loop without a bound", token)
         self._last = [self._last[1], self._last[2], text]
 
@@ -428,12 +492,18 @@ class _Look:
 
     def _note_deed(self, what: str, token: Token, is_method: bool = False) -> None:
         if len(self._script.deeds) < _SAID:
-            self._script.deeds.append(Deed(what, Place(self._file, token.begin), is_method))
+            self._script.deeds.append(
+                Deed(what, Place(self._file, token.begin), is_method)
+            )
 
 
 def _unquote_text(text: str) -> str:
-    """The characters between the quotes of a text. Its escapes stay, so no name has one."""
-    return text[3:-3] if text.startswith(('"""', "'''")) and len(text) >= 6 else text[1:-1]
+    """The characters between the quotes of a text. Its escapes stay, so no name has
+    one.
+    """
+    return (
+        text[3:-3] if text.startswith(('"""', "'''")) and len(text) >= 6 else text[1:-1]
+    )
 
 
 def _parse_number(text: str) -> float:
@@ -444,7 +514,7 @@ def _parse_number(text: str) -> float:
         return float("inf")
 
 
-# --- what a load runs -------------------------------------------------------------------------------------------------
+# --- what a load runs -----------------------------------------------------------------
 
 _Kind = Literal[
     "value",
@@ -465,8 +535,8 @@ _Kind = Literal[
 class _Thing(NamedTuple):
     """The meaning of an expression, as far as the code says it.
 
-    `name` is the class of an object, the name of a module, of an operator or of a function; `member` is what stands
-    behind its last dot.
+    `name` is the class of an object, the name of a module, of an operator or of a
+    function; `member` is what stands behind its last dot.
     """
 
     kind: _Kind
@@ -479,18 +549,27 @@ _TYPE = _Thing("value", "a type")
 _MAKERS = frozenset(("dict", "list", "sorted", "str", "zip"))
 """Names without a module that make data."""
 _BACKENDS = "__torch__.torch.classes.__backends__."
-"""The classes of the libraries of backends, to which modules are lowered. A lowered module makes one and compiles with it."""
+"""The classes of the libraries of backends, to which modules are lowered. A lowered
+module makes one and compiles with it.
+"""
 _OF_BACKENDS = frozenset(("__init__", "__new__", "compile", "is_available"))
 _TORCH = _Thing("torch", "aten")
 
 
 class _Part:
-    """A part of the code that a load runs: its steps, and the parts that it calls, each with the rounds of its loops."""
+    """A part of the code that a load runs: its steps, and the parts that it calls, each
+    with the rounds of its loops.
+    """
 
     __slots__ = ("begin", "calls", "end", "file", "made", "owner", "params", "steps")
 
     def __init__(self, body: Body, owner: str | None) -> None:
-        self.file, self.begin, self.end, self.params = body.file, body.begin, body.end, body.params
+        self.file, self.begin, self.end, self.params = (
+            body.file,
+            body.begin,
+            body.end,
+            body.params,
+        )
         self.owner = owner
         """The class of its first argument, for a method."""
         self.steps = self.made = 0
@@ -499,7 +578,9 @@ class _Part:
 
 
 class _Reach:
-    """The parts of the code that a load runs, from `__setstate__` and the expressions that it evaluates on."""
+    """The parts of the code that a load runs, from `__setstate__` and the expressions
+    that it evaluates on.
+    """
 
     def __init__(self, script: Script, budget: Budget) -> None:
         self.script = script
@@ -521,7 +602,11 @@ class _Reach:
         for cls in self.script.classes.values():
             for name in cls.methods:
                 # An operator, an index or a comparison may call it.
-                if name.startswith("__") and name.endswith("__") and name not in _IMPLICIT:
+                if (
+                    name.startswith("__")
+                    and name.endswith("__")
+                    and name not in _IMPLICIT
+                ):
                     self.method(cls.name, name)
         starts = list(self._todo)
         while self._todo:
@@ -529,7 +614,9 @@ class _Reach:
         self._count_steps(starts)
 
     def method(self, owner: str, name: str) -> list[str]:
-        """Return the parts that a call of a method runs. For an interface, each class may have one."""
+        """Return the parts that a call of a method runs. For an interface, each class
+        may have one.
+        """
         cls = self.script.classes[owner]
         if not cls.is_interface:
             return [self._part(f"{owner}.{name}", cls.methods[name], owner)]
@@ -539,11 +626,16 @@ class _Reach:
         """Return the parts that a call of a method of an unknown object may run."""
         whole = f"*.{name}"
         if whole not in self._parts:
-            # One part stands for all of them, so a call costs the same however many there are.
+            # One part stands for all of them, so a call costs the same however many
+            # there are.
             self._parts[whole] = every = _Part(Body("", 0, 0, {}, None), None)
             for other in self.script.classes.values():
                 if name in other.methods and not other.is_interface:
-                    every.calls[self._part(f"{other.name}.{name}", other.methods[name], other.name)] = 1
+                    every.calls[
+                        self._part(
+                            f"{other.name}.{name}", other.methods[name], other.name
+                        )
+                    ] = 1
         return [whole]
 
     def function(self, name: str) -> list[str]:
@@ -568,7 +660,9 @@ class _Reach:
         return name
 
     def _count_steps(self, starts: Sequence[str]) -> None:
-        """Count the steps of all parts, callees first. A part that calls itself in a circle never ends."""
+        """Count the steps of all parts, callees first. A part that calls itself in a
+        circle never ends.
+        """
         steps: dict[str, int] = {}
         made: dict[str, int] = {}
         opened: set[str] = set()
@@ -584,9 +678,14 @@ class _Reach:
                 if callee is None:
                     todo.pop()
                     opened.discard(name)
-                    inner = sum(rounds * steps[other] for other, rounds in part.calls.items())
+                    inner = sum(
+                        rounds * steps[other] for other, rounds in part.calls.items()
+                    )
                     steps[name] = min(part.steps + inner, _STEPS + 1)
-                    inner = sum(rounds * made.get(other, 0) for other, rounds in part.calls.items())
+                    inner = sum(
+                        rounds * made.get(other, 0)
+                        for other, rounds in part.calls.items()
+                    )
                     made[name] = min(part.made + inner, _MADE + 1)
                 elif callee in opened:
                     here = part if part.file else self._parts[callee]
@@ -599,7 +698,11 @@ class _Reach:
         for start in starts:
             part = self._parts[start]
             if made.get(start, 0) > _MADE:
-                self.strange("more operators that make data than are listed", part.file, part.begin)
+                self.strange(
+                    "more operators that make data than are listed",
+                    part.file,
+                    part.begin,
+                )
         if sum(steps.get(start, 0) for start in starts) > _STEPS and starts:
             part = self._parts[starts[0]]
             self.danger(f"more than {_STEPS:,} steps", part.file, part.begin)
@@ -633,7 +736,9 @@ class _Group:
         """The text of the second argument, where it is a literal."""
         self.is_single = True
         self.has_literal = self.is_named = False
-        """One of the arguments without a name is a number or a short text; an argument with a name stands before."""
+        """One of the arguments without a name is a number or a short text; an argument
+        with a name stands before.
+        """
         self.is_text = self.is_computed = False
         """The first argument is a literal; something inside is none."""
         self.has_class = False
@@ -647,7 +752,9 @@ class _Group:
 
 
 class _Run:
-    """One part, token by token. `_now` is what the expression so far stands for, None before an expression."""
+    """One part, token by token. `_now` is what the expression so far stands for, None
+    before an expression.
+    """
 
     def __init__(self, reach: _Reach, part: _Part) -> None:
         self._reach = reach
@@ -710,7 +817,7 @@ class _Run:
             self._pending = next(self._tokens, None)
         return self._pending
 
-    # --- statements ---------------------------------------------------------------------------------------------------
+    # --- statements -------------------------------------------------------------------
 
     def _end_statement(self) -> None:
         if self._groups:
@@ -750,7 +857,7 @@ class _Run:
         self._is_fresh = False
         self._is_plain = self._is_plain_value = True
 
-    # --- tokens -------------------------------------------------------------------------------------------------------
+    # --- tokens -----------------------------------------------------------------------
 
     def _name(self, token: Token) -> None:
         text = token.text
@@ -760,7 +867,9 @@ class _Run:
             self._take_keyword(token)
             return
         following = self._peek_token()
-        follows = following.text if following is not None and following.kind == SIGN else ""
+        follows = (
+            following.text if following is not None and following.kind == SIGN else ""
+        )
         if self._groups and follows == "=":
             self._groups[-1].is_named = True
             return  # the name of an argument, whose `=` ends nothing
@@ -770,7 +879,9 @@ class _Run:
             self._targets.append(token)  # `a, b = c` or `(a, b) = c`
             self._is_fresh = True
         self._now = self._look_up(token)
-        if self._groups and (text in ("Tuple", "Dict", "Union") or self._now.kind == "class"):
+        if self._groups and (
+            text in ("Tuple", "Dict", "Union") or self._now.kind == "class"
+        ):
             self._groups[-1].has_class = True
         if text == "range" and self._now == _Thing("builtin", "range"):
             self._take_range(token)
@@ -861,7 +972,9 @@ class _Run:
             group.braces += token.text.count("{") + 2 * len(_ESCAPE.findall(token.text))
             group.is_text = group.is_text or (group.is_single and self._now is None)
             is_short = len(token.text) <= _LONG_TEXT
-            group.has_literal = group.has_literal or (is_short and not group.is_named and self._now is None)
+            group.has_literal = group.has_literal or (
+                is_short and not group.is_named and self._now is None
+            )
         self._now = _VALUE
 
     def _take_sign(self, token: Token) -> None:
@@ -907,12 +1020,15 @@ class _Run:
             if self._groups and text == ":":
                 self._groups[-1].is_computed = True
             if self._now is not None and text not in (":", "->", ";", "~"):
-                # torch.jit.save writes operators by their names. `[1] * n` is as long as it likes.
+                # torch.jit.save writes operators by their names. `[1] * n` is as long
+                # as it likes.
                 self._note_strange(f"the operator {show(text, 10)}", token)
             self._operator()
 
     def _forget_target(self) -> None:
-        """Take a name off the targets: an attribute or an item of it is assigned to, or it is called."""
+        """Take a name off the targets: an attribute or an item of it is assigned to, or
+        it is called.
+        """
         if self._is_fresh:
             self._targets.pop()
         self._is_fresh = self._is_plain = False
@@ -935,7 +1051,9 @@ class _Run:
         group = self._groups.pop()
         self._count_made_data(group, token)
         inside = self._now
-        group.has_class = group.has_class or (inside is not None and inside.kind == "class")
+        group.has_class = group.has_class or (
+            inside is not None and inside.kind == "class"
+        )
         if group.has_class and group.before == _TYPE and self._groups:
             self._groups[-1].has_class = True
         if group.is_single:
@@ -953,10 +1071,13 @@ class _Run:
             self._now = _VALUE
 
     def _count_made_data(self, group: _Group, token: Token) -> None:
-        """Count an operator that makes data. One that may make more than it is given is said."""
+        """Count an operator that makes data. One that may make more than it is given is
+        said.
+        """
         thing = group.before
         if group.sign == "[" and thing not in (None, _TYPE) and group.is_computed:
-            # A tensor as an index makes as many copies as it has numbers, and a slice is a copy.
+            # A tensor as an index makes as many copies as it has numbers, and a slice
+            # is a copy.
             self._note_strange("an index that is no literal", token)
         if thing is None or group.sign != "(":
             return
@@ -968,7 +1089,9 @@ class _Run:
         is_few = name in LIGHT or name not in METHODS | _MAKERS
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
         divisor, index = group.divisor
-        if name in DIVIDING and not (index == (thing.kind != "member") and is_safe_divisor(divisor)):
+        if name in DIVIDING and not (
+            index == (thing.kind != "member") and is_safe_divisor(divisor)
+        ):
             self._note_strange(f"{name} by a value", token)
         elif name in MATCHING and not group.has_literal and not is_alone:
             self._note_strange(f"{name} of two values", token)
@@ -979,13 +1102,17 @@ class _Run:
         elif not is_few:
             self._part.made += self._rounds
 
-    # --- what a name means --------------------------------------------------------------------------------------------
+    # --- what a name means ------------------------------------------------------------
 
     def _thing_of_type(self, name: str | None) -> _Thing:
         """A value of a type: an object of a class of the code, or any other value."""
         if name is not None and name.startswith(_BACKENDS):
             return _Thing("module", name)
-        return _Thing("object", name) if name is not None and name in self._script.classes else _VALUE
+        return (
+            _Thing("object", name)
+            if name is not None and name in self._script.classes
+            else _VALUE
+        )
 
     def _thing_of_member(self, thing: _Thing, token: Token) -> _Thing:
         name = token.text
@@ -994,15 +1121,25 @@ class _Run:
                 return _TORCH
             return self._operator_of("aten", name, token)
         if thing.kind == "namespace":
-            return self._operator_of(thing.name, name, token) if thing.name else _Thing("namespace", name)
-        if thing.kind == "module" and thing.name.startswith(_BACKENDS) and name in _OF_BACKENDS:
+            return (
+                self._operator_of(thing.name, name, token)
+                if thing.name
+                else _Thing("namespace", name)
+            )
+        if (
+            thing.kind == "module"
+            and thing.name.startswith(_BACKENDS)
+            and name in _OF_BACKENDS
+        ):
             return _Thing("builtin", f"{thing.name}.{name}")
         if thing.kind == "module":
             whole = f"{thing.name}.{name}"
             if whole in self._script.classes:
                 return _Thing("class", whole)
             if whole in self._script.functions:
-                self._add_calls(self._reach.function(whole))  # a name of it may be called elsewhere
+                self._add_calls(
+                    self._reach.function(whole)
+                )  # a name of it may be called elsewhere
                 return _Thing("function", whole)
             return _Thing("module", whole)
         if thing.kind == "class":
@@ -1019,18 +1156,22 @@ class _Run:
             return self._thing_of_type(cls.attributes[name])
         if name not in cls.methods:
             return None
-        self._add_calls(self._reach.method(owner, name))  # a name of it may be called elsewhere
+        self._add_calls(
+            self._reach.method(owner, name)
+        )  # a name of it may be called elsewhere
         return _Thing("method", owner, name)
 
     def _operator_of(self, namespace: str, name: str, token: Token) -> _Thing:
-        qualified = f"torch.{name}" if namespace == "aten" else f"ops.{namespace}.{name}"
+        qualified = (
+            f"torch.{name}" if namespace == "aten" else f"ops.{namespace}.{name}"
+        )
         if touches_files(name):
             self._note_danger(qualified, token)
         elif name not in OPERATORS.get(namespace, ()):
             self._note_strange(qualified, token)
         return _Thing("operator", qualified)
 
-    # --- calls --------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------
 
     def _judge_call(self, thing: _Thing, token: Token) -> None:
         if thing.kind == "method":
@@ -1045,9 +1186,14 @@ class _Run:
                 self._note_danger(f"{show(thing.member, 40)}()", token)
             elif thing.member not in METHODS:
                 self._note_strange(f"{show(thing.member, 40)}()", token)
-            # A method of a class may have the name of a harmless operator, and the class of the value is not known.
+            # A method of a class may have the name of a harmless operator, and the
+            # class of the value is not known.
             self._add_calls(self._reach.methods(thing.member))
-        elif thing.kind not in ("operator", "builtin", "new") and not thing.name.startswith(_BACKENDS):
+        elif thing.kind not in (
+            "operator",
+            "builtin",
+            "new",
+        ) and not thing.name.startswith(_BACKENDS):
             self._note_strange(f"a call of {show(thing.name, 60) or 'a value'}", token)
 
     def _add_calls(self, parts: Sequence[str]) -> None:
@@ -1063,14 +1209,26 @@ class _Run:
         if thing.kind in ("class", "new"):
             return _Thing("object", thing.name)
         if thing.kind == "method":
-            return self._thing_of_type(self._script.classes[thing.name].methods[thing.member].returns)
+            return self._thing_of_type(
+                self._script.classes[thing.name].methods[thing.member].returns
+            )
         if thing.kind == "function":
             return self._thing_of_type(self._script.functions[thing.name].returns)
-        if thing == _Thing("builtin", "getattr") and first is not None and first.kind == "object":
-            return self._of_class(first.name, group.word) or _Thing("member", "", group.word)
+        if (
+            thing == _Thing("builtin", "getattr")
+            and first is not None
+            and first.kind == "object"
+        ):
+            return self._of_class(first.name, group.word) or _Thing(
+                "member", "", group.word
+            )
         if thing == _Thing("builtin", "getattr"):
             return _Thing("member", "", group.word)
-        if thing == _Thing("builtin", "unchecked_cast") and first is not None and first.kind == "class":
+        if (
+            thing == _Thing("builtin", "unchecked_cast")
+            and first is not None
+            and first.kind == "class"
+        ):
             return _Thing("object", first.name)
         return _VALUE
 

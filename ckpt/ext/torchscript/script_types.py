@@ -1,7 +1,8 @@
 """The values of a TorchScript pickle against the types that its code declares.
 
-torch in C++ does not compare them. A `__setstate__` that reads the attribute of another class reads memory that is not its own.
-Layout: torch/csrc/jit/serialization/unpickler.cpp.
+torch in C++ does not compare them. A `__setstate__` that reads the attribute of another
+class reads memory that is not its own. Layout:
+torch/csrc/jit/serialization/unpickler.cpp.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Types:
         self._todo: list[tuple[Node, str]] = []
 
     def mismatch(self, roots: Sequence[Node]) -> str | None:
-        """Return the first value that has another type than the code declares, as a text for people."""
+        """Return the first value that has another type than the code declares, as a
+        text for people.
+        """
         self._todo = [(root, "") for root in roots]
         while self._todo:
             node, kind = self._todo.pop()
@@ -68,28 +71,45 @@ class Types:
             return f"a value that is no {show(kind, 60)}"
         if kind in _ANY and is_held:
             self._todo += ((child, "") for child in _child_nodes(node))
-        if type(node) is Opaque and type(node.func) is Global and node.func.qualified in self._classes:
+        if (
+            type(node) is Opaque
+            and type(node.func) is Global
+            and node.func.qualified in self._classes
+        ):
             self._add_state(node, self._classes[node.func.qualified])
         return None
 
     def _untag_node(self, node: Node) -> Node:
-        """Return the value of a call that tags it. The value is held against the tag too."""
+        """Return the value of a call that tags it. The value is held against the tag
+        too.
+        """
         whole = inside(node)
-        if type(node) is Opaque and whole is not node and len(node.args) == 2 and type(node.args[1]) is str:
+        if (
+            type(node) is Opaque
+            and whole is not node
+            and len(node.args) == 2
+            and type(node.args[1]) is str
+        ):
             self._todo.append((whole, node.args[1].replace(" ", "")))
         return whole
 
     def _add_state(self, node: Opaque, cls: ScriptClass) -> None:
-        """Look at the state of an object: what its `__setstate__` gets, or its attributes."""
+        """Look at the state of an object: what its `__setstate__` gets, or its
+        attributes.
+        """
         for state in node.states:
             if "__setstate__" in cls.methods:
                 self._todo.append((state, cls.state))
             elif type(state) is Dict:
                 for key, value in zip(state.keys, state.values, strict=True):
-                    self._todo.append((value, cls.types.get(key, "") if type(key) is str else ""))
+                    self._todo.append(
+                        (value, cls.types.get(key, "") if type(key) is str else "")
+                    )
 
     def _is_of_type(self, node: Node, kind: str) -> bool:
-        """Tell whether a value is of a type. What is inside of it is looked at later."""
+        """Tell whether a value is of a type. What is inside of it is looked at
+        later.
+        """
         name, _, rest = kind.partition("[")
         inner = list(_split_types(rest[:-1])) if rest else []
         if name in _SCALARS and type(node) in _SCALARS[name]:
@@ -97,7 +117,9 @@ class Types:
         if name in _OBJECTS:
             return type(node) is Opaque and node.class_name == _OBJECTS[name]
         if name == "Tensor":
-            is_made = type(node) is Opaque and (node.class_name or "").startswith("torch._utils._rebuild_")
+            is_made = type(node) is Opaque and (node.class_name or "").startswith(
+                "torch._utils._rebuild_"
+            )
             return tensor_of(node) is not None or is_made
         if name == "Optional" and len(inner) == 1:
             return node is None or self._is_of_type(node, inner[0])
@@ -124,29 +146,43 @@ class Types:
         other = self._classes.get(node.func.qualified)
         if cls is not None and cls.is_interface:
             return other is not None and cls.methods.keys() <= other.methods.keys()
-        return node.func.qualified == name and (cls is not None or name.startswith(_CUSTOM))
+        return node.func.qualified == name and (
+            cls is not None or name.startswith(_CUSTOM)
+        )
 
 
 _NAMED = re.compile(r"__torch__[A-Za-z_0-9.]*")
 _UNFOLDED = 100_000
-"""The most objects and types that a load may look at, where one that is shared counts each time."""
+"""The most objects and types that a load may look at, where one that is shared counts
+each time.
+"""
 
 
 def check_doubling(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> None:
-    """Refuse shared modules and named tuples that a load unfolds to a tree without end. Raises UnreadableError.
+    """Refuse shared modules and named tuples that a load unfolds to a tree without end.
+    Raises UnreadableError.
 
-    torch.jit.load wraps a module once for each way that leads to it, and writes a named tuple out inside of another one.
+    torch.jit.load wraps a module once for each way that leads to it, and writes a named
+    tuple out inside of another one.
     """
     sizes = _sizes_of(classes)
     if sizes is None or any(size > _UNFOLDED for size in sizes.values()):
-        raise UnreadableError("the named tuples of the code hold each other more often than torch can count")
+        raise UnreadableError(
+            "the named tuples of the code hold each other more often than torch can "
+            "count"
+        )
     objects = _count_unfolded(root, classes, budget)
     if objects > _UNFOLDED:
-        raise UnreadableError("the modules of the program share each other more often than torch can count")
+        raise UnreadableError(
+            "the modules of the program share each other more often than torch can "
+            "count"
+        )
 
 
 def _sizes_of(classes: dict[str, ScriptClass]) -> dict[str, int] | None:
-    """Return how many types each named tuple is, written out, or None for one that holds itself."""
+    """Return how many types each named tuple is, written out, or None for one that
+    holds itself.
+    """
     inner = {
         name: [
             found
@@ -172,10 +208,18 @@ def _count_unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget)
             continue
         budget.charge(_ROW, "the values of the program")
         held[id(node)] = node
-        if type(node) is Opaque and type(node.func) is Global and node.func.qualified in classes:
+        if (
+            type(node) is Opaque
+            and type(node.func) is Global
+            and node.func.qualified in classes
+        ):
             ours.add(id(node))
         children = [inside(child) for child in _child_nodes(node)]
-        children = [child for child in children if type(child) in (Opaque, Dict, list) or is_tuple(child)]
+        children = [
+            child
+            for child in children
+            if type(child) in (Opaque, Dict, list) or is_tuple(child)
+        ]
         inner[id(node)] = [id(child) for child in children]
         todo += children
         held.update((id(child), child) for child in children)
@@ -187,8 +231,12 @@ def _count_unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget)
 _Key = TypeVar("_Key", str, int)
 
 
-def _total_sizes(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None) -> dict[_Key, int] | None:
-    """Return the size of each thing with all that it holds, or None where one holds itself."""
+def _total_sizes(
+    inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None
+) -> dict[_Key, int] | None:
+    """Return the size of each thing with all that it holds, or None where one holds
+    itself.
+    """
     totals: dict[_Key, int] = {}
     opened: set[_Key] = set()
     for start in inner:
@@ -201,7 +249,9 @@ def _total_sizes(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None
             missing = [other for other in inner[name] if other not in totals]
             if not missing:
                 own = counted is None or name in counted
-                totals[name] = min(own + sum(totals[other] for other in inner[name]), _UNFOLDED + 1)
+                totals[name] = min(
+                    own + sum(totals[other] for other in inner[name]), _UNFOLDED + 1
+                )
                 opened.discard(name)
                 todo.pop()
                 continue
@@ -213,7 +263,9 @@ def _total_sizes(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None
 
 
 def _child_nodes(node: Node) -> Iterator[Node]:
-    """Yield what a value of any type holds. The state of an object is looked at by its class."""
+    """Yield what a value of any type holds. The state of an object is looked at by its
+    class.
+    """
     if type(node) is Dict:
         yield from node.keys
         yield from node.values

@@ -1,6 +1,8 @@
-"""TorchScript archives of torch 1.0 to 1.2: `model.json`, `tensors/N`, and since 1.1 `attributes.pkl`.
+"""TorchScript archives of torch 1.0 to 1.2: `model.json`, `tensors/N`, and since 1.1
+`attributes.pkl`.
 
-Its code is read as text, for the devices that it names. Layout: torch/csrc/jit/{export,import,pickler}.cpp of 1.0 to 1.2.
+Its code is read as text, for the devices that it names. Layout:
+torch/csrc/jit/{export,import,pickler}.cpp of 1.0 to 1.2.
 """
 
 from __future__ import annotations
@@ -31,10 +33,15 @@ from ckpt.tree.walk import flatten_tree
 
 def sniff(probe: Probe) -> bool:
     archive = probe.archive
-    if archive is None or archive.find("model.json") is None or archive.find("data.pkl") is not None:
+    if (
+        archive is None
+        or archive.find("model.json") is None
+        or archive.find("data.pkl") is not None
+    ):
         return False
     return any(
-        name.startswith((f"{archive.root}/tensors/", f"{archive.root}/code/")) for name in archive.records
+        name.startswith((f"{archive.root}/tensors/", f"{archive.root}/code/"))
+        for name in archive.records
     )
 
 
@@ -66,14 +73,18 @@ _DTYPES = {
     "FLOAT16": "float16",
     "DOUBLE": "float64",
 }
-"""The names that torch writes. Others, as `UNDEFINED` for bfloat16, no torch reads back."""
+"""The names that torch writes. Others, as `UNDEFINED` for bfloat16, no torch reads
+back.
+"""
 _MOST = 2**63
 _ROW = 600
 """Bytes of memory of a tensor, an attribute or a module."""
 
 
 class Row(NamedTuple):
-    """A tensor of the table. Strides and offset count elements; `record` is where its storage lies."""
+    """A tensor of the table. Strides and offset count elements; `record` is where its
+    storage lies.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -85,7 +96,9 @@ class Row(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A tensor or an attribute of a module: the number of its tensor, or of its attribute."""
+    """A tensor or an attribute of a module: the number of its tensor, or of its
+    attribute.
+    """
 
     name: str
     tensor: int | None
@@ -113,13 +126,18 @@ def model_of(data: bytes, budget: Budget) -> Model:
     document = parse_json(data, "model.json", budget, b'"dataType"')
     try:
         whole = json_object(document)
-        budget.charge(_ROW * (data.count(b'"name"') + data.count(b'"dataType"')), "model.json")
+        budget.charge(
+            _ROW * (data.count(b'"name"') + data.count(b'"dataType"')), "model.json"
+        )
         tensors = tuple(
-            _parse_row(i, json_object(row)) for i, row in enumerate(_parse_list(whole.get("tensors")))
+            _parse_row(i, json_object(row))
+            for i, row in enumerate(_parse_list(whole.get("tensors")))
         )
         return Model(_module(json_object(whole["mainModule"])), tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        raise UnreadableError("damaged model.json: it does not describe a module") from None
+        raise UnreadableError(
+            "damaged model.json: it does not describe a module"
+        ) from None
 
 
 def _module(fields: dict[str, Json]) -> Module:
@@ -127,21 +145,29 @@ def _module(fields: dict[str, Json]) -> Module:
     return Module(
         _parse_text(fields.get("name", "")),
         (*_parameter_slots(fields), *_attribute_slots(fields)),
-        tuple(_module(json_object(row)) for row in _parse_list(fields.get("submodules"))),
+        tuple(
+            _module(json_object(row)) for row in _parse_list(fields.get("submodules"))
+        ),
     )
 
 
 def _parameter_slots(fields: dict[str, Json]) -> Iterator[Slot]:
     for row in map(json_object, _parse_list(fields.get("parameters"))):
         yield Slot(
-            _parse_text(row["name"]), _parse_number(row.get("tensorId", 0)), None, row.get("isBuffer") is True
+            _parse_text(row["name"]),
+            _parse_number(row.get("tensorId", 0)),
+            None,
+            row.get("isBuffer") is True,
         )
 
 
 def _attribute_slots(fields: dict[str, Json]) -> Iterator[Slot]:
     for row in map(json_object, _parse_list(fields.get("attributes"))):
         yield Slot(
-            _parse_text(row["name"]), None, _parse_number(row.get("id", 0)), row.get("type") == "Tensor"
+            _parse_text(row["name"]),
+            None,
+            _parse_number(row.get("id", 0)),
+            row.get("type") == "Tensor",
         )
 
 
@@ -149,21 +175,33 @@ def _parse_row(index: int, fields: dict[str, Json]) -> Row:
     name = fields.get("dataType", "UNDEFINED")
     dtype = BY_NAME.get(_DTYPES.get(name, "")) if isinstance(name, str) else None
     if dtype is None:
-        raise UnreadableError(f"tensor {index:,} of model.json: unknown dtype {show(str(name)[:40], 40)}")
+        raise UnreadableError(
+            f"tensor {index:,} of model.json: unknown dtype {show(str(name)[:40], 40)}"
+        )
     if fields.get("isQuantized") is True:
-        raise UnreadableError(f"tensor {index:,} of model.json is quantized, which ckpt does not read there")
+        raise UnreadableError(
+            f"tensor {index:,} of model.json is quantized, which ckpt does not read "
+            "there"
+        )
     shape = tuple(map(_parse_number, _parse_list(fields.get("dims"))))
     stride = tuple(map(_parse_number, _parse_list(fields.get("strides"))))
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
-        raise UnreadableError(f"tensor {index:,} of model.json: its sizes and strides do not fit")
+        raise UnreadableError(
+            f"tensor {index:,} of model.json: its sizes and strides do not fit"
+        )
     key, device = json_object(fields["data"])["key"], fields.get("device", "cpu")
     if not isinstance(key, str) or not isinstance(device, str) or len(device) > 64:
         raise ValueError
     folder, _, record = key.partition("/")
     if folder != "tensors" or record in ("", ".", "..") or "/" in record:
-        raise UnreadableError(f"tensor {index:,} of model.json: its record {show(key, 80)} is not tensors/N")
+        raise UnreadableError(
+            f"tensor {index:,} of model.json: its record {show(key, 80)} is not "
+            "tensors/N"
+        )
     offset = _parse_number(fields.get("offset", 0))
-    return Row(dtype, shape, stride, offset, key, device, fields.get("requiresGrad") is True)
+    return Row(
+        dtype, shape, stride, offset, key, device, fields.get("requiresGrad") is True
+    )
 
 
 def _parse_number(value: Json) -> int:
@@ -189,8 +227,13 @@ def _parse_list(value: Json) -> list[Json]:
 
 
 _BY_NUMBER = ("torch.jit._pickle.build_tensor_from_id", "torch.jit._pickle.TensorID")
-"""The calls that stand for a tensor of the table, with its number, in torch 1.2 and in torch 1.1."""
-_ONLY = "torch 2.13 refuses a program of torch 1.0 to 1.2; ckpt convert takes its weights out"
+"""The calls that stand for a tensor of the table, with its number, in torch 1.2 and in
+torch 1.1.
+"""
+_ONLY = (
+    "torch 2.13 refuses a program of torch 1.0 to 1.2; ckpt convert takes its weights "
+    "out"
+)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -204,7 +247,9 @@ class _Reader:
         self._archive = probe.archive
         self._limits = limits
         self._budget = probe.budget
-        self._contents = Contents(probe.archive.notices, read_nested, probe.mark, probe.budget)
+        self._contents = Contents(
+            probe.archive.notices, read_nested, probe.mark, probe.budget
+        )
         self._roles: dict[Path, Role] = {}
         self._used: set[int] = set()
         self._model = Model(Module("", (), ()), ())
@@ -214,14 +259,20 @@ class _Reader:
     def read(self) -> Checkpoint:
         self._budget.hold(self._archive.nbytes)
         self._model = model_of(self._read_document(), self._budget)
-        self._tensors = [self._tensor(i, row) for i, row in enumerate(self._model.tensors)]
+        self._tensors = [
+            self._tensor(i, row) for i, row in enumerate(self._model.tensors)
+        ]
         self._attributes = self._read_attributes()
         root = self._module(self._model.main, ())
         flat = flatten_tree(root, self._limits, self._budget)
         flat.tensors = Chain(map(self._with_role, flat.tensors))
-        flat.containers = [row._replace(is_module=not row.path) for row in flat.containers]
+        flat.containers = [
+            row._replace(is_module=not row.path) for row in flat.containers
+        ]
         held: Dict | None = None
-        constants: list[Node] = [ref for i, ref in enumerate(self._tensors) if i not in self._used]
+        constants: list[Node] = [
+            ref for i, ref in enumerate(self._tensors) if i not in self._used
+        ]
         if constants:
             held = Dict()
             held.set(["constants"], [constants])
@@ -245,24 +296,36 @@ class _Reader:
         record = self._archive.find("model.json")
         assert record is not None
         if record.size > self._limits.index_bytes:
-            raise LimitError(f"model.json has {record.size:,} bytes", "index-bytes", self._limits.index_bytes)
+            raise LimitError(
+                f"model.json has {record.size:,} bytes",
+                "index-bytes",
+                self._limits.index_bytes,
+            )
         return of_record(self._archive.source, record).read(self._limits, self._budget)
 
     def _tensor(self, index: int, row: Row) -> TensorRef:
         record = self._archive.find(row.record)
         if record is None:
-            raise UnreadableError(f"tensor {index:,} of model.json has no record {show(row.record, 80)}")
+            raise UnreadableError(
+                f"tensor {index:,} of model.json has no record {show(row.record, 80)}"
+            )
         storage = self._record_storage(row, record)
         if storage.dtype is not row.dtype:
-            raise UnreadableError(f"record {show(row.record, 80)} is used with two dtypes")
-        ref = tensor_ref(storage, row.dtype, row.shape, row.stride, row.offset, row.requires_grad)
+            raise UnreadableError(
+                f"record {show(row.record, 80)} is used with two dtypes"
+            )
+        ref = tensor_ref(
+            storage, row.dtype, row.shape, row.stride, row.offset, row.requires_grad
+        )
         if ref.extent[1] > storage.nbytes:
             needs = f"needs {ref.extent[1]:,} bytes, its record has {storage.nbytes:,}"
             raise UnreadableError(f"tensor {index:,} of model.json {needs}")
         return ref
 
     def _record_storage(self, row: Row, record: Record) -> Storage:
-        """The bytes of a record. The first tensor that names it decides its device, as in a file of torch.save."""
+        """The bytes of a record. The first tensor that names it decides its device, as
+        in a file of torch.save.
+        """
         id = f"{self._contents.mark}{row.record.removeprefix('tensors/')}"
         storage = self._contents.storages.get(id)
         if not isinstance(storage, Storage):
@@ -272,19 +335,25 @@ class _Reader:
         return storage
 
     def _read_attributes(self) -> tuple[Node, ...]:
-        """The values of the attributes, with the tensors that they name by number. Torch 1.0 has none."""
+        """The values of the attributes, with the tensors that they name by number.
+        Torch 1.0 has none.
+        """
         record = self._archive.find("attributes.pkl")
         if record is None:
             return ()
         pickle = run(
-            self._archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
+            self._archive.read_pickle(record, self._limits, self._budget),
+            self._limits,
+            self._budget,
         )
         interpret_pickle(pickle, self._contents, self._limits, _no_storage, 0)
         tensors: dict[int, Node] = {}
         for call in pickle.calls:
             if call.class_name in _BY_NUMBER:
                 tensors[id(call)] = self._numbered_tensor(call)
-        root = SwapBytes(lambda node: tensors.get(id(node)), _no_bytes).copy(pickle.root)
+        root = SwapBytes(lambda node: tensors.get(id(node)), _no_bytes).copy(
+            pickle.root
+        )
         if is_tuple(root):
             return root
         if type(root) is list:
@@ -294,32 +363,52 @@ class _Reader:
     def _numbered_tensor(self, call: Opaque) -> TensorRef:
         number = next(iter((*call.args, *call.states)), None)
         if type(number) is not int:
-            raise UnreadableError(f"the tensor at byte {call.offset:,} of attributes.pkl has no number")
+            raise UnreadableError(
+                f"the tensor at byte {call.offset:,} of attributes.pkl has no number"
+            )
         return self._at(number, "attributes.pkl")
 
     def _at(self, number: int, what: str) -> TensorRef:
         if not 0 <= number < len(self._tensors):
             held = f"model.json lists {len(self._tensors):,}"
-            raise UnreadableError(f"{what} names tensor {show(str(number), 40)}, {held}")
+            raise UnreadableError(
+                f"{what} names tensor {show(str(number), 40)}, {held}"
+            )
         self._used.add(number)
         return self._tensors[number]
 
     def _module(self, module: Module, path: Path) -> Dict:
-        """The tree of a module: its tensors and attributes, then the modules below it, as in state_dict()."""
+        """The tree of a module: its tensors and attributes, then the modules below it,
+        as in state_dict().
+        """
         tree = Dict()
-        names = [*(slot.name for slot in module.slots), *(inner.name for inner in module.modules)]
+        names = [
+            *(slot.name for slot in module.slots),
+            *(inner.name for inner in module.modules),
+        ]
         for name, count in Counter(names).items():
             if count > 1:
-                raise UnreadableError(f"model.json names {show(name, 80)} twice in one module")
+                raise UnreadableError(
+                    f"model.json names {show(name, 80)} twice in one module"
+                )
         for slot in module.slots:
             if slot.tensor is not None:
-                tree.set([slot.name], [self._at(slot.tensor, f"parameter {show(slot.name, 80)}")])
-                self._roles[(*path, slot.name)] = "buffer" if slot.is_buffer else "parameter"
+                tree.set(
+                    [slot.name],
+                    [self._at(slot.tensor, f"parameter {show(slot.name, 80)}")],
+                )
+                self._roles[(*path, slot.name)] = (
+                    "buffer" if slot.is_buffer else "parameter"
+                )
             else:
                 assert slot.attribute is not None
                 if slot.attribute >= len(self._attributes):
-                    problem = f"attribute {show(slot.name, 80)} is number {slot.attribute:,}"
-                    raise UnreadableError(f"{problem}, attributes.pkl holds {len(self._attributes):,}")
+                    problem = (
+                        f"attribute {show(slot.name, 80)} is number {slot.attribute:,}"
+                    )
+                    raise UnreadableError(
+                        f"{problem}, attributes.pkl holds {len(self._attributes):,}"
+                    )
                 tree.set([slot.name], [self._attributes[slot.attribute]])
                 if slot.is_buffer:  # torch 1.2 writes buffers as attributes
                     self._roles[(*path, slot.name)] = "buffer"
@@ -329,7 +418,9 @@ class _Reader:
 
     def _with_role(self, entry: Entry) -> Entry:
         role = self._roles.get(entry.path)
-        return entry if role is None else entry._replace(kind=role, source="torchscript")
+        return (
+            entry if role is None else entry._replace(kind=role, source="torchscript")
+        )
 
 
 def _no_storage(persistent: PersistentId) -> Storage | Global:

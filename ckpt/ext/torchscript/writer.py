@@ -1,6 +1,8 @@
-"""Writing a TorchScript archive again with other devices in its pickles. Every other record keeps its bytes.
+"""Writing a TorchScript archive again with other devices in its pickles. Every other
+record keeps its bytes.
 
-Nothing else is changed, and no archive is made of another checkpoint: the code in it goes with its names.
+Nothing else is changed, and no archive is made of another checkpoint: the code in it
+goes with its names.
 """
 
 from __future__ import annotations
@@ -69,7 +71,15 @@ from ckpt.pickle.opcodes import (
 )
 from ckpt.tree.view import look
 
-__all__ = ["append", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
+__all__ = [
+    "append",
+    "compare",
+    "compare_bytes",
+    "draft",
+    "end_before",
+    "losses",
+    "unfit",
+]
 
 _LARGE = 1 << 20
 
@@ -85,11 +95,15 @@ def unfit(entry: Entry) -> str | None:
 
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
-    """The archive with the devices of a checkpoint, its records in their order. Raises CkptError."""
+    """The archive with the devices of a checkpoint, its records in their order. Raises
+    CkptError.
+    """
     archive = _source_archive(checkpoint)
     pickles = _retag_pickles(checkpoint, archive, limits)
     records = [
-        _plan_record(archive, record, pickles.get(record.name.removeprefix(f"{archive.root}/")))
+        _plan_record(
+            archive, record, pickles.get(record.name.removeprefix(f"{archive.root}/"))
+        )
         for record in sorted(archive.records.values(), key=lambda record: record.header)
     ]
     layout = lay_out(records, alignment_of(archive))
@@ -97,21 +111,31 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-    """The changed pickles behind the archive, and the directory that makes them valid. Raises CkptError."""
+    """The changed pickles behind the archive, and the directory that makes them valid.
+    Raises CkptError.
+    """
     archive = _source_archive(checkpoint)
-    records, directory, whole = appended_records(archive, _retag_pickles(checkpoint, archive, limits), limits)
+    records, directory, whole = appended_records(
+        archive, _retag_pickles(checkpoint, archive, limits), limits
+    )
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return records, directory
 
 
 def _source_archive(checkpoint: Checkpoint) -> Archive:
     if not isinstance(checkpoint.origin, ScriptOrigin):
-        raise UnsupportedError("a TorchScript archive is not made of another file", path=checkpoint.path)
+        raise UnsupportedError(
+            "a TorchScript archive is not made of another file", path=checkpoint.path
+        )
     return checkpoint.origin.archive
 
 
-def _retag_pickles(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[str, bytes]:
-    """The pickles with tensors, by their names, with the devices of the checkpoint. `data.pkl` is the first."""
+def _retag_pickles(
+    checkpoint: Checkpoint, archive: Archive, limits: Limits
+) -> dict[str, bytes]:
+    """The pickles with tensors, by their names, with the devices of the checkpoint.
+    `data.pkl` is the first.
+    """
     tags = _changed_tags(checkpoint, archive, limits)
     budget = Budget(limits)
     pickles: dict[str, bytes] = {}
@@ -123,7 +147,9 @@ def _retag_pickles(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> 
     return pickles
 
 
-def _moved_text(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str) -> str:
+def _moved_text(
+    tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str
+) -> str:
     """Return the text that takes the place of a text.
 
     Devices in the bytecode are constants of its code, which stay.
@@ -133,26 +159,44 @@ def _moved_text(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: st
     return tags[use].get(text, text)
 
 
-def _changed_tags(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[Use, dict[str, str]]:
-    """Compare the checkpoint with its file. Return the new text for each old text, by use."""
+def _changed_tags(
+    checkpoint: Checkpoint, archive: Archive, limits: Limits
+) -> dict[Use, dict[str, str]]:
+    """Compare the checkpoint with its file. Return the new text for each old text, by
+    use.
+    """
     before = read_from(archive, checkpoint.path, limits)
-    tags: dict[Use, dict[str, str]] = {"storage": {}, "device": {}, "text": {}}  # other texts stay
+    tags: dict[Use, dict[str, str]] = {
+        "storage": {},
+        "device": {},
+        "text": {},
+    }  # other texts stay
     new = {storage.id: storage.device for storage in checkpoint.storages}
     for storage in before.storages:
         _note_tag(tags["storage"], storage.device, new.get(storage.id, storage.device))
     for old, value in zip(before.values, checkpoint.values, strict=True):
         if old.type == "torch.device":
-            _note_tag(tags["device"], str(look(old.node).value), str(look(value.node).value))
+            _note_tag(
+                tags["device"], str(look(old.node).value), str(look(value.node).value)
+            )
     return tags
 
 
 def _note_tag(tags: dict[str, str], before: str | None, after: str | None) -> None:
-    if before is not None and after is not None and tags.setdefault(before, after) != after:
+    if (
+        before is not None
+        and after is not None
+        and tags.setdefault(before, after) != after
+    ):
         raise difference_error(f"{before} would become two devices")
 
 
-def _plan_record(archive: Archive, record: Record, pickle: bytes | None) -> PlannedRecord:
-    """A record of the result: a changed pickle, or the record as it is, deflated where it is deflated."""
+def _plan_record(
+    archive: Archive, record: Record, pickle: bytes | None
+) -> PlannedRecord:
+    """A record of the result: a changed pickle, or the record as it is, deflated where
+    it is deflated.
+    """
     if pickle is not None:
         return bytes_record(record.name, pickle)
     if record.deflated and record.crc is not None:
@@ -174,13 +218,19 @@ def _plan_record(archive: Archive, record: Record, pickle: bytes | None) -> Plan
 
 
 Use: TypeAlias = Literal["storage", "device", "text"]
-"""The use of a text: the location of a storage, the argument of `torch.device`, anything else."""
+"""The use of a text: the location of a storage, the argument of `torch.device`,
+anything else.
+"""
 Moved: TypeAlias = Callable[[Use, str], str]
 """Gives the text that takes the place of a text."""
 
 _TUPLES = frozenset((EMPTY_TUPLE, TUPLE, TUPLE1, TUPLE2, TUPLE3))
-_LISTS = frozenset((APPEND, APPENDS, DICT, EMPTY_DICT, EMPTY_LIST, LIST, SETITEM, SETITEMS))
-_SCALARS = frozenset((BINFLOAT, BININT, BININT1, BININT2, BINUNICODE, LONG1, NEWFALSE, NEWTRUE, NONE))
+_LISTS = frozenset(
+    (APPEND, APPENDS, DICT, EMPTY_DICT, EMPTY_LIST, LIST, SETITEM, SETITEMS)
+)
+_SCALARS = frozenset(
+    (BINFLOAT, BININT, BININT1, BININT2, BINUNICODE, LONG1, NEWFALSE, NEWTRUE, NONE)
+)
 _MEMO = frozenset((BINGET, BINPUT, LONG_BINGET, LONG_BINPUT))
 _OBJECTS = frozenset((BINPERSID, BUILD, GLOBAL, MARK, NEWOBJ, PROTO, REDUCE, STOP))
 _KNOWN = _TUPLES | _LISTS | _SCALARS | _MEMO | _OBJECTS
@@ -200,7 +250,9 @@ class _Token(NamedTuple):
 
 
 def retag_pickle(data: bytes, moved: Moved) -> bytes:
-    """The pickle with its texts replaced as `moved` says. Raises UnsupportedError for one of another writer."""
+    """The pickle with its texts replaced as `moved` says. Raises UnsupportedError for
+    one of another writer.
+    """
     tokens = _read_tokens(data)
     return _Retag(data, tokens, moved).run()
 
@@ -213,7 +265,8 @@ def _read_tokens(data: bytes) -> list[_Token]:
         if code not in _KNOWN:
             what = NAMES.get(code, f"{code:#04x}")
             raise UnsupportedError(
-                f"torch.jit.save writes no {what}, which is at byte {position:,} of a pickle"
+                f"torch.jit.save writes no {what}, which is at byte {position:,} of a "
+                "pickle"
             )
         position += 1 + ARGUMENT_BYTES.get(code, 0)
         slot = -1
@@ -234,7 +287,9 @@ def _read_tokens(data: bytes) -> list[_Token]:
 
 
 class _Retag:
-    """One pickle. `_slots` has the text of each slot of the memo, `_held` the slots that hold a text now."""
+    """One pickle. `_slots` has the text of each slot of the memo, `_held` the slots
+    that hold a text now.
+    """
 
     def __init__(self, data: bytes, tokens: list[_Token], moved: Moved) -> None:
         self._data = data
@@ -248,7 +303,9 @@ class _Retag:
         was: dict[int, str] = {}
         """Slot of the source -> its text there."""
         place: dict[int, dict[str, int]] = {}
-        """Slot of the source -> the slots of the result that hold it, by its new text."""
+        """Slot of the source -> the slots of the result that hold it, by its
+        new text.
+        """
         skip = False
         end = self._tokens[-1].end if self._tokens else 0
         for index, token in enumerate(self._tokens):
@@ -259,7 +316,9 @@ class _Retag:
             if token.code == BINUNICODE:
                 text = self._text(token)
                 new = self._moved(self._uses.get(index, "text"), text)
-                out.append(self._token_bytes(token) if new == text else _text_opcode(new))
+                out.append(
+                    self._token_bytes(token) if new == text else _text_opcode(new)
+                )
                 if after.code in _PUTS:
                     was[after.slot] = text
                     place[after.slot] = {new: after.slot}
@@ -275,7 +334,11 @@ class _Retag:
                     out += (_text_opcode(new), _memo_opcode(BINPUT, LONG_BINPUT, slot))
                 else:
                     same = slot == token.slot
-                    out.append(self._token_bytes(token) if same else _memo_opcode(BINGET, LONG_BINGET, slot))
+                    out.append(
+                        self._token_bytes(token)
+                        if same
+                        else _memo_opcode(BINGET, LONG_BINGET, slot)
+                    )
             else:
                 if token.code in _PUTS:
                     was.pop(token.slot, None)
@@ -283,7 +346,9 @@ class _Retag:
         return b"".join(out) + self._data[end:]
 
     def _find_uses(self) -> dict[int, Use]:
-        """The tokens that give the location of a storage or the argument of `torch.device`."""
+        """The tokens that give the location of a storage or the argument of
+        `torch.device`.
+        """
         uses: dict[int, Use] = {}
         devices: set[int] = set()
         """Slots of the memo that hold the class `torch.device`."""
@@ -295,7 +360,9 @@ class _Retag:
                 location = self._location_token(index)
                 if location is None:
                     where = f"the storage at byte {token.begin:,} of a pickle"
-                    raise UnsupportedError(f"{where} is not written as torch.jit.save writes it")
+                    raise UnsupportedError(
+                        f"{where} is not written as torch.jit.save writes it"
+                    )
                 uses[location] = "storage"
             elif token.code == REDUCE and self._tokens[index - 1].code == TUPLE1:
                 text = self._text_before(index - 1)
@@ -311,17 +378,23 @@ class _Retag:
         return uses
 
     def _location_token(self, index: int) -> int | None:
-        """The token of the location in `('storage', class, key, location, size)`; torch 1.4 has a None at its end."""
+        """The token of the location in `('storage', class, key, location, size)`; torch
+        1.4 has a None at its end.
+        """
         token = index - 1
         if token < 0 or self._tokens[token].code != TUPLE:
             return None
         token -= 1
         if self._tokens[token].code == NONE:
             token -= 1
-        return self._text_before(token) if self._tokens[token].code in _NUMBERS else None
+        return (
+            self._text_before(token) if self._tokens[token].code in _NUMBERS else None
+        )
 
     def _text_before(self, index: int) -> int | None:
-        """The token before another one that gives a text: its literal, or a GET of one."""
+        """The token before another one that gives a text: its literal, or a GET
+        of one.
+        """
         token = index - 1
         if token >= 0 and self._tokens[token].code in _PUTS:
             token -= 1

@@ -31,10 +31,12 @@ def set(
     delete: Texts = (),
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Set values inside a checkpoint by their dotted names, and take out the names in `delete` with all below them.
+    """Set values inside a checkpoint by their dotted names, and take out the names in
+    `delete` with all below them.
 
-    `values` are plain values of Python, taken as they are; a name that a dict lacks is added. Tensors can be deleted, not set.
-    The other keywords are in `Writing`. Raises CkptError.
+    `values` are plain values of Python, taken as they are; a name that a dict lacks is
+    added. Tensors can be deleted, not set. The other keywords are in `Writing`. Raises
+    CkptError.
     """
     assignments: list[Assignment] = []
     for name, value in (values or {}).items():
@@ -45,12 +47,19 @@ def set(
 
 
 def assign_values(
-    source: Input, assignments: Sequence[Assignment], deleted: Sequence[str], **writing: Unpack[Writing]
+    source: Input,
+    assignments: Sequence[Assignment],
+    deleted: Sequence[str],
+    **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Make the assignments and deletions in a checkpoint, and write it. Raises CkptError."""
+    """Make the assignments and deletions in a checkpoint, and write it. Raises
+    CkptError.
+    """
     if not assignments and not deleted:
         raise UsageError("what to set?", path=path_of(source), hint=HOW)
     options = options_of(writing, source, "set")
     return rewrite_checkpoint(
-        source, lambda survey, limits: set_values(survey, assignments, deleted, limits), options
+        source,
+        lambda survey, limits: set_values(survey, assignments, deleted, limits),
+        options,
     )

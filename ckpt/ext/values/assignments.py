@@ -1,4 +1,6 @@
-"""Assignments: the words of the command line, and the node that each makes of the value that is there."""
+"""Assignments: the words of the command line, and the node that each makes of the value
+that is there.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,41 @@ from ckpt.model.nodes import ByteStr, Dict, Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
-_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 _DEPTH = 100
 """Lists and dicts inside each other, in a value that is given."""
 HOW = "NAME=VALUE, NAME:=JSON, or -d NAME"
 
 
 class Assignment(NamedTuple):
-    """A name, and the value that it gets: `text` is read as the type of the value there, `node` is taken as it is."""
+    """A name, and the value that it gets: `text` is read as the type of the value
+    there, `node` is taken as it is.
+    """
 
     name: str
     text: str | None = None
     node: Node = None
 
     def node_for(self, old: Node) -> Node:
-        """Return the node that takes the place of another one. Raises UsageError where the text is not of its type."""
+        """Return the node that takes the place of another one. Raises UsageError where
+        the text is not of its type.
+        """
         if self.text is None:
             return self.node
         return typed_node(self.name, self.text, old)
 
 
 def parse_assignment(word: str) -> Assignment:
-    """Read `NAME=VALUE` or `NAME:=JSON`, which ends its name at the first of both. Raises UsageError."""
+    """Read `NAME=VALUE` or `NAME:=JSON`, which ends its name at the first of both.
+    Raises UsageError.
+    """
     name, equals, text = word.partition("=")
     if not equals or not name.rstrip(":"):
         raise UsageError(f"{show(word, 80)}: no value", hint=HOW)
@@ -42,7 +57,11 @@ def parse_assignment(word: str) -> Assignment:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        hint = f"""text stands in quotes: '{name}:="{text}"'""" if text.isidentifier() else None
+        hint = (
+            f"""text stands in quotes: '{name}:="{text}"'"""
+            if text.isidentifier()
+            else None
+        )
         raise UsageError(f"{show(word, 80)}: not JSON behind :=", hint=hint) from None
     return Assignment(name, node=node_of(name, value))
 
@@ -52,7 +71,9 @@ def _refuse_constant(text: str) -> float:
 
 
 def node_of(name: str, value: object, depth: int = 0) -> Node:
-    """Return a plain value of Python as a node. Raises UsageError for an object, and where it is nested too deep."""
+    """Return a plain value of Python as a node. Raises UsageError for an object, and
+    where it is nested too deep.
+    """
     if depth > _DEPTH:
         raise UsageError(f"{show(name, 80)}: the value is nested too deep")
     if value is None or type(value) in (bool, int, float, str):
@@ -70,12 +91,16 @@ def node_of(name: str, value: object, depth: int = 0) -> Node:
 
 
 def typed_node(name: str, text: str, old: Node) -> Node:
-    """Return the text as a value of the type of another one. Raises UsageError where it is not one."""
+    """Return the text as a value of the type of another one. Raises UsageError where it
+    is not one.
+    """
     kind = type(old)
     label = show(name, 80)
     if isinstance(old, ByteStr):
         try:
-            return ByteStr(text.encode("utf-8").decode("latin-1"))  # Python 2 held bytes
+            return ByteStr(
+                text.encode("utf-8").decode("latin-1")
+            )  # Python 2 held bytes
         except UnicodeEncodeError:
             raise UsageError(f"{label}: the value is not UTF-8") from None
     if kind is str:
@@ -83,21 +108,28 @@ def typed_node(name: str, text: str, old: Node) -> Node:
     if kind is bool:
         value = _BOOLS.get(text.lower())
         if value is None:
-            raise UsageError(f"{label} is a bool, and {show(text, 40)} is none", hint="true or false")
+            raise UsageError(
+                f"{label} is a bool, and {show(text, 40)} is none", hint="true or false"
+            )
         return value
     if kind is int:
         return _parse_number(label, text, int, "int")
     if kind is float:
         return _parse_number(label, text, float, "float")
-    raise UsageError(f"{label} {_describe_value(old)}", hint=f"{name}:=JSON replaces it")
+    raise UsageError(
+        f"{label} {_describe_value(old)}", hint=f"{name}:=JSON replaces it"
+    )
 
 
-def _parse_number(label: str, text: str, read: type[int] | type[float], kind: str) -> Node:
+def _parse_number(
+    label: str, text: str, read: type[int] | type[float], kind: str
+) -> Node:
     try:
         number = read(text)
     except ValueError:
         raise UsageError(
-            f"{label} is {_indefinite_article(kind)} {kind}, and {show(text, 40)} is none"
+            f"{label} is {_indefinite_article(kind)} {kind}, and {show(text, 40)} is "
+            "none"
         ) from None
     if (
         isinstance(number, float)

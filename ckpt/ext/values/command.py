@@ -10,11 +10,15 @@ from ckpt.ext.values.assignments import parse_assignment
 from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
-def command(path: str, assignments: list[str], *, delete: list[str] | None, **keywords: Any) -> int:
-    """Set values inside of a checkpoint by their dotted names, or delete what lies under a name.
+def command(
+    path: str, assignments: list[str], *, delete: list[str] | None, **keywords: Any
+) -> int:
+    """Set values inside of a checkpoint by their dotted names, or delete what lies
+    under a name.
 
-    NAME=VALUE reads VALUE as the type that is there: int, float, bool or text. NAME:=JSON takes any plain value, and
-    adds a name to a dict. Tensors are never set. `ckpt get FILE` lists the names.
+    NAME=VALUE reads VALUE as the type that is there: int, float, bool or text.
+    NAME:=JSON takes any plain value, and adds a name to a dict. Tensors are never set.
+    `ckpt get FILE` lists the names.
 
     \b
     ckpt set last.ckpt optimizer_states.0.param_groups.0.lr=1e-5 epoch=0 --in-place

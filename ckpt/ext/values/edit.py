@@ -1,10 +1,18 @@
-"""Setting and deleting values in the tree of a checkpoint, with an account: what was asked for changed, and nothing else."""
+"""Setting and deleting values in the tree of a checkpoint, with an account: what was
+asked for changed, and nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint, refuse_script
+from ckpt.commands.rewriting.report import (
+    Change,
+    Leftover,
+    RewriteReport,
+    edited_checkpoint,
+    refuse_script,
+)
 from ckpt.evidence.survey import Survey
 from ckpt.ext.values.assignments import Assignment
 from ckpt.model.checkpoint import Checkpoint, Value
@@ -26,16 +34,22 @@ _GONE = object()
 
 
 class Place(NamedTuple):
-    """A node in a container of the tree: the dict, list, tuple or object that holds it, and its position there."""
+    """A node in a container of the tree: the dict, list, tuple or object that holds it,
+    and its position there.
+    """
 
     container: Node
     part: str
-    """The part of the container that is counted: `values` of a dict, `items` of a list or tuple."""
+    """The part of the container that is counted: `values` of a dict, `items` of a list
+    or tuple.
+    """
     position: int
 
 
 class Target(NamedTuple):
-    """A name that was found: its path, the node there, and its place. The node is None for a name that is added."""
+    """A name that was found: its path, the node there, and its place. The node is None
+    for a name that is added.
+    """
 
     name: str
     path: Path
@@ -45,11 +59,16 @@ class Target(NamedTuple):
 
 
 def set_values(
-    survey: Survey, assignments: Sequence[Assignment], deleted: Sequence[str], limits: Limits
+    survey: Survey,
+    assignments: Sequence[Assignment],
+    deleted: Sequence[str],
+    limits: Limits,
 ) -> RewriteReport:
-    """Return the checkpoint with other values under some names, and without the deleted names.
+    """Return the checkpoint with other values under some names, and without the deleted
+    names.
 
-    Raises UsageError for a name that is not there or is a tensor, UnsupportedError for a value that only a call holds.
+    Raises UsageError for a name that is not there or is a tensor, UnsupportedError for
+    a value that only a call holds.
     """
     checkpoint = survey.checkpoint
     refuse_script(checkpoint)
@@ -64,9 +83,13 @@ def set_values(
             target = _target_of(checkpoint, assignment, limits)
         held = _tensors_below(checkpoint, target)
         if tensor_of(target.node) is None and held and not target.is_new:
-            problem = f"{show(assignment.name, 80)} holds {counted_noun(held, 'tensor')}"
+            problem = (
+                f"{show(assignment.name, 80)} holds {counted_noun(held, 'tensor')}"
+            )
             raise UsageError(
-                problem, path=checkpoint.path, hint=f"-d {show(assignment.name, 80)} deletes them"
+                problem,
+                path=checkpoint.path,
+                hint=f"-d {show(assignment.name, 80)} deletes them",
             )
         if tensor_of(target.node) is not None:
             raise UsageError(
@@ -83,7 +106,8 @@ def set_values(
             node = tuple(node)  # JSON has no tuples
         if is_metadata(target.path) and type(node) is not str:
             raise UsageError(
-                f"{show(assignment.name, 80)}: the metadata of safetensors holds text", path=checkpoint.path
+                f"{show(assignment.name, 80)}: the metadata of safetensors holds text",
+                path=checkpoint.path,
             )
         expected[target.path] = node
         if target.is_new or not _is_equal(node, target.node):
@@ -95,39 +119,59 @@ def set_values(
         edit.drop(target)
         changes.append(_removal_of(target, checkpoint))
     if not changes:
-        return RewriteReport("set", checkpoint, checkpoint, nothing="these values are there already")
+        return RewriteReport(
+            "set", checkpoint, checkpoint, nothing="these values are there already"
+        )
     result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     _check_changes(checkpoint, result, expected)
     aside = [
         Leftover(name, "the same object as what was set, so it changed too")
         for name in _other_changes(checkpoint, result, expected)
     ]
-    return RewriteReport("set", checkpoint, result, tuple(changes), left_alone=tuple(aside))
+    return RewriteReport(
+        "set", checkpoint, result, tuple(changes), left_alone=tuple(aside)
+    )
 
 
 def _refuse_twice(names: Sequence[str], checkpoint: Checkpoint) -> None:
-    """Raise UsageError for a name that stands twice, or lies below another one: their order would decide."""
+    """Raise UsageError for a name that stands twice, or lies below another one: their
+    order would decide.
+    """
     for index, name in enumerate(names):
         for other in names[:index]:
-            if name == other or name.startswith(f"{other}.") or other.startswith(f"{name}."):
-                problem = f"{show(other, 80)} and {show(name, 80)}: one lies in the other"
+            if (
+                name == other
+                or name.startswith(f"{other}.")
+                or other.startswith(f"{name}.")
+            ):
+                problem = (
+                    f"{show(other, 80)} and {show(name, 80)}: one lies in the other"
+                )
                 if name == other:
                     problem = f"{show(name, 80)} stands twice"
                 raise UsageError(problem, path=checkpoint.path)
 
 
-# --- finding --------------------------------------------------------------------------------------------------------
+# --- finding --------------------------------------------------------------------------
 
 
-def _is_new_metadata(checkpoint: Checkpoint, assignment: Assignment, limits: Limits) -> bool:
-    """Tell whether a name is to be added to the metadata of safetensors, where each value is text."""
+def _is_new_metadata(
+    checkpoint: Checkpoint, assignment: Assignment, limits: Limits
+) -> bool:
+    """Tell whether a name is to be added to the metadata of safetensors, where each
+    value is text.
+    """
     if checkpoint.traits.is_pickle or not assignment.name.startswith(f"{METADATA}."):
         return False
     return not find(checkpoint.root, assignment.name, limits)
 
 
-def _target_of(checkpoint: Checkpoint, assignment: Assignment, limits: Limits) -> Target:
-    """Return the target of an assignment. A name below a dict that lacks it is added where its type is given."""
+def _target_of(
+    checkpoint: Checkpoint, assignment: Assignment, limits: Limits
+) -> Target:
+    """Return the target of an assignment. A name below a dict that lacks it is added
+    where its type is given.
+    """
     name = assignment.name
     if assignment.text is not None or find(checkpoint.root, name, limits):
         return _find_target(checkpoint, name, limits)
@@ -137,11 +181,17 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, limits: Limits) -
     if len(holders) != 1:
         raise _unknown_name_error(checkpoint, name)
     path, holder = next(iter(holders.values()))
-    return Target(name, (*path, key), None, Place(holder, "values", len(holder.keys)), is_new=True)
+    return Target(
+        name, (*path, key), None, Place(holder, "values", len(holder.keys)), is_new=True
+    )
 
 
-def _holders_in(matches: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Dict | Opaque]]:
-    """Yield the dicts among nodes, and the dicts that hold the attributes of objects."""
+def _holders_in(
+    matches: Sequence[tuple[Path, Node]],
+) -> Iterator[tuple[Path, Dict | Opaque]]:
+    """Yield the dicts among nodes, and the dicts that hold the attributes of
+    objects.
+    """
     for path, node in matches:
         holder = inside(node)
         if type(holder) is Dict:
@@ -151,7 +201,11 @@ def _holders_in(matches: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Di
         kind = look(holder).kind
         if kind == "mapping":
             yield path, holder
-        elif kind == "object" and len(holder.states) == 1 and type(holder.states[0]) is Dict:
+        elif (
+            kind == "object"
+            and len(holder.states) == 1
+            and type(holder.states[0]) is Dict
+        ):
             yield path, holder.states[0]
 
 
@@ -160,23 +214,39 @@ def _find_target(checkpoint: Checkpoint, name: str, limits: Limits) -> Target:
     matches = find(checkpoint.root, name, limits)
     if not matches:
         raise _unknown_name_error(checkpoint, name)
-    if len({id(node) for _, node in matches}) > 1 or len({path for path, _ in matches}) > 1:
-        raise UsageError(f"{len(matches)} places are called {show(name, 80)}", path=checkpoint.path)
+    if (
+        len({id(node) for _, node in matches}) > 1
+        or len({path for path, _ in matches}) > 1
+    ):
+        raise UsageError(
+            f"{len(matches)} places are called {show(name, 80)}", path=checkpoint.path
+        )
     path, node = matches[0]
     if not path:
-        raise UsageError("the root is all of the checkpoint", path=checkpoint.path, hint="name a value in it")
+        raise UsageError(
+            "the root is all of the checkpoint",
+            path=checkpoint.path,
+            hint="name a value in it",
+        )
     above = node_at(checkpoint.root, path[:-1]) if len(path) > 1 else checkpoint.root
     place = next(_places_in(inside(above), path[-1], node), None)
     if place is None:
-        problem = f"{show(name, 80)} is an argument of a call that makes its object, and is not changed"
+        problem = (
+            f"{show(name, 80)} is an argument of a call that makes its object, and is "
+            "not changed"
+        )
         raise UnsupportedError(problem, path=checkpoint.path)
     return Target(name, path, node, place)
 
 
 def _places_in(holder: Node, step: str | int, node: Node) -> Iterator[Place]:
-    """Yield the places of a node in what holds it: a dict, list or tuple, or the items and the state of an object."""
+    """Yield the places of a node in what holds it: a dict, list or tuple, or the items
+    and the state of an object.
+    """
     if type(holder) is Dict or type(holder) is Opaque:
-        for index, (key, value) in enumerate(zip(holder.keys, holder.values, strict=True)):
+        for index, (key, value) in enumerate(
+            zip(holder.keys, holder.values, strict=True)
+        ):
             if value is node and key_of(key, index) == step:
                 yield Place(holder, "values", index)
     if type(holder) is list or is_tuple(holder):
@@ -194,19 +264,25 @@ def _places_in(holder: Node, step: str | int, node: Node) -> Iterator[Place]:
 
 
 def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
-    names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
+    names = [value.name for value in checkpoint.values] + [
+        entry.name for entry in checkpoint.tensors
+    ]
     alike = nearest_names(name, names)
     hint = f"did you mean {', '.join(alike)}?" if alike else None
     if not alike and not checkpoint.traits.is_pickle and name.startswith("config."):
         hint = "ckpt set changes the file of the weights; config.json is for an editor"
-    return UsageError(f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint)
+    return UsageError(
+        f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint
+    )
 
 
-# --- the change ------------------------------------------------------------------------------------------------------
+# --- the change -----------------------------------------------------------------------
 
 
 class _SetValues(Edit):
-    """Puts nodes in places of a tree, and takes nodes out of it. A container that has such a place becomes another one."""
+    """Puts nodes in places of a tree, and takes nodes out of it. A container that has
+    such a place becomes another one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +292,9 @@ class _SetValues(Edit):
         self._metadata = Dict()
 
     def add_metadata(self, root: Node, name: str) -> Target:
-        """Return the target of a new name in the metadata, which the root gets where it has none."""
+        """Return the target of a new name in the metadata, which the root gets where it
+        has none.
+        """
         assert type(root) is Dict
         index = root.keys.index(METADATA) if METADATA in root.keys else None
         holder = self._metadata if index is None else root.values[index]
@@ -224,7 +302,13 @@ class _SetValues(Edit):
         if index is None and not self._added.get(id(root)):
             self._added[id(root)] = [(METADATA, holder)]
         key = name.partition(".")[2]
-        return Target(name, (METADATA, key), None, Place(holder, "values", len(holder.keys)), is_new=True)
+        return Target(
+            name,
+            (METADATA, key),
+            None,
+            Place(holder, "values", len(holder.keys)),
+            is_new=True,
+        )
 
     def put(self, target: Target, node: Node) -> None:
         """Put a node in the place of another one, or under a new key."""
@@ -232,7 +316,9 @@ class _SetValues(Edit):
         if target.is_new:
             self._added.setdefault(container, []).append((str(target.path[-1]), node))
         else:
-            self._changed.setdefault(container, {})[target.place.part, target.place.position] = node
+            self._changed.setdefault(container, {})[
+                target.place.part, target.place.position
+            ] = node
 
     def drop(self, target: Target) -> None:
         """Take a node out, with its key."""
@@ -242,7 +328,11 @@ class _SetValues(Edit):
 
     def instead(self, node: Node) -> Node | None:
         number = id(node)
-        if number not in self._changed and number not in self._dropped and number not in self._added:
+        if (
+            number not in self._changed
+            and number not in self._dropped
+            and number not in self._added
+        ):
             return None
         return self.shell_of(self._changed_container(node))
 
@@ -257,7 +347,9 @@ class _SetValues(Edit):
             call.items = self._items_of(node, node.items)
             call.keys, call.values = self._pairs_of(node)
             return call
-        items = self._items_of(node, node if type(node) is list or is_tuple(node) else ())
+        items = self._items_of(
+            node, node if type(node) is list or is_tuple(node) else ()
+        )
         return tuple(items) if is_tuple(node) else items
 
     def _pairs_of(self, node: Dict | Opaque) -> tuple[list[Node], list[Node]]:
@@ -284,7 +376,7 @@ class _SetValues(Edit):
         ]
 
 
-# --- the account -----------------------------------------------------------------------------------------------------
+# --- the account ----------------------------------------------------------------------
 
 
 def _change_of(target: Target, node: Node) -> Change:
@@ -306,10 +398,16 @@ def _tensors_below(checkpoint: Checkpoint, target: Target) -> int:
 
 def _is_equal(node: Node, other: Node) -> bool:
     """Tell whether two scalars are the same value. Others are written anew."""
-    return type(node) is type(other) and type(node) in (bool, int, float, str, type(None)) and node == other
+    return (
+        type(node) is type(other)
+        and type(node) in (bool, int, float, str, type(None))
+        and node == other
+    )
 
 
-def _check_changes(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> None:
+def _check_changes(
+    before: Checkpoint, after: Checkpoint, expected: dict[Path, object]
+) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
     for path, node in expected.items():
@@ -320,15 +418,23 @@ def _check_changes(before: Checkpoint, after: Checkpoint, expected: dict[Path, o
         if node is _GONE:
             is_right = path[-1] not in there
         else:
-            is_right = path[-1] in there and _node_text(there[path[-1]]) == _node_text(node)  # type: ignore[arg-type]
+            is_right = path[-1] in there and _node_text(there[path[-1]]) == _node_text(
+                node
+            )  # type: ignore[arg-type]
         if not is_right:
             name = ".".join(map(str, path))
-            raise UnsupportedError(f"{show(name, 80)} cannot be changed in this object", path=before.path)
+            raise UnsupportedError(
+                f"{show(name, 80)} cannot be changed in this object", path=before.path
+            )
 
 
 def _moved_below(expected: dict[Path, object]) -> list[Path]:
     """The paths of the lists that lose an item, so that the numbers behind it move."""
-    return [path[:-1] for path, node in expected.items() if node is _GONE and isinstance(path[-1], int)]
+    return [
+        path[:-1]
+        for path, node in expected.items()
+        if node is _GONE and isinstance(path[-1], int)
+    ]
 
 
 def _is_below(path: Path, roots: Sequence[Path]) -> bool:
@@ -340,16 +446,26 @@ def _node_text(node: Node) -> tuple[str, str]:
     return look(node).type, brief_text(node, 10_000)
 
 
-def _other_changes(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> list[str]:
-    """Return the names of the values that changed although nobody asked for it: other names of one object."""
+def _other_changes(
+    before: Checkpoint, after: Checkpoint, expected: dict[Path, object]
+) -> list[str]:
+    """Return the names of the values that changed although nobody asked for it: other
+    names of one object.
+    """
     moved = _moved_below(expected)
     old = {value.path: _value_state(value) for value in before.values}
     new = {value.path: _value_state(value) for value in after.values}
     asked = list(expected)
     names: list[str] = []
     for path in [*old, *(path for path in new if path not in old)]:
-        is_asked = any(path[: len(root)] == root or root[: len(path)] == path for root in asked)
-        if not is_asked and not _is_below(path, moved) and old.get(path) != new.get(path):
+        is_asked = any(
+            path[: len(root)] == root or root[: len(path)] == path for root in asked
+        )
+        if (
+            not is_asked
+            and not _is_below(path, moved)
+            and old.get(path) != new.get(path)
+        ):
             names.append(".".join(map(str, path)))
     # A container that was met before has no rows of its own.
     changed = {
@@ -357,7 +473,11 @@ def _other_changes(before: Checkpoint, after: Checkpoint, expected: dict[Path, o
         for name in [*names, *(".".join(map(str, path)) for path in asked)]
         for above in names_above(name)
     }
-    names += [value.name for value in before.values if value.same_as in changed and value.path not in asked]
+    names += [
+        value.name
+        for value in before.values
+        if value.same_as in changed and value.path not in asked
+    ]
     return names
 
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 _MISMATCH: tuple[Literal["keep", "slice", "error"], ...] = ("keep", "slice", "error")
 _RESIZED = ("pad", "interpolate")
-"""The words of `on_mismatch` for which PRETRAINED gets tensors of other shapes first."""
+"""The words of `on_mismatch` for which PRETRAINED gets tensors of other shapes
+first.
+"""
 
 
 def warmstart(
@@ -56,12 +58,17 @@ def warmstart(
     check: bool = True,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
-    """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
+    """Load pretrained weights into the checkpoint `into`, or the model of `into_model`,
+    as far as they fit.
 
-    With `on_mismatch="pad"` tensors get the rows that TARGET has more, `fill="mean"` as the mean of theirs; with `"interpolate"`
-    position embeddings get its grid. `recipe` is the path of a recipe, which brings the pretrained weights into another layout first; for a GGUF it may be `transformers`. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
-    keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
-    little would be loaded and `check` is set. Without it the report says so.
+    With `on_mismatch="pad"` tensors get the rows that TARGET has more, `fill="mean"` as
+    the mean of theirs; with `"interpolate"` position embeddings get its grid. `recipe`
+    is the path of a recipe, which brings the pretrained weights into another layout
+    first; for a GGUF it may be `transformers`. `report.coverage` is the plan. With
+    `print_code` nothing is written, and `report.code` are lines of Python. The other
+    keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises
+    CkptError; LossError where too little would be loaded and `check` is set. Without it
+    the report says so.
     """
     from ckpt.commands.rename.rename import substitution
     from ckpt.ext.warmstart.warmstart import Options
@@ -69,25 +76,44 @@ def warmstart(
 
     text_only(section=section, into_section=into_section, into_model=into_model)
     resized = on_mismatch if on_mismatch in _RESIZED else None
-    way = next((way_name for way_name in _MISMATCH if way_name == ("keep" if resized else on_mismatch)), None)
+    way = next(
+        (
+            way_name
+            for way_name in _MISMATCH
+            if way_name == ("keep" if resized else on_mismatch)
+        ),
+        None,
+    )
     if way is None:
-        raise UsageError(f"--on-mismatch {on_mismatch}: not one of {' '.join((*_MISMATCH, *_RESIZED))}")
+        raise UsageError(
+            f"--on-mismatch {on_mismatch}: not one of "
+            f"{' '.join((*_MISMATCH, *_RESIZED))}"
+        )
     if fill is not None and resized is None:
         raise UsageError("--fill goes with --on-mismatch pad")
     if print_code and resized is not None:
         raise UsageError(f"--print-code does not print --on-mismatch {resized}")
     if into is None and into_model is None:
-        raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
+        raise UsageError(
+            "what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY"
+        )
     if into is not None and into_model is not None:
         raise UsageError("--into and --into-model exclude each other")
     if print_code and recipe is not None:
-        raise UsageError("--print-code prints no recipe", hint="ckpt convert --recipe writes PRETRAINED anew")
+        raise UsageError(
+            "--print-code prints no recipe",
+            hint="ckpt convert --recipe writes PRETRAINED anew",
+        )
     if into_model is None and (keyword_texts(arg) or init):
-        raise UsageError(f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY")
+        raise UsageError(
+            f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY"
+        )
     request = Options(
         way,
         [substitution(text).apply for text in keyword_texts(sub)],
-        None if recipe is not None else section,  # what a recipe makes is the model alone
+        None
+        if recipe is not None
+        else section,  # what a recipe makes is the model alone
         into_section,
         align=align,
         by_shape=by_shape,
@@ -102,9 +128,13 @@ def warmstart(
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
     if into_model is not None:
-        options = options._replace(open=_state_opener(into_model, keyword_texts(arg), init=init))
+        options = options._replace(
+            open=_state_opener(into_model, keyword_texts(arg), init=init)
+        )
         if options.out is not None and not os.path.isdir(options.out):
-            options = options._replace(format=save.format_for(options.out, None, endings=save.ENDINGS))
+            options = options._replace(
+                format=save.format_for(options.out, None, endings=save.ENDINGS)
+            )
     talk = Talk(options.tell)
     with at_hand(pretrained, options.limits, plugins=options.plugins) as given:
         for line in doubt_lines(given.checkpoint):
@@ -114,7 +144,9 @@ def warmstart(
         if names_own_layout(given.checkpoint, recipe):
             weights = Survey(load_hook("gguf").in_transformers(weights).result)
         elif recipe is not None:
-            weights = load_hook("layouts").relaid_survey(weights, recipe, options.limits, section)
+            weights = load_hook("layouts").relaid_survey(
+                weights, recipe, options.limits, section
+            )
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             if resized is None:
@@ -124,13 +156,19 @@ def warmstart(
                 done = resizing.fitted(weights, survey, limits, request, resized, fill)
                 report = resizing.said(job(done.survey, survey, limits, request), done)
             if print_code and report.coverage is not None:
-                code.extend(_python_lines(report.coverage, weights, survey, request, options.limits))
+                code.extend(
+                    _python_lines(
+                        report.coverage, weights, survey, request, options.limits
+                    )
+                )
             return report
 
         report = rewrite_checkpoint(into_model or into or "", make, options)
     if check and report.coverage is not None and report.coverage.refusal:
         raise LossError(
-            report.coverage.refusal, path=report.source.path, hint=_options_hint(report.coverage.way)
+            report.coverage.refusal,
+            path=report.source.path,
+            hint=_options_hint(report.coverage.way),
         )
     return report._replace(code=tuple(code), warnings=(*talk.lines, *report.warnings))
 
@@ -140,7 +178,9 @@ def _state_opener(into_model: str, arguments: list[str], *, init: bool) -> Open:
 
     def build_state(path: str, partial: bool) -> Checkpoint:
         device = "cpu" if init else "meta"
-        model = load_hook("live model").build(into_model, arguments, device=device, option="--into-model")
+        model = load_hook("live model").build(
+            into_model, arguments, device=device, option="--into-model"
+        )
         state: Checkpoint = load_hook("live state").state_checkpoint(model, path)
         return state
 
@@ -150,7 +190,9 @@ def _state_opener(into_model: str, arguments: list[str], *, init: bool) -> Open:
 def _python_lines(
     coverage: Coverage, given: Survey, wanted: Survey, request: Options, limits: Limits
 ) -> list[str]:
-    """The lines of Python that load the same. Raises UnsupportedError with the command that leads around."""
+    """The lines of Python that load the same. Raises UnsupportedError with the command
+    that leads around.
+    """
     from ckpt.ext.warmstart.code import code_lines
     from ckpt.surface.api.advice import advise
 

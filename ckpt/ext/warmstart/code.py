@@ -1,4 +1,6 @@
-"""The lines of Python that load into a model what `ckpt warmstart` would load: plain torch, without ckpt."""
+"""The lines of Python that load into a model what `ckpt warmstart` would load: plain
+torch, without ckpt.
+"""
 
 from __future__ import annotations
 
@@ -20,49 +22,81 @@ Pairs = Mapping[str, str]
 _FILLS = ".load(state,"
 """A call that fills a state dict that is there already, and makes none."""
 _STATE = ".state_dict()"
-_MODULES = r"\b(safetensors\.torch|torch\.package|pickle|gzip|bz2|lzma|joblib|tarfile|zipfile)\.\w+\("
+_MODULES = (
+    r"\b(safetensors\.torch|torch\.package|pickle|gzip|bz2|lzma|joblib|tarfile"
+    r"|zipfile)\.\w+\("
+)
 """The modules of an expression that are imported, with the function that follows."""
 
 
-def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Options) -> list[str]:
+def code_lines(
+    coverage: Coverage, given: Survey, wanted: Survey, options: Options
+) -> list[str]:
     """The lines of a script that has a `model`: load, rename, report.
 
-    Rules are written where they say the same as the plan, else every name. Raises UnsupportedError for a file that no line of
-    Python loads.
+    Rules are written where they say the same as the plan, else every name. Raises
+    UnsupportedError for a file that no line of Python loads.
     """
     theirs = given.only_model(options.section)
     mine = wanted.only_model(options.into_section, "--into-section")
     load = load_of(given.checkpoint, [theirs])
     if load.expression is None:
         raise UnsupportedError(
-            f"no line of Python loads it: {load.reason}", path=given.path, way=("weights",)
+            f"no line of Python loads it: {load.reason}",
+            path=given.path,
+            way=("weights",),
         )
     if _FILLS in load.expression:
         out = path_beside(given.path, ".slim", (".pth",), other=False)
         raise UnsupportedError(
-            "no line of Python loads it: torch fills a state dict that has its names already",
+            (
+                "no line of Python loads it: torch fills a state dict that has its "
+                "names already"
+            ),
             path=given.path,
             way=("weights",) if out is None else ("slim", "-o", out),
         )
     expression = load.expression
-    if (given.checkpoint.traits.names_are_code or theirs.is_module) and not expression.endswith(_STATE):
+    if (
+        given.checkpoint.traits.names_are_code or theirs.is_module
+    ) and not expression.endswith(_STATE):
         expression += _STATE
 
     def names(row: Pairing) -> tuple[str, str]:
         assert row.target is not None and row.source is not None
         return mine.relative(row.target.name), theirs.relative(row.source.name)
 
-    rows = [row for row in coverage.of(*LOADED) if row.source is not None and row.status != "tied"]
-    whole = dict(names(row) for row in rows if row.rows is None and row.status != "sliced")
-    shapes = {theirs.relative(entry.name): tuple(entry.tensor.shape) for entry in theirs.entries}
-    own = {mine.relative(entry.name): tuple(entry.tensor.shape) for entry in mine.entries}
+    rows = [
+        row
+        for row in coverage.of(*LOADED)
+        if row.source is not None and row.status != "tied"
+    ]
+    whole = dict(
+        names(row) for row in rows if row.rows is None and row.status != "sliced"
+    )
+    shapes = {
+        theirs.relative(entry.name): tuple(entry.tensor.shape)
+        for entry in theirs.entries
+    }
+    own = {
+        mine.relative(entry.name): tuple(entry.tensor.shape) for entry in mine.entries
+    }
     rules = next(
-        (rules for rules in _substitution_rules(coverage) if _rename_by_rules(rules, shapes, own) == whole),
+        (
+            rules
+            for rules in _substitution_rules(coverage)
+            if _rename_by_rules(rules, shapes, own) == whole
+        ),
         None,
     )
-    modules = {"torch", *re.findall(_MODULES, expression)} | ({"re"} if rules else set())
+    modules = {"torch", *re.findall(_MODULES, expression)} | (
+        {"re"} if rules else set()
+    )
     some, number = coverage.tensors
-    what = f"{some:,} of {counted_noun(number, 'tensor')}, {percent_text(*coverage.elements)} of the model"
+    what = (
+        f"{some:,} of {counted_noun(number, 'tensor')}, "
+        f"{percent_text(*coverage.elements)} of the model"
+    )
     note = f"  # {show(load.note, 200)}" if load.note else ""
     return [
         *(f"import {module}" for module in sorted(modules)),
@@ -92,7 +126,9 @@ def _rename_by_rules(
     shapes: Mapping[str, tuple[int, ...]],
     own: Mapping[str, tuple[int, ...]],
 ) -> Pairs | None:
-    """The names that the lines of `_by_rules` would choose, or None where two tensors would get one name."""
+    """The names that the lines of `_by_rules` would choose, or None where two tensors
+    would get one name.
+    """
     chosen: dict[str, str] = {}
     for name, shape in shapes.items():
         new = name
@@ -108,24 +144,44 @@ def _rename_by_rules(
 def _by_rules(rules: Sequence[tuple[str, str]]) -> list[str]:
     lines = ["chosen = {}", "for name, value in state.items():"]
     lines += [
-        f"    name = re.sub({_raw_literal(pattern)}, {_raw_literal(text)}, name)" for pattern, text in rules
+        f"    name = re.sub({_raw_literal(pattern)}, {_raw_literal(text)}, name)"
+        for pattern, text in rules
     ]
-    return [*lines, "    if name in own and own[name].shape == value.shape:", "        chosen[name] = value"]
+    return [
+        *lines,
+        "    if name in own and own[name].shape == value.shape:",
+        "        chosen[name] = value",
+    ]
 
 
 def _raw_literal(text: str) -> str:
     """A literal of a regular expression, raw where that is the same text."""
-    is_raw = text.isascii() and text.isprintable() and '"' not in text and not text.endswith("\\")
+    is_raw = (
+        text.isascii()
+        and text.isprintable()
+        and '"' not in text
+        and not text.endswith("\\")
+    )
     return f'r"{text}"' if is_raw and "\\" in text else string_literal(text)
 
 
 def _by_name(pairs: Pairs) -> list[str]:
-    rows = [f"    {string_literal(own)}: {string_literal(name)}," for own, name in pairs.items()]
-    return ["names = {", *rows, "}", "chosen = {own_name: state[name] for own_name, name in names.items()}"]
+    rows = [
+        f"    {string_literal(own)}: {string_literal(name)},"
+        for own, name in pairs.items()
+    ]
+    return [
+        "names = {",
+        *rows,
+        "}",
+        "chosen = {own_name: state[name] for own_name, name in names.items()}",
+    ]
 
 
 def _part_lines(row: Pairing, own: str, name: str) -> list[str]:
-    """The lines for a tensor of which a part is loaded, or that is loaded from a part."""
+    """The lines for a tensor of which a part is loaded, or that is loaded from
+    a part.
+    """
     assert row.target is not None and row.source is not None
     mine, other = string_literal(own), string_literal(name)
     if row.status == "sliced":

@@ -25,19 +25,26 @@ def command(
 ) -> int:
     """Load pretrained weights into a model as far as they fit.
 
-    The mapping of the names is found: prefixes on either side, renamed words, the names of other packages.
-    It is printed first. OUT has the structure, dtypes and devices of TARGET; only values come from PRETRAINED.
-    The optimizer and the counters of TARGET's old weights are left out.
+    The mapping of the names is found: prefixes on either side, renamed words, the names
+    of other packages. It is printed first. OUT has the structure, dtypes and devices of
+    TARGET; only values come from PRETRAINED. The optimizer and the counters of TARGET's
+    old weights are left out.
 
-    \b
-    ckpt warmstart resnet50.pth --into mine.pth -o start.pth
-    ckpt warmstart resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run
-    ckpt warmstart resnet50.pth --into mine.pth --print-code
+    \b ckpt warmstart resnet50.pth --into mine.pth -o start.pth ckpt warmstart
+    resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run ckpt
+    warmstart resnet50.pth --into mine.pth --print-code
     """
     if into is None and into_model is None:
-        raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
+        raise UsageError(
+            "what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY"
+        )
     refuse_factory(into or "", "--into-model")
-    asked = {"into": into, "into_model": into_model, "print_code": print_code, **keywords}
+    asked = {
+        "into": into,
+        "into_model": into_model,
+        "print_code": print_code,
+        **keywords,
+    }
     options, own = split_options("warmstart", [pretrained, into, into_model], keywords)
 
     def write(path: str, **written: Any) -> RewriteReport:
@@ -59,8 +66,15 @@ def command(
             report_writer(options)(done)
         plan = done.coverage
         if plan is not None and plan.refusal:
-            command = None if plan.way is None else _command_with_options(pretrained, asked, plan.way)
-            text = f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: nothing was written"
+            command = (
+                None
+                if plan.way is None
+                else _command_with_options(pretrained, asked, plan.way)
+            )
+            text = (
+                f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: "
+                "nothing was written"
+            )
             output.write_talk(f"ckpt: {text}", command)
 
     with documenting_errors(pretrained, "ckpt.rewrite" if options.json else None):
@@ -69,12 +83,18 @@ def command(
         return rewrite_paths([into_model or into or ""], write, options, report=report)
 
 
-def _command_with_options(pretrained: str, asked: dict[str, Any], way: Sequence[str]) -> str | None:
-    """The command as it was typed, with further options, to paste, or None where no shell takes it."""
+def _command_with_options(
+    pretrained: str, asked: dict[str, Any], way: Sequence[str]
+) -> str | None:
+    """The command as it was typed, with further options, to paste, or None where no
+    shell takes it.
+    """
     words = typed_options("warmstart", asked)
     out = words.index("-o") if "-o" in words else len(words)
     path = pasted_path(pretrained)
     rest = [shell_word(word) for word in (*words[:out], *way, *words[out:])]
     if path is None or None in rest:
         return None
-    return " ".join(["ckpt warmstart", path, *(word for word in rest if word is not None)])
+    return " ".join(
+        ["ckpt warmstart", path, *(word for word in rest if word is not None)]
+    )

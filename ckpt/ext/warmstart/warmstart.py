@@ -1,7 +1,9 @@
-"""`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
+"""`ckpt warmstart`: the values of a pretrained model in another one: planned by name,
+reported, written as bytes.
 
-What is written keeps the target's structure, order, dtypes, devices and `_metadata`. Nothing is guessed by shape, and what belongs
-to the old weights is left out: the optimizer, the scheduler, the average, the counters.
+What is written keeps the target's structure, order, dtypes, devices and `_metadata`.
+Nothing is guessed by shape, and what belongs to the old weights is left out: the
+optimizer, the scheduler, the average, the counters.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ from ckpt.tree.find import children_of, node_at
 from ckpt.tree.literals import brief_text
 
 LEAST = 0.1
-"""The share of the target's elements below which a warm start is refused, unless it was asked for."""
+"""The share of the target's elements below which a warm start is refused, unless it was
+asked for.
+"""
 _NOTES = 20
 """Lines about tensors that share memory."""
 HALF = 0.5
@@ -57,10 +61,12 @@ HALF = 0.5
 
 
 class Options(NamedTuple):
-    """The options of a warm start. `mismatch` says what becomes of a tensor that has another shape.
+    """The options of a warm start. `mismatch` says what becomes of a tensor that has
+    another shape.
 
-    `rules` rename the tensors of the pretrained model. Without `align` names are compared as they are; with `by_shape` tensors
-    are paired by shapes and order too. `fuse` and `split` put query, key and value together or apart.
+    `rules` rename the tensors of the pretrained model. Without `align` names are
+    compared as they are; with `by_shape` tensors are paired by shapes and order too.
+    `fuse` and `split` put query, key and value together or apart.
     """
 
     mismatch: Literal["keep", "slice", "error"] = "keep"
@@ -76,14 +82,19 @@ class Options(NamedTuple):
     ignore_layout: bool = False
     keep_optimizer: bool = False
     min_coverage: float | None = None
-    """The share of the model that must be loaded. None refuses less than a tenth, and less than a half where more is known to fit."""
+    """The share of the model that must be loaded. None refuses less than a tenth, and
+    less than a half where more is known to fit.
+    """
 
 
-def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | None = None) -> RewriteReport:
-    """The target with the values of the pretrained model where names and shapes agree, and the report of it.
+def warmstart(
+    given: Survey, wanted: Survey, limits: Limits, options: Options | None = None
+) -> RewriteReport:
+    """The target with the values of the pretrained model where names and shapes agree,
+    and the report of it.
 
-    Raises UsageError when a section is not there, when two names would become one, or for a tensor of another shape
-    where that is an error.
+    Raises UsageError when a section is not there, when two names would become one, or
+    for a tensor of another shape where that is an error.
     """
     options = options or Options()
     source = wanted.checkpoint
@@ -91,7 +102,11 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     target = wanted.checkpoint
     mine = wanted.only_model(options.into_section, "--into-section")
     taken = coverage.of("loaded", "cast", "sliced")
-    old = [] if options.keep_optimizer or target.traits.is_live else old_state(wanted, mine)
+    old = (
+        []
+        if options.keep_optimizer or target.traits.is_live
+        else old_state(wanted, mine)
+    )
     result = target
     if taken or target.traits.is_live:
         result = _fill_target(target, taken, [row.path for row in old], limits)
@@ -104,21 +119,34 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
             "tensor",
             sum(row.target.tensor.nbytes for row in rows if row.target),
         )
-        for kind, label in (("loaded", "loaded"), ("cast", "cast"), ("sliced", "in part"))
+        for kind, label in (
+            ("loaded", "loaded"),
+            ("cast", "cast"),
+            ("sliced", "in part"),
+        )
         if (rows := coverage.of(kind))  # type: ignore[arg-type]
     ]
     here = {entry.name for entry in result.tensors}
-    lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
+    lost = [
+        entry
+        for entry in target.tensors
+        if target.traits.is_live and entry.name not in here
+    ]
     if lost:
         text = (
-            f"{len(lost):,} of {counted_noun(len(target.tensors), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} not in"
-            " the result: load_state_dict takes it with strict=False only (--init writes all)"
+            f"{len(lost):,} of {counted_noun(len(target.tensors), 'tensor')} of the "
+            f"model {'is' if len(lost) == 1 else 'are'} not in"
+            " the result: load_state_dict takes it with strict=False only (--init "
+            "writes all)"
         )
         absent = tuple(entry.name for entry in lost)
         coverage = coverage._replace(absent=absent, notes=(*coverage.notes, text))
     odd = [Leftover(name, why) for name, why in target.account.left_out]
     hints = ["--keep-optimizer", *[None] * len(old)]
-    dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
+    dropped = [
+        Leftover(row.name, row.what, None, hint)
+        for row, hint in zip(old, hints, strict=False)
+    ]
     gone = tuple(f"{row.name}." for row in old)
     rest = [] if target.traits.is_live else rest_of(wanted, mine)
     stays = [row for row in rest if not f"{row.name}.".startswith(gone)]
@@ -137,7 +165,9 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     )
 
 
-def coverage_of(given: Survey, wanted: Survey, limits: Limits, options: Options) -> Coverage:
+def coverage_of(
+    given: Survey, wanted: Survey, limits: Limits, options: Options
+) -> Coverage:
     """The plan of a warm start. Raises UsageError as `warmstart` does."""
     return _plan_sides(given, wanted, limits, options)[2]
 
@@ -145,7 +175,9 @@ def coverage_of(given: Survey, wanted: Survey, limits: Limits, options: Options)
 def _plan_sides(
     given: Survey, wanted: Survey, limits: Limits, options: Options
 ) -> tuple[Survey, Survey, Coverage]:
-    """Both sides, with the tensors that are tied, and the plan. Raises UsageError for tensors that may not differ in shape."""
+    """Both sides, with the tensors that are tied, and the plan. Raises UsageError for
+    tensors that may not differ in shape.
+    """
     refuse_script(wanted.checkpoint)
     given, wanted = with_ties(given, limits), with_ties(wanted, limits)
     theirs = given.only_model(options.section)
@@ -154,15 +186,19 @@ def _plan_sides(
     refuse_incomplete(wanted.checkpoint)
     refuse_emptied(given, theirs)
     refuse_emptied(wanted, mine)
-    coverage = _with_refusal(_plan_coverage(given, theirs, wanted, mine, options), options)
+    coverage = _with_refusal(
+        _plan_coverage(given, theirs, wanted, mine, options), options
+    )
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
         rows = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
-        raise UsageError(f"does not fit: {rows}", path=given.path, hint="--on-mismatch keep or slice")
+        raise UsageError(
+            f"does not fit: {rows}", path=given.path, hint="--on-mismatch keep or slice"
+        )
     return given, wanted, coverage
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------
 
 
 def _plan_coverage(
@@ -175,25 +211,46 @@ def _plan_coverage(
     )
     suggest = not options.rules
     names = pair_tensors(
-        *sides, align=options.align, suggest=suggest, by_shape=options.by_shape, layouts=True
+        *sides,
+        align=options.align,
+        suggest=suggest,
+        by_shape=options.by_shape,
+        layouts=True,
     )
-    given, wanted = _entries_by_name(pretrained, names.one), _entries_by_name(target, names.two)
+    given, wanted = (
+        _entries_by_name(pretrained, names.one),
+        _entries_by_name(target, names.two),
+    )
     joins = names.match.joins if options.fuse else {}
     cuts = names.match.cuts if options.split else {}
     rows = []
     for name, entry in wanted.items():
         partner = names.partners.get(name)
         if name in joins:
-            rows += _fused_rows(name, entry, [given[part] for part in joins[name]], options)
+            rows += _fused_rows(
+                name, entry, [given[part] for part in joins[name]], options
+            )
         elif name in cuts:
-            rows += _split_rows(name, entry, given[cuts[name][0]], cuts[name][1], options)
+            rows += _split_rows(
+                name, entry, given[cuts[name][0]], cuts[name][1], options
+            )
         elif partner is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
-            rows.append(_pair_tensor(name, entry, given[partner], options, target.traits.is_live))
+            rows.append(
+                _pair_tensor(
+                    name, entry, given[partner], options, target.traits.is_live
+                )
+            )
     taken = set(names.partners.values())
-    taken |= {part for parts in joins.values() for part in parts} | {whole for whole, _ in cuts.values()}
-    rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
+    taken |= {part for parts in joins.values() for part in parts} | {
+        whole for whole, _ in cuts.values()
+    }
+    rows += [
+        Pairing("unexpected", name, None, entry)
+        for name, entry in given.items()
+        if name not in taken
+    ]
     rows, unscaled = _with_scales(rows, source, wished)
     rows = _with_ties(rows)
     notes = [
@@ -204,12 +261,16 @@ def _plan_coverage(
     head = head_of([row for row in rows if row.target is not None])
     if not options.count_sliced:
         rows = [
-            row._replace(copied=0) if row.status == "sliced" and row.name in head else row for row in rows
+            row._replace(copied=0)
+            if row.status == "sliced" and row.name in head
+            else row
+            for row in rows
         ]
         sliced = [row for row in rows if row.status == "sliced" and row.name in head]
         if sliced:
             notes.append(
-                f"{show_folded_names([row.name for row in sliced], 4)} is sliced from the last layer of another task "
+                f"{show_folded_names([row.name for row in sliced], 4)} is sliced from "
+                "the last layer of another task "
                 "and does not count as loaded (--count-sliced counts it)."
             )
     reason, way = ("", ()) if options.ignore_layout else _gguf_reason(source, wanted)
@@ -230,9 +291,14 @@ def _plan_coverage(
 
 
 def _better_ways(
-    coverage: Coverage, names: Paired, sides: tuple[Alignment, Alignment], options: Options
+    coverage: Coverage,
+    names: Paired,
+    sides: tuple[Alignment, Alignment],
+    options: Options,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the options by which more would be loaded, the best first. Each was planned."""
+    """Yield the options by which more would be loaded, the best first. Each was
+    planned.
+    """
     if options.align and names.match.joins and not options.fuse:
         yield ("--fuse",)
     if options.align and names.match.cuts and not options.split:
@@ -242,26 +308,42 @@ def _better_ways(
     )  # a tensor of another dtype meets and is not loaded
     found: list[tuple[int, tuple[str, ...]]] = []
     if not options.align:
-        found.append((_count_met(pair_tensors(*sides, suggest=False, layouts=True), sides), ()))
+        found.append(
+            (_count_met(pair_tensors(*sides, suggest=False, layouts=True), sides), ())
+        )
     for rename in coverage.suggested:
         renamed = sides[0].then(rename.rule)
         other = pair_tensors(renamed, sides[1], suggest=False)
-        found.append((_count_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
-    if options.align and not options.by_shape and 2 * coverage.elements[0] < coverage.elements[1]:
+        found.append(
+            (_count_met(other, (renamed, sides[1])), ("--sub", rename.substitution))
+        )
+    if (
+        options.align
+        and not options.by_shape
+        and 2 * coverage.elements[0] < coverage.elements[1]
+    ):
         other = pair_tensors(*sides, suggest=False, by_shape=True, layouts=True)
         found.append((_count_met(other, sides), ("--by-shape",)))
-    yield from (way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded)
+    yield from (
+        way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded
+    )
 
 
 def _find_shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
     """The modules that are probably counted from another number on."""
-    return shift_of(sides[0].shapes_of(names.one), sides[1].shapes_of(names.two), names.partners)
+    return shift_of(
+        sides[0].shapes_of(names.one), sides[1].shapes_of(names.two), names.partners
+    )
 
 
 def _count_met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
     """The elements that meet, with equal shapes."""
     one, two = sides[0].shapes_of(names.one), sides[1].shapes_of(names.two)
-    return sum(prod(two[name]) for name, other in names.partners.items() if one[other] == two[name])
+    return sum(
+        prod(two[name])
+        for name, other in names.partners.items()
+        if one[other] == two[name]
+    )
 
 
 def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
@@ -273,22 +355,32 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
         return coverage._replace(refusal=coverage.layout)
     if coverage.layout and not options.ignore_layout:
         return coverage._replace(
-            refusal=f"same shapes, other layout: {coverage.layout}; --recipe RECIPE lays it out, as ckpt recipe finds it",
+            refusal=(
+                f"same shapes, other layout: {coverage.layout}; --recipe RECIPE lays "
+                "it out, as ckpt recipe finds it"
+            ),
             way=("--ignore-layout",),
         )
     if coverage.shift is not None and not options.ignore_layout:
-        subs = [word for text in coverage.shift.substitutions for word in ("--sub", text)]
-        return coverage._replace(refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",))
+        subs = [
+            word for text in coverage.shift.substitutions for word in ("--sub", text)
+        ]
+        return coverage._replace(
+            refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",)
+        )
     if coverage.unscaled and least is None:
         way = ("--min-coverage", "0") if coverage.of(*LOADED) else None
         return coverage._replace(refusal=coverage.unscaled, way=way)
     lost = _left_layers(coverage)
     if lost and least is None:
         why = (
-            f"PRETRAINED holds an adapter of {counted_noun(lost, 'layer')}, which TARGET has no place for: what was trained would be left"
+            f"PRETRAINED holds an adapter of {counted_noun(lost, 'layer')}, which "
+            "TARGET has no place for: what was trained would be left"
             " out; ckpt merge adds an adapter to its base"
         )
-        return coverage._replace(refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None)
+        return coverage._replace(
+            refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None
+        )
     if not coverage.of(*LOADED):
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
     if least is not None:
@@ -299,7 +391,9 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
         why = "query, key and value are one tensor on one side, three on the other"
         return coverage._replace(refusal=why, way=way)
     if way is not None and coverage.share < HALF:
-        return coverage._replace(refusal="less than half of the model, and more would fit", way=way)
+        return coverage._replace(
+            refusal="less than half of the model, and more would fit", way=way
+        )
     if coverage.share < LEAST:
         why = f"less than {LEAST:.0%} of the model"
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
@@ -307,23 +401,40 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
 
 
 def _left_layers(coverage: Coverage) -> int:
-    """The number of layers whose adapter (LoRA, LoHa, LoKr) finds no place in the target."""
-    names = [row.source.name for row in coverage.of("unexpected") if row.source is not None]
+    """The number of layers whose adapter (LoRA, LoHa, LoKr) finds no place in the
+    target.
+    """
+    names = [
+        row.source.name for row in coverage.of("unexpected") if row.source is not None
+    ]
     pieces = [piece_of(name) for name in names]
     return len(
-        {piece.module for piece in pieces if piece is not None and piece.part not in ("alpha", "magnitude")}
+        {
+            piece.module
+            for piece in pieces
+            if piece is not None and piece.part not in ("alpha", "magnitude")
+        }
     )
 
 
 def _adapter_strength_notes(rows: Sequence[Pairing]) -> Iterator[str]:
-    """Yield the scale of an adapter that only one side keeps: the same tensors act stronger or weaker without it."""
+    """Yield the scale of an adapter that only one side keeps: the same tensors act
+    stronger or weaker without it.
+    """
     loaded = [
-        (row, piece_of(row.source.name)) for row in rows if row.status in LOADED and row.source is not None
+        (row, piece_of(row.source.name))
+        for row in rows
+        if row.status in LOADED and row.source is not None
     ]
     ranks: dict[str, int] = {}
     theirs: set[str] = set()
     for row, piece in loaded:
-        if piece is not None and piece.part == "down" and row.source is not None and row.source.tensor.shape:
+        if (
+            piece is not None
+            and piece.part == "down"
+            and row.source is not None
+            and row.source.tensor.shape
+        ):
             ranks[piece.module] = row.source.tensor.shape[0]
             other = piece_of(row.target.name) if row.target is not None else None
             theirs |= {other.module} if other is not None else set()
@@ -344,40 +455,59 @@ def _adapter_strength_notes(rows: Sequence[Pairing]) -> Iterator[str]:
         text = scales_of(alphas, tuple(sorted(set(ranks.values())))).text or "alpha"
         if status == "unexpected":
             yield (
-                f"PRETRAINED scales its layers by alpha / rank: {text}. The target has no alpha, so its strength differs"
+                f"PRETRAINED scales its layers by alpha / rank: {text}. The target has "
+                "no alpha, so its strength differs"
                 " unless its configuration has this lora_alpha."
             )
         else:
             yield (
-                f"The target keeps its own {text}. PRETRAINED has no alpha: its scale is in its configuration"
+                f"The target keeps its own {text}. PRETRAINED has no alpha: its scale "
+                "is in its configuration"
                 " (lora_alpha), and the strength differs where that is another one."
             )
 
 
-# --- the layout of values ---------------------------------------------------------------------------------------------
+# --- the layout of values -------------------------------------------------------------
 
 
 def _gguf_reason(source: Survey, wanted: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """The reason why a GGUF file does not fit a model of transformers as it is, or ``, and the option that helps."""
+    """The reason why a GGUF file does not fit a model of transformers as it is, or ``,
+    and the option that helps.
+    """
     if not source.checkpoint.traits.has_own_metadata:
         return "", ()
-    found: tuple[str, tuple[str, ...]] = load_hook("gguf").layout_reason(source, set(wanted))
+    found: tuple[str, tuple[str, ...]] = load_hook("gguf").layout_reason(
+        source, set(wanted)
+    )
     return found
 
 
-def _layout_reason(pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]) -> str:
-    """The reason why tensors of equal names and shapes hold other values than the target's code expects, or ``."""
+def _layout_reason(
+    pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]
+) -> str:
+    """The reason why tensors of equal names and shapes hold other values than the
+    target's code expects, or ``.
+    """
     if names.match.layout:
         return names.match.layout
     return _caffe_reason(pretrained, rows) or _transposed_reason(rows)
 
 
 def _caffe_reason(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
-    """The reason why the first convolution sees the channels of its image in reverse, or ``.
+    """The reason why the first convolution sees the channels of its image in reverse,
+    or ``.
 
-    Files of detectron2 say that Caffe2 wrote them; model zoos have `caffe` in the name of the file.
+    Files of detectron2 say that Caffe2 wrote them; model zoos have `caffe` in the name
+    of the file.
     """
-    first = next((row for row in rows if row.source is not None and len(row.source.tensor.shape) == 4), None)
+    first = next(
+        (
+            row
+            for row in rows
+            if row.source is not None and len(row.source.tensor.shape) == 4
+        ),
+        None,
+    )
     if (
         first is None
         or first.status not in LOADED
@@ -388,36 +518,59 @@ def _caffe_reason(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
     keys = {str(key): child for key, child in children_of(pretrained.root)}
     author = keys.get("__author__")
     name = pretrained.path.replace("\\", "/").rpartition("/")[2].lower()
-    if "caffe" in str(author).lower() or "matching_heuristics" in keys or "caffe" in name:
-        return f"a model of Caffe reads images as BGR, so the channels of {show(first.name, 60)} are reversed"
+    if (
+        "caffe" in str(author).lower()
+        or "matching_heuristics" in keys
+        or "caffe" in name
+    ):
+        return (
+            "a model of Caffe reads images as BGR, so the channels of "
+            f"{show(first.name, 60)} are reversed"
+        )
     return ""
 
 
 def _transposed_reason(rows: Sequence[Pairing]) -> str:
-    """The reason why square matrices are probably transposed, or ``: their neighbours are, as Conv1D of GPT-2 keeps them."""
+    """The reason why square matrices are probably transposed, or ``: their neighbours
+    are, as Conv1D of GPT-2 keeps them.
+    """
     turned: dict[str, str] = {}
     for row in rows:
         if row.status == "kept" and row.source is not None and row.target is not None:
             shape = row.target.tensor.shape
-            if len(shape) == 2 and shape[0] != shape[1] and row.source.tensor.shape == shape[::-1]:
+            if (
+                len(shape) == 2
+                and shape[0] != shape[1]
+                and row.source.tensor.shape == shape[::-1]
+            ):
                 for module in row.name.rsplit(".", 3)[:-1][1:]:
                     turned.setdefault(module, row.name)
     for row in rows:
         shape = row.target.tensor.shape if row.target is not None else ()
         if row.status in LOADED and len(shape) == 2 and shape[0] == shape[1]:
-            other = next((turned[part] for part in row.name.rsplit(".", 3)[:-1][1:] if part in turned), None)
+            other = next(
+                (
+                    turned[part]
+                    for part in row.name.rsplit(".", 3)[:-1][1:]
+                    if part in turned
+                ),
+                None,
+            )
             if other is not None:
                 return (
-                    f"{show(other, 60)} is transposed, as Conv1D of transformers keeps it, "
+                    f"{show(other, 60)} is transposed, as Conv1D of transformers keeps "
+                    "it, "
                     f"so {show(row.name, 60)} is too"
                 )
     return ""
 
 
-# --- query, key and value ---------------------------------------------------------------------------------------------
+# --- query, key and value -------------------------------------------------------------
 
 
-def _fused_rows(name: str, target: Entry, parts: Sequence[Entry], options: Options) -> list[Pairing]:
+def _fused_rows(
+    name: str, target: Entry, parts: Sequence[Entry], options: Options
+) -> list[Pairing]:
     """The rows of a tensor that holds query, key and value one after the other."""
     rows = [len_of(part) for part in parts]
     if not _is_made_of_parts(target, sum(rows), parts):
@@ -427,7 +580,9 @@ def _fused_rows(name: str, target: Entry, parts: Sequence[Entry], options: Optio
     starts = [0, rows[0], rows[0] + rows[1]]
     return [
         _with_rows(
-            _pair_tensor(name, _rows_of(target, start, count), part, options, is_live=True),
+            _pair_tensor(
+                name, _rows_of(target, start, count), part, options, is_live=True
+            ),
             "target",
             start,
             count,
@@ -436,7 +591,9 @@ def _fused_rows(name: str, target: Entry, parts: Sequence[Entry], options: Optio
     ]
 
 
-def _split_rows(name: str, target: Entry, whole: Entry, third: int, options: Options) -> list[Pairing]:
+def _split_rows(
+    name: str, target: Entry, whole: Entry, third: int, options: Options
+) -> list[Pairing]:
     """The row of a tensor that is a third of another one."""
     count = len_of(target)
     if not _is_made_of_parts(whole, 3 * count, [target] * 3):
@@ -445,12 +602,17 @@ def _split_rows(name: str, target: Entry, whole: Entry, third: int, options: Opt
     part = _rows_of(whole, third * count, count)
     return [
         _with_rows(
-            _pair_tensor(name, target, part, options, is_live=True), "pretrained", third * count, count
+            _pair_tensor(name, target, part, options, is_live=True),
+            "pretrained",
+            third * count,
+            count,
         )
     ]
 
 
-def _with_rows(row: Pairing, side: Literal["target", "pretrained"], start: int, count: int) -> Pairing:
+def _with_rows(
+    row: Pairing, side: Literal["target", "pretrained"], start: int, count: int
+) -> Pairing:
     return row._replace(rows=(side, start, start + count))
 
 
@@ -471,11 +633,13 @@ def _rows_of(entry: Entry, start: int, count: int) -> Entry:
     ref = entry.tensor
     assert isinstance(ref, TensorRef)
     shape = (count, *ref.shape[1:])
-    view = tensor_ref(ref.storage, ref.dtype, shape, ref.stride, ref.offset + start * ref.stride[0])
+    view = tensor_ref(
+        ref.storage, ref.dtype, shape, ref.stride, ref.offset + start * ref.stride[0]
+    )
     return entry._replace(tensor=view._replace(conj=ref.conj, neg=ref.neg))
 
 
-# --- the rows ---------------------------------------------------------------------------------------------------------
+# --- the rows -------------------------------------------------------------------------
 
 
 def _is_saved(entry: Entry) -> bool:
@@ -483,7 +647,9 @@ def _is_saved(entry: Entry) -> bool:
     return entry.registered and entry.persistent
 
 
-def _entries_by_name(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry]:
+def _entries_by_name(
+    checkpoint: Checkpoint, indices: dict[str, int]
+) -> dict[str, Entry]:
     found = {name: checkpoint.tensors[index] for name, index in indices.items()}
     for name, entry in found.items():
         tensor = unwrap_dtensor(entry.tensor)
@@ -492,28 +658,60 @@ def _entries_by_name(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[st
     return found
 
 
-def _pair_tensor(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
+def _pair_tensor(
+    name: str, target: Entry, source: Entry, options: Options, is_live: bool
+) -> Pairing:
     """Decide what becomes of a tensor of the target that has a namesake."""
     mine, other = target.tensor, source.tensor
     for side, entry in (("the pretrained", source), ("the target's", target)):
         tensor = entry.tensor
         if not isinstance(tensor, TensorRef):
-            return Pairing("kept", name, target, source, why=f"{side} tensor is {tensor.layout}")
+            return Pairing(
+                "kept", name, target, source, why=f"{side} tensor is {tensor.layout}"
+            )
     assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
     if other.numel and other.storage.place is None:
-        return Pairing("kept", name, target, source, why="the pretrained tensor is on meta, without data")
+        return Pairing(
+            "kept",
+            name,
+            target,
+            source,
+            why="the pretrained tensor is on meta, without data",
+        )
     if mine.numel and mine.storage.place is None and not is_live:
-        return Pairing("kept", name, target, source, why="the target's tensor is on meta, without data")
+        return Pairing(
+            "kept",
+            name,
+            target,
+            source,
+            why="the target's tensor is on meta, without data",
+        )
     if mine.numel and (mine.conj or mine.neg or not lies_close(mine)):
-        return Pairing("kept", name, target, source, why="the target's tensor is not contiguous")
+        return Pairing(
+            "kept", name, target, source, why="the target's tensor is not contiguous"
+        )
     if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
         return Pairing(
-            "kept", name, target, source, why=f"ckpt does not cast {other.dtype.name} to {mine.dtype.name}"
+            "kept",
+            name,
+            target,
+            source,
+            why=f"ckpt does not cast {other.dtype.name} to {mine.dtype.name}",
         )
     if mine.shape == other.shape:
-        return Pairing("loaded" if mine.dtype == other.dtype else "cast", name, target, source, mine.numel)
+        return Pairing(
+            "loaded" if mine.dtype == other.dtype else "cast",
+            name,
+            target,
+            source,
+            mine.numel,
+        )
     shapes = f"{list(other.shape)} → {list(mine.shape)}"
-    if options.mismatch == "slice" and len(mine.shape) == len(other.shape) and mine.storage.place is not None:
+    if (
+        options.mismatch == "slice"
+        and len(mine.shape) == len(other.shape)
+        and mine.storage.place is not None
+    ):
         copied = 1
         for one, two in zip(mine.shape, other.shape, strict=True):
             copied *= min(one, two)
@@ -523,30 +721,45 @@ def _pair_tensor(name: str, target: Entry, source: Entry, options: Options, is_l
 
 
 def _with_ties(rows: list[Pairing]) -> list[Pairing]:
-    """The rows, those tied that get their values under another name: they look at the same memory."""
+    """The rows, those tied that get their values under another name: they look at the
+    same memory.
+    """
     loaded: dict[tuple[object, ...], Pairing] = {}
     for row in rows:
         if row.status in ("loaded", "cast", "sliced"):
             loaded.setdefault(_target_memory(row), row)
     out = []
     for row in rows:
-        twin = loaded.get(_target_memory(row)) if row.status in ("missing", "kept") else None
+        twin = (
+            loaded.get(_target_memory(row))
+            if row.status in ("missing", "kept")
+            else None
+        )
         if twin is not None and row.target is not None and _target_memory(row):
             why = f"tied to {twin.name}"
-            row = row._replace(status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why)
+            row = row._replace(
+                status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why
+            )
         out.append(row)
     return out
 
 
-def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tuple[list[Pairing], str]:
-    """The rows, where codes come with the scales beside them or stay; and why codes of one side meet values of the other.
+def _with_scales(
+    rows: Sequence[Pairing], given: Survey, wanted: Survey
+) -> tuple[list[Pairing], str]:
+    """The rows, where codes come with the scales beside them or stay; and why codes of
+    one side meet values of the other.
 
-    A cast of codes gives other weights, and so do the codes of one model with the scales of another.
+    A cast of codes gives other weights, and so do the codes of one model with the
+    scales of another.
     """
     sides = [(survey.scaled, survey) for survey in (given, wanted)]
     if not any(scaled.codes or scaled.unpaired or scaled.beside for scaled, _ in sides):
         return list(rows), ""
-    places = [{entry.name: index for index, entry in enumerate(survey.tensors)} for _, survey in sides]
+    places = [
+        {entry.name: index for index, entry in enumerate(survey.tensors)}
+        for _, survey in sides
+    ]
     whats: list[list[str | None]] = []
     groups: dict[tuple[int, int], list[int]] = {}
     for number, row in enumerate(rows):
@@ -571,7 +784,12 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
         elif row.status in LOADED and theirs is not None and row.status != "loaded":
             stays[number] = f"{theirs}, which are not cast or cut"
     todo = [*stays]
-    todo += [number for numbers in groups.values() for number in numbers if rows[number].status not in LOADED]
+    todo += [
+        number
+        for numbers in groups.values()
+        for number in numbers
+        if rows[number].status not in LOADED
+    ]
     of_row: dict[int, list[list[int]]] = {}
     for numbers in groups.values():
         for number in numbers:
@@ -583,22 +801,34 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
                     stays[other] = "codes and scales are loaded together or not at all"
                     todo.append(other)
     kept = [
-        row._replace(status="kept", copied=0, why=stays[number]) if number in stays else row
+        row._replace(status="kept", copied=0, why=stays[number])
+        if number in stays
+        else row
         for number, row in enumerate(rows)
     ]
     labels = [
-        what[0] for row, what in zip(rows, whats, strict=True) if row.status == "unexpected" and what[0]
+        what[0]
+        for row, what in zip(rows, whats, strict=True)
+        if row.status == "unexpected" and what[0]
     ]
     is_ours = labels or any(" in PRETRAINED, " in why for why in met)
     decoded = _decoded_names(given) if is_ours else []
     ends = {_end_of(name) for name in decoded}
-    absent = [row.name for row in rows if row.status == "missing" and _end_of(row.name) in ends]
+    absent = [
+        row.name
+        for row in rows
+        if row.status == "missing" and _end_of(row.name) in ends
+    ]
     if absent and labels:  # the weight of the target is the qweight of PRETRAINED
         met.setdefault(f"{labels[0]} in PRETRAINED, values in the other", absent)
     texts = [f"{why}: {show_folded_names(names)}" for why, names in met.items()]
     if not texts:
         return kept, ""
-    way = "; ckpt convert --dequantize makes values of PRETRAINED first" if decoded else ""
+    way = (
+        "; ckpt convert --dequantize makes values of PRETRAINED first"
+        if decoded
+        else ""
+    )
     return kept, texts[0] + way
 
 
@@ -612,14 +842,18 @@ def _decoded_names(given: Survey) -> list[str]:
 
 
 def _end_of(name: str) -> str:
-    """The last four steps of a name: the classes around a model put others before them."""
+    """The last four steps of a name: the classes around a model put others
+    before them.
+    """
     return ".".join(name.split(".")[-4:])
 
 
 def _has_one_shape(row: Pairing) -> bool:
     """Tell whether the tensors of both sides have the same shape."""
     sides = (row.source, row.target)
-    return len({entry.tensor.shape if entry is not None else None for entry in sides}) == 1
+    return (
+        len({entry.tensor.shape if entry is not None else None for entry in sides}) == 1
+    )
 
 
 def _target_memory(row: Pairing) -> tuple[object, ...]:
@@ -629,11 +863,17 @@ def _target_memory(row: Pairing) -> tuple[object, ...]:
 
 
 def _shared_memory_notes(rows: Sequence[Pairing]) -> list[str]:
-    """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
+    """Tensors that share memory in the target and get values of their own: the last one
+    wins, as in load_state_dict.
+    """
     by_storage: dict[Storage, list[tuple[tuple[int, int], int]]] = {}
     for number, row in enumerate(rows):
         ref = row.target.tensor if row.target is not None else None
-        if row.status in ("loaded", "cast", "sliced") and isinstance(ref, TensorRef) and ref.numel:
+        if (
+            row.status in ("loaded", "cast", "sliced")
+            and isinstance(ref, TensorRef)
+            and ref.numel
+        ):
             by_storage.setdefault(ref.storage, []).append((ref.extent, number))
     notes = []
     for views in by_storage.values():
@@ -645,11 +885,15 @@ def _shared_memory_notes(rows: Sequence[Pairing]) -> list[str]:
                 if not _same_values(first, second):
                     what = "are tied" if extent == far else "share memory in part"
                     notes.append(
-                        f"{show(first.name, 60)} and {show(second.name, 60)} {what} in the target; the second one wins."
+                        f"{show(first.name, 60)} and {show(second.name, 60)} {what} in "
+                        "the target; the second one wins."
                     )
             if extent[1] >= far[1]:
                 far, last = extent, number
-    more = f"{len(notes) - _NOTES:,} more tensors share memory in the target; the last one wins."
+    more = (
+        f"{len(notes) - _NOTES:,} more tensors share memory in the target; the last "
+        "one wins."
+    )
     return notes if len(notes) <= _NOTES else [*notes[:_NOTES], more]
 
 
@@ -668,11 +912,13 @@ def _same_values(one: Pairing, two: Pairing) -> bool:
     return alike and same_bytes(elements(first), elements(second))
 
 
-# --- the result -------------------------------------------------------------------------------------------------------
+# --- the result -----------------------------------------------------------------------
 
 
 def _target_bytes(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
-    """The bytes that a tensor of the target gets, in the order in which they lie there."""
+    """The bytes that a tensor of the target gets, in the order in which they
+    lie there.
+    """
     order = memory_order(mine)
     if row.status == "sliced":
         return Overlaid(permute_dims(mine, order), permute_dims(other, order))
@@ -698,14 +944,18 @@ def _fill_target(
     filling = _make_filling(taken)
     if target.traits.is_live:
         return _from_live(target, filling, limits)
-    return edited_checkpoint(target, without_paths(filling.root_of(target), gone), limits)
+    return edited_checkpoint(
+        target, without_paths(filling.root_of(target), gone), limits
+    )
 
 
-# --- what belongs to the old weights ----------------------------------------------------------------------------------
+# --- what belongs to the old weights --------------------------------------------------
 
 
 class OldState(NamedTuple):
-    """A part of the target that was made with its old weights, and its place in the tree."""
+    """A part of the target that was made with its old weights, and its place in the
+    tree.
+    """
 
     name: str
     what: str
@@ -735,7 +985,9 @@ _COUNTERS = frozenset(
         "best",
     ]
 )
-"""Keys whose numbers count the training of the old weights; `loops` is where Lightning counts."""
+"""Keys whose numbers count the training of the old weights; `loops` is where Lightning
+counts.
+"""
 _STATES = {
     "scheduler": frozenset(("last_epoch", "_step_count")),
     "scaler": frozenset(("scale", "growth_factor", "backoff_factor")),
@@ -744,13 +996,21 @@ _STATES = {
 
 
 def old_state(wanted: Survey, mine: Section) -> list[OldState]:
-    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, averages, counters, the best result."""
+    """List what of the target belongs to its old weights: optimizers, schedulers,
+    scalers, averages, counters, the best result.
+    """
     rows: list[OldState] = []
     root = wanted.checkpoint.root
-    parts = [part for part in wanted.sections if part is not mine and part.kind in _OLD_KINDS and part.path]
+    parts = [
+        part
+        for part in wanted.sections
+        if part is not mine and part.kind in _OLD_KINDS and part.path
+    ]
     levels = [mine.path[:depth] for depth in range(max(len(mine.path), 1))]
     for part in parts:  # what lies beside an optimizer goes with it
-        levels += [part.path[:depth] for depth in range(len(part.path)) if part.kind != "ema"]
+        levels += [
+            part.path[:depth] for depth in range(len(part.path)) if part.kind != "ema"
+        ]
     for above in dict.fromkeys(levels):
         if any(row.path == above[: len(row.path)] for row in rows):
             continue
@@ -763,19 +1023,36 @@ def old_state(wanted: Survey, mine: Section) -> list[OldState]:
             is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
             kind = _kind_of(key, child)
             if (name in _COUNTERS or name.startswith("best_")) and is_number:
-                rows.append(OldState(dotted_name(path), f"{brief_text(child, 40)}, of the old weights", path))
+                rows.append(
+                    OldState(
+                        dotted_name(path),
+                        f"{brief_text(child, 40)}, of the old weights",
+                        path,
+                    )
+                )
             elif kind is not None:
-                inside = sum(part.tensors for part in parts if part.path[: len(path)] == path)
-                rows.append(OldState(dotted_name(path), _kind_text(kind, name, inside), path))
+                inside = sum(
+                    part.tensors for part in parts if part.path[: len(path)] == path
+                )
+                rows.append(
+                    OldState(dotted_name(path), _kind_text(kind, name, inside), path)
+                )
     covered = [row.path for row in rows]
-    rest = [part for part in parts if not any(part.path[: len(path)] == path for path in covered)]
+    rest = [
+        part
+        for part in parts
+        if not any(part.path[: len(path)] == path for path in covered)
+    ]
     return [
-        OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path) for part in rest
+        OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path)
+        for part in rest
     ] + rows
 
 
 def _kind_of(key: object, node: Node) -> str | None:
-    """The kind of a part that belongs to the old weights, by its key or by the keys of a state in it, or None."""
+    """The kind of a part that belongs to the old weights, by its key or by the keys of
+    a state in it, or None.
+    """
     if type(node) not in (list, Dict, Opaque):
         return None
     if isinstance(key, (str, int)) and kind_of_key((key,)) in _OLD_KINDS:
@@ -801,21 +1078,27 @@ def without_paths(root: Node, gone: Sequence[Path]) -> Node:
         return root
     if type(root) is list:
         return [
-            without_paths(item, below.get(index, [])) for index, item in enumerate(root) if index not in here
+            without_paths(item, below.get(index, []))
+            for index, item in enumerate(root)
+            if index not in here
         ]
     assert isinstance(root, (Dict, Opaque))
     tree = copy(root)
-    pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] not in here]
+    pairs = [
+        pair for pair in zip(root.keys, root.values, strict=True) if pair[0] not in here
+    ]
     tree.keys = [key for key, _ in pairs]
     tree.values = [without_paths(value, below.get(key, [])) for key, value in pairs]
     return tree
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------
 
 
 def _from_live(target: Checkpoint, filling: Filling, limits: Limits) -> Checkpoint:
-    """The state dict of a live model: of one without memory (on meta) only what was loaded."""
+    """The state dict of a live model: of one without memory (on meta) only what was
+    loaded.
+    """
     old = target.root
     assert type(old) is Opaque
     state = Opaque(old.how, old.func, old.args, None, old.offset)
@@ -829,4 +1112,6 @@ def _from_live(target: Checkpoint, filling: Filling, limits: Limits) -> Checkpoi
         state.set([key], [node])
     for each in old.states:
         state.build(each)
-    return edited_checkpoint(target, state, limits, traits=target.traits._replace(is_live=False))
+    return edited_checkpoint(
+        target, state, limits, traits=target.traits._replace(is_live=False)
+    )

@@ -1,1 +1,3 @@
-"""The code that formats share: archives, directories, pickles, storages, names of files, parts of writers."""
+"""The code that formats share: archives, directories, pickles, storages, names of
+files, parts of writers.
+"""

@@ -1,33 +1,56 @@
-"""Finding what an in-place rewrite appended to an archive, and where the archive before it ends."""
+"""Finding what an in-place rewrite appended to an archive, and where the archive before
+it ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ckpt.bytes.source import Beginning, Source
-from ckpt.formats.common.archive import FIELD, Archive, end_at, header_names, is_appended, read_archive
+from ckpt.formats.common.archive import (
+    FIELD,
+    Archive,
+    end_at,
+    header_names,
+    is_appended,
+    read_archive,
+)
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.storages import tree_of
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.trailing import follow_text
-from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL, LOCAL_MAGIC, local_header
+from ckpt.formats.common.zip_layout import (
+    END,
+    END_MAGIC,
+    LOCAL,
+    LOCAL_MAGIC,
+    local_header,
+)
 from ckpt.model.errors import CkptError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.text import pasted_path
 
 _SEARCHED = 512 << 20
-"""The bytes before the end of a file that are searched for the end of an older archive."""
+"""The bytes before the end of a file that are searched for the end of an older
+archive.
+"""
 _STEP = 1 << 20
 _LOOKED_AT = 10_000
-"""The most end records that are read. Tensors hold one by chance in 4 GB, so more are made on purpose."""
+"""The most end records that are read. Tensors hold one by chance in 4 GB, so more are
+made on purpose.
+"""
 _TRIED = 4
-"""The most ends that are tried. A torn rewrite leaves one, and each older one on the same blocks one more."""
+"""The most ends that are tried. A torn rewrite leaves one, and each older one on the
+same blocks one more.
+"""
 
 
 def end_before(source: Source, limits: Limits) -> int | None:
-    """The end of the whole archive before the last in-place rewrite, complete or torn; None without one.
+    """The end of the whole archive before the last in-place rewrite, complete or torn;
+    None without one.
 
-    Torn is also what a power loss leaves: stale bytes or zeros after the archive. Raises LimitError.
+    Torn is also what a power loss leaves: stale bytes or zeros after the archive.
+    Raises LimitError.
     """
     try:
         archive = read_archive(source, limits)
@@ -41,11 +64,17 @@ def end_before(source: Source, limits: Limits) -> int | None:
     if end is not None:
         return end if _is_whole(source, end, limits) else None
     # Stale bytes may lie over the mark, between a new directory and the old archive.
-    return None if _is_whole(source, source.size, limits) else _last_whole(source, limits)
+    return (
+        None if _is_whole(source, source.size, limits) else _last_whole(source, limits)
+    )
 
 
-def explained(error: UnreadableError, source: Source, limits: Limits) -> UnreadableError:
-    """The error of an archive that cannot be read. It names --undo where a whole archive lies before the end."""
+def explained(
+    error: UnreadableError, source: Source, limits: Limits
+) -> UnreadableError:
+    """The error of an archive that cannot be read. It names --undo where a whole
+    archive lies before the end.
+    """
     try:
         end = end_before(source, limits)
     except CkptError:
@@ -58,19 +87,31 @@ def explained(error: UnreadableError, source: Source, limits: Limits) -> Unreada
         read_archive(source, limits)
     except CkptError:
         if is_appended(source, end):
-            problem = f"an in-place rewrite was interrupted, the first {end:,} bytes are intact"
+            problem = (
+                f"an in-place rewrite was interrupted, the first {end:,} bytes are "
+                "intact"
+            )
             problem += f", and {follow_text(source, end)}"
         else:
-            problem = f"{follow_text(source, end)} the zip archive, which ends at byte {end:,}"
+            problem = (
+                f"{follow_text(source, end)} the zip archive, which ends at byte "
+                f"{end:,}"
+            )
         return UnreadableError(problem, path=error.path, hint=hint)
     error.hint = hint  # the archive is whole, what was appended to it is not
     return error
 
 
 def _appended_at(archive: Archive) -> int | None:
-    """The end of the archive before its pickle was appended in place; None when it was not."""
+    """The end of the archive before its pickle was appended in place; None when it was
+    not.
+    """
     record = archive.find("data.pkl")
-    return record.header if record and record.header and is_appended(archive.source, record.header) else None
+    return (
+        record.header
+        if record and record.header and is_appended(archive.source, record.header)
+        else None
+    )
 
 
 def _last_whole(source: Source, limits: Limits) -> int | None:
@@ -86,12 +127,15 @@ def _last_whole(source: Source, limits: Limits) -> int | None:
 
 
 def _possible_ends(source: Source) -> Iterator[int]:
-    """Yield the offsets where an archive may end, from the back: after end records that fit the file."""
+    """Yield the offsets where an archive may end, from the back: after end records that
+    fit the file.
+    """
     looked_at = 0
     high = source.size
     while high > max(0, source.size - _SEARCHED):
         low = max(0, high - _STEP)
-        # The steps overlap by one end record, so that no end record is missed between two steps.
+        # The steps overlap by one end record, so that no end record is missed between
+        # two steps.
         data = source.read(low, min(source.size, high + END.size) - low)
         position = data.rfind(END_MAGIC)
         while position >= 0:
@@ -107,7 +151,9 @@ def _possible_ends(source: Source) -> Iterator[int]:
 
 
 def _is_whole(source: Source, end: int, limits: Limits) -> bool:
-    """Tell whether our own reader reads the bytes before `end` as an archive. Raises LimitError."""
+    """Tell whether our own reader reads the bytes before `end` as an archive. Raises
+    LimitError.
+    """
     try:
         archive = read_archive(Beginning(source, end), limits)
         if archive.find("data.pkl") is None:
@@ -121,7 +167,8 @@ def _is_whole(source: Source, end: int, limits: Limits) -> bool:
 
 
 def _is_another(source: Source, end: int) -> bool:
-    """Tell whether another archive begins after an end: a header without our mark. It is not ours to cut off.
+    """Tell whether another archive begins after an end: a header without our mark. It
+    is not ours to cut off.
 
     A header that makes no sense was torn itself.
     """
@@ -130,7 +177,12 @@ def _is_another(source: Source, end: int) -> bool:
         return False
     method = local_header(head).method
     name, extra, extras = header_names(source, end, head)
-    if method not in (0, 8) or not name or b"\0" in name or "\ufffd" in name.decode("utf-8", "replace"):
+    if (
+        method not in (0, 8)
+        or not name
+        or b"\0" in name
+        or "\ufffd" in name.decode("utf-8", "replace")
+    ):
         return False
     if extras and (FIELD.startswith(extra[: len(FIELD)]) or not any(extra)):
         return False

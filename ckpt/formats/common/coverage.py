@@ -1,4 +1,6 @@
-"""The check that the boxes of a tensor cover each of its elements once. torch's loader does not look."""
+"""The check that the boxes of a tensor cover each of its elements once. torch's loader
+does not look.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ _PAIRS = 2_000_000
 
 
 class Fault(NamedTuple):
-    """Elements that no box holds, or that two boxes hold; `where` names them as indices: `[8:12, :]`."""
+    """Elements that no box holds, or that two boxes hold; `where` names them as
+    indices: `[8:12, :]`.
+    """
 
     kind: Literal["hole", "overlap"]
     where: str
 
 
 def find_fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
-    """Return the first fault of boxes within a shape, or None if each element is in exactly one box."""
+    """Return the first fault of boxes within a shape, or None if each element is in
+    exactly one box.
+    """
     full = [box for box in boxes if prod(box[1])]
     volume = sum(prod(sizes) for _, sizes in full)
     if len(full) == 1 or not shape:
@@ -41,7 +47,9 @@ def find_fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
     return None if volume == prod(shape) else Fault("hole", _find_hole(shape, full))
 
 
-def format_box(offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> str:
+def format_box(
+    offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
+) -> str:
     """A box as Python indices: `[8:12, :]`."""
     parts = [
         ":" if size == whole else f"{offset}:{offset + size}"
@@ -57,9 +65,13 @@ def grid_of(boxes: Sequence[Box]) -> tuple[int, ...]:
 
 
 def _is_grid(boxes: Sequence[BoxShape]) -> bool:
-    """Tell whether the boxes are the cells of a grid, each cell once. Meshes cut tensors like this."""
+    """Tell whether the boxes are the cells of a grid, each cell once. Meshes cut
+    tensors like this.
+    """
     cuts = [sorted({box[0][dim] for box in boxes}) for dim in range(len(boxes[0][0]))]
-    if prod(map(len, cuts)) != len(boxes) or len({offsets for offsets, _ in boxes}) != len(boxes):
+    if prod(map(len, cuts)) != len(boxes) or len(
+        {offsets for offsets, _ in boxes}
+    ) != len(boxes):
         return False
     ends = [[*row[1:], None] for row in cuts]
     for offsets, sizes in boxes:
@@ -76,11 +88,17 @@ def _find_overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
     The search runs along the dimension with the most different beginnings.
     """
     dims = range(len(boxes[0][0])) if boxes else range(0)
-    along = max(dims, key=lambda dim: len({offsets[dim] for offsets, _ in boxes}), default=0)
+    along = max(
+        dims, key=lambda dim: len({offsets[dim] for offsets, _ in boxes}), default=0
+    )
     active: list[BoxShape] = []
     compared = 0
     for box in sorted(boxes, key=lambda box: box[0][along]):
-        active = [other for other in active if other[0][along] + other[1][along] > box[0][along]]
+        active = [
+            other
+            for other in active
+            if other[0][along] + other[1][along] > box[0][along]
+        ]
         compared += len(active)
         for other in active:
             shared = _shared_box(other, box)
@@ -95,7 +113,8 @@ def _find_overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
 def _shared_box(box: BoxShape, another: BoxShape) -> BoxShape | None:
     offsets = tuple(map(max, box[0], another[0]))
     ends = [
-        min(first + size, second + other) for first, size, second, other in zip(*box, *another, strict=True)
+        min(first + size, second + other)
+        for first, size, second, other in zip(*box, *another, strict=True)
     ]
     sizes = tuple(end - offset for end, offset in zip(ends, offsets, strict=True))
     return (offsets, sizes) if all(size > 0 for size in sizes) else None
@@ -108,9 +127,20 @@ def _find_hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
     for dim in range(len(shape)):
         cut = low[dim]
         # A layer of this dimension, between two cuts, that the boxes do not fill.
-        cuts = sorted({0, shape[dim], *(o[dim] for o, _ in inside), *(o[dim] + s[dim] for o, s in inside)})
+        cuts = sorted(
+            {
+                0,
+                shape[dim],
+                *(o[dim] for o, _ in inside),
+                *(o[dim] + s[dim] for o, s in inside),
+            }
+        )
         for cut, end in pairwise(cuts):
-            layer = [box for box in inside if box[0][dim] < end and box[0][dim] + box[1][dim] > cut]
+            layer = [
+                box
+                for box in inside
+                if box[0][dim] < end and box[0][dim] + box[1][dim] > cut
+            ]
             rest = prod(high[dim + 1 :]) if dim + 1 < len(shape) else 1
             filled = sum(prod(sizes[dim + 1 :]) for _, sizes in layer)
             if filled < rest:

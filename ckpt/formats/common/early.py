@@ -1,6 +1,8 @@
-"""Pickles without a magic of their own, of protocol 0 and 1, and what bytes run before they break.
+"""Pickles without a magic of their own, of protocol 0 and 1, and what bytes run before
+they break.
 
-Not a format of the table; plain pickles use it, and tar archives whose first bytes are a pickle too.
+Not a format of the table; plain pickles use it, and tar archives whose first bytes are
+a pickle too.
 """
 
 from __future__ import annotations
@@ -10,21 +12,43 @@ from ckpt.model.errors import LimitError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.pickle.judge.known import is_own
-from ckpt.pickle.machine import LongLineError, MachineError, OddPickleError, TruncatedPickleError, run_machine
+from ckpt.pickle.machine import (
+    LongLineError,
+    MachineError,
+    OddPickleError,
+    TruncatedPickleError,
+    run_machine,
+)
 
 LOOKED = 1 << 20
 """Bytes of a file that are read at once, to see whether they are a pickle."""
 OPCODES = b"()]}IJKLMNFGSTUVXciP\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x95\x96BC"
-"""The opcodes that need nothing on the stack: with them a pickle without PROTO begins."""
+"""The opcodes that need nothing on the stack: with them a pickle without PROTO
+begins.
+"""
 _HOPS = 8
-"""Times that a pickle may go on behind what was read. No other file is a pickle for as long."""
-_COUNTED = {b"X": 4, b"T": 4, b"B": 4, b"\x8b": 4, b"\x8d": 8, b"\x8e": 8, b"\x96": 8, b"\x95": 8}
-"""Opcodes that a length of so many bytes follows, for what can be longer than all that is read at once."""
+"""Times that a pickle may go on behind what was read. No other file is a pickle for as
+long.
+"""
+_COUNTED = {
+    b"X": 4,
+    b"T": 4,
+    b"B": 4,
+    b"\x8b": 4,
+    b"\x8d": 8,
+    b"\x8e": 8,
+    b"\x96": 8,
+    b"\x95": 8,
+}
+"""Opcodes that a length of so many bytes follows, for what can be longer than all that
+is read at once.
+"""
 _TEXT = frozenset((*b"\t\n\r\f\x1b", *range(32, 256)))
 
 
 def is_early(head: bytes, source: Source, limits: Limits) -> bool:
-    """Tell whether a file is a pickle without PROTO, or begins as one that runs something before it breaks.
+    """Tell whether a file is a pickle without PROTO, or begins as one that runs
+    something before it breaks.
 
     `head` are its first bytes. More is read only where they are a pickle that goes on.
     """
@@ -32,7 +56,9 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
 
 
 def is_pickle_too(head: bytes, source: Source, limits: Limits) -> bool:
-    """Tell as `is_early`, of a file of another format, whose first bytes may be a pickle's with PROTO too."""
+    """Tell as `is_early`, of a file of another format, whose first bytes may be a
+    pickle's with PROTO too.
+    """
     if head[0] not in OPCODES and head[0] != 0x80:
         return False
     verdict = is_pickle_or_runs(head, source.size, limits)
@@ -42,17 +68,25 @@ def is_pickle_too(head: bytes, source: Source, limits: Limits) -> bool:
 
 
 def _goes_on(source: Source, limits: Limits) -> bool:
-    """Tell as `is_early`, for a pickle that goes on behind the first bytes. What is long is skipped."""
+    """Tell as `is_early`, for a pickle that goes on behind the first bytes. What is
+    long is skipped.
+    """
     before, position = b"", 0
     for _ in range(_HOPS):
         data = before + source.read(position, min(source.size - position, LOOKED))
-        verdict, offset = look_at_bytes(data, len(before) + source.size - position, limits)
+        verdict, offset = look_at_bytes(
+            data, len(before) + source.size - position, limits
+        )
         if verdict is not None:
             return verdict
         end = position + offset - len(before)  # where the opcode stands that goes on
         is_line = data[offset : offset + 1] in _LINES
-        if data[offset : offset + 1] == b"S" and data[offset + 1 : offset + 2] not in (b"'", b'"'):
-            return False  # Python refuses a string without quotes, however long its line is
+        if data[offset : offset + 1] == b"S" and data[offset + 1 : offset + 2] not in (
+            b"'",
+            b'"',
+        ):
+            # Python refuses a string without quotes, however long its line is
+            return False
         length = _line_at(source, end) if is_line else skipped_bytes(data, offset)
         if length is None:
             before, position = data[:offset], end
@@ -64,7 +98,9 @@ def _goes_on(source: Source, limits: Limits) -> bool:
 
 
 def _line_at(source: Source, begin: int) -> int | None:
-    """The bytes of a line from an opcode on, or None where it is longer than any text. One that does not end has one byte more."""
+    """The bytes of a line from an opcode on, or None where it is longer than any text.
+    One that does not end has one byte more.
+    """
     position = begin
     while position < min(source.size, begin + _LONGEST):
         data = source.read(position, min(source.size - position, LOOKED))
@@ -80,7 +116,9 @@ _LONGEST = 32 << 20
 
 
 def skipped_bytes(data: bytes, offset: int) -> int | None:
-    """Return the bytes of an opcode that goes on behind `data` with all that it counts, or None for one without a length."""
+    """Return the bytes of an opcode that goes on behind `data` with all that it counts,
+    or None for one without a length.
+    """
     width = _COUNTED.get(data[offset : offset + 1])
     if width is None or offset + 1 + width > len(data) or data[offset] == 0x95:
         return None
@@ -88,7 +126,9 @@ def skipped_bytes(data: bytes, offset: int) -> int | None:
 
 
 def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
-    """Tell whether bytes that are no whole pickle call or import something before they break."""
+    """Tell whether bytes that are no whole pickle call or import something before they
+    break.
+    """
     try:
         run_machine(data, limits, 0, Budget(limits, len(data)))
     except LimitError:
@@ -99,10 +139,12 @@ def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
 
 
 def is_pickle_or_runs(data: bytes, size: int, limits: Limits) -> bool | None:
-    """Tell whether the first bytes of a file of `size` are pickles, or run or import something.
+    """Tell whether the first bytes of a file of `size` are pickles, or run or import
+    something.
 
-    Return None if they end before that is known. A text that begins like an import and breaks, as a list of words may,
-    counts only if it names something of Python, numpy or torch.
+    Return None if they end before that is known. A text that begins like an import and
+    breaks, as a list of words may, counts only if it names something of Python, numpy
+    or torch.
     """
     return look_at_bytes(data, size, limits).verdict
 
@@ -139,7 +181,9 @@ _LINES = (b"S", b"V")
 
 
 def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int, bool]:
-    """Return (as `is_pickle_or_runs`, how far the bytes were understood, whether they end in a text on a long line)."""
+    """Return (as `is_pickle_or_runs`, how far the bytes were understood, whether they
+    end in a text on a long line).
+    """
     end, budget = 0, Budget(limits, len(data))
     try:
         while end < len(data):  # a loop over the file unpickles one after the other
@@ -150,13 +194,23 @@ def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int
     except LimitError:
         return True, end, False
     except MachineError as error:
-        ends = data[error.offset : error.offset + 1] == b"."  # Python does not mind what is left below
+        ends = (
+            data[error.offset : error.offset + 1] == b"."
+        )  # Python does not mind what is left below
         is_sure = ends or not _TEXT.issuperset(data)
         is_odd = isinstance(error, OddPickleError)
-        if is_odd or error.calls > 0 or any(is_sure or is_own(name.module) for name in error.seen):
+        if (
+            is_odd
+            or error.calls > 0
+            or any(is_sure or is_own(name.module) for name in error.seen)
+        ):
             return True, error.offset, False
         if isinstance(error, LongLineError):
             is_text = data[error.offset : error.offset + 1] in _LINES
             return None if is_text else False, error.offset, is_text
-        return None if isinstance(error, TruncatedPickleError) else False, error.offset, False
+        return (
+            None if isinstance(error, TruncatedPickleError) else False,
+            error.offset,
+            False,
+        )
     return end == size, end, False

@@ -1,4 +1,6 @@
-"""The files of a checkpoint in several files: each is opened, kept, left out and closed here."""
+"""The files of a checkpoint in several files: each is opened, kept, left out and closed
+here.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,17 @@ _File = TypeVar("_File", bound=_Opened)
 
 
 def is_damage(error: CkptError) -> bool:
-    """Tell whether an error says that a file is damaged: not that it is too large to be read, or cannot be opened."""
+    """Tell whether an error says that a file is damaged: not that it is too large to be
+    read, or cannot be opened.
+    """
     return not isinstance(error, (LimitError, NotOpenedError))
 
 
 class FileSet(Generic[_File]):
     """The files in a folder, by their names, each as `open_file` opens it.
 
-    An error that `skips` takes leaves a file out: it is kept in `unread`, and the other files are read.
+    An error that `skips` takes leaves a file out: it is kept in `unread`, and the other
+    files are read.
     """
 
     def __init__(
@@ -46,7 +51,9 @@ class FileSet(Generic[_File]):
         self.unread: dict[str, CkptError] = {}
 
     def open_each(self, names: Iterable[str]) -> Iterator[tuple[str, _File]]:
-        """Open files one after the other, and yield those that can be read. Behind a URL the next ones are opened meanwhile."""
+        """Open files one after the other, and yield those that can be read. Behind a
+        URL the next ones are opened meanwhile.
+        """
         for name in names_opened_ahead(self._folder, names):
             file = self.open(name)
             if file is not None:
@@ -87,9 +94,13 @@ class FileSet(Generic[_File]):
 
 
 class CheckpointFiles(FileSet[Checkpoint]):
-    """The files of a set that are checkpoints themselves. With `partial` a damaged one is left out, with a notice."""
+    """The files of a set that are checkpoints themselves. With `partial` a damaged one
+    is left out, with a notice.
+    """
 
-    def __init__(self, folder: Location, open_file: Callable[[str], Checkpoint], *, partial: bool) -> None:
+    def __init__(
+        self, folder: Location, open_file: Callable[[str], Checkpoint], *, partial: bool
+    ) -> None:
         super().__init__(folder, open_file, is_damage if partial else _is_nothing)
         self.notices: list[Notice] = []
 
@@ -133,9 +144,15 @@ def not_read(name: str, error: CkptError) -> Notice:
 
 
 def check_files(
-    names: Iterable[str], check: Callable[[str], ChecksumReport], *, partial: bool = False, prefix: str = ""
+    names: Iterable[str],
+    check: Callable[[str], ChecksumReport],
+    *,
+    partial: bool = False,
+    prefix: str = "",
 ) -> ChecksumReport:
-    """The reports on the files of a set, each with its name. With `partial` a damaged one is passed: its reader has said so."""
+    """The reports on the files of a set, each with its name. With `partial` a damaged
+    one is passed: its reader has said so.
+    """
     reports: list[ChecksumReport] = []
     for name in names:
         try:
@@ -147,6 +164,8 @@ def check_files(
 
 
 def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the tensors that a file lacks bytes of, as its notices say."""
+    """Return the names of the tensors that a file lacks bytes of, as its
+    notices say.
+    """
     notices = checkpoint.account.noticed("incomplete")
     return tuple(name for notice in notices for name in notice.tensors)

@@ -1,4 +1,5 @@
-"""Bytes behind the last storage of a legacy file: checkpoints and pickles there are judged, a zip archive is refused.
+"""Bytes behind the last storage of a legacy file: checkpoints and pickles there are
+judged, a zip archive is refused.
 
 Whoever loads in a loop over one open file runs them too.
 """
@@ -35,25 +36,35 @@ _COST = 1_000
 
 
 def refuse_archive(source: Source, begin: int) -> None:
-    """Raise UnreadableError where a zip archive lies behind another file: torch and zipfile find it from either side."""
+    """Raise UnreadableError where a zip archive lies behind another file: torch and
+    zipfile find it from either side.
+    """
     rest = source.size - begin
     tail = min(rest, TRAILING + END.size)
-    if source.read(begin, min(rest, len(LOCAL_MAGIC))) == LOCAL_MAGIC or END_MAGIC in source.read(
-        source.size - tail, tail
-    ):
-        raise UnreadableError(f"two files in one: a zip archive lies behind byte {begin:,}")
+    if source.read(
+        begin, min(rest, len(LOCAL_MAGIC))
+    ) == LOCAL_MAGIC or END_MAGIC in source.read(source.size - tail, tail):
+        raise UnreadableError(
+            f"two files in one: a zip archive lies behind byte {begin:,}"
+        )
 
 
 class Following(NamedTuple):
-    """A checkpoint or a pickle behind the first checkpoint: its pickles, and where it ends."""
+    """A checkpoint or a pickle behind the first checkpoint: its pickles, and where it
+    ends.
+    """
 
     pickles: list[Pickle]
     end: int
     is_checkpoint: bool
 
 
-def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget: Budget) -> None:
-    """Judge what follows a legacy checkpoint, and say what it is. Raises UnreadableError, LimitError."""
+def judge(
+    source: Source, begin: int, contents: Contents, limits: Limits, budget: Budget
+) -> None:
+    """Judge what follows a legacy checkpoint, and say what it is. Raises
+    UnreadableError, LimitError.
+    """
     end, checkpoints, pickles = begin, 0, 0
     for following in _list_following(source, begin, limits, budget):
         contents.behind += following.pickles
@@ -61,18 +72,31 @@ def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget
         checkpoints += following.is_checkpoint
         pickles += not following.is_checkpoint
     if (checkpoints, pickles) == (1, 0):
-        text = f"a second checkpoint begins at byte {begin:,}: torch.load reads only the first; its calls are judged"
-    else:
-        counts = (counted_noun(checkpoints, "more checkpoint"), counted_noun(pickles, "more pickle"))
-        kinds = " and ".join(
-            text for text, count in zip(counts, (checkpoints, pickles), strict=True) if count
+        text = (
+            f"a second checkpoint begins at byte {begin:,}: torch.load reads only the "
+            "first; its calls are judged"
         )
-        text = f"{kinds} from byte {begin:,} on, whose calls are judged and whose values are not shown"
+    else:
+        counts = (
+            counted_noun(checkpoints, "more checkpoint"),
+            counted_noun(pickles, "more pickle"),
+        )
+        kinds = " and ".join(
+            text
+            for text, count in zip(counts, (checkpoints, pickles), strict=True)
+            if count
+        )
+        text = (
+            f"{kinds} from byte {begin:,} on, whose calls are judged and whose values "
+            "are not shown"
+        )
     if checkpoints or pickles:
         contents.notices.append(Notice("trailing-data", text))
     if end < source.size:
         refuse_archive(source, end)
-        contents.notices.append(Notice("trailing-data", f"{follow_text(source, end)} the last storage"))
+        contents.notices.append(
+            Notice("trailing-data", f"{follow_text(source, end)} the last storage")
+        )
 
 
 _LoadId: TypeAlias = "Callable[[PersistentId], Storage | Global]"
@@ -80,11 +104,17 @@ _LoadId: TypeAlias = "Callable[[PersistentId], Storage | Global]"
 
 
 def _list_following(
-    source: Source, end: int, limits: Limits, budget: Budget, load_id: _LoadId | None = None
+    source: Source,
+    end: int,
+    limits: Limits,
+    budget: Budget,
+    load_id: _LoadId | None = None,
 ) -> Iterator[Following]:
     for _ in range(_MOST):
         following = (
-            _next_following(source, end, limits, budget, load_id or _refuse_id) if end < source.size else None
+            _next_following(source, end, limits, budget, load_id or _refuse_id)
+            if end < source.size
+            else None
         )
         if following is None:
             return
@@ -97,32 +127,46 @@ def _list_following(
 def _next_following(
     source: Source, begin: int, limits: Limits, budget: Budget, load_id: _LoadId
 ) -> Following | None:
-    """The checkpoint or pickle that begins at a byte, or None where these bytes are neither.
+    """The checkpoint or pickle that begins at a byte, or None where these bytes are
+    neither.
 
-    Raises UnreadableError for one that breaks after it has called or imported something.
+    Raises UnreadableError for one that breaks after it has called or imported
+    something.
     """
     rest = source.size - begin
     other = Contents((), read_nested, "", budget)
-    stream = Stream(Window(source, begin, rest, source.name), other, limits, "", 0, step=_STEP)
+    stream = Stream(
+        Window(source, begin, rest, source.name), other, limits, "", 0, step=_STEP
+    )
     budget.charge(_COST)
     if is_legacy(source.read(begin, min(rest, 32))):
         try:
             stream.read()
         except UnreadableError as error:
-            problem = f"a damaged checkpoint begins at byte {begin:,}, behind the first: {error.problem}"
-            raise UnreadableError(problem, hint="ckpt salvage writes the first") from None
+            problem = (
+                f"a damaged checkpoint begins at byte {begin:,}, behind the first: "
+                f"{error.problem}"
+            )
+            raise UnreadableError(
+                problem, hint="ckpt salvage writes the first"
+            ) from None
         return Following(other.pickles, begin + stream.end, is_checkpoint=True)
     try:
         pickle = stream.pickle()
     except UnreadableError:
         if runs_before_it_breaks(source.read(begin, min(rest, LOOKED)), limits):
-            problem = f"a damaged pickle begins at byte {begin:,}, behind the last storage"
-            raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
+            problem = (
+                f"a damaged pickle begins at byte {begin:,}, behind the last storage"
+            )
+            raise UnreadableError(
+                problem, hint="pickle.load in a loop runs a part of it"
+            ) from None
         return None
     try:
         interpret_pickle(pickle, other, limits, load_id, 0)
     except _PersistentIdError:
-        pass  # its calls are noted, and other loaders come no further than to the first id
+        # its calls are noted, and other loaders come no further than to the first id
+        pass
     return Following(other.pickles, begin + stream.end, is_checkpoint=False)
 
 
@@ -138,8 +182,11 @@ def _stop_at_id(persistent: PersistentId) -> Storage | Global:
     raise _PersistentIdError("a pickle beside torch's has persistent ids")
 
 
-def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget) -> bool:
-    """Judge the bytes of a record that other loaders than torch may unpickle: a pickle, or an array of objects of numpy.
+def judge_bytes(
+    data: bytes, contents: Contents, limits: Limits, budget: Budget
+) -> bool:
+    """Judge the bytes of a record that other loaders than torch may unpickle: a pickle,
+    or an array of objects of numpy.
 
     Tells whether it is one. Raises UnreadableError, LimitError.
     """
@@ -153,24 +200,37 @@ def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget)
 
 
 def judge_records(
-    archive: Archive, names: Iterable[str], contents: Contents, limits: Limits, budget: Budget
+    archive: Archive,
+    names: Iterable[str],
+    contents: Contents,
+    limits: Limits,
+    budget: Budget,
 ) -> frozenset[str]:
-    """Judge the records with these names that another loader would unpickle, and return the names of those.
+    """Judge the records with these names that another loader would unpickle, and return
+    the names of those.
 
     Raises UnreadableError, LimitError.
     """
-    lenient = archive._replace(is_partial=True)  # Python unpickles before it compares a checksum
+    lenient = archive._replace(
+        is_partial=True
+    )  # Python unpickles before it compares a checksum
     pickles: list[str] = []
     for name in names:
         record = archive.records[name]
         is_pickle = not record.deflated or record.size <= limits.pickle_bytes
         if record.size > LOOKED and not record.deflated:
-            is_pickle = is_unpickled(archive.source.read(record.offset, LOOKED), record.size, limits)
-        if is_pickle and judge_bytes(lenient.read_pickle(record, limits, budget), contents, limits, budget):
+            is_pickle = is_unpickled(
+                archive.source.read(record.offset, LOOKED), record.size, limits
+            )
+        if is_pickle and judge_bytes(
+            lenient.read_pickle(record, limits, budget), contents, limits, budget
+        ):
             pickles.append(name)
     if pickles:
         shown = and_more([show(name, 60) for name in pickles], 3)
-        text = f"torch does not read, though numpy or pickle would, {shown} in the archive"
+        text = (
+            f"torch does not read, though numpy or pickle would, {shown} in the archive"
+        )
         contents.notices.append(Notice("trailing-data", text))
     return frozenset(pickles)
 
@@ -186,7 +246,8 @@ _HEADER = 4096
 
 
 def is_object_array(head: bytes) -> bool:
-    """Tell whether the first bytes of a file are the header of an array of objects, behind which lies a pickle.
+    """Tell whether the first bytes of a file are the header of an array of objects,
+    behind which lies a pickle.
 
     A header that goes on behind them counts as one: numpy writes less.
     """
@@ -196,7 +257,10 @@ def is_object_array(head: bytes) -> bool:
 
 def has_objects(archive: Archive) -> bool:
     """Tell whether an archive, as of `numpy.savez`, has an array of objects."""
-    return any(is_object_array(_first_bytes(archive, record)) for record in archive.records.values())
+    return any(
+        is_object_array(_first_bytes(archive, record))
+        for record in archive.records.values()
+    )
 
 
 def _first_bytes(archive: Archive, record: Record) -> bytes:
@@ -211,7 +275,9 @@ def _first_bytes(archive: Archive, record: Record) -> bytes:
 
 
 def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
-    """Tell whether a record of `size` that begins with these bytes is a pickle, or an array of objects, as far as that is seen."""
+    """Tell whether a record of `size` that begins with these bytes is a pickle, or an
+    array of objects, as far as that is seen.
+    """
     begin = _array_header_size(head)
     if begin and b"O" not in head[:begin]:
         return False
@@ -223,4 +289,8 @@ def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
 def _array_header_size(data: bytes) -> int:
     """The bytes of the header of an array of numpy, or 0."""
     width = 2 if data[6:7] == b"\1" else 4
-    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(_ARRAY) else 0
+    return (
+        8 + width + int.from_bytes(data[8 : 8 + width], "little")
+        if data.startswith(_ARRAY)
+        else 0
+    )

@@ -1,4 +1,6 @@
-"""Storages of which bytes are missing, as in a file that is cut off: the bytes that are there, and the tensors that are not whole."""
+"""Storages of which bytes are missing, as in a file that is cut off: the bytes that are
+there, and the tensors that are not whole.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _LISTED = 5
 _STEP = 1 << 20
 """Bytes that are read at once where zeros are counted."""
 LEAST_ZEROS = 512
-"""Zero bytes at the end of a file that is damaged that are no values: the smallest block of a disk."""
+"""Zero bytes at the end of a file that is damaged that are no values: the smallest
+block of a disk.
+"""
 
 
 def zeros_before(source: Source, end: int, begin: int = 0) -> int:
@@ -35,16 +39,22 @@ def zeros_before(source: Source, end: int, begin: int = 0) -> int:
 
 
 def written_end(source: Source, begin: int = 0) -> int:
-    """Return where the zeros begin that a damaged file ends in, or its size where it does not end in zeros.
+    """Return where the zeros begin that a damaged file ends in, or its size where it
+    does not end in zeros.
 
-    A download that reserves its place, and a file system after a crash, leave zeros where the bytes never arrived.
+    A download that reserves its place, and a file system after a crash, leave zeros
+    where the bytes never arrived.
     """
     zeros = zeros_before(source, source.size, begin)
     return source.size - zeros if zeros >= LEAST_ZEROS else source.size
 
 
-def zeros_text(source: Source, position: int | None = None, begin: int = 0) -> str | None:
-    """The words on a file that ends in zeros, where `position` lies among them, or None for one that does not."""
+def zeros_text(
+    source: Source, position: int | None = None, begin: int = 0
+) -> str | None:
+    """The words on a file that ends in zeros, where `position` lies among them, or None
+    for one that does not.
+    """
     start = written_end(source, begin)
     if start == source.size or (position is not None and position < start):
         return None
@@ -52,34 +62,51 @@ def zeros_text(source: Source, position: int | None = None, begin: int = 0) -> s
 
 
 def partial_place(nbytes: int, why: str, there: Range | None = None) -> Place:
-    """The place of a storage of `nbytes` bytes, of which only the first are `there`. Reading others raises UnreadableError."""
+    """The place of a storage of `nbytes` bytes, of which only the first are `there`.
+    Reading others raises UnreadableError.
+    """
     from ckpt.elements.boxes import Boxes  # here: few files are cut off
 
     missing = Boxes(UINT8, (nbytes,), list, (), why)
-    return missing if there is None or not there.size else Patched(missing, nbytes, [(0, there)])
+    return (
+        missing
+        if there is None or not there.size
+        else Patched(missing, nbytes, [(0, there)])
+    )
 
 
-def lost_notices(entries: Iterable[Entry], short: Mapping[Storage, int]) -> list[Notice]:
-    """Return the notices about tensors over `short` storages, of which only so many first bytes are there.
+def lost_notices(
+    entries: Iterable[Entry], short: Mapping[Storage, int]
+) -> list[Notice]:
+    """Return the notices about tensors over `short` storages, of which only so many
+    first bytes are there.
 
-    Some need more bytes than these. The bytes of the others are there, and nothing proves them: a checksum is of a
-    whole storage, and of one that is cut off bytes may be missing in the middle too.
+    Some need more bytes than these. The bytes of the others are there, and nothing
+    proves them: a checksum is of a whole storage, and of one that is cut off bytes may
+    be missing in the middle too.
     """
     lost: list[str] = []
     unproved: list[str] = []
     for entry in entries if short else ():
         if not _is_whole(entry, short):
             lost.append(entry.name)
-        elif any(part.numel and part.storage in short for part in parts_of(entry.tensor)):
+        elif any(
+            part.numel and part.storage in short for part in parts_of(entry.tensor)
+        ):
             unproved.append(entry.name)
     notices = []
     if lost:
         verb = "is" if len(lost) == 1 else "are"
-        text = f"{counted_noun(len(lost), 'tensor')} {verb} not whole: {_names_text(lost)}"
+        text = (
+            f"{counted_noun(len(lost), 'tensor')} {verb} not whole: {_names_text(lost)}"
+        )
         notices.append(Notice("incomplete", text, tuple(lost)))
     if unproved:
         verb = "lies" if len(unproved) == 1 else "lie"
-        text = f"{counted_noun(len(unproved), 'tensor')} {verb} in a storage that is cut off, and no checksum proves the bytes: {_names_text(unproved)}"
+        text = (
+            f"{counted_noun(len(unproved), 'tensor')} {verb} in a storage that is cut "
+            f"off, and no checksum proves the bytes: {_names_text(unproved)}"
+        )
         notices.append(Notice("damaged-file", text, tuple(unproved)))
     return notices
 

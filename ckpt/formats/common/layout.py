@@ -1,8 +1,8 @@
-"""Writing a zip archive exactly as torch's own writer does: uncompressed records, aligned by padding, sizes and
-checksums after the data, zip64 where it is needed.
+"""Writing a zip archive exactly as torch's own writer does: uncompressed records,
+aligned by padding, sizes and checksums after the data, zip64 where it is needed.
 
-Layout: caffe2/serialize/inline_container.cc and miniz, the same from torch 1.6 to 2.13. All sizes and
-positions are known before the first byte is written.
+Layout: caffe2/serialize/inline_container.cc and miniz, the same from torch 1.6 to 2.13.
+All sizes and positions are known before the first byte is written.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ ALIGNMENT = 64
 class PlannedRecord(NamedTuple):
     """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
 
-    `like` is the position modulo PAGE that its data should have; None when the alignment alone decides. `inflated` is
-    the size of a deflated record's content; its CRC-32 belongs to the inflated bytes.
+    `like` is the position modulo PAGE that its data should have; None when the
+    alignment alone decides. `inflated` is the size of a deflated record's content; its
+    CRC-32 belongs to the inflated bytes.
     """
 
     name: str
@@ -74,7 +75,9 @@ class PlannedRecord(NamedTuple):
 
 
 class WrittenRecord(NamedTuple):
-    """A record as the directory describes it. `header` is the offset of its local header."""
+    """A record as the directory describes it. `header` is the offset of its local
+    header.
+    """
 
     name: bytes
     size: int
@@ -86,20 +89,28 @@ class WrittenRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The position of every record. `headers` and `pads` go with `records`; `size` is the archive's."""
+    """The position of every record. `headers` and `pads` go with `records`; `size` is
+    the archive's.
+    """
 
     records: Sequence[PlannedRecord]
     headers: list[int]
     pads: list[int]
     size: int
     regular: bool
-    """A flag: all padding after the first storage follows torch's own rule. Computed offsets rely on it."""
+    """A flag: all padding after the first storage follows torch's own rule. Computed
+    offsets rely on it.
+    """
 
     def write(self, sink: Sink) -> None:
-        """Write the archive at the position of a sink, which need not be the beginning of its file."""
+        """Write the archive at the position of a sink, which need not be the beginning
+        of its file.
+        """
         start = sink.position
         written: list[WrittenRecord] = []
-        for record, header, pad in zip(iterate_ahead(self.records), self.headers, self.pads, strict=True):
+        for record, header, pad in zip(
+            iterate_ahead(self.records), self.headers, self.pads, strict=True
+        ):
             written.append(write_record(sink, record, header, pad))
         write_directory(sink, written, start)
 
@@ -127,7 +138,13 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
     storages = 0
     for record in records:
         headers.append(position)
-        begin = position + 30 + len(record.name.encode()) + _zip64_local(record.size, position) + 4
+        begin = (
+            position
+            + 30
+            + len(record.name.encode())
+            + _zip64_local(record.size, position)
+            + 4
+        )
         pad = -begin % alignment
         if record.like is not None:
             storages += 1
@@ -138,16 +155,26 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
         pads.append(pad)
         position = begin + pad + record.size + _descriptor_size(record.size, position)
     directory = [
-        WrittenRecord(record.name.encode(), record.inflated or record.size, 0, header, 0, record.size)
+        WrittenRecord(
+            record.name.encode(),
+            record.inflated or record.size,
+            0,
+            header,
+            0,
+            record.size,
+        )
         for record, header in zip(records, headers, strict=True)
     ]
-    return Layout(records, headers, pads, position + directory_size(directory), not moved)
+    return Layout(
+        records, headers, pads, position + directory_size(directory), not moved
+    )
 
 
 def write_record(
     sink: Sink, record: PlannedRecord, header: int, pad: int, mark: bytes = b""
 ) -> WrittenRecord:
-    """Write one record at the sink's position, which is `header`, with `pad` bytes of padding.
+    """Write one record at the sink's position, which is `header`, with `pad` bytes of
+    padding.
 
     `mark` is one more extra field of its local header. Loaders skip it.
     """
@@ -159,7 +186,16 @@ def write_record(
         extra = zip64_field([*sizes, header] if header >= MARK32 else sizes)
     extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
     head = LocalHeader(
-        LOCAL_MAGIC, _needed_version(method), _record_flags(size), method, 0, 0, 0, 0, len(name), len(extra)
+        LOCAL_MAGIC,
+        _needed_version(method),
+        _record_flags(size),
+        method,
+        0,
+        0,
+        0,
+        0,
+        len(name),
+        len(extra),
     )
     sink.write(head.as_bytes() + name + extra)
     crc = record.pour(sink)
@@ -171,13 +207,25 @@ def write_record(
 
 
 def padding_size(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
-    """The padding that aligns the data of a record whose local header is at `header`."""
-    fixed = LOCAL.size + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
+    """The padding that aligns the data of a record whose local header is at
+    `header`.
+    """
+    fixed = (
+        LOCAL.size
+        + len(record.name.encode())
+        + len(mark)
+        + _zip64_local(record.size, header)
+        + 4
+    )
     return -(header + fixed) % ALIGNMENT
 
 
-def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0) -> None:
-    """Write the central directory and the end records at the sink's position. The archive begins at `start`."""
+def write_directory(
+    sink: Sink, written: Sequence[WrittenRecord], start: int = 0
+) -> None:
+    """Write the central directory and the end records at the sink's position. The
+    archive begins at `start`.
+    """
     begin = sink.position - start
     for row in written:
         stored = row.size if row.stored is None else row.stored
@@ -187,13 +235,19 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0
         flags = _record_flags(row.size) if row.flags is None else row.flags
         how = (0, _needed_version(row.method), flags, row.method, 0)
         lengths = (len(row.name), len(extra), 0)
-        entry = CentralHeader(CENTRAL_MAGIC, *how, row.crc, stored, size, *lengths, 0, 0, 0, header)
+        entry = CentralHeader(
+            CENTRAL_MAGIC, *how, row.crc, stored, size, *lengths, 0, 0, 0, header
+        )
         sink.write(entry.as_bytes() + row.name + extra)
     end = sink.position - start
     count, size = len(written), end - begin
-    record64 = EndRecord64(END64_MAGIC, END64.size - 12, 0x031E, 0x2D, 0, 0, count, count, size, begin)
+    record64 = EndRecord64(
+        END64_MAGIC, END64.size - 12, 0x031E, 0x2D, 0, 0, count, count, size, begin
+    )
     short = min(count, MARK16)
-    record = EndRecord(END_MAGIC, 0, 0, short, short, min(size, MARK32), min(begin, MARK32), 0)
+    record = EndRecord(
+        END_MAGIC, 0, 0, short, short, min(size, MARK32), min(begin, MARK32), 0
+    )
     sink.write(record64.as_bytes() + Locator(LOCATOR_MAGIC, 0, end, 1).as_bytes())
     sink.write(record.as_bytes())
 
@@ -209,7 +263,9 @@ def directory_size(written: Sequence[WrittenRecord]) -> int:
 
 
 def _needed_version(method: int) -> int:
-    """The version that a reader needs, as miniz writes it: 2.0 for a deflated record."""
+    """The version that a reader needs, as miniz writes it: 2.0 for a deflated
+    record.
+    """
     return 20 if method else 0
 
 
@@ -228,24 +284,29 @@ def _descriptor_size(size: int, header: int) -> int:
     return (DESCRIPTOR64 if size >= MARK32 or header >= MARK32 else DESCRIPTOR).size
 
 
-# --- records of checkpoints -------------------------------------------------------------------------------------------
+# --- records of checkpoints -----------------------------------------------------------
 
 _LARGE = 1 << 20
 
 
 def archive_of(root: Node, limits: Limits) -> tuple[Layout, bytes, tuple[Storage, ...]]:
-    """The archive that torch.save writes for an object, its pickle, and its storages. Raises LimitError."""
+    """The archive that torch.save writes for an object, its pickle, and its storages.
+    Raises LimitError.
+    """
     keys = Keys(())
     pickle = emit_pickle(root, keys, to_bytes, limits)
     storages = tuple(keys.storages.values())
-    keys.storages = {key: little_endian_storage(storage) for key, storage in keys.storages.items()}
+    keys.storages = {
+        key: little_endian_storage(storage) for key, storage in keys.storages.items()
+    }
     return lay_out(fresh_records(b"little", pickle, keys)), pickle, storages
 
 
 def appended_records(
     archive: Archive, pickles: dict[str, bytes], limits: Limits
 ) -> tuple[bytes, bytes, Archive]:
-    """The records that replace some of an archive, its new directory, and the archive with both at its end.
+    """The records that replace some of an archive, its new directory, and the archive
+    with both at its end.
 
     `data.pkl` comes first: its mark says where the old archive ends.
     """
@@ -256,16 +317,34 @@ def appended_records(
     for name, data in pickles.items():
         planned = bytes_record(f"{archive.root}/{name}", data)
         new.append(
-            write_record(sink, planned, sink.position, padding_size(planned, sink.position, mark), mark)
+            write_record(
+                sink,
+                planned,
+                sink.position,
+                padding_size(planned, sink.position, mark),
+                mark,
+            )
         )
         mark = b""
     records = sink.taken()
     replaced = {row.name.decode() for row in new}
     write_directory(
-        sink, [*(_kept_record(row) for name, row in archive.records.items() if name not in replaced), *new]
+        sink,
+        [
+            *(
+                _kept_record(row)
+                for name, row in archive.records.items()
+                if name not in replaced
+            ),
+            *new,
+        ],
     )
     directory = sink.taken()
-    return records, directory, read_archive(Extended(archive.source, records + directory), limits)
+    return (
+        records,
+        directory,
+        read_archive(Extended(archive.source, records + directory), limits),
+    )
 
 
 _SMALL = 4096
@@ -280,30 +359,50 @@ def fresh_records(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord
         bytes_record("archive/data.pkl", pickle),
         bytes_record("archive/byteorder", order),
     ]
-    records += [storage_record(f"archive/data/{key}", storage) for key, storage in keys.storages.items()]
+    records += [
+        storage_record(f"archive/data/{key}", storage)
+        for key, storage in keys.storages.items()
+    ]
     return [*records, bytes_record("archive/version", VERSION)]
 
 
-def storage_record(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
-    """The record of a storage; `like` is the position modulo PAGE that its data should have."""
+def storage_record(
+    name: str, storage: Storage, like: int | None = None
+) -> PlannedRecord:
+    """The record of a storage; `like` is the position modulo PAGE that its data should
+    have.
+    """
     run = None if storage.place is None else storage.place.run
     if like is None and run is not None and storage.nbytes >= _LARGE:
         like = run.offset  # a gap is worth it, because the copy is faster
-    return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like, of=storage)
+    return PlannedRecord(
+        name,
+        storage.nbytes,
+        lambda sink: pour(storage, sink, crc=True),
+        like,
+        of=storage,
+    )
 
 
 def is_sound(archive: Archive, record: Record) -> bool:
-    """Tell whether a record is small, and its bytes match its checksum, if it has one."""
+    """Tell whether a record is small, and its bytes match its checksum, if it
+    has one.
+    """
     return record.size <= _SMALL and (
-        record.crc is None or crc32(archive.read(record, _SMALL, "entries")) == record.crc
+        record.crc is None
+        or crc32(archive.read(record, _SMALL, "entries")) == record.crc
     )
 
 
 def copied_record(archive: Archive, record: Record) -> PlannedRecord:
-    """A record that ckpt does not write itself, with its own bytes. A deflated one is inflated."""
+    """A record that ckpt does not write itself, with its own bytes. A deflated one is
+    inflated.
+    """
     place = record.place(archive.source)
     whole = Storage(record.name, None, None, record.size, place, record.crc)
-    return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True), of=whole)
+    return PlannedRecord(
+        record.name, record.size, lambda sink: pour(whole, sink, crc=True), of=whole
+    )
 
 
 def _kept_record(record: Record) -> WrittenRecord:
@@ -322,7 +421,11 @@ def _kept_record(record: Record) -> WrittenRecord:
 def alignment_of(archive: Archive) -> int:
     """The alignment of the storages of an archive, in bytes."""
     record = archive.find(".storage_alignment")
-    if record is not None and record.size < 8 and (not archive.is_partial or is_sound(archive, record)):
+    if (
+        record is not None
+        and record.size < 8
+        and (not archive.is_partial or is_sound(archive, record))
+    ):
         text = archive.read(record, 8, "entries")
         if text.isdigit() and 0 < int(text) <= 4096:
             return int(text)

@@ -1,4 +1,6 @@
-"""A member of an archive as a location of its own: its bytes are a range of the archive, or were inflated."""
+"""A member of an archive as a location of its own: its bytes are a range of the
+archive, or were inflated.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from ckpt.model.text import show
 class Member:
     """A file inside an archive. It has no files beside it.
 
-    `crc` is the checksum that the archive recorded of it, `full` its size when it is deflated.
+    `crc` is the checksum that the archive recorded of it, `full` its size when it is
+    deflated.
     """
 
     def __init__(
@@ -51,16 +54,24 @@ class Member:
         raise NotOpenedError("not a folder", path=self.name)
 
     def parent(self) -> Location:
-        raise NotOpenedError("a member of an archive has no files beside it", path=self.name)
+        raise NotOpenedError(
+            "a member of an archive has no files beside it", path=self.name
+        )
 
     def child(self, name: str, links: Links = "file") -> Location:
         raise NotOpenedError("a member of an archive is no folder", path=self.name)
 
     def open(self) -> Source:
-        """Return its bytes. A deflated one is inflated to its recorded size. Raises DamagedDataError."""
+        """Return its bytes. A deflated one is inflated to its recorded size. Raises
+        DamagedDataError.
+        """
         if self.full is None:
             return Window(self._archive, self.offset, self.stored, self.name)
-        return Memory(inflate_exactly(self._archive.read(self.offset, self.stored), self.full, self.name))
+        return Memory(
+            inflate_exactly(
+                self._archive.read(self.offset, self.stored), self.full, self.name
+            )
+        )
 
     def admit(self, limits: Limits, budget: Budget) -> None:
         """Charge what `open` inflates, before it does. Raises LimitError."""
@@ -73,21 +84,29 @@ class Member:
             budget.charge(self.full + self.stored, f"member {show(self.member, 80)}")
 
     def read(self, limits: Limits, budget: Budget) -> bytes:
-        """All of its bytes, compared with its checksum: for small members. Raises LimitError, DamagedDataError."""
+        """All of its bytes, compared with its checksum: for small members. Raises
+        LimitError, DamagedDataError.
+        """
         what = f"member {show(self.member, 80)}"
         if self.size > limits.index_bytes:
-            raise LimitError(f"{what} has {self.size:,} bytes", "index-bytes", limits.index_bytes)
+            raise LimitError(
+                f"{what} has {self.size:,} bytes", "index-bytes", limits.index_bytes
+            )
         self.admit(limits, budget)
         if self.full is None:
             budget.charge(self.stored, what)
         source = self.open()
         data = source.read(0, source.size)
         if self.crc is not None and crc32(data) != self.crc:
-            raise DamagedDataError(f"{what} is damaged: its bytes do not match the recorded checksum")
+            raise DamagedDataError(
+                f"{what} is damaged: its bytes do not match the recorded checksum"
+            )
         return data
 
 
 def of_record(archive: Source, record: Record) -> Member:
     """The member in a record of a zip archive."""
     full = record.size if record.deflated else None
-    return Member(archive, record.name, record.offset, record.stored, full=full, crc=record.crc)
+    return Member(
+        archive, record.name, record.offset, record.stored, full=full, crc=record.crc
+    )

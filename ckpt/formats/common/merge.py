@@ -1,4 +1,6 @@
-"""One checkpoint over the files of a folder: the weights at the root or below their keys, all else below keys."""
+"""One checkpoint over the files of a folder: the weights at the root or below their
+keys, all else below keys.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.text import show
-from ckpt.tree.find import METADATA, is_metadata, metadata_node, metadata_of, tied_aliases, with_metadata
+from ckpt.tree.find import (
+    METADATA,
+    is_metadata,
+    metadata_node,
+    metadata_of,
+    tied_aliases,
+    with_metadata,
+)
 from ckpt.tree.view import look
 
 
@@ -26,12 +35,16 @@ class Merged(NamedTuple):
 def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
     """Merge all members into one checkpoint.
 
-    The ids of their storages are distinct; the keys inside members without a key are distinct too.
+    The ids of their storages are distinct; the keys inside members without a key are
+    distinct too.
 
-    It has the traits of its first model; what only an index or a document says is left to the caller.
+    It has the traits of its first model; what only an index or a document says is left
+    to the caller.
     """
     every = [member.checkpoint for member in members]
-    main = next((member for member in members if member.is_model), members[0]).checkpoint
+    main = next(
+        (member for member in members if member.is_model), members[0]
+    ).checkpoint
     weights = [member.checkpoint for member in members if member.is_model] or [main]
     tree = _merge_trees(members)
     return Checkpoint(
@@ -54,7 +67,9 @@ def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint
         byteorder=main.byteorder,
         weights_only=_merge_refusals(members),
         encoding=main.encoding,
-        not_loadable=next((part.not_loadable for part in weights if part.not_loadable), None),
+        not_loadable=next(
+            (part.not_loadable for part in weights if part.not_loadable), None
+        ),
         account=_merged_account(members),
         sources=tuple(source for part in every for source in part.sources),
         members=tuple(members),
@@ -68,13 +83,22 @@ def _merged_account(members: Sequence[Member]) -> Account:
     for member in members:
         account = member.checkpoint.account
         notices += [_moved_notice(member, notice) for notice in account.notices]
-        left_out += [Absence(_names_below_key(member, (name,))[0], why) for name, why in account.left_out]
+        left_out += [
+            Absence(_names_below_key(member, (name,))[0], why)
+            for name, why in account.left_out
+        ]
     return Account(tuple(notices), tuple(left_out))
 
 
 def _moved_notice(member: Member, notice: Notice) -> Notice:
-    """A notice with the names that its tensors have in the folder. What one file lacks is said with its name."""
-    names = tuple(_name_below(member.key, name) for name in notice.tensors) if member.key else notice.tensors
+    """A notice with the names that its tensors have in the folder. What one file lacks
+    is said with its name.
+    """
+    names = (
+        tuple(_name_below(member.key, name) for name in notice.tensors)
+        if member.key
+        else notice.tensors
+    )
     is_alone = notice.code == "incomplete" and not member.checkpoint.parts
     text = f"{show(member.file, 80)}: {notice.message}" if is_alone else notice.message
     return notice._replace(message=text, tensors=names)
@@ -85,7 +109,9 @@ def _names_below_key(member: Member, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _merge_refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
-    """Return why weights_only refuses files of the folder, each with its file, or None without a pickle."""
+    """Return why weights_only refuses files of the folder, each with its file, or None
+    without a pickle.
+    """
     if all(member.checkpoint.weights_only is None for member in members):
         return None
     return tuple(
@@ -96,7 +122,9 @@ def _merge_refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
 
 
 def _merge_trees(members: Sequence[Member]) -> Merged:
-    """The root's own first in the tree; among the containers it comes last, for sections lie below its keys."""
+    """The root's own first in the tree; among the containers it comes last, for
+    sections lie below its keys.
+    """
     root = Dict()
     metadata: dict[str, str] = {}
     tensors: list[Entry] = []
@@ -108,15 +136,25 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
         if not member.key:
             view = look(whole.root)
             metadata |= metadata_of(whole.root)
-            pairs = [pair for pair in zip(view.keys, view.children, strict=True) if pair[0] != METADATA]
+            pairs = [
+                pair
+                for pair in zip(view.keys, view.children, strict=True)
+                if pair[0] != METADATA
+            ]
             root.set([key for key, _ in pairs], [child for _, child in pairs])
             names = tuple(entry.name for entry in whole.tensors)
-            rows = list(whole.containers) or [Container((), "", "dict", names, 0, len(names), node=root)]
+            rows = list(whole.containers) or [
+                Container((), "", "dict", names, 0, len(names), node=root)
+            ]
             outer = _join_containers(outer, rows, len(tensors), root) if outer else rows
         else:
             whole = _without_metadata(whole)
             texts = metadata_of(member.checkpoint.root)
-            metadata |= {f"{member.key}.{name}": text for name, text in texts.items() if name != "format"}
+            metadata |= {
+                f"{member.key}.{name}": text
+                for name, text in texts.items()
+                if name != "format"
+            }
             root.set([member.key], [whole.root])
             inner += _containers_below(member.key, whole, len(tensors))
         prefix: Path = (member.key,) if member.key else ()
@@ -126,7 +164,8 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
         root.set([METADATA], [metadata_node(metadata)])
         values = [value for value in values if not is_metadata(value.path)]
         values += [
-            Value((METADATA, name), f"{METADATA}.{name}", "str", text) for name, text in metadata.items()
+            Value((METADATA, name), f"{METADATA}.{name}", "str", text)
+            for name, text in metadata.items()
         ]
     return Merged(root, tuple(tensors), tuple(values), (*inner, *outer))
 
@@ -134,17 +173,26 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
 def _join_containers(
     outer: list[Container], rows: list[Container], first: int, root: Dict
 ) -> list[Container]:
-    """The containers of two roots that are one. That of the root itself stands where it stood in the first."""
-    moved = [row._replace(first=row.first + first, last=row.last + first) for row in rows]
+    """The containers of two roots that are one. That of the root itself stands where it
+    stood in the first.
+    """
+    moved = [
+        row._replace(first=row.first + first, last=row.last + first) for row in rows
+    ]
     last = max(row.last for row in moved)
     top = [row for row in moved if not row.path]
     keys = tuple(key for row in top for key in row.keys)
-    out = [row if row.path else row._replace(keys=(*row.keys, *keys), last=last, node=root) for row in outer]
+    out = [
+        row if row.path else row._replace(keys=(*row.keys, *keys), last=last, node=root)
+        for row in outer
+    ]
     return [*out, *(row for row in moved if row.path)]
 
 
 def _without_metadata(whole: Checkpoint) -> Checkpoint:
-    """A checkpoint without its metadata, which only a root has: tied tensors stand under both names."""
+    """A checkpoint without its metadata, which only a root has: tied tensors stand
+    under both names.
+    """
     if not metadata_of(whole.root):
         return whole
     root = with_metadata(whole.root, {})
@@ -159,7 +207,9 @@ def _without_metadata(whole: Checkpoint) -> Checkpoint:
 
 
 def _containers_below(key: str, whole: Checkpoint, first: int) -> list[Container]:
-    """The containers of a file below its key. A file without any is one mapping of names to tensors."""
+    """The containers of a file below its key. A file without any is one mapping of
+    names to tensors.
+    """
     names = tuple(entry.name for entry in whole.tensors)
     rows = whole.containers
     if not rows and names:
@@ -181,7 +231,9 @@ def _name_below(key: str, name: str) -> str:
 
 def _moved_entry(prefix: Path, entry: Entry) -> Entry:
     return (
-        entry._replace(path=(*prefix, *entry.path), name=_name_below(str(prefix[0]), entry.name))
+        entry._replace(
+            path=(*prefix, *entry.path), name=_name_below(str(prefix[0]), entry.name)
+        )
         if prefix
         else entry
     )
@@ -192,4 +244,6 @@ def _moved_value(prefix: Path, value: Value) -> Value:
         return value
     key = str(prefix[0])
     same = None if value.same_as is None else _name_below(key, value.same_as)
-    return value._replace(path=(*prefix, *value.path), name=_name_below(key, value.name), same_as=same)
+    return value._replace(
+        path=(*prefix, *value.path), name=_name_below(key, value.name), same_as=same
+    )

@@ -1,4 +1,6 @@
-"""The counters of steps in the files of one checkpoint: where they differ, the files are of several saves."""
+"""The counters of steps in the files of one checkpoint: where they differ, the files
+are of several saves.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +30,29 @@ def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
 
 
 def find_difference(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
-    """Return the first difference between the counters of two files, as text, or None if all agree."""
+    """Return the first difference between the counters of two files, as text, or None
+    if all agree.
+    """
     firsts: dict[str, tuple[str, Node]] = {}
     for file, header in headers:
         for name, node in header.items():
             first, other = firsts.setdefault(name, (file, node))
             values = _differing_values(other, node)
             if values is not None:
-                difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
+                difference = (
+                    f"{show(name, 80)} is {values[0]:,.0f} in {first}, "
+                    f"{values[1]:,.0f} in {file}"
+                )
                 return f"the files were saved at several steps: {difference}"
     return None
 
 
 def find_strays(counts: Mapping[_Key, Mapping[str, float]]) -> set[_Key]:
-    """Return the keys of the files whose counters differ from the counters of most files.
+    """Return the keys of the files whose counters differ from the counters of most
+    files.
 
-    Return none where no value of a counter has a majority: then nobody knows which files are of one step.
+    Return none where no value of a counter has a majority: then nobody knows which
+    files are of one step.
     """
     odd: set[_Key] = set()
     for name in dict.fromkeys(name for row in counts.values() for name in row):
@@ -60,15 +69,20 @@ def find_strays(counts: Mapping[_Key, Mapping[str, float]]) -> set[_Key]:
 def counters_of(values: Iterable[Value]) -> dict[str, Node]:
     """The counters of a run among values, by their names."""
     return {
-        row.name: row.node for row in values if row.path and row.node is not None and is_counter(row.path)
+        row.name: row.node
+        for row in values
+        if row.path and row.node is not None and is_counter(row.path)
     }
 
 
 def _differing_values(node: Node, other: Node) -> tuple[float, float] | None:
-    """The values of two counters that differ. Where the files record equal checksums, no value is read."""
+    """The values of two counters that differ. Where the files record equal checksums,
+    no value is read.
+    """
     first, second = tensor_of(node), tensor_of(other)
     if first is not None and (
-        first is second or _recorded_checksum(first) == _recorded_checksum(second) is not None
+        first is second
+        or _recorded_checksum(first) == _recorded_checksum(second) is not None
     ):
         return None
     values = counter(node), counter(other)
@@ -79,4 +93,8 @@ def _recorded_checksum(tensor: object) -> tuple[str, int] | None:
     """The dtype and the recorded checksum of a tensor that is all of its storage."""
     if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
         return None
-    return (tensor.dtype.name, tensor.storage.crc) if tensor.extent == (0, tensor.storage.nbytes) else None
+    return (
+        (tensor.dtype.name, tensor.storage.crc)
+        if tensor.extent == (0, tensor.storage.nbytes)
+        else None
+    )

@@ -1,7 +1,8 @@
 """Streams of gzip, zlib, bzip2 and xz around a pickle, as joblib and people write them.
 
-A compressed pickle is recognised by what it holds. Streams are read as Python's own modules read them, also where other
-programs refuse them: what a loader would unpickle is what counts.
+A compressed pickle is recognised by what it holds. Streams are read as Python's own
+modules read them, also where other programs refuse them: what a loader would unpickle
+is what counts.
 """
 
 from __future__ import annotations
@@ -14,16 +15,26 @@ from struct import unpack_from
 from typing import Protocol
 
 from ckpt.bytes.source import Source
-from ckpt.formats.common.early import LOOKED, OPCODES, is_pickle_or_runs, look_at_bytes, skipped_bytes
+from ckpt.formats.common.early import (
+    LOOKED,
+    OPCODES,
+    is_pickle_or_runs,
+    look_at_bytes,
+    skipped_bytes,
+)
 from ckpt.formats.common.pickled import is_pickle
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
 
 _FIRST, _STEP = 1 << 12, 1 << 20
-"""Bytes of a stream that are read first, because many short ones may follow each other, and in the end."""
+"""Bytes of a stream that are read first, because many short ones may follow each other,
+and in the end.
+"""
 _STREAMS = 100_000
-"""The most streams that follow each other. bgzip begins one every 64 KiB, pbzip2 every 900 kB."""
+"""The most streams that follow each other. bgzip begins one every 64 KiB, pbzip2 every
+900 kB.
+"""
 _HEAD = 13
 """The most of the first bytes that say how a file is compressed."""
 _ERRORS = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
@@ -59,11 +70,15 @@ _MAGICS = {
     b"ZF": _ZF,
 }
 _ZF_HEADER = 21
-"""Bytes before the stream of zlib in joblib's oldest container: its magic and the size of its content as text."""
+"""Bytes before the stream of zlib in joblib's oldest container: its magic and the size
+of its content as text.
+"""
 
 
 def packing(head: bytes) -> Packing | None:
-    """Return the compression of a file that begins with these bytes, or None for any other file."""
+    """Return the compression of a file that begins with these bytes, or None for any
+    other file.
+    """
     how = next((how for magic, how in _MAGICS.items() if head.startswith(magic)), None)
     if how is None and _is_zlib(head):
         return _ZLIB
@@ -76,17 +91,22 @@ def _is_zlib(head: bytes) -> bool:
 
 
 def _is_lzma(head: bytes) -> bool:
-    """Tell whether these bytes are the header of a .lzma file that liblzma takes among xz files. It has no magic."""
+    """Tell whether these bytes are the header of a .lzma file that liblzma takes among
+    xz files. It has no magic.
+    """
     if len(head) < _HEAD:
         return False
     properties, window, size = unpack_from("<BIQ", head)
-    low = window & -window  # the lowest bit: a window is a power of two, or that and a half
+    low = (
+        window & -window
+    )  # the lowest bit: a window is a power of two, or that and a half
     is_window = window in (0, low, 3 * low, 2**32 - 1)
     return properties < 225 and is_window and (size < 2**38 or size == 2**64 - 1)
 
 
 def beginning(source: Source, how: Packing, size: int) -> bytes | None:
-    """The first `size` bytes inside or somewhat more; fewer where the stream ends or is damaged.
+    """The first `size` bytes inside or somewhat more; fewer where the stream ends or is
+    damaged.
 
     None where the first megabyte of a file holds nothing.
     """
@@ -102,7 +122,9 @@ def beginning(source: Source, how: Packing, size: int) -> bytes | None:
 
 
 def is_broken(source: Source, how: Packing) -> bool:
-    """Tell whether a file that begins as a stream holds nothing because it is damaged."""
+    """Tell whether a file that begins as a stream holds nothing because it is
+    damaged.
+    """
     try:
         return any(piece for piece, _ in _unpack_pieces(source, how))
     except (UnreadableError, *_ERRORS):
@@ -110,7 +132,9 @@ def is_broken(source: Source, how: Packing) -> bool:
 
 
 class Unpacked(NamedTuple):
-    """The bytes inside a file, and how many bytes of the file follow its last stream."""
+    """The bytes inside a file, and how many bytes of the file follow its last
+    stream.
+    """
 
     data: bytes
     left: int
@@ -134,22 +158,30 @@ def unpack_all(source: Source, how: Packing, budget: Budget) -> Unpacked:
 
 
 def _unpack_pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
-    """Yield the content piece by piece, each with the offset up to which the file was read.
+    """Yield the content piece by piece, each with the offset up to which the file was
+    read.
 
-    The last pair has the offset where the last stream ends. Only zeros follow it, which writers add as padding: raises
-    UnreadableError for any other bytes that are no further stream.
+    The last pair has the offset where the last stream ends. Only zeros follow it, which
+    writers add as padding: raises UnreadableError for any other bytes that are no
+    further stream.
     """
     position, zeros = _first_stream(source, how), _Zeros(source)
     for _ in range(_STREAMS):
         machine, step = _make_decompressor(how), _FIRST
         while not machine.eof:
-            data = source.read(position, min(step, source.size - position)) if machine.needs_input else b""
+            data = (
+                source.read(position, min(step, source.size - position))
+                if machine.needs_input
+                else b""
+            )
             if machine.needs_input and not data:
                 raise UnreadableError(
-                    f"cut off: the {how.name} stream does not end, the file does at {position:,} bytes"
+                    f"cut off: the {how.name} stream does not end, the file does at "
+                    f"{position:,} bytes"
                 )
             position += len(data)
-            # No more than that at once: Python's modules too give what comes before a wrong checksum.
+            # No more than that at once: Python's modules too give what comes before a
+            # wrong checksum.
             piece = machine.decompress(data, step)
             step = min(2 * step, _STEP)
             yield piece, position
@@ -160,16 +192,21 @@ def _unpack_pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
             return
         if how.name == "gzip":
             position = following
-        if not _goes_on_with(source.read(position, min(_HEAD, source.size - position)), how):
+        if not _goes_on_with(
+            source.read(position, min(_HEAD, source.size - position)), how
+        ):
             left = source.size - position
             raise UnreadableError(
-                f"{left:,} bytes follow the {how.name} stream, and ckpt cannot tell what they are"
+                f"{left:,} bytes follow the {how.name} stream, and ckpt cannot tell "
+                "what they are"
             )
     raise UnreadableError(f"over {_STREAMS:,} {how.name} streams follow each other")
 
 
 def _first_stream(source: Source, how: Packing) -> int:
-    """The offset of the first stream. Python 2 wrote the size in a ZF container with a space more."""
+    """The offset of the first stream. Python 2 wrote the size in a ZF container with a
+    space more.
+    """
     if how is not _ZF:
         return 0
     is_wide = source.read(0, min(source.size, _ZF_HEADER + 1))[_ZF_HEADER:] == b" "
@@ -177,7 +214,9 @@ def _first_stream(source: Source, how: Packing) -> int:
 
 
 def _goes_on_with(head: bytes, how: Packing) -> bool:
-    """Tell whether Python takes these bytes for one more stream. `lzma.open` takes both of its kinds in one file."""
+    """Tell whether Python takes these bytes for one more stream. `lzma.open` takes both
+    of its kinds in one file.
+    """
     other = packing(head)
     if how.name in ("xz", "lzma"):
         return _is_lzma(head) or (other is not None and other.name == "xz")
@@ -196,13 +235,16 @@ class _Zeros:
         self._end = 0
 
     def end(self, position: int) -> int:
-        """The offset of the first byte from a position on that is not zero, or the size of the file.
+        """The offset of the first byte from a position on that is not zero, or the size
+        of the file.
 
         Nobody pads with more than _PADDING: a sparse file has zeros without end.
         """
         self._end = max(self._end, position)
         while self._end < min(self._source.size, position + _PADDING):
-            data = self._source.read(self._end, min(_FIRST, self._source.size - self._end))
+            data = self._source.read(
+                self._end, min(_FIRST, self._source.size - self._end)
+            )
             other = data.lstrip(b"\0")
             self._end += len(data) - len(other)
             if other:
@@ -235,8 +277,9 @@ class _Zlib:
 class _Gzip:
     """One member of a gzip file, as Python's module reads it.
 
-    zlib itself checks the sum of the header and refuses reserved flags, which Python does not look at. Python gives the content
-    before it compares the sum of it, so that fails one step later.
+    zlib itself checks the sum of the header and refuses reserved flags, which Python
+    does not look at. Python gives the content before it compares the sum of it, so that
+    fails one step later.
     """
 
     def __init__(self) -> None:
@@ -248,7 +291,11 @@ class _Gzip:
 
     @property
     def needs_input(self) -> bool:
-        return len(self._tail) < _SUMS if self._inner.eof else not self._inner.unconsumed_tail
+        return (
+            len(self._tail) < _SUMS
+            if self._inner.eof
+            else not self._inner.unconsumed_tail
+        )
 
     @property
     def unused_data(self) -> bytes:
@@ -277,11 +324,15 @@ class _Gzip:
 _SUMS = 8
 """Bytes behind a member of gzip: the CRC and the size of its content."""
 _EXTRA, _NAME, _COMMENT, _HEADER_SUM = 4, 8, 16, 2
-"""Flags of a gzip header, by what is in it, in the order in which Python reads it: the sum comes last."""
+"""Flags of a gzip header, by what is in it, in the order in which Python reads it: the
+sum comes last.
+"""
 
 
 def _gzip_header(data: bytes) -> int | None:
-    """The size of a gzip header, or None where it goes on behind `data`. Raises ValueError for none."""
+    """The size of a gzip header, or None where it goes on behind `data`. Raises
+    ValueError for none.
+    """
     if len(data) < 10:
         return None
     if data[:3] != b"\x1f\x8b\x08":
@@ -316,18 +367,23 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     how = packing(head)
     inside = b"" if how is None else beginning(source, how, _INSIDE)
     if not inside:
-        # A megabyte that becomes nothing: no honest file, and it may go on. Zeros alone are an unfinished write.
+        # A megabyte that becomes nothing: no honest file, and it may go on. Zeros alone
+        # are an unfinished write.
         return inside is None and _Zeros(source).end(0) < min(source.size, 2 * _STEP)
     if is_pickle(inside):
         return True
     if inside[0] not in OPCODES:
         return False
     verdict = is_pickle_or_runs(inside, len(inside), limits)
-    return verdict is True or (verdict is None and how is not None and _goes_on(source, how, limits))
+    return verdict is True or (
+        verdict is None and how is not None and _goes_on(source, how, limits)
+    )
 
 
 def _goes_on(source: Source, how: Packing, limits: Limits) -> bool:
-    """Tell whether a pickle that goes on behind the first bytes inside a file is one, as far as that is known."""
+    """Tell whether a pickle that goes on behind the first bytes inside a file is one,
+    as far as that is known.
+    """
     inside = beginning(source, how, LOOKED) or b""
     verdict, offset = look_at_bytes(inside, len(inside), limits)
     length = None if verdict is not None else skipped_bytes(inside, offset)

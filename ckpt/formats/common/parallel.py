@@ -1,7 +1,9 @@
-"""The ranks of tensor parallelism: files with the same names, each with its part of the matrices and a copy of the rest.
+"""The ranks of tensor parallelism: files with the same names, each with its part of the
+matrices and a copy of the rest.
 
-Meta publishes Llama so (`consolidated.00.pth`), Megatron and DeepSpeed write one folder or file for each rank
-(`mp_rank_00/model_optim_rng.pt`, `mp_rank_00_model_states.pt`), vLLM `model-rank-0-part-0.safetensors`.
+Meta publishes Llama so (`consolidated.00.pth`), Megatron and DeepSpeed write one folder
+or file for each rank (`mp_rank_00/model_optim_rng.pt`, `mp_rank_00_model_states.pt`),
+vLLM `model-rank-0-part-0.safetensors`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from ckpt.model.text import counted_noun, show
 
 LLAMA = r"consolidated\.(\d{2,4})\.(?:pth|pt)"
 _FILE = re.compile(
-    rf"{LLAMA}|mp_rank_(\d{{2,6}})_model_states\.pt|model-rank-(\d{{1,4}})-part-\d{{1,6}}\.safetensors"
+    rf"{LLAMA}|mp_rank_(\d{{2,6}})_model_states\.pt"
+    rf"|model-rank-(\d{{1,4}})-part-\d{{1,6}}\.safetensors"
 )
 _FOLDER = re.compile(r"mp_rank_(\d{2,6})((?:_\d{3,6}){0,2})")
 _IN_FOLDER = "model_optim_rng.pt"
@@ -34,7 +37,9 @@ _QUERY = re.compile(r"(?:.*\.)?attention\.wq\.weight")
 
 
 def with_rank(checkpoint: Checkpoint, probe: Probe) -> Checkpoint:
-    """The checkpoint with its rank, and a notice, where the files beside it or `params.json` show that it is one of several."""
+    """The checkpoint with its rank, and a notice, where the files beside it or
+    `params.json` show that it is one of several.
+    """
     if probe.is_folder or is_url(probe.path):
         return checkpoint
     number = _rank_in_name(probe.location)
@@ -48,45 +53,79 @@ def with_rank(checkpoint: Checkpoint, probe: Probe) -> Checkpoint:
         try:
             with probe.open(other, f"{probe.mark}beside:") as opened:
                 text = _division_text(
-                    [checkpoint, opened], _hidden_size(probe.location.parent(), probe.limits), of
+                    [checkpoint, opened],
+                    _hidden_size(probe.location.parent(), probe.limits),
+                    of,
                 )
         except CkptError:
             pass  # a damaged file beside it says nothing of this one
         if text is None:
             return checkpoint
-        said = f"rank {number} of {of} of tensor parallelism{f': {text}' if text else ''}; {_ALONE}"
+        said = (
+            f"rank {number} of {of} of tensor "
+            f"parallelism{f': {text}' if text else ''}; {_ALONE}"
+        )
         return _with_rank_notice(checkpoint, number, of, said)
     width = _hidden_size(probe.location.parent(), probe.limits)
-    held = next((row for row in checkpoint.tensors if width and _QUERY.fullmatch(row.name)), None)
+    held = next(
+        (row for row in checkpoint.tensors if width and _QUERY.fullmatch(row.name)),
+        None,
+    )
     rows = held.tensor.shape[0] if held is not None and held.tensor.shape else 0
     if held is None or width is None or not rows or width % rows or width == rows:
         return checkpoint
     of = width // rows
-    said = f"one of {of} ranks of tensor parallelism, and the files of the others are not here: {PARAMS} says dim {width:,}"
+    said = (
+        f"one of {of} ranks of tensor parallelism, and the files of the others are not "
+        f"here: {PARAMS} says dim {width:,}"
+    )
     return _with_rank_notice(
-        checkpoint, number, of, f"{said}, and {show(held.name, 80)} has {counted_noun(rows, 'row')}; {_ALONE}"
+        checkpoint,
+        number,
+        of,
+        f"{said}, and {show(held.name, 80)} has {counted_noun(rows, 'row')}; {_ALONE}",
     )
 
 
 _ALONE = "no file is a model by itself"
 
 
-def _with_rank_notice(checkpoint: Checkpoint, number: int, of: int, text: str) -> Checkpoint:
+def _with_rank_notice(
+    checkpoint: Checkpoint, number: int, of: int, text: str
+) -> Checkpoint:
     notice = Notice("tensor-parallel", text)
-    return replace(checkpoint, rank=ParallelRank(number, of), account=checkpoint.account.with_notices(notice))
+    return replace(
+        checkpoint,
+        rank=ParallelRank(number, of),
+        account=checkpoint.account.with_notices(notice),
+    )
 
 
-def notice_of(files: Sequence[tuple[str, Checkpoint]], folder: Location, limits: Limits) -> Notice | None:
-    """The notice about the files of all ranks, or None where they do not hold the same names."""
-    text = _division_text([checkpoint for _, checkpoint in files], _hidden_size(folder, limits), len(files))
+def notice_of(
+    files: Sequence[tuple[str, Checkpoint]], folder: Location, limits: Limits
+) -> Notice | None:
+    """The notice about the files of all ranks, or None where they do not hold the same
+    names.
+    """
+    text = _division_text(
+        [checkpoint for _, checkpoint in files],
+        _hidden_size(folder, limits),
+        len(files),
+    )
     if text is None:
         return None
-    return Notice("tensor-parallel", f"{len(files):,} ranks of tensor parallelism: {text}; {_ALONE}")
+    return Notice(
+        "tensor-parallel",
+        f"{len(files):,} ranks of tensor parallelism: {text}; {_ALONE}",
+    )
 
 
 def llama_in(names: Sequence[str]) -> dict[int, str]:
     """The files of Llama's ranks among the names of a folder: rank -> name."""
-    rows = [(re.fullmatch(LLAMA, name), name) for name in sorted(names, key=natural_sort_key)]
+    rows = [
+        (re.fullmatch(LLAMA, name), name)
+        for name in sorted(names, key=natural_sort_key)
+    ]
     return {int(match[1]): name for match, name in rows if match is not None}
 
 
@@ -101,7 +140,9 @@ def _rank_in_name(location: Location) -> int | None:
 
 
 def _files_of_ranks(location: Location) -> dict[int, Location]:
-    """The files of all ranks, with this one: those whose path differs by the rank alone."""
+    """The files of all ranks, with this one: those whose path differs by the rank
+    alone.
+    """
     folder, name = _names_of(location)
     ranks: dict[int, Location] = {}
     try:
@@ -110,14 +151,21 @@ def _files_of_ranks(location: Location) -> dict[int, Location]:
             for other in sorted(around.names(), key=natural_sort_key):
                 match = _FILE.fullmatch(other)
                 if match is not None and _without_rank(other) == _without_rank(name):
-                    number = int(next(group for group in match.groups() if group is not None))
+                    number = int(
+                        next(group for group in match.groups() if group is not None)
+                    )
                     ranks.setdefault(number, around.child(other))
             return ranks
         around = location.parent().parent()
         own = _FOLDER.fullmatch(folder)
         for other in sorted(around.names(), key=natural_sort_key):
             match = _FOLDER.fullmatch(other.rstrip("/"))
-            if match is None or own is None or match[2] != own[2] or not other.endswith("/"):
+            if (
+                match is None
+                or own is None
+                or match[2] != own[2]
+                or not other.endswith("/")
+            ):
                 continue
             place = around.child(other[:-1], "no").child(_IN_FOLDER, "no")
             if place.is_file():
@@ -130,7 +178,9 @@ def _files_of_ranks(location: Location) -> dict[int, Location]:
 def _without_rank(name: str) -> str:
     match = _FILE.fullmatch(name)
     assert match is not None
-    index = next(index for index, group in enumerate(match.groups(), 1) if group is not None)
+    index = next(
+        index for index, group in enumerate(match.groups(), 1) if group is not None
+    )
     return name[: match.start(index)] + "*" + name[match.end(index) :]
 
 
@@ -140,8 +190,11 @@ def _names_of(location: Location) -> tuple[str, str]:
     return folder, name
 
 
-def _division_text(ranks: Sequence[Checkpoint], width: int | None, of: int) -> str | None:
-    """Return how the tensors are divided over `of` ranks, by the checksums that files recorded, or None if names differ.
+def _division_text(
+    ranks: Sequence[Checkpoint], width: int | None, of: int
+) -> str | None:
+    """Return how the tensors are divided over `of` ranks, by the checksums that files
+    recorded, or None if names differ.
 
     `width` is the size of the whole model's hidden dimension.
     """
@@ -149,47 +202,78 @@ def _division_text(ranks: Sequence[Checkpoint], width: int | None, of: int) -> s
     if not first or any(other.keys() != first.keys() for other in others):
         return None
     sums = [
-        [_recorded_checksum(tensor) for tensor in (held[name] for held in (first, *others))] for name in first
+        [
+            _recorded_checksum(tensor)
+            for tensor in (held[name] for held in (first, *others))
+        ]
+        for name in first
     ]
     if any(None in row for row in sums):
         return "their names are equal"
     parts = [name for name, row in zip(first, sums, strict=True) if len(set(row)) > 1]
     if not parts:
         return None
-    copies = [first[name].shape for name in first.keys() - set(parts) if len(first[name].shape) == 1]
-    whole = width or next((shape[0] for shape, _ in Counter(copies).most_common(1)), None)
-    along = Counter(_divided_dimension(name, first[name].shape, whole, of) for name in parts)
-    where = ", ".join(f"{along[at]:,} along dimension {at}" for at in (0, 1) if along[at])
+    copies = [
+        first[name].shape
+        for name in first.keys() - set(parts)
+        if len(first[name].shape) == 1
+    ]
+    whole = width or next(
+        (shape[0] for shape, _ in Counter(copies).most_common(1)), None
+    )
+    along = Counter(
+        _divided_dimension(name, first[name].shape, whole, of) for name in parts
+    )
+    where = ", ".join(
+        f"{along[at]:,} along dimension {at}" for at in (0, 1) if along[at]
+    )
     if along[None] and where:
         where += f", {along[None]:,} unknown"
-    text = f"{len(parts):,} of {len(first):,} tensors are divided{f' ({where})' if where else ''}"
+    text = (
+        f"{len(parts):,} of {len(first):,} tensors are "
+        f"divided{f' ({where})' if where else ''}"
+    )
     return text + ("" if len(parts) == len(first) else ", the others are copies")
 
 
 _ROWS = re.compile(
-    r"(?:.*\.)?(?:w[qkv13]|output|query_key_value|linear_qkv|linear_fc1|dense_h_to_4h|[qkv]_proj|gate_proj|up_proj)\.weight"
+    r"(?:.*\.)?(?:w[qkv13]|output|query_key_value|linear_qkv|linear_fc1|dense_h_to_4h"
+    r"|[qkv]_proj|gate_proj|up_proj)\.weight"
 )
 _COLUMNS = re.compile(
-    r"(?:.*\.)?(?:w[o2]|attention\.dense|linear_proj|linear_fc2|dense_4h_to_h|o_proj|down_proj)\.weight"
+    r"(?:.*\.)?(?:w[o2]|attention\.dense|linear_proj|linear_fc2|dense_4h_to_h|o_proj"
+    r"|down_proj)\.weight"
 )
-"""Names of matrices that are divided along dimension 0, and along 1, where their shape does not tell."""
+"""Names of matrices that are divided along dimension 0, and along 1, where their shape
+does not tell.
+"""
 
 
-def _divided_dimension(name: str, shape: tuple[int, ...], whole: int | None, of: int) -> int | None:
-    """Return the dimension along which a part was cut: the one that is not the `whole` size. Return None if that is not sure."""
+def _divided_dimension(
+    name: str, shape: tuple[int, ...], whole: int | None, of: int
+) -> int | None:
+    """Return the dimension along which a part was cut: the one that is not the `whole`
+    size. Return None if that is not sure.
+    """
     if len(shape) == 1:
         return 0
     if len(shape) != 2:
         return None
     if whole is not None and (shape[0] == whole) != (shape[1] == whole):
         return int(shape[0] == whole)
-    if whole is not None and whole not in shape and (shape[0] * of == whole) != (shape[1] * of == whole):
+    if (
+        whole is not None
+        and whole not in shape
+        and (shape[0] * of == whole) != (shape[1] * of == whole)
+    ):
         return int(shape[1] * of == whole)
     return 0 if _ROWS.fullmatch(name) else 1 if _COLUMNS.fullmatch(name) else None
 
 
 def _recorded_checksum(tensor: Tensor) -> object:
-    """The recorded checksum of a tensor that has a storage to itself, with what it is; None without one."""
+    """The recorded checksum of a tensor that has a storage to itself, with what it is;
+    None without one.
+    """
     if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
         return None
     return tensor.storage.crc, tensor.dtype.name, tensor.shape, tensor.offset

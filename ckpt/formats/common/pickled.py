@@ -1,4 +1,5 @@
-"""The step of every pickle-based format once it knows where the storages are: pickle -> Checkpoint.
+"""The step of every pickle-based format once it knows where the storages are: pickle ->
+Checkpoint.
 
 Not a format of the table; torch-zip, legacy and TorchScript use it.
 """
@@ -34,15 +35,19 @@ from ckpt.tree.walk import Flat, flatten_tree
 
 _CALLS_SHOWN = 20
 LEAST_BYTES = 256 * 1024
-"""The size of a pickle from which on skimming saves more than it costs to compile its expressions."""
+"""The size of a pickle from which on skimming saves more than it costs to compile its
+expressions.
+"""
 ReadNested = Callable[[bytes | Range, "Contents", Limits, int], Node]
 
 
 class Contents:
-    """The pickles of one file, nested ones too, and every storage that they name, by its id.
+    """The pickles of one file, nested ones too, and every storage that they name, by
+    its id.
 
-    `read_nested` reads a checkpoint in the bytes of a pickle, as the loader of the format would. `mark` is the
-    prefix of all storage ids, `streams` counts the nested checkpoints, `budget` is what is left for all of them.
+    `read_nested` reads a checkpoint in the bytes of a pickle, as the loader of the
+    format would. `mark` is the prefix of all storage ids, `streams` counts the nested
+    checkpoints, `budget` is what is left for all of them.
     """
 
     def __init__(
@@ -62,7 +67,9 @@ class Contents:
         self.storages: dict[str, Storage | Column[Storage]] = {}
         """The storages by their ids; a column by the id of its first storage."""
         self.short: dict[Storage, int] = {}
-        """Storages of which only so many first bytes are there, in a file that is cut off or damaged."""
+        """Storages of which only so many first bytes are there, in a file that is cut
+        off or damaged.
+        """
         self.notices = list(notices)
         self.bytestrings = False
         self.is_script = False
@@ -71,9 +78,14 @@ class Contents:
 
 
 def run(
-    data: bytes, limits: Limits, budget: Budget | None = None, skim: machine.Skim | None = None
+    data: bytes,
+    limits: Limits,
+    budget: Budget | None = None,
+    skim: machine.Skim | None = None,
 ) -> Pickle:
-    """Call `machine.run_machine`. The error of a damaged pickle names the unknown imports before the damage."""
+    """Call `machine.run_machine`. The error of a damaged pickle names the unknown
+    imports before the damage.
+    """
     try:
         return machine.run_machine(data, limits, 0, budget, None, skim)
     except MachineError as error:
@@ -85,11 +97,17 @@ class Storages(Protocol):
     """Gives the storages of one pickle, each made once."""
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
-        """Return the storage or class that a persistent id names. Raises UnreadableError."""
+        """Return the storage or class that a persistent id names. Raises
+        UnreadableError.
+        """
         ...
 
-    def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
-        """The storage of each key, with the device, the dtype and the bytes of another. Raises UnreadableError."""
+    def storages(
+        self, keys: Sequence[str], looks: Sequence[Storage]
+    ) -> Sequence[Storage]:
+        """The storage of each key, with the device, the dtype and the bytes of another.
+        Raises UnreadableError.
+        """
         ...
 
     def forget(self) -> None:
@@ -104,12 +122,16 @@ def seen_as(
     key: str,
     storages: dict[str, Storage | Column[Storage]],
 ) -> Storage:
-    """The storage for a persistent id that names its key again. It joins `storages` where it is another one.
+    """The storage for a persistent id that names its key again. It joins `storages`
+    where it is another one.
 
-    torch keeps no storage without bytes, so each dtype sees one of its own. Raises UnreadableError where a storage with bytes has
-    two dtypes or sizes.
+    torch keeps no storage without bytes, so each dtype sees one of its own. Raises
+    UnreadableError where a storage with bytes has two dtypes or sizes.
     """
-    if (storage.dtype or UINT8, storage.nbytes) == (dtype or UINT8, nbytes):  # untyped ones are bytes
+    if (storage.dtype or UINT8, storage.nbytes) == (
+        dtype or UINT8,
+        nbytes,
+    ):  # untyped ones are bytes
         return storage
     problem = f"storage {show(key, 80)} is used with two types or sizes"
     if storage.nbytes or nbytes:
@@ -121,17 +143,25 @@ def seen_as(
     return other
 
 
-def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages) -> Pickle:
-    """Call `run`. Read the tensors of a large pickle by columns if that surely gives the same tree."""
+def run_skimmed(
+    data: bytes, limits: Limits, budget: Budget, storages: Storages
+) -> Pickle:
+    """Call `run`. Read the tensors of a large pickle by columns if that surely gives
+    the same tree.
+    """
     if len(data) < LEAST_BYTES:
         return run(data, limits, budget)
-    from ckpt.pickle.skim.tensors import TensorSkimmer  # here: small files do not pay for it
+    from ckpt.pickle.skim.tensors import (
+        TensorSkimmer,
+    )  # here: small files do not pay for it
 
     trial = budget.copy()
     skimmer = TensorSkimmer(data, trial, storages.resolve, storages.storages)
     try:
         pickle = machine.run_machine(data, limits, 0, trial, None, skimmer)
-    except UnreadableError:  # of this pickle, or of a part of it that only the machine understands
+    except (
+        UnreadableError
+    ):  # of this pickle, or of a part of it that only the machine understands
         pickle = None
     if pickle is None or not skimmer.is_exact:
         storages.forget()
@@ -141,7 +171,9 @@ def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages)
 
 
 def unknown_names(names: Iterable[Global]) -> str | None:
-    """Return the unknown imports of a refused file for the hint of its error, or None."""
+    """Return the unknown imports of a refused file for the hint of its error,
+    or None.
+    """
     unknown = [show(name.qualified, 60) for name in names if not is_known(name)]
     return f"it imports {and_more(unknown, 5)}" if unknown else None
 
@@ -153,7 +185,9 @@ def interpret_pickle(
     storage_of: Callable[[PersistentId], Storage | Global],
     depth: int,
 ) -> None:
-    """Give every persistent id and every call of a pickle its meaning. Raises UnreadableError."""
+    """Give every persistent id and every call of a pickle its meaning. Raises
+    UnreadableError.
+    """
     contents.pickles.append(pickle)
     if pickle.members and not contents.is_script:
         raise MachineError("a call has a scalar as arguments", pickle.members[0])
@@ -164,7 +198,9 @@ def interpret_pickle(
 
     def nested(data: bytes | Range) -> Node:
         if depth >= limits.nesting or contents.read_nested is None:
-            raise LimitError("checkpoints are nested too deep in pickles", "nesting", limits.nesting)
+            raise LimitError(
+                "checkpoints are nested too deep in pickles", "nesting", limits.nesting
+            )
         if contents.budget is not None:
             contents.budget.charge(
                 len(data) if isinstance(data, bytes) else 0
@@ -174,9 +210,13 @@ def interpret_pickle(
     rebuilder = Rebuilder(nested, contents.budget, Bounds())
     rebuilder.annotate(pickle)
     if rebuilder.excesses:
-        contents.not_loadable = contents.not_loadable or "a tensor of it leads torch out of its memory"
+        contents.not_loadable = (
+            contents.not_loadable or "a tensor of it leads torch out of its memory"
+        )
         found = and_more(rebuilder.excesses, 2)
-        text = f"DANGER: torch reads and writes outside of a tensor of this file: {found}."
+        text = (
+            f"DANGER: torch reads and writes outside of a tensor of this file: {found}."
+        )
         contents.notices.append(Notice("out-of-bounds", text))
     refuse_equal_keys(pickle)
 
@@ -200,29 +240,50 @@ def make_checkpoint(
     try:
         flat = flatten_tree(root, limits, contents.budget) if flat is None else flat
     except UnreadableError as error:
-        error.hint = unknown_names(name for pickle in contents.pickles for name in pickle.globals.values())
+        error.hint = unknown_names(
+            name for pickle in contents.pickles for name in pickle.globals.values()
+        )
         raise
-    tensors, tensor_marks = (flat.tensors, []) if flat.names_differ else with_unique_names(flat.tensors)
+    tensors, tensor_marks = (
+        (flat.tensors, []) if flat.names_differ else with_unique_names(flat.tensors)
+    )
     values, value_marks = with_unique_names(flat.values)
-    for marks, of in ((tensor_marks, [mark for _, mark in tensor_marks]), (value_marks, [])):
+    for marks, of in (
+        (tensor_marks, [mark for _, mark in tensor_marks]),
+        (value_marks, []),
+    ):
         if marks:
-            listed = and_more([f"{name} (the second is shown as {mark})" for name, mark in marks], 1)
-            contents.notices.append(Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of)))
+            listed = and_more(
+                [f"{name} (the second is shown as {mark})" for name, mark in marks], 1
+            )
+            contents.notices.append(
+                Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of))
+            )
     contents.notices += lost_notices(tensors, contents.short)
     if flat.repeats:
         contents.notices.append(Notice("ambiguous-name", and_more(flat.repeats, 1)))
     if refusals is None:
         refusals = _list_refusals(contents, flat)
     not_loadable = not_loadable or contents.not_loadable
-    impossible = (weights_only.impossible_call(p.globals.values(), p.calls) for p in contents.pickles)
+    impossible = (
+        weights_only.impossible_call(p.globals.values(), p.calls)
+        for p in contents.pickles
+    )
     call = next((call for call in impossible if call is not None), None)
     if call is not None and not_loadable is None:
         not_loadable = (
-            f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of the pickle cannot succeed"
+            f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of the "
+            "pickle cannot succeed"
         )
-    unhashable = [pickle.unhashable for pickle in contents.pickles if pickle.unhashable is not None]
+    unhashable = [
+        pickle.unhashable
+        for pickle in contents.pickles
+        if pickle.unhashable is not None
+    ]
     if unhashable and not_loadable is None:
-        not_loadable = f"the dict at byte {unhashable[0]:,} of the pickle has an unhashable key"
+        not_loadable = (
+            f"the dict at byte {unhashable[0]:,} of the pickle has an unhashable key"
+        )
     encoding = "latin1" if not_loadable is None and contents.bytestrings else None
     return Checkpoint(
         path=path,
@@ -246,7 +307,9 @@ def make_checkpoint(
 
 
 def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
-    """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
+    """Every storage: first those that persistent ids name, then those that only tensors
+    name (on meta).
+    """
     storages: Chain[Storage] = Chain()
     for item in contents.storages.values():
         if isinstance(item, Column):
@@ -271,7 +334,9 @@ def _list_refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
     places_of: dict[str, dict[str, None]] = {}
     for pickle in contents.pickles:
         for reason, node in weights_only.pickle_refusals(pickle):
-            places_of.setdefault(reason, {}).update(dict.fromkeys(flat.where.get(id(node), ())))
+            places_of.setdefault(reason, {}).update(
+                dict.fromkeys(flat.where.get(id(node), ()))
+            )
     return tuple(Refusal(reason, tuple(places)) for reason, places in places_of.items())
 
 
@@ -294,11 +359,15 @@ def _list_imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     for pair, judgements in judged.items():
         group = min((judgement.group for judgement in judgements), key=_WORST.index)
         calls = [call for judgement in judgements for call in judgement.calls]
-        where = [place for node in nodes[pair] for place in flat.where.get(id(node), ())]
+        where = [
+            place for node in nodes[pair] for place in flat.where.get(id(node), ())
+        ]
         texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
         is_enum = bool(calls) and all(map(looks_like_enum, calls))
         times = sum(judgement.times for judgement in judgements)
-        attributes = dict.fromkeys(name for judgement in judgements for name in judgement.attributes)
+        attributes = dict.fromkeys(
+            name for judgement in judgements for name in judgement.attributes
+        )
         rows.append(
             Import(
                 *pair,

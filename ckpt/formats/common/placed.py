@@ -1,8 +1,10 @@
-"""The records of a damaged zip archive whose directory can be read: where they really lie.
+"""The records of a damaged zip archive whose directory can be read: where they really
+lie.
 
-The directory says where each record was written. Bytes that are missing, or there twice, move all that is behind them, the
-directory too. A record is where its own header or its descriptor says so; checksums decide where two places are possible.
-Layout: PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
+The directory says where each record was written. Bytes that are missing, or there
+twice, move all that is behind them, the directory too. A record is where its own header
+or its descriptor says so; checksums decide where two places are possible. Layout:
+PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
 """
 
 from __future__ import annotations
@@ -37,11 +39,15 @@ _STEP = 1 << 20
 _PADDING = 3 * 4096
 """More bytes than lie between the name of a record and its data."""
 _COMPARED = 4
-"""The number of times that all bytes of a file may be compared with checksums to find its records."""
+"""The number of times that all bytes of a file may be compared with checksums to find
+its records.
+"""
 _INFLATED = 64
 """Inflated bytes that cost as much as one that is read."""
 _ENDS64 = END64.size + LOCATOR.size
-"""The bytes of the two records of zip64 that torch and ckpt write before the end record."""
+"""The bytes of the two records of zip64 that torch and ckpt write before the end
+record.
+"""
 FOLDERS = {
     "data.pkl": ("data", "tensors"),
     "constants.pkl": ("constants",),
@@ -51,14 +57,18 @@ FOLDERS = {
 
 
 class Placed(NamedTuple):
-    """The records that were found, and a sentence on the bytes that are missing or too many, where there are such."""
+    """The records that were found, and a sentence on the bytes that are missing or too
+    many, where there are such.
+    """
 
     records: list[Record]
     cause: str | None
 
 
 class _Directory(NamedTuple):
-    """The records as the directory describes them, in the order of their headers, and where it is and should be."""
+    """The records as the directory describes them, in the order of their headers, and
+    where it is and should be.
+    """
 
     entries: list[Record]
     begin: int
@@ -67,7 +77,9 @@ class _Directory(NamedTuple):
 
 
 class _Spot(NamedTuple):
-    """A place of a record: with the offset of its data, and by how many bytes it lies behind its place in the directory."""
+    """A place of a record: with the offset of its data, and by how many bytes it lies
+    behind its place in the directory.
+    """
 
     record: Record
     shift: int | None
@@ -81,7 +93,8 @@ class _Spot(NamedTuple):
 def by_directory(source: Source, limits: Limits) -> Placed | None:
     """Find the records of the directory of an archive, whatever became of them.
 
-    Return None if the directory cannot be read or does not belong to the archive. Raises UnreadableError, LimitError.
+    Return None if the directory cannot be read or does not belong to the archive.
+    Raises UnreadableError, LimitError.
     """
     try:
         directory = _find_directory(source, limits)
@@ -100,21 +113,33 @@ def by_directory(source: Source, limits: Limits) -> Placed | None:
     return Placed(list(_records_of(directory.entries, search.spots)), cause)
 
 
-def _records_of(entries: Iterable[Record], spots: Iterable[_Spot | None]) -> Iterator[Record]:
-    """Yield the records that were found, and each that another name in its header may mean. Raises UnreadableError."""
+def _records_of(
+    entries: Iterable[Record], spots: Iterable[_Spot | None]
+) -> Iterator[Record]:
+    """Yield the records that were found, and each that another name in its header may
+    mean. Raises UnreadableError.
+    """
     placed = [spot for spot in spots if spot is not None]
     spans = sorted(
-        (row.record.header, row.record.offset + row.record.stored, row.record.name) for row in placed
+        (row.record.header, row.record.offset + row.record.stored, row.record.name)
+        for row in placed
     )
     for (_, last, name), (first, _, other) in pairwise(spans):
         if first < last:
-            raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
+            raise UnreadableError(
+                f"records {show(name, 60)} and {show(other, 60)} overlap"
+            )
     names = {entry.name for entry in entries}
     for spot in placed:
         yield spot.record
     for spot in placed:
-        # One of both names is damaged. The other one is taken where something may ask for it.
-        if spot.name is not None and spot.name not in names and _is_asked_for(spot.name):
+        # One of both names is damaged. The other one is taken where something may ask
+        # for it.
+        if (
+            spot.name is not None
+            and spot.name not in names
+            and _is_asked_for(spot.name)
+        ):
             yield spot.record._replace(name=spot.name)
 
 
@@ -123,14 +148,18 @@ def _is_asked_for(name: str) -> bool:
     inner = name.partition("/")[2]
     folder, _, key = inner.partition("/")
     is_storage = bool(key) and any(folder in folders for folders in FOLDERS.values())
-    return name.isprintable() and (inner in FOLDERS or inner in ("version", "byteorder") or is_storage)
+    return name.isprintable() and (
+        inner in FOLDERS or inner in ("version", "byteorder") or is_storage
+    )
 
 
-# --- the directory ----------------------------------------------------------------------------------------------------
+# --- the directory --------------------------------------------------------------------
 
 
 def _find_directory(source: Source, limits: Limits) -> _Directory | None:
-    """Return the directory before the last end record, or None if there is none. Raises CkptError."""
+    """Return the directory before the last end record, or None if there is none. Raises
+    CkptError.
+    """
     try:
         count, size, expected, end, _ = find_end(source)
         ends = [end, end - _ENDS64]
@@ -138,7 +167,9 @@ def _find_directory(source: Source, limits: Limits) -> _Directory | None:
         raise
     except CkptError:
         count, size, expected, ends = _loose_end(source)
-    if count > limits.entries or size > max(limits.directory_bytes, count * RECORD_BYTES):
+    if count > limits.entries or size > max(
+        limits.directory_bytes, count * RECORD_BYTES
+    ):
         return None
     for end in ends:
         if end < size:
@@ -159,9 +190,11 @@ def _find_directory(source: Source, limits: Limits) -> _Directory | None:
 
 
 def _loose_end(source: Source) -> tuple[int, int, int, list[int]]:
-    """Find (entries, bytes, offset of the directory, where it may end) in an end record that other records contradict.
+    """Find (entries, bytes, offset of the directory, where it may end) in an end record
+    that other records contradict.
 
-    An archive that needs zip64 has its numbers in a record that is not read here. Raises UnreadableError.
+    An archive that needs zip64 has its numbers in a record that is not read here.
+    Raises UnreadableError.
     """
     span = min(source.size, TRAILING + END.size)
     last = last_end_record(source, span)
@@ -179,11 +212,13 @@ def _loose_end(source: Source) -> tuple[int, int, int, list[int]]:
     return wide.entries, wide.size, wide.offset, ends
 
 
-# --- the place of each record -----------------------------------------------------------------------------------------
+# --- the place of each record ---------------------------------------------------------
 
 
 class _Search:
-    """Finds the places of the records of one directory: `spots`, in the order of its entries, None for one not found."""
+    """Finds the places of the records of one directory: `spots`, in the order of its
+    entries, None for one not found.
+    """
 
     def __init__(self, source: Source, directory: _Directory) -> None:
         self._source = source
@@ -195,37 +230,56 @@ class _Search:
         self.spots = [self._find_spot(entry, shifts) for entry in self._entries]
 
     def belongs(self) -> bool:
-        """Tell whether a directory that is not in its place is of this archive, and not of another one in the file.
+        """Tell whether a directory that is not in its place is of this archive, and not
+        of another one in the file.
 
-        An archive in the last record of another one, whose own end is cut off, begins later than its directory says, and so
-        does the second of two that are joined. The record at the first byte tells them apart, and a directory in the place.
+        An archive in the last record of another one, whose own end is cut off, begins
+        later than its directory says, and so does the second of two that are joined.
+        The record at the first byte tells them apart, and a directory in the place.
         """
         first = self._entries[0] if self._entries else None
-        spot = None if first is None or first.header else self._spot_at(first, 0, self._end, by_mark=False)
+        spot = (
+            None
+            if first is None or first.header
+            else self._spot_at(first, 0, self._end, by_mark=False)
+        )
         if spot is None or not spot.is_sure:
             return False
         if self.moved < 0:
             return True
         source = self._source
         there = source.read(self._expected, self._size)
-        if there.startswith(CENTRAL_MAGIC) and there != source.read(self._end, self._size):
+        if there.startswith(CENTRAL_MAGIC) and there != source.read(
+            self._end, self._size
+        ):
             return False
         return self._has_right_checksum(spot.record)
 
     def _find_spot(self, entry: Record, shifts: Sequence[int]) -> _Spot | None:
-        """Return the place of a record that is moved by one of some numbers of bytes, or None if none is known."""
+        """Return the place of a record that is moved by one of some numbers of bytes,
+        or None if none is known.
+        """
         if len(shifts) == 1:
             return self._spot_at(entry, shifts[0], self._end)
-        spots = [self._spot_at(entry, shift, self._end, by_mark=False) for shift in shifts]
+        spots = [
+            self._spot_at(entry, shift, self._end, by_mark=False) for shift in shifts
+        ]
         sure = [spot for spot in spots if spot is not None and spot.is_sure]
         if len(sure) > 1:
-            return next((spot for spot in sure if self._has_right_checksum(spot.record)), sure[0])
+            return next(
+                (spot for spot in sure if self._has_right_checksum(spot.record)),
+                sure[0],
+            )
         return sure[0] if sure else None
 
-    def _spot_at(self, entry: Record, shift: int, end: int, *, by_mark: bool = True) -> _Spot | None:
-        """Return the place of a record that is moved by a number of bytes, or None if that is not known.
+    def _spot_at(
+        self, entry: Record, shift: int, end: int, *, by_mark: bool = True
+    ) -> _Spot | None:
+        """Return the place of a record that is moved by a number of bytes, or None if
+        that is not known.
 
-        The header of the record says where its data is, or else, with `by_mark`, the descriptor behind the data.
+        The header of the record says where its data is, or else, with `by_mark`, the
+        descriptor behind the data.
         """
         source = self._source
         raw = entry.name.encode()
@@ -241,31 +295,58 @@ class _Search:
         offset = header + here.nbytes if is_header and here.names == len(raw) else -1
         is_told = least <= offset and offset + entry.stored <= end
         is_named = is_told and local.endswith(raw)
-        told = _Spot(record._replace(offset=offset), shift, is_named, name) if is_told else None
-        if entry.crc is None or not by_mark or (is_told and not entry.flags & HAS_DESCRIPTOR):
+        told = (
+            _Spot(record._replace(offset=offset), shift, is_named, name)
+            if is_told
+            else None
+        )
+        if (
+            entry.crc is None
+            or not by_mark
+            or (is_told and not entry.flags & HAS_DESCRIPTOR)
+        ):
             return told
         mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
         behind = offset + entry.stored
-        if told is not None and source.read(behind, min(8, source.size - behind)) == mark:
+        if (
+            told is not None
+            and source.read(behind, min(8, source.size - behind)) == mark
+        ):
             return told._replace(is_sure=True)
-        # Behind the data there is a descriptor with the checksum, within the padding that torch and ckpt may have written.
+        # Behind the data there is a descriptor with the checksum, within the padding
+        # that torch and ckpt may have written.
         behind = least + entry.stored
-        distance = source.read(behind, min(_PADDING, end - behind)).find(mark) if behind < end else -1
+        distance = (
+            source.read(behind, min(_PADDING, end - behind)).find(mark)
+            if behind < end
+            else -1
+        )
         if distance >= 0:
             return _Spot(record._replace(offset=least + distance), shift, True, name)
         return told
 
     def _has_right_checksum(self, record: Record) -> bool:
-        """Tell whether a record has a checksum, and its bytes match it. A hostile file has nothing compared for ever."""
-        if record.crc is None or record.offset < 0 or record.offset + record.stored > self._source.size:
+        """Tell whether a record has a checksum, and its bytes match it. A hostile file
+        has nothing compared for ever.
+        """
+        if (
+            record.crc is None
+            or record.offset < 0
+            or record.offset + record.stored > self._source.size
+        ):
             return False
         self._left -= record.stored + record.size // _INFLATED
-        return self._left >= 0 and crc_of(record.place(self._source)) == (record.crc, None)
+        return self._left >= 0 and crc_of(record.place(self._source)) == (
+            record.crc,
+            None,
+        )
 
     def look_between(self) -> None:
-        """Look for the headers of records that are in none of the expected places, between those that are.
+        """Look for the headers of records that are in none of the expected places,
+        between those that are.
 
-        As an archive inside of a record may have the same names, only the checksum of the directory proves one.
+        As an archive inside of a record may have the same names, only the checksum of
+        the directory proves one.
         """
         lost: list[int] = []
         begin = 0
@@ -293,7 +374,9 @@ class _Search:
                 self.spots[number] = spot
 
     def look_for_marks(self) -> None:
-        """Look for the descriptors of records without a header, near the expected places in a directory that moved."""
+        """Look for the descriptors of records without a header, near the expected
+        places in a directory that moved.
+        """
         if not self.moved:
             return
         for index, entry in enumerate(self._entries):
@@ -301,36 +384,49 @@ class _Search:
                 continue
             for shift in (0, self.moved):
                 spot = self._spot_at(entry, shift, self._end)
-                if spot is not None and spot.is_sure and self._has_right_checksum(spot.record):
+                if (
+                    spot is not None
+                    and spot.is_sure
+                    and self._has_right_checksum(spot.record)
+                ):
                     record = spot.record._replace(header=spot.record.offset)
                     self.spots[index] = _Spot(record, None, True, None)
                     break
 
     def without_the_hit(self) -> str | None:
-        """Take away the records in which bytes are missing or too many, and return a sentence on them, or None without such.
+        """Take away the records in which bytes are missing or too many, and return a
+        sentence on them, or None without such.
 
-        Between two records that are moved by other numbers of bytes, something is missing or too many.
+        Between two records that are moved by other numbers of bytes, something is
+        missing or too many.
         """
         entries, spots = self._entries, list(self.spots)
         sentences: list[str] = []
         before, first = 0, -1
-        shifts = [(index, spot.shift) for index, spot in enumerate(spots) if spot is not None]
+        shifts = [
+            (index, spot.shift) for index, spot in enumerate(spots) if spot is not None
+        ]
         for index, shift in [*shifts, (len(spots), self.moved)]:
             if shift is None:
                 continue
             if shift != before:
                 between = range(first + 1, index)
-                hit = [entries[number].name for number in between if spots[number] is None]
+                hit = [
+                    entries[number].name for number in between if spots[number] is None
+                ]
                 if first >= 0 and not self._keep_if_whole(first, shift - before):
                     hit.insert(0, entries[first].name)
                 sentences.append(
-                    _change_sentence(shift - before, hit, entries[first].name if first >= 0 else "")
+                    _change_sentence(
+                        shift - before, hit, entries[first].name if first >= 0 else ""
+                    )
                 )
             before, first = shift, index
         return and_more(sentences, 3, "; ") if sentences else None
 
     def _keep_if_whole(self, index: int, change: int) -> bool:
-        """Tell whether the record before missing or doubled bytes is whole, and take it away if it is not.
+        """Tell whether the record before missing or doubled bytes is whole, and take it
+        away if it is not.
 
         Its data may be whole behind them, where they hit its header.
         """
@@ -346,7 +442,9 @@ class _Search:
 
 
 def _name_of(source: Source, header: int, length: int, local: bytes) -> str | None:
-    """The name in a header of which the first bytes were read, or None where the file ends within it."""
+    """The name in a header of which the first bytes were read, or None where the file
+    ends within it.
+    """
     begin = header + LOCAL.size
     if begin + length > source.size:
         return None
@@ -359,7 +457,9 @@ def _name_of(source: Source, header: int, length: int, local: bytes) -> str | No
 def _find_headers(
     source: Source, begin: int, end: int, names: Collection[bytes]
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield (name, offset) of each local header between two offsets that has one of the names."""
+    """Yield (name, offset) of each local header between two offsets that has one of the
+    names.
+    """
     longest = LOCAL.size + max(map(len, names))
     for position in range(begin, end, _STEP):
         data = source.read(position, min(_STEP + longest, end - position))
@@ -376,9 +476,14 @@ def _find_headers(
 
 
 def _change_sentence(change: int, hit: Sequence[str], before: str) -> str:
-    """A sentence on bytes that are missing or too many, on the records that they hit, and the whole one before them."""
+    """A sentence on bytes that are missing or too many, on the records that they hit,
+    and the whole one before them.
+    """
     number = abs(change)
-    what = f"{number:,} {'byte is' if number == 1 else 'bytes are'} {'missing' if change < 0 else 'too many'}"
+    what = (
+        f"{number:,} {'byte is' if number == 1 else 'bytes are'} "
+        f"{'missing' if change < 0 else 'too many'}"
+    )
     inner = [show(name.partition("/")[2] or name, 80) for name in (*hit, before)]
     if len(hit) > 1:
         return f"{what} between the beginning of {inner[0]} and the end of {inner[-2]}"

@@ -1,4 +1,5 @@
-"""The items of a checkpoint, each with the size and the CRC-32 that its file records of it, and the steps of its files.
+"""The items of a checkpoint, each with the size and the CRC-32 that its file records of
+it, and the steps of its files.
 
 Nothing is read but directories, headers and counters of steps.
 """
@@ -21,23 +22,34 @@ from ckpt.model.nodes import Node
 from ckpt.tree.find import COUNTERS, counter, is_counter
 
 _READ = 64
-"""Counters of parameters of one file that are read, or up to twice as many: a save writes all of them at once."""
+"""Counters of parameters of one file that are read, or up to twice as many: a save
+writes all of them at once.
+"""
 _T = TypeVar("_T")
 _PARAMETER = "*.step"
-"""The name under which the counters of an optimizer's parameters are listed: the largest one counts."""
+"""The name under which the counters of an optimizer's parameters are listed: the
+largest one counts.
+"""
 
 
-def of_archive(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+def of_archive(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
     """Return the records of a zip archive."""
     archive = probe.archive
     assert archive is not None
-    rows = [RecordedItem(row.name, row.size, row.crc) for row in archive.records.values()]
+    rows = [
+        RecordedItem(row.name, row.size, row.crc) for row in archive.records.values()
+    ]
     return [RecordedFile("", probe.size, tuple(rows))]
 
 
 def of_sizes(checkpoint: Checkpoint) -> list[RecordedFile]:
     """Return the tensors of a file of a format that records no checksums."""
-    rows = [RecordedItem(entry.name, entry.tensor.nbytes, None) for entry in checkpoint.tensors]
+    rows = [
+        RecordedItem(entry.name, entry.tensor.nbytes, None)
+        for entry in checkpoint.tensors
+    ]
     return [RecordedFile("", checkpoint.nbytes, tuple(rows))]
 
 
@@ -48,7 +60,9 @@ def of_text(location: Location, name: str, limits: Limits) -> RecordedFile:
 
 
 def size_and_crc_of(archive: Archive) -> tuple[int, int | None]:
-    """The size and the CRC-32 of all records of an archive, one after the other. The CRC is None if one has none."""
+    """The size and the CRC-32 of all records of an archive, one after the other. The
+    CRC is None if one has none.
+    """
     size, crc = 0, 0
     known = True
     for record in archive.records.values():
@@ -59,7 +73,9 @@ def size_and_crc_of(archive: Archive) -> tuple[int, int | None]:
 
 
 def steps_of(checkpoint: Checkpoint) -> tuple[tuple[str, float], ...]:
-    """The counters of a run by their names, and the largest counter that an optimizer keeps for a parameter."""
+    """The counters of a run by their names, and the largest counter that an optimizer
+    keeps for a parameter.
+    """
     rows: list[tuple[Path, str, Node]] = [
         (row.path, row.name, row.node)
         for row in checkpoint.values
@@ -72,8 +88,14 @@ def steps_of(checkpoint: Checkpoint) -> tuple[tuple[str, float], ...]:
     return largest_steps(_counter_values(rows))
 
 
-def _counter_values(rows: Sequence[tuple[Path, str, Node]]) -> Iterator[tuple[str, float]]:
-    runs = [(name, node) for path, name, node in rows if is_counter(path) and not is_of_parameter(path)]
+def _counter_values(
+    rows: Sequence[tuple[Path, str, Node]],
+) -> Iterator[tuple[str, float]]:
+    runs = [
+        (name, node)
+        for path, name, node in rows
+        if is_counter(path) and not is_of_parameter(path)
+    ]
     parameters = [(_PARAMETER, node) for path, _, node in rows if is_of_parameter(path)]
     for name, node in (*some_counters(runs), *some_counters(parameters)):
         value = counter(node)
@@ -95,7 +117,9 @@ def largest_steps(values: Iterable[tuple[str, float]]) -> tuple[tuple[str, float
 
 
 def is_of_parameter(path: Path) -> bool:
-    """Tell whether a counter is one of the many that an optimizer keeps, one for each parameter."""
+    """Tell whether a counter is one of the many that an optimizer keeps, one for each
+    parameter.
+    """
     return len(path) > 2 and path[-1] == "step"
 
 

@@ -1,4 +1,6 @@
-"""Checking a zip archive of torch: the CRC of every record, and what is left of an archive that is cut off."""
+"""Checking a zip archive of torch: the CRC of every record, and what is left of an
+archive that is cut off.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,23 @@ def checksums(
         read = [answer for answer in answers if not isinstance(answer, Failed)]
         name = f"record {show(record.name, 80)}"
         if len(read) < len(answers):
-            reason = next(answer.problem for answer in answers if isinstance(answer, Failed))
+            reason = next(
+                answer.problem for answer in answers if isinstance(answer, Failed)
+            )
             unread.append(f"{name}: {reason}")
             continue
         crc, problem = join_crcs(row, read)
         nbytes += record.size
         if problem is not None:
-            damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))
+            damage.append(
+                Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record))
+            )
         elif crc != record.crc:
             text = f"{name} does not match its recorded checksum"
             damage.append(Damage(text, _storage_id(probe.mark, archive, record)))
-    unchecked = sum(record.size for record in archive.records.values() if record.crc is None)
+    unchecked = sum(
+        record.size for record in archive.records.values() if record.crc is None
+    )
     return ChecksumReport(nbytes, tuple(damage), unchecked, tuple(unread))
 
 
@@ -69,5 +77,7 @@ def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
     for folder, prefix in folders:
         start = f"{archive.root}/{folder}/"
         if record.name.startswith(start):
-            return mark + prefix + record.name.removeprefix(start).removesuffix(".storage")
+            return (
+                mark + prefix + record.name.removeprefix(start).removesuffix(".storage")
+            )
     return None

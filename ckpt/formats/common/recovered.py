@@ -1,9 +1,11 @@
-"""The records of a zip archive whose directory is missing, damaged or contradicted by the records.
+"""The records of a zip archive whose directory is missing, damaged or contradicted by
+the records.
 
-A directory that can be read says what lies where, and its checksums prove it. Without one, each record is followed from its own
-header: the pickle says how long the storages are, and a descriptor or the deflated bytes say it of the others. Nothing is
-searched inside of a record whose length is known, so an archive that a tensor holds is not taken for the outer one.
-Layout: PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
+A directory that can be read says what lies where, and its checksums prove it. Without
+one, each record is followed from its own header: the pickle says how long the storages
+are, and a descriptor or the deflated bytes say it of the others. Nothing is searched
+inside of a record whose length is known, so an archive that a tensor holds is not taken
+for the outer one. Layout: PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ from ckpt.formats.common.zip_layout import (
     read_zip64,
 )
 from ckpt.model.account import Notice
-from ckpt.model.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.model.errors import (
+    CkptError,
+    CutOffError,
+    DamagedDataError,
+    LimitError,
+    UnreadableError,
+)
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
@@ -49,10 +57,11 @@ _CODE = "code/"
 
 
 def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> Archive:
-    """The archive of the records that are whole, or whose first bytes are there. Raises UnreadableError, LimitError.
+    """The archive of the records that are whole, or whose first bytes are there. Raises
+    UnreadableError, LimitError.
 
-    A pickle that does not match its checksum is refused, or with `keep_damaged` a notice. All other checksums are
-    compared when the bytes are used.
+    A pickle that does not match its checksum is refused, or with `keep_damaged` a
+    notice. All other checksums are compared when the bytes are used.
     """
     if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
         raise UnreadableError("the zip archive does not begin with its first record")
@@ -69,23 +78,39 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     seen: set[str] = set()
     for record in rows:
         if record.name in seen:
-            problem = f"duplicate record {show(record.name, 80)}: nothing says which one is meant"
+            problem = (
+                f"duplicate record {show(record.name, 80)}: nothing says which one is "
+                "meant"
+            )
             raise UnreadableError(problem)
         seen.add(record.name)
-        records.add(record if record.size else record._replace(crc=None))  # no bytes, so nothing to compare
+        records.add(
+            record if record.size else record._replace(crc=None)
+        )  # no bytes, so nothing to compare
     names = records.names
-    roots = {name.partition("/")[0] for name in names if name.endswith("/data.pkl") and name.count("/") == 1}
+    roots = {
+        name.partition("/")[0]
+        for name in names
+        if name.endswith("/data.pkl") and name.count("/") == 1
+    }
     if not roots and cause is not None:
         raise DamagedDataError(f"{cause}, so its list of tensors (data.pkl) is lost")
     if not roots:
-        held = f"{counted_noun(len(names), 'whole record')} of it {'has' if len(names) == 1 else 'have'} no names"
+        held = (
+            f"{counted_noun(len(names), 'whole record')} of it "
+            f"{'has' if len(names) == 1 else 'have'} no names"
+        )
         raise CutOffError(
-            f"cut off: the file ends at {source.size:,} bytes, before the end of its list of tensors (data.pkl)"
+            (
+                f"cut off: the file ends at {source.size:,} bytes, before the end of "
+                "its list of tensors (data.pkl)"
+            )
             + (f", so {held}" if names else "")
         )
     if len(roots) > 1:
         raise UnreadableError(
-            "the archive has two roots: " + ", ".join(show(root, 60) for root in sorted(roots))
+            "the archive has two roots: "
+            + ", ".join(show(root, 60) for root in sorted(roots))
         )
     (root,) = roots
     archive = Archive(source, root, records, (), is_partial=True, cause=cause)
@@ -95,15 +120,24 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     sound = Records()
     for record in records.values():
         inner = record.name.partition("/")[2]
-        if (inner not in _TEXTS and not inner.startswith(_CODE)) or _is_sound(archive, record, limits):
+        if (inner not in _TEXTS and not inner.startswith(_CODE)) or _is_sound(
+            archive, record, limits
+        ):
             sound.add(record)
         elif inner.startswith(_CODE):
-            damage.append(f"{show(inner, 80)} does not match its recorded checksum: the code is left out")
-    return archive._replace(records=sound, notices=tuple(Notice("damaged-file", text) for text in damage))
+            damage.append(
+                f"{show(inner, 80)} does not match its recorded checksum: the code is "
+                "left out"
+            )
+    return archive._replace(
+        records=sound, notices=tuple(Notice("damaged-file", text) for text in damage)
+    )
 
 
 def _is_sound(archive: Archive, record: Record, limits: Limits) -> bool:
-    """Tell whether a record can be read, and its bytes match its checksum, if it has one."""
+    """Tell whether a record can be read, and its bytes match its checksum, if it has
+    one.
+    """
     try:
         data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
     except LimitError:
@@ -119,15 +153,23 @@ def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
         record = archive.find(name)
         if record is None or record.crc is None or record.size > limits.pickle_bytes:
             continue
-        if zlib.crc32(archive.read(record, limits.pickle_bytes, "pickle-bytes")) != record.crc:
-            yield f"{name} does not match its recorded checksum: names, shapes and values in it may be wrong"
+        if (
+            zlib.crc32(archive.read(record, limits.pickle_bytes, "pickle-bytes"))
+            != record.crc
+        ):
+            yield (
+                f"{name} does not match its recorded checksum: names, shapes and "
+                "values in it may be wrong"
+            )
 
 
-# --- one record after the other ---------------------------------------------------------------------------------------
+# --- one record after the other -------------------------------------------------------
 
 
 class _Head(NamedTuple):
-    """A local header: its offset, the name of its record, the offset of the data, and what it says of the sizes."""
+    """A local header: its offset, the name of its record, the offset of the data, and
+    what it says of the sizes.
+    """
 
     header: int
     name: str
@@ -140,18 +182,26 @@ class _Head(NamedTuple):
 
 
 class _Walk:
-    """Follows the records of an archive from its beginning, as far as each says where the next one begins."""
+    """Follows the records of an archive from its beginning, as far as each says where
+    the next one begins.
+    """
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self._source = source
         self._size = written_end(source)
-        """The end of the bytes that were written: an unfinished download may end in zeros."""
+        """The end of the bytes that were written: an unfinished download may end in
+        zeros.
+        """
         self._limits = limits
         self._sizes: dict[str, int] = {}
-        """The bytes of the storages that the pickles so far name, by the names of their records below the root."""
+        """The bytes of the storages that the pickles so far name, by the names of their
+        records below the root.
+        """
 
     def run(self) -> Iterator[Record]:
-        """Yield the records. What a rewrite in place appended behind the directory is none of them."""
+        """Yield the records. What a rewrite in place appended behind the directory is
+        none of them.
+        """
         position: int | None = 0
         for _ in range(self._limits.entries):
             head = None if position is None else self._head(position)
@@ -162,10 +212,12 @@ class _Walk:
                 yield record
 
     def misnamed(self, names: Sequence[str]) -> set[str]:
-        """Return the names of storages at the place of another one, where the storages follow an order but for few of them.
+        """Return the names of storages at the place of another one, where the storages
+        follow an order but for few of them.
 
-        torch writes storages by number, or by the text of the number, or as the pickle names them. A damaged name is the
-        name of another storage, perhaps of one behind the cut.
+        torch writes storages by number, or by the text of the number, or as the pickle
+        names them. A damaged name is the name of another storage, perhaps of one behind
+        the cut.
         """
         keys = [name for name in names if name.partition("/")[2] in self._sizes]
         roots = dict.fromkeys(name.partition("/")[0] for name in keys)
@@ -175,11 +227,23 @@ class _Walk:
             expected = order[: len(keys)]
             if set(expected) == set(keys):
                 return set()
-            wrong.append({key for key, other in zip(keys, expected, strict=False) if key != other})
-        return min((found for found in wrong if len(found) * 2 < len(keys)), key=len, default=set())
+            wrong.append(
+                {
+                    key
+                    for key, other in zip(keys, expected, strict=False)
+                    if key != other
+                }
+            )
+        return min(
+            (found for found in wrong if len(found) * 2 < len(keys)),
+            key=len,
+            default=set(),
+        )
 
     def _head(self, position: int) -> _Head | None:
-        """Return the local header at an offset, or None if there is none, or not all of it. Raises UnreadableError."""
+        """Return the local header at an offset, or None if there is none, or not all of
+        it. Raises UnreadableError.
+        """
         source = self._source
         begin = position + LOCAL.size
         if begin > self._size:
@@ -198,10 +262,14 @@ class _Walk:
             if MARK32 in (stored, size):
                 size, stored, _ = read_zip64(extra, size, stored, 0, name)
             told = stored, size, header.crc
-        return _Head(position, name, position + header.nbytes, header.flags, header.method, *told)
+        return _Head(
+            position, name, position + header.nbytes, header.flags, header.method, *told
+        )
 
     def _record_of_head(self, head: _Head) -> tuple[Record | None, int | None]:
-        """(the record of a header, the offset of the next header). Without the latter nothing more is found."""
+        """(the record of a header, the offset of the next header). Without the latter
+        nothing more is found.
+        """
         inner = head.name.partition("/")[2]
         if head.stored is not None and head.size is not None:
             record = self._record_with_sizes(head, head.stored, head.size)
@@ -218,25 +286,42 @@ class _Walk:
         return self._search_record(head)
 
     def _record_with_sizes(self, head: _Head, stored: int, size: int) -> Record | None:
-        """The record whose header has its sizes. Of one that is cut off and not deflated, what is there."""
+        """The record whose header has its sizes. Of one that is cut off and not
+        deflated, what is there.
+        """
         crc = head.crc if head.crc or not size else None
         if head.offset + stored <= self._size:
             if head.method == 0 and stored != size:
                 return None
             return Record(
-                head.name, head.offset, stored, size, head.method == 8, crc, head.header, head.flags
+                head.name,
+                head.offset,
+                stored,
+                size,
+                head.method == 8,
+                crc,
+                head.header,
+                head.flags,
             )
         return None if head.method else self._cut(head)
 
     def _cut(self, head: _Head) -> Record | None:
-        """The record whose end the file lacks. In front of zeros it is none: they may begin anywhere in it."""
+        """The record whose end the file lacks. In front of zeros it is none: they may
+        begin anywhere in it.
+        """
         if self._size < self._source.size:
             return None
         there = self._size - head.offset
-        return Record(head.name, head.offset, there, there, False, None, head.header, head.flags)
+        return Record(
+            head.name, head.offset, there, there, False, None, head.header, head.flags
+        )
 
-    def _record_of_known_size(self, head: _Head, size: int) -> tuple[Record | None, int | None]:
-        """A storage of `size` bytes. What follows it must be its descriptor, or the end of the file within that."""
+    def _record_of_known_size(
+        self, head: _Head, size: int
+    ) -> tuple[Record | None, int | None]:
+        """A storage of `size` bytes. What follows it must be its descriptor, or the end
+        of the file within that.
+        """
         end = head.offset + size
         if end > self._size:
             return self._cut(head), None
@@ -249,10 +334,21 @@ class _Walk:
         return self._stored_record(head, size, crc), after
 
     def _stored_record(self, head: _Head, size: int, crc: int | None) -> Record:
-        return Record(head.name, head.offset, size, size, False, crc or None, head.header, head.flags)
+        return Record(
+            head.name,
+            head.offset,
+            size,
+            size,
+            False,
+            crc or None,
+            head.header,
+            head.flags,
+        )
 
     def _read_descriptor(self, head: _Head, end: int) -> tuple[int, int] | None:
-        """Return (checksum, offset of the next record) of a record that ends at `end`, or None if it does not end there."""
+        """Return (checksum, offset of the next record) of a record that ends at `end`,
+        or None if it does not end there.
+        """
         size = end - head.offset
         tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
         if not size and tail[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC):
@@ -265,17 +361,21 @@ class _Walk:
         return None
 
     def _is_last(self, head: _Head, end: int) -> bool:
-        """Tell whether the file ends within the descriptor of a record that ends at `end`. Zeros are no end of a file."""
+        """Tell whether the file ends within the descriptor of a record that ends at
+        `end`. Zeros are no end of a file.
+        """
         if self._size < self._source.size:
             return False
         rest = self._size - end
         wide = end - head.offset >= MARK32 or head.header >= MARK32
-        return rest < (DESCRIPTOR64 if wide else DESCRIPTOR).size and DESCRIPTOR_MAGIC.startswith(
-            self._source.read(end, min(rest, 4))
-        )
+        return rest < (
+            DESCRIPTOR64 if wide else DESCRIPTOR
+        ).size and DESCRIPTOR_MAGIC.startswith(self._source.read(end, min(rest, 4)))
 
     def _search_record(self, head: _Head) -> tuple[Record | None, int | None]:
-        """A record of unknown size: it ends where a descriptor gives the size and the checksum that it has there."""
+        """A record of unknown size: it ends where a descriptor gives the size and the
+        checksum that it has there.
+        """
         source, begin = self._source, head.offset
         descriptor = self._read_descriptor(head, begin)
         if descriptor is not None:
@@ -293,15 +393,25 @@ class _Walk:
                         crc = zlib.crc32(source.read(summed, step), crc)
                         summed += step
                     after = descriptor[1]
-                    # torch writes 0 where it computes no checksum: then a record, or the directory, must follow.
-                    follows = source.read(after, min(4, self._size - after)) in (LOCAL_MAGIC, CENTRAL_MAGIC)
+                    # torch writes 0 where it computes no checksum: then a record, or
+                    # the directory, must follow.
+                    follows = source.read(after, min(4, self._size - after)) in (
+                        LOCAL_MAGIC,
+                        CENTRAL_MAGIC,
+                    )
                     if descriptor[0] == crc or (not descriptor[0] and follows):
-                        return self._stored_record(head, end - begin, descriptor[0]), after
+                        return self._stored_record(
+                            head, end - begin, descriptor[0]
+                        ), after
                 mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
         return None, None
 
-    def _deflated_record(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
-        """A deflated record of unknown size, which ends where its stream does. A storage holds no more than its size."""
+    def _deflated_record(
+        self, head: _Head, inner: str
+    ) -> tuple[Record | None, int | None]:
+        """A deflated record of unknown size, which ends where its stream does. A
+        storage holds no more than its size.
+        """
         most = self._sizes.get(inner, self._limits.pickle_bytes)
         source, machine = self._source, zlib.decompressobj(-15)
         position, size, crc = head.offset, 0, 0
@@ -320,7 +430,9 @@ class _Walk:
         if not machine.eof:
             return None, None
         stored = position - len(machine.unused_data) - head.offset
-        record = Record(head.name, head.offset, stored, size, True, crc, head.header, head.flags)
+        record = Record(
+            head.name, head.offset, stored, size, True, crc, head.header, head.flags
+        )
         if inner in FOLDERS:
             self._learn_from_record(inner, record)
         return record, self._behind_descriptor(head.offset + stored, stored, size)
@@ -331,12 +443,17 @@ class _Walk:
         for missing in (0, len(DESCRIPTOR_MAGIC)):  # the standard lets out the magic
             data = bytes(missing) + tail
             for form in (DESCRIPTOR64, DESCRIPTOR):
-                if len(data) >= form.size and form.unpack_from(data)[2:] == (stored, size):
+                if len(data) >= form.size and form.unpack_from(data)[2:] == (
+                    stored,
+                    size,
+                ):
                     return end + form.size - missing
         return None
 
     def _pickle(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
-        """A pickle, which ends before its descriptor, or in a file that ends sooner, at its STOP."""
+        """A pickle, which ends before its descriptor, or in a file that ends sooner, at
+        its STOP.
+        """
         record, after = self._search_record(head)
         if record is not None:
             self._learn_from_record(inner, record)
@@ -349,7 +466,9 @@ class _Walk:
     def _learn_from_record(self, inner: str, record: Record) -> None:
         """Learn the sizes of storages from the pickle of a record that is whole."""
         archive = Archive(self._source, "", Records(), (), is_partial=True)
-        data = archive.read_pickle(record, self._limits, Budget(self._limits, record.stored))
+        data = archive.read_pickle(
+            record, self._limits, Budget(self._limits, record.stored)
+        )
         try:
             self._learn_from_pickle(inner, run(data, self._limits))
         except LimitError:
@@ -366,8 +485,12 @@ class _Walk:
                     self._sizes.setdefault(f"{folder}/{pid[2]}", nbytes)
 
 
-def pickle_at(source: Source, begin: int, limits: Limits, size: int = _FIRST) -> tuple[Pickle, int] | None:
-    """Return (the pickle at an offset, its length), or None if it is cut off. `size` bytes are read at first."""
+def pickle_at(
+    source: Source, begin: int, limits: Limits, size: int = _FIRST
+) -> tuple[Pickle, int] | None:
+    """Return (the pickle at an offset, its length), or None if it is cut off. `size`
+    bytes are read at first.
+    """
     while True:
         data = source.read(begin, min(size, source.size - begin, limits.pickle_bytes))
         try:

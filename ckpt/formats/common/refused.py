@@ -1,4 +1,6 @@
-"""The errors for checkpoints inside of something else, each with the command that takes them out."""
+"""The errors for checkpoints inside of something else, each with the command that takes
+them out.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,30 @@ _NEMO = "model_weights.ckpt"
 
 
 def compressed_error(probe: Probe) -> CkptError:
-    """The error for a compressed file. `tar` unpacks an archive inside, whatever it was compressed with."""
+    """The error for a compressed file. `tar` unpacks an archive inside, whatever it was
+    compressed with.
+    """
     how = packing(probe.head)
     assert how is not None
     inside = beginning(probe.file, how, HEAD_BYTES) or b""
     if is_tar(inside):
         names = names_seen(Memory(beginning(probe.file, how, _INSIDE) or inside))
-        if _NEMO not in names:  # ckpt reads NeMo's archive as it is, once it is no longer compressed
+        if (
+            _NEMO not in names
+        ):  # ckpt reads NeMo's archive as it is, once it is no longer compressed
             return tar_error(f"a tar archive in {how.name}", probe.path, names)
-    program = next(word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic))
-    return UnsupportedError(f"compressed with {how.name}", hint=_unpack_command(probe.path, program))
+    program = next(
+        word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic)
+    )
+    return UnsupportedError(
+        f"compressed with {how.name}", hint=_unpack_command(probe.path, program)
+    )
 
 
 def tar_error(what: str, path: str, names: Sequence[str]) -> CkptError:
-    """The error for a tar archive: the checkpoints in it, and the command that unpacks them."""
+    """The error for a tar archive: the checkpoints in it, and the command that unpacks
+    them.
+    """
     held = [show(name, 80) for name in names if name.lower().endswith(WEIGHTS)] or [
         show(name, 80) for name in names[:1] if len(names) == 1
     ]
@@ -51,20 +63,37 @@ def tar_error(what: str, path: str, names: Sequence[str]) -> CkptError:
 def _unpack_command(path: str, program: str) -> str | None:
     """The command that unpacks a file into another one beside it."""
     stem, ending = os.path.splitext(path)
-    words = pasted_path(path), pasted_path(stem if ending in _ENDINGS else f"{stem}.unpacked{ending}")
+    words = (
+        pasted_path(path),
+        pasted_path(stem if ending in _ENDINGS else f"{stem}.unpacked{ending}"),
+    )
     return None if None in words else f"{program} -c {words[0]} > {words[1]}"
 
 
 def repacked_error(names: Sequence[str], path: str) -> CkptError:
-    """The error for an archive of torch.save that somebody has unpacked and zipped again, with another folder around or none."""
-    pickles = [name for name in names if name == _PICKLE or name.endswith(f"/{_PICKLE}")]
+    """The error for an archive of torch.save that somebody has unpacked and zipped
+    again, with another folder around or none.
+    """
+    pickles = [
+        name for name in names if name == _PICKLE or name.endswith(f"/{_PICKLE}")
+    ]
     pickles = [name for name in pickles if not name.startswith("__MACOSX/")] or pickles
     if len(pickles) > 1:
-        what = f"a zip archive of {counted_noun(len(pickles), 'unpacked archive')} of torch.save"
+        what = (
+            f"a zip archive of {counted_noun(len(pickles), 'unpacked archive')} of "
+            "torch.save"
+        )
         return UnsupportedError(what, hint="unzip it, and name one of its folders")
     root = pickles[0].removesuffix(_PICKLE)
-    where = f"in {show(root, 80)}, too deep for torch" if root else "at its root, where torch wants a folder"
-    what = f"an archive of torch.save that was unpacked and zipped again: {_PICKLE} lies {where}"
+    where = (
+        f"in {show(root, 80)}, too deep for torch"
+        if root
+        else "at its root, where torch wants a folder"
+    )
+    what = (
+        f"an archive of torch.save that was unpacked and zipped again: {_PICKLE} lies "
+        f"{where}"
+    )
     return UnsupportedError(what, hint=_take_out(path, root))
 
 
@@ -72,12 +101,22 @@ _PICKLE = "data.pkl"
 
 
 def _take_out(path: str, root: str) -> str:
-    """The commands that unpack such an archive, and write a file of torch from its folder."""
-    folder = None if is_url(path) else path_beside(path, ".unpacked", ("",), other=False)
-    to = None if is_url(path) else path_beside(path, ".converted", (".pth",), other=False)
+    """The commands that unpack such an archive, and write a file of torch from its
+    folder.
+    """
+    folder = (
+        None if is_url(path) else path_beside(path, ".unpacked", ("",), other=False)
+    )
+    to = (
+        None
+        if is_url(path)
+        else path_beside(path, ".converted", (".pth",), other=False)
+    )
     if folder is None or to is None:
         return "unzip it first"
-    words = [pasted_path(word) for word in (path, folder, f"{folder}/{root}".rstrip("/"), to)]
+    words = [
+        pasted_path(word) for word in (path, folder, f"{folder}/{root}".rstrip("/"), to)
+    ]
     if None in words:
         return "unzip it first"
     return f"unzip -q {words[0]} -d {words[1]} && ckpt convert {words[2]} -o {words[3]}"

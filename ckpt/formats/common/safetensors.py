@@ -1,7 +1,9 @@
-"""safetensors: eight bytes of length, a JSON header, the data. No strides, no sharing, no devices.
+"""safetensors: eight bytes of length, a JSON header, the data. No strides, no sharing,
+no devices.
 
-Rules: the format's README and safetensors/src/tensor.rs of 0.8. Stricter than the library where it accepts
-what the rules forbid: duplicate keys, a header that does not begin with `{`.
+Rules: the format's README and safetensors/src/tensor.rs of 0.8. Stricter than the
+library where it accepts what the rules forbid: duplicate keys, a header that does not
+begin with `{`.
 """
 
 from __future__ import annotations
@@ -28,19 +30,30 @@ from ckpt.model.text import show
 from ckpt.tree.find import METADATA, metadata_node
 
 NAME = "safetensors"
-TRAITS = Traits("safetensors", "safetensors.torch.load_file({path})", keeps_order=False, keeps_ties=False)
+TRAITS = Traits(
+    "safetensors",
+    "safetensors.torch.load_file({path})",
+    keeps_order=False,
+    keeps_ties=False,
+)
 SHARDING, VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
-"""Keys of the metadata of a distributed checkpoint: where the parts of a file begin in the whole tensors."""
+"""Keys of the metadata of a distributed checkpoint: where the parts of a file begin in
+the whole tensors.
+"""
 
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
 _Row = tuple[DType, tuple[int, ...], int, int]
-"""(dtype, shape as torch counts it, begin, end) of a tensor; offsets count bytes from the end of the header."""
+"""(dtype, shape as torch counts it, begin, end) of a tensor; offsets count bytes from
+the end of the header.
+"""
 
 
 class Header(NamedTuple):
-    """The header of a file: the offset of its data, its tensors by name, and its metadata."""
+    """The header of a file: the offset of its data, its tensors by name, and its
+    metadata.
+    """
 
     begin: int
     tensors: dict[str, _Row]
@@ -54,34 +67,52 @@ def is_usual(head: bytes) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark))
+    header = read_header(
+        probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark)
+    )
     return _make_checkpoint(probe, header)
 
 
 def read_header(
-    source: Source, head: bytes, limits: Limits, budget: Budget, *, is_shard: bool, is_cut: bool = False
+    source: Source,
+    head: bytes,
+    limits: Limits,
+    budget: Budget,
+    *,
+    is_shard: bool,
+    is_cut: bool = False,
 ) -> Header:
-    """The header of a file that begins with `head`. With `is_cut` data may be missing at the end of the file.
+    """The header of a file that begins with `head`. With `is_cut` data may be missing
+    at the end of the file.
 
     Raises UnreadableError, LimitError.
     """
     if is_pickle_too(head, source, limits):
         raise UnreadableError(
-            "two files in one: safetensors reads tensors, pickle.load and torch.load run a pickle"
+            "two files in one: safetensors reads tensors, pickle.load and torch.load "
+            "run a pickle"
         )
-    from ckpt.formats.common.two_files import refuse_second  # here: it loads all modules of compression
+    from ckpt.formats.common.two_files import (
+        refuse_second,
+    )  # here: it loads all modules of compression
 
     refuse_second(head, source, limits)
     length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
         if length > source.size - 8:
             raise UnreadableError(
-                f"the safetensors header claims {length:,} bytes in a file of {source.size:,}"
+                f"the safetensors header claims {length:,} bytes in a file of "
+                f"{source.size:,}"
             )
-        raise LimitError(f"the safetensors header has {length:,} bytes", "header-bytes", limits.header_bytes)
+        raise LimitError(
+            f"the safetensors header has {length:,} bytes",
+            "header-bytes",
+            limits.header_bytes,
+        )
     if length > source.size - 8:
         raise CutOffError(
-            f"cut off: the safetensors header needs {length:,} bytes, the file ends at {source.size:,}"
+            f"cut off: the safetensors header needs {length:,} bytes, the file ends at "
+            f"{source.size:,}"
         )
     begin = 8 + length
     data = head[8:begin] if begin <= len(head) else source.read(8, length)
@@ -92,18 +123,26 @@ def read_header(
             _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
-    if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
+    if (
+        b"\\u" in data
+    ):  # only an escape makes a lone surrogate, which the library refuses in any text
         import json  # here, as in `parse_json`: most files hold none
 
         try:
             json.dumps(header, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise UnreadableError("damaged safetensors header: a text contains a lone surrogate") from None
+            raise UnreadableError(
+                "damaged safetensors header: a text contains a lone surrogate"
+            ) from None
     if not isinstance(header, dict) or head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
     texts = _parse_metadata(header.pop(METADATA, {}))
     if len(header) > limits.entries:
-        raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
+        raise LimitError(
+            f"the safetensors file has {len(header):,} tensors",
+            "entries",
+            limits.entries,
+        )
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = {name: _parse_entry(name, fields) for name, fields in header.items()}
     _check_cover(parsed, source, begin, is_cut=is_cut)
@@ -111,15 +150,23 @@ def read_header(
 
 
 _ENTRY, _VALUE, _CUT = 1_000, 700, 400
-"""Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor that the expression cuts out."""
+"""Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor
+that the expression cuts out.
+"""
 
 
 def _parse_metadata(metadata: object) -> dict[str, str]:
-    """The metadata of a header. The library reads null as none. Raises UnreadableError."""
+    """The metadata of a header. The library reads null as none. Raises
+    UnreadableError.
+    """
     if metadata is None:
         return {}
     pairs = metadata.items() if isinstance(metadata, dict) else ()
-    texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
+    texts = {
+        name: value
+        for name, value in pairs
+        if isinstance(value, str) and is_text(value)
+    }
     if not isinstance(metadata, dict) or len(texts) < len(metadata):
         raise UnreadableError("safetensors metadata must map text to text")
     return texts
@@ -134,7 +181,9 @@ _LEAST = 16_384
 """The size of a header from which on the expression is worth to be compiled."""
 
 
-def _parse_usual_header(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]] | None:
+def _parse_usual_header(
+    data: bytes, budget: Budget
+) -> tuple[dict[str, _Row], dict[str, str]] | None:
     """Return (the tensors, the metadata) of a header that the library wrote.
 
     Return None for any other header, damaged or not.
@@ -146,14 +195,21 @@ def _parse_usual_header(data: bytes, budget: Budget) -> tuple[dict[str, _Row], d
     trial.hold(len(data))
     trial.claim(tensors)
     try:
-        trial.charge(tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header")
+        trial.charge(
+            tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header"
+        )
     except LimitError:
         return None
     text = data.decode("ascii")
     parts = re.split(_USUAL, text)
     names, kinds, shapes = parts[1::6], parts[2::6], parts[3::6]
     first, last = parts[0] if parts else "", parts[-1] if parts else ""
-    if not names or set(parts[6:-1:6]) > {","} or last.rstrip(" ") != "}" or len(set(names)) < len(names):
+    if (
+        not names
+        or set(parts[6:-1:6]) > {","}
+        or last.rstrip(" ") != "}"
+        or len(set(names)) < len(names)
+    ):
         return None
     texts: dict[str, str] = {}
     if METADATA in names or first != "{":
@@ -163,11 +219,15 @@ def _parse_usual_header(data: bytes, budget: Budget) -> tuple[dict[str, _Row], d
         texts = dict(pairs)
     budget.hold(len(data))
     budget.claim(len(names))
-    budget.charge(len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header")
+    budget.charge(
+        len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header"
+    )
     begins, ends = map(int, parts[4::6]), map(int, parts[5::6])
     templates: dict[tuple[str, str], _Row] = {}
     rows: dict[str, _Row] = {}
-    for name, kind, shape, begin, end in zip(names, kinds, shapes, begins, ends, strict=True):
+    for name, kind, shape, begin, end in zip(
+        names, kinds, shapes, begins, ends, strict=True
+    ):
         like = templates.get((kind, shape))
         if like is None or end - begin != like[3] - like[2]:
             sizes = list(map(int, shape.split(","))) if shape else []
@@ -179,7 +239,9 @@ def _parse_usual_header(data: bytes, budget: Budget) -> tuple[dict[str, _Row], d
 
 @lru_cache(maxsize=4)
 def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
-    """The metadata with which a usual header begins, up to the comma. All shards of a model have the same."""
+    """The metadata with which a usual header begins, up to the comma. All shards of a
+    model have the same.
+    """
     if not text.startswith(f'{{"{METADATA}":') or not text.endswith(","):
         return None
     import json  # here, as in `parse_json`
@@ -189,32 +251,47 @@ def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
         texts = _parse_metadata(header.pop(METADATA))
     except (ValueError, RecursionError, UnreadableError):
         return None
-    if header or len(texts) * 2 != (text.count('"') - 2) // 2:  # a key that is set twice
+    if (
+        header or len(texts) * 2 != (text.count('"') - 2) // 2
+    ):  # a key that is set twice
         return None
     return tuple(texts.items())
 
 
 def _parse_entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
-    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the header."""
+    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the
+    header.
+    """
     what = f"tensor {show(name, 80)}"
     if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
         raise UnreadableError(f"{what}: the header lacks its dtype, shape or offsets")
-    dtype = BY_SAFETENSORS.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    dtype = (
+        BY_SAFETENSORS.get(fields["dtype"])
+        if isinstance(fields["dtype"], str)
+        else None
+    )
     if dtype is None:
-        raise UnreadableError(f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}")
+        raise UnreadableError(
+            f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}"
+        )
     shape, offsets = fields["shape"], fields["data_offsets"]
     if not _are_whole_numbers(shape) or len(shape) > DIMENSIONS:
-        raise UnreadableError(f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers")
+        raise UnreadableError(
+            f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers"
+        )
     if not _are_whole_numbers(offsets) or len(offsets) != 2:
         raise UnreadableError(f"{what}: its offsets are not a pair of whole numbers")
     bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)
     begin, end = offsets
     if bits >= 2**63 or bits % 8 or end - begin != bits // 8:
-        raise UnreadableError(f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype")
+        raise UnreadableError(
+            f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype"
+        )
     if dtype.safetensors == "F4":
         if shape and shape[-1] % 2:
             raise UnreadableError(
-                f"{what}: each row has an odd number of 4-bit elements, torch stores them in pairs"
+                f"{what}: each row has an odd number of 4-bit elements, torch stores "
+                "them in pairs"
             )
         shape = [*shape[:-1], shape[-1] // 2]
     return dtype, tuple(shape), begin, end
@@ -226,29 +303,42 @@ def _are_whole_numbers(numbers: object) -> bool:
     )
 
 
-def _check_cover(parsed: dict[str, _Row], source: Source, start: int, *, is_cut: bool) -> None:
-    """Check that the tensors fill the file from `start` to its end without a gap, an overlap or bytes after them.
+def _check_cover(
+    parsed: dict[str, _Row], source: Source, start: int, *, is_cut: bool
+) -> None:
+    """Check that the tensors fill the file from `start` to its end without a gap, an
+    overlap or bytes after them.
 
     Of a file that is cut off the end is not looked at.
     """
     position = 0
-    for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
+    for name, (_, _, begin, end) in sorted(
+        parsed.items(), key=lambda item: item[1][2:]
+    ):
         if begin != position:
             kind = "overlap another tensor" if begin < position else "leave a gap"
             raise UnreadableError(
-                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, expected byte {position:,}"
+                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, "
+                f"expected byte {position:,}"
             )
         position = end
     if is_cut:
         return
     size = source.size - start
     if position > size:
-        raise CutOffError(f"cut off: the tensors need {position:,} bytes of data, the file has {size:,}")
+        raise CutOffError(
+            f"cut off: the tensors need {position:,} bytes of data, the file has "
+            f"{size:,}"
+        )
     if position < size:
-        from ckpt.formats.common.trailing import trailing_text  # here: few files have more
+        from ckpt.formats.common.trailing import (
+            trailing_text,
+        )  # here: few files have more
 
         what = trailing_text(source, start + position)
-        raise UnreadableError(f"the file has {what} after the last tensor, which safetensors refuses")
+        raise UnreadableError(
+            f"the file has {what} after the last tensor, which safetensors refuses"
+        )
 
 
 def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
@@ -276,7 +366,10 @@ def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
 
 def values_of(texts: dict[str, str]) -> list[Value]:
     """The rows of the metadata."""
-    return [Value((METADATA, key), f"{METADATA}.{key}", "str", value) for key, value in texts.items()]
+    return [
+        Value((METADATA, key), f"{METADATA}.{key}", "str", value)
+        for key, value in texts.items()
+    ]
 
 
 class Maker:
@@ -307,7 +400,10 @@ class Maker:
             view = tensor_ref(storage, dtype, shape, contiguous(shape), 0)[1:]
             self._known[dtype.name, shape] = view
         self.storages.append(storage)
-        return new(Entry, ((name,), name, new(TensorRef, (storage, *view)), None, None, True, True))
+        return new(
+            Entry,
+            ((name,), name, new(TensorRef, (storage, *view)), None, None, True, True),
+        )
 
 
 checksums = no_checksums
@@ -316,5 +412,7 @@ checksums = no_checksums
 def salvage(probe: Probe, limits: Limits) -> Checkpoint | None:
     if not is_usual(probe.head):
         return None
-    header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=False, is_cut=True)
+    header = read_header(
+        probe.file, probe.head, limits, probe.budget, is_shard=False, is_cut=True
+    )
     return _make_checkpoint(probe, header)

@@ -1,4 +1,6 @@
-"""The shards of one checkpoint by their names: `model-00001-of-00003.safetensors` says which of how many files it is."""
+"""The shards of one checkpoint by their names: `model-00001-of-00003.safetensors` says
+which of how many files it is.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,19 @@ from itertools import islice
 
 from ckpt.model.rows import NamedTuple
 
-_NAME = r"(?!shard-\d{5,9}-model-)(?P<stem>.+)-(?P<number>\d{5,9})-of-(?P<of>\d{5,9})(?P<ending>\.(?:safetensors|bin))"
-"""The names of a distributed checkpoint in safetensors (`shard-00001-model-00001-of-00002`) are not meant."""
+_NAME = (
+    r"(?!shard-\d{5,9}-model-)(?P<stem>.+)-(?P<number>\d{5,9})-of-(?P<of>\d{5,9})(?P<ending>\.(?:safetensors"
+    r"|bin))"
+)
+"""The names of a distributed checkpoint in safetensors
+(`shard-00001-model-00001-of-00002`) are not meant.
+"""
 
 
 class ShardSet(NamedTuple):
-    """Shards whose names differ by their number alone: number -> name. `of` is the count in the names, as it is written."""
+    """Shards whose names differ by their number alone: number -> name. `of` is the
+    count in the names, as it is written.
+    """
 
     stem: str
     of: str
@@ -70,15 +79,23 @@ def sets_in(names: Iterable[str]) -> list[ShardSet]:
 
 
 _FOLLOWING = r"(?P<stem>.+)-(?!00001)\d{5}-of-(?P<of>\d{5})(?P<ending>\.gguf)"
-"""The names of the files of a set that each of its files opens, but for the first one."""
+"""The names of the files of a set that each of its files opens, but for the
+first one.
+"""
 
 
 def following_in(names: Iterable[str]) -> set[str]:
-    """The files that are opened with the first one of their set, which is among the names too."""
+    """The files that are opened with the first one of their set, which is among the
+    names too.
+    """
     every = set(names)
-    matches = [match for name in every if (match := re.fullmatch(_FOLLOWING, name)) is not None]
+    matches = [
+        match for name in every if (match := re.fullmatch(_FOLLOWING, name)) is not None
+    ]
     return {
-        match[0] for match in matches if f"{match['stem']}-00001-of-{match['of']}{match['ending']}" in every
+        match[0]
+        for match in matches
+        if f"{match['stem']}-00001-of-{match['of']}{match['ending']}" in every
     }
 
 
@@ -88,6 +105,8 @@ def is_shard(name: str) -> bool:
 
 
 def kind_of(name: str) -> tuple[str, str] | None:
-    """Return the stem and the ending of the name of a shard, or None for another name."""
+    """Return the stem and the ending of the name of a shard, or None for
+    another name.
+    """
     match = re.fullmatch(_NAME, name)
     return None if match is None else (match["stem"], match["ending"])

@@ -1,4 +1,6 @@
-"""The storages of an archive of torch.save: the records of one folder, as its pickle names them."""
+"""The storages of an archive of torch.save: the records of one folder, as its pickle
+names them.
+"""
 
 from __future__ import annotations
 
@@ -28,32 +30,43 @@ _KEY_BYTES = 65_000
 
 
 def byteorder_of(archive: Archive) -> str:
-    """Return `little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
+    """Return `little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no
+    such record.
+    """
     record = archive.find("byteorder")
     if record is None:
         return "little"
     text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
     if text not in (b"little", b"big"):
         raise UnreadableError(
-            f"unknown byte order {show(text.decode('latin-1'), 40)} in the record byteorder"
+            f"unknown byte order {show(text.decode('latin-1'), 40)} in the record "
+            "byteorder"
         )
     return text.decode()
 
 
 def refuse_big(archive: Archive, loader: str) -> None:
-    """Raise UnreadableError for an archive of a big-endian machine where `loader` reads bytes in the order of its own."""
+    """Raise UnreadableError for an archive of a big-endian machine where `loader` reads
+    bytes in the order of its own.
+    """
     if byteorder_of(archive) == "big":
-        raise UnreadableError(f"its bytes are big-endian, and {loader} does not turn them")
+        raise UnreadableError(
+            f"its bytes are big-endian, and {loader} does not turn them"
+        )
 
 
 def is_key(text: str) -> bool:
     """Tell whether a text can name a storage and its record.
 
-    torch takes any text. But a NUL ends a name, and a slash at its end makes the record a folder, of which
-    torch reads no byte.
+    torch takes any text. But a NUL ends a name, and a slash at its end makes the record
+    a folder, of which torch reads no byte.
     """
     try:
-        return 0 < len(text.encode()) <= _KEY_BYTES and "\0" not in text and not text.endswith("/")
+        return (
+            0 < len(text.encode()) <= _KEY_BYTES
+            and "\0" not in text
+            and not text.endswith("/")
+        )
     except UnicodeEncodeError:  # a lone surrogate
         return False
 
@@ -63,7 +76,9 @@ def _is_count(key: object) -> bool:
 
 
 class StorageFolder:
-    """The storages of one folder of records (`data/KEY`). Each is made when a persistent id names it."""
+    """The storages of one folder of records (`data/KEY`). Each is made when a
+    persistent id names it.
+    """
 
     def __init__(
         self,
@@ -84,7 +99,9 @@ class StorageFolder:
         self._suffix = suffix
         self._big = big
         self._meta = meta
-        """Storages on meta have records without bytes, as torch.jit.save writes them."""
+        """Storages on meta have records without bytes, as torch.jit.save writes
+        them.
+        """
         self._types: dict[Node, DType | None] = {}
         self._made: dict[str, Storage] = {}
         self._columns: dict[int, Storages] = {}
@@ -99,25 +116,38 @@ class StorageFolder:
             )  # many names may be missing, and each would be looked for in all of them
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
-        """The storage that `('storage', class, key, location, numel)` names. Raises UnreadableError."""
+        """The storage that `('storage', class, key, location, numel)` names. Raises
+        UnreadableError.
+        """
         pid = persistent.pid
         if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
             raise UnreadableError(
-                f"the persistent id at byte {persistent.offset:,} of the pickle does not name a storage"
+                f"the persistent id at byte {persistent.offset:,} of the pickle does "
+                "not name a storage"
             )
         _, cls, key, device, numel = pid[:5]
-        text = key if type(key) is str else str(key) if isinstance(key, str) or _is_count(key) else ""
+        text = (
+            key
+            if type(key) is str
+            else str(key)
+            if isinstance(key, str) or _is_count(key)
+            else ""
+        )
         return self.storage(cls, text, device, numel)
 
     def storage(self, cls: Node, text: str, device: Node, numel: Node) -> Storage:
-        """The storage with the key `text`, as a persistent id describes it. Raises UnreadableError."""
+        """The storage with the key `text`, as a persistent id describes it. Raises
+        UnreadableError.
+        """
         if type(cls) is Global and cls in self._types:
             dtype = self._types[cls]
         else:
             dtype = self._types[cls] = storage_type(cls)
         return self._storage(text, device, dtype, storage_bytes(dtype, numel))
 
-    def _storage(self, text: str, device: Node, dtype: DType | None, nbytes: int) -> Storage:
+    def _storage(
+        self, text: str, device: Node, dtype: DType | None, nbytes: int
+    ) -> Storage:
         index = -1
         storage = self._made.get(text)
         if storage is None:
@@ -131,24 +161,41 @@ class StorageFolder:
         record = None if index < 0 else self._records.at(index)
         if self._meta and device == "meta" and record is not None and not record.size:
             return self._add_storage(
-                text, Storage(self._contents.mark + self._prefix + text, "meta", dtype, nbytes, None)
+                text,
+                Storage(
+                    self._contents.mark + self._prefix + text,
+                    "meta",
+                    dtype,
+                    nbytes,
+                    None,
+                ),
             )
         if record is None or record.size < nbytes:
             return self._short_storage(text, device, dtype, nbytes, record)
         if record.size > nbytes:
-            self._longer.append(f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})")
+            self._longer.append(
+                f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})"
+            )
         if record.deflated and record.size > max(_LARGE, INFLATION * record.stored):
             self._swollen.append(
-                f"{show(text, 80)} ({size_text(record.stored)} for {size_text(record.size)})"
+                f"{show(text, 80)} ({size_text(record.stored)} for "
+                f"{size_text(record.size)})"
             )
         place = record.place(self._source, big=self._is_byteswapped(dtype))
         storage = make_storage(
-            self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
+            self._contents.mark + self._prefix + text,
+            device,
+            dtype,
+            nbytes,
+            place,
+            record.crc,
         )
         return self._add_storage(text, storage)
 
     def _is_byteswapped(self, dtype: DType | None) -> bool:
-        """Tell whether torch turns the bytes of a storage. One without a dtype stays as it is."""
+        """Tell whether torch turns the bytes of a storage. One without a dtype stays as
+        it is.
+        """
         return self._big and dtype is not None
 
     def _add_storage(self, text: str, storage: Storage) -> Storage:
@@ -158,33 +205,57 @@ class StorageFolder:
         return storage
 
     def _short_storage(
-        self, text: str, device: Node, dtype: DType | None, nbytes: int, record: Record | None
+        self,
+        text: str,
+        device: Node,
+        dtype: DType | None,
+        nbytes: int,
+        record: Record | None,
     ) -> Storage:
-        """A storage of which the archive holds the first bytes only, or none. Raises UnreadableError if it must be whole."""
-        problem = f"storage {show(text, 80)} has no record {show(self._folder + text + self._suffix, 160)}"
+        """A storage of which the archive holds the first bytes only, or none. Raises
+        UnreadableError if it must be whole.
+        """
+        problem = (
+            f"storage {show(text, 80)} has no record "
+            f"{show(self._folder + text + self._suffix, 160)}"
+        )
         if record is not None:
-            problem = f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need {nbytes:,}"
+            problem = (
+                f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need "
+                f"{nbytes:,}"
+            )
         if not self._is_partial:
             raise UnreadableError(problem)
         is_usable = record is not None and not record.deflated and not self._big
         there = record.place(self._source) if record is not None and is_usable else None
         place = partial_place(nbytes, problem, there)
-        storage = make_storage(self._contents.mark + self._prefix + text, device, dtype, nbytes, place)
+        storage = make_storage(
+            self._contents.mark + self._prefix + text, device, dtype, nbytes, place
+        )
         self._made[text] = self._contents.storages[storage.id] = storage
         self._contents.short[storage] = 0 if there is None else there.size
         self._count += 1
         return storage
 
-    def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
-        """The storages with these keys, each with the device, the dtype and the bytes of another. Raises UnreadableError."""
+    def storages(
+        self, keys: Sequence[str], looks: Sequence[Storage]
+    ) -> Sequence[Storage]:
+        """The storages with these keys, each with the device, the dtype and the bytes
+        of another. Raises UnreadableError.
+        """
         records, before, after = self._records, self._folder, self._suffix
-        first = records.run(before + f"{after}\0{before}".join(keys) + after, self._count)
+        first = records.run(
+            before + f"{after}\0{before}".join(keys) + after, self._count
+        )
         end = first + len(keys)
         if (
             first < 0
             or isinstance(self._source, Joined)  # each record is in a file of its own
             or not self._made.keys().isdisjoint(keys)
-            or any(first < start + len(column) and start < end for start, column in self._columns.items())
+            or any(
+                first < start + len(column) and start < end
+                for start, column in self._columns.items()
+            )
             or records.methods[first:end].tobytes().strip(b"\0")
             or records.sizes[first:end] != array("Q", [look.nbytes for look in looks])
         ):
@@ -203,12 +274,24 @@ class StorageFolder:
                 offsets = map(base.__add__, offsets)
             checksums: Iterable[int | None] = records.checksums[span]
             if 0 in records.checksums[span]:
-                checksums = [records.at(index).crc for index in range(span.start, span.stop)]
+                checksums = [
+                    records.at(index).crc for index in range(span.start, span.stop)
+                ]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
             orders = map(self._is_byteswapped, dtypes) if self._big else repeat(False)
-            ranges = zip(repeat(file), offsets, sizes, repeat(None), orders, repeat(None), strict=False)
+            ranges = zip(
+                repeat(file),
+                offsets,
+                sizes,
+                repeat(None),
+                orders,
+                repeat(None),
+                strict=False,
+            )
             places = map(new, repeat(Range), ranges)
-            fields = zip(ids[begin:last], devices, dtypes, sizes, places, checksums, strict=True)
+            fields = zip(
+                ids[begin:last], devices, dtypes, sizes, places, checksums, strict=True
+            )
             return list(map(new, repeat(Storage), fields))
 
         column = Storages(ids, make, looks)
@@ -218,7 +301,9 @@ class StorageFolder:
         return column
 
     def _in_column(self, index: int) -> Storage | None:
-        """The storage of the record at a position of the directory, where it is in a column."""
+        """The storage of the record at a position of the directory, where it is in a
+        column.
+        """
         for first, column in self._columns.items():
             if first <= index < first + len(column):
                 return column[index - first]
@@ -228,7 +313,9 @@ class StorageFolder:
         """Tell whether the pickle named a key so far."""
         if not isinstance(key, str):
             return False
-        return key in self._made or self._in_column(self._record_position(key)) is not None
+        return (
+            key in self._made or self._in_column(self._record_position(key)) is not None
+        )
 
     def _record_position(self, key: str) -> int:
         """The position of the record of a key in the directory; -1 without one."""
@@ -241,7 +328,10 @@ class StorageFolder:
 
     def forget(self) -> None:
         """Drop every storage, as before the first one."""
-        for storage in (*self._made.values(), *(column[0] for column in self._columns.values())):
+        for storage in (
+            *self._made.values(),
+            *(column[0] for column in self._columns.values()),
+        ):
             del self._contents.storages[storage.id]
         self._made.clear()
         self._columns.clear()
@@ -250,23 +340,34 @@ class StorageFolder:
         self._count = 0
 
     def notices(self) -> list[Notice]:
-        """The records that do not fit their storages, and those that take far more memory than they have bytes."""
+        """The records that do not fit their storages, and those that take far more
+        memory than they have bytes.
+        """
         notices: list[Notice] = []
         if self._longer:
             listed = and_more(self._longer, 3)
-            notices.append(Notice("container", f"records are longer than their storages: {listed}"))
+            notices.append(
+                Notice("container", f"records are longer than their storages: {listed}")
+            )
         if self._swollen:
-            text = f"records are deflated, which torch.save never does, and take far more memory: {and_more(self._swollen, 3)}"
+            text = (
+                "records are deflated, which torch.save never does, and take far more "
+                f"memory: {and_more(self._swollen, 3)}"
+            )
             notices.append(Notice("container", text))
         return notices
 
 
 _LARGE = 64 << 20
-"""The least bytes of a deflated storage that are told of, where they are INFLATION times those in the file."""
+"""The least bytes of a deflated storage that are told of, where they are INFLATION
+times those in the file.
+"""
 
 
 def refuse_program(archive: Archive, what: str) -> None:
-    """Raise UnreadableError for a TorchScript archive where a file of torch.save is read: torch.load hands it to torch.jit.load."""
+    """Raise UnreadableError for a TorchScript archive where a file of torch.save is
+    read: torch.load hands it to torch.jit.load.
+    """
     if archive.find("constants.pkl") is not None:
         raise UnreadableError(f"{what} is a TorchScript archive, whose code torch runs")
 
@@ -280,8 +381,9 @@ def tree_inside(
     prefix: str,
     loader: str = "torch.load",
 ) -> Node:
-    """The tree of the file of torch.save in a record. Its pickle and its storages, whose ids begin with `prefix`, join
-    `contents`. Only torch.load turns the bytes of another machine.
+    """The tree of the file of torch.save in a record. Its pickle and its storages,
+    whose ids begin with `prefix`, join `contents`. Only torch.load turns the bytes of
+    another machine.
 
     Raises UnreadableError, LimitError.
     """
@@ -289,7 +391,9 @@ def tree_inside(
     member.admit(limits, budget)
     archive = read_archive(member.open(), limits)
     if archive.find("data.pkl") is None:
-        raise UnreadableError(f"record {show(record.name, 80)} is not a file of torch.save")
+        raise UnreadableError(
+            f"record {show(record.name, 80)} is not a file of torch.save"
+        )
     refuse_program(archive, f"record {show(record.name, 80)}")
     if loader != "torch.load":
         refuse_big(archive, loader)
@@ -298,13 +402,23 @@ def tree_inside(
     return tree_of(archive, contents, limits, budget, prefix)
 
 
-def tree_of(archive: Archive, contents: Contents, limits: Limits, budget: Budget, prefix: str = "") -> Node:
-    """The tree of an archive of torch.save. Its pickle and its storages join `contents`. Raises UnreadableError, LimitError."""
+def tree_of(
+    archive: Archive,
+    contents: Contents,
+    limits: Limits,
+    budget: Budget,
+    prefix: str = "",
+) -> Node:
+    """The tree of an archive of torch.save. Its pickle and its storages join
+    `contents`. Raises UnreadableError, LimitError.
+    """
     record = archive.find("data.pkl")
     assert record is not None
     budget.hold(archive.nbytes)
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
-    folder = StorageFolder(archive, "data", contents, prefix, big=byteorder_of(archive) == "big")
+    folder = StorageFolder(
+        archive, "data", contents, prefix, big=byteorder_of(archive) == "big"
+    )
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
     return pickle.root

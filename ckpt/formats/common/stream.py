@@ -1,5 +1,6 @@
-"""The stream of torch.save before 1.6, a file or nested in a pickle: five pickles in a row (magic, protocol, system, object, storage keys), then a count of
-elements and the bytes for each key. The file holds no offsets and is always little-endian.
+"""The stream of torch.save before 1.6, a file or nested in a pickle: five pickles in a
+row (magic, protocol, system, object, storage keys), then a count of elements and the
+bytes for each key. The file holds no offsets and is always little-endian.
 
 Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 """
@@ -9,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.bytes.source import Memory, Source, Window, underlying_file
-from ckpt.formats.common.holes import partial_place, written_end, zeros_before, zeros_text
+from ckpt.formats.common.holes import (
+    partial_place,
+    written_end,
+    zeros_before,
+    zeros_text,
+)
 from ckpt.formats.common.pickled import Contents, interpret_pickle, run, seen_as
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
@@ -44,12 +50,18 @@ _NEEDS_DATA = {
 
 
 def needs_data(call: Opaque) -> str | None:
-    """Return the kind of an object that torch makes from the data of its tensors, or None for any other call.
+    """Return the kind of an object that torch makes from the data of its tensors, or
+    None for any other call.
 
-    In this format the data follows the pickle, so torch fails, or takes what happens to lie in memory.
+    In this format the data follows the pickle, so torch fails, or takes what happens to
+    lie in memory.
     """
     func = call.func
-    if type(func) is Global and func.name.startswith("_rebuild_from_type") and call.args:
+    if (
+        type(func) is Global
+        and func.name.startswith("_rebuild_from_type")
+        and call.args
+    ):
         func = call.args[0]
     kind = _NEEDS_DATA.get(func.qualified) if type(func) is Global else None
     if kind is not None and (call.states or call.meaning is not None):
@@ -57,7 +69,10 @@ def needs_data(call: Opaque) -> str | None:
     if tensor_of(call) is not None:
         return None
     name = class_of(call)
-    is_packed = packed_parameters(call) is not None or convolution_attributes(call, name) is not None
+    is_packed = (
+        packed_parameters(call) is not None
+        or convolution_attributes(call, name) is not None
+    )
     return "packed parameters of a quantized module" if is_packed else None
 
 
@@ -66,8 +81,12 @@ def is_legacy(head: bytes) -> bool:
     return head.startswith(_MAGICS)
 
 
-def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
-    """The root of a checkpoint in the bytes of a pickle. Its storages join `contents`."""
+def read_nested(
+    data: bytes | Range, contents: Contents, limits: Limits, depth: int
+) -> Node:
+    """The root of a checkpoint in the bytes of a pickle. Its storages join
+    `contents`.
+    """
     if isinstance(data, Range):
         source: Source = Window(data.source, data.offset, data.size, data.source.name)
     else:
@@ -80,7 +99,8 @@ def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: 
 
 
 class Stream:
-    """One legacy stream, read front to back. With `is_cut` it may end in its data, or hold counts that are damaged.
+    """One legacy stream, read front to back. With `is_cut` it may end in its data, or
+    hold counts that are damaged.
 
     `step` is how many bytes are read first.
     """
@@ -107,9 +127,13 @@ class Stream:
         self._made: dict[str, Storage] = {}
         self._views: dict[str, tuple[str, Node, Node]] = {}
         self._ends: dict[str, int] = {}
-        """Storage -> the end of the bytes of it that were written, where zeros follow them to the next header."""
+        """Storage -> the end of the bytes of it that were written, where zeros follow
+        them to the next header.
+        """
         self._written = source.size
-        """The end of the bytes that were written. Behind it a damaged file has zeros alone."""
+        """The end of the bytes that were written. Behind it a damaged file has zeros
+        alone.
+        """
         self.end = 0
 
     def read(self) -> Node:
@@ -134,7 +158,9 @@ class Stream:
         return main.root
 
     def pickle(self) -> Pickle:
-        """The pickle at `end`. Its length is unknown before it was read, so more bytes are read until it is whole."""
+        """The pickle at `end`. Its length is unknown before it was read, so more bytes
+        are read until it is whole.
+        """
         start = self.end
         if not self._buffer:
             self._grow_buffer(start)
@@ -144,7 +170,9 @@ class Stream:
             except TruncatedPickleError as error:
                 if not self._grow_buffer(start):
                     size = self._source.size
-                    problem = f"cut off: the file ends at {size:,} bytes, inside a pickle"
+                    problem = (
+                        f"cut off: the file ends at {size:,} bytes, inside a pickle"
+                    )
                     raise CutOffError(problem, hint=error.hint) from None
                 continue
             self._buffer = self._buffer[pickle.end :]
@@ -157,18 +185,24 @@ class Stream:
         if unread <= 0:
             return False
         if have >= self._limits.pickle_bytes:
-            raise LimitError("a pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
+            raise LimitError(
+                "a pickle is too long", "pickle-bytes", self._limits.pickle_bytes
+            )
         more = min(unread, max(self._step, have))
         budget = self._contents.budget
         if budget is not None:
             if not self._depth:
-                budget.hold(more)  # a nested stream lies within bytes that the file stores once
+                budget.hold(
+                    more
+                )  # a nested stream lies within bytes that the file stores once
             budget.charge(more, "a pickle")
         self._buffer += self._source.read(start + have, more)
         return True
 
     def _places(self, keys: Node, main: Pickle) -> dict[str, tuple[int, int]]:
-        """Key -> (offset of its data, numel). Walks the data part with the sizes of the persistent ids."""
+        """Key -> (offset of its data, numel). Walks the data part with the sizes of the
+        persistent ids.
+        """
         if type(keys) is not list:
             raise UnreadableError("the legacy file lacks its list of storage keys")
         widths: dict[str, tuple[DType | None, Node]] = {}
@@ -189,26 +223,41 @@ class Stream:
         before: tuple[str, int] | None = None
         counts = self._read_numels(keys, widths) if self._source.far is not None else {}
         for key in keys:
-            text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
+            text = (
+                str(key)
+                if isinstance(key, (str, int)) and not isinstance(key, bool)
+                else ""
+            )
             if text in places:
                 raise UnreadableError(f"storage {show(text, 80)} is listed twice")
             if text not in widths:
-                raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
+                raise UnreadableError(
+                    f"storage {show(text, 80)} is listed, but no tensor uses it"
+                )
             dtype, expected = widths[text]
             if self._is_cut:
                 count = self._numel_at(position, expected)
                 if count < 0 and before is not None and self._is_zero(position):
-                    self._ends[before[0]] = position - zeros_before(self._source, position, before[1])
+                    self._ends[before[0]] = position - zeros_before(
+                        self._source, position, before[1]
+                    )
                 places[text] = (position + 8, count)
                 before = (text, position + 8)
                 position += 8 + storage_bytes(dtype, expected)
                 continue
             if position + 8 > self._source.size:
                 raise CutOffError(
-                    f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
+                    f"cut off: storage {show(text, 80)} is missing, the file ends at "
+                    f"{self._source.size:,}"
                 )
-            numel = int.from_bytes(counts.get(position) or self._source.read(position, 8), "little")
-            zeros = None if numel or not expected else zeros_text(self._source, position, self.end)
+            numel = int.from_bytes(
+                counts.get(position) or self._source.read(position, 8), "little"
+            )
+            zeros = (
+                None
+                if numel or not expected
+                else zeros_text(self._source, position, self.end)
+            )
             if zeros is not None:
                 raise CutOffError(
                     f"cut off: {zeros}, where storage {show(text, 80)} should be",
@@ -216,13 +265,15 @@ class Stream:
                 )
             if numel != expected:
                 raise UnreadableError(
-                    f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count_text(expected)}"
+                    f"storage {show(text, 80)} has {numel:,} elements, its tensors "
+                    f"need {_count_text(expected)}"
                 )
             nbytes = storage_bytes(dtype, numel)
             position += 8
             if position + nbytes > self._source.size:
                 raise CutOffError(
-                    f"cut off: storage {show(text, 80)} needs bytes {position:,} to {position + nbytes:,}, "
+                    f"cut off: storage {show(text, 80)} needs bytes {position:,} to "
+                    f"{position + nbytes:,}, "
                     f"the file ends at {self._source.size:,}"
                 )
             places[text] = (position, numel)
@@ -231,38 +282,54 @@ class Stream:
         missing = widths.keys() - places.keys()
         if missing:
             raise UnreadableError(
-                f"a tensor uses storage {show(min(missing), 80)}, which the list of storages lacks"
+                f"a tensor uses storage {show(min(missing), 80)}, which the list of "
+                "storages lacks"
             )
         return places
 
     def _numel_at(self, position: int, expected: Node) -> int:
-        """Return the count of elements at a position, or -1 if it is another one than expected: the data is not there."""
+        """Return the count of elements at a position, or -1 if it is another one than
+        expected: the data is not there.
+        """
         if position + 8 > self._source.size:
             return 0
         numel = int.from_bytes(self._source.read(position, 8), "little")
         return numel if numel == expected else -1
 
     def _is_zero(self, position: int) -> bool:
-        """Tell whether the count at a position is zero, as in bytes that were never written."""
+        """Tell whether the count at a position is zero, as in bytes that were never
+        written.
+        """
         return self._source.read(position, 8) == bytes(8)
 
     def _read_numels(
         self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
     ) -> dict[int, bytes]:
-        """The counts of elements at the places where they should lie, in few requests. They are checked later."""
+        """The counts of elements at the places where they should lie, in few requests.
+        They are checked later.
+        """
         position = self.end
         ranges: list[tuple[int, int]] = []
         for key in keys:
             dtype, expected = widths.get(str(key), (None, None))
-            if type(expected) is not int or expected < 0 or position + 8 > self._source.size:
+            if (
+                type(expected) is not int
+                or expected < 0
+                or position + 8 > self._source.size
+            ):
                 break
             ranges.append((position, 8))
             position += 8 + storage_bytes(dtype, expected)
         return {
-            position: data for (position, _), data in zip(ranges, self._source.read_many(ranges), strict=True)
+            position: data
+            for (position, _), data in zip(
+                ranges, self._source.read_many(ranges), strict=True
+            )
         }
 
-    def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
+    def _resolve(
+        self, persistent: PersistentId, places: dict[str, tuple[int, int]]
+    ) -> Storage | Global:
         pid = persistent.pid
         where = f"the persistent id at byte {persistent.offset:,} of the pickle"
         if type(pid) is not tuple or not pid:
@@ -275,10 +342,14 @@ class Stream:
         _, cls, key, device, numel = pid[:5]
         view = pid[5] if len(pid) == 6 else None
         if len(pid) == 5:
-            self._contents.not_loadable = "torch refuses persistent ids of 5 fields in the legacy format"
+            self._contents.not_loadable = (
+                "torch refuses persistent ids of 5 fields in the legacy format"
+            )
         text = str(key) if isinstance(key, (str, int)) else ""
         if text not in places:
-            raise UnreadableError(f"{where} names a storage by a key that is not a text")
+            raise UnreadableError(
+                f"{where} names a storage by a key that is not a text"
+            )
         dtype = storage_type(cls)
         root = self._root(text, dtype, numel, device, places)
         if view is not None:
@@ -286,33 +357,62 @@ class Stream:
             self._refuse_other_view(view, root, places)
         return root
 
-    def _refuse_other_view(self, view: Node, root: Storage, places: dict[str, tuple[int, int]]) -> None:
-        """Refuse a view by the key of a storage or of another view: torch takes the first by a key for all of them."""
+    def _refuse_other_view(
+        self, view: Node, root: Storage, places: dict[str, tuple[int, int]]
+    ) -> None:
+        """Refuse a view by the key of a storage or of another view: torch takes the
+        first by a key for all of them.
+        """
         assert type(view) is tuple and len(view) == 3
         key, offset, size = view
-        text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else None
+        text = (
+            str(key)
+            if isinstance(key, (str, int)) and not isinstance(key, bool)
+            else None
+        )
         row = (root.id, offset, size)
         if text is None or text in places or self._views.setdefault(text, row) != row:
-            what = "a key that is not a text" if text is None else f"the key {show(text, 80)} of another one"
+            what = (
+                "a key that is not a text"
+                if text is None
+                else f"the key {show(text, 80)} of another one"
+            )
             raise UnreadableError(f"a view of storage {show(root.id, 80)} has {what}")
 
     def _root(
-        self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]
+        self,
+        key: str,
+        dtype: DType | None,
+        numel: Node,
+        device: Node,
+        places: dict[str, tuple[int, int]],
     ) -> Storage:
         nbytes = storage_bytes(dtype, numel)
         before = self._made.get(key)
         if before is not None:
             return seen_as(before, dtype, nbytes, key, self._contents.storages)
         offset, elements = places[key]
-        offset = min(offset, self._source.size)  # of one that is cut off, and of empty ones behind it
+        offset = min(
+            offset, self._source.size
+        )  # of one that is cut off, and of empty ones behind it
         place: Place = Range(*underlying_file(self._source, offset), nbytes)
         end = min(self._written, self._ends.get(key, self._written))
         available = max(0, end - offset) if elements >= 0 else 0
         if available < nbytes:
-            there = Range(*underlying_file(self._source, offset), available) if available else None
-            place = partial_place(nbytes, f"storage {show(key, 80)} is not whole", there)
+            there = (
+                Range(*underlying_file(self._source, offset), available)
+                if available
+                else None
+            )
+            place = partial_place(
+                nbytes, f"storage {show(key, 80)} is not whole", there
+            )
         storage = make_storage(
-            self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place
+            self._contents.mark + self._prefix + show(key, 80),
+            device,
+            dtype,
+            nbytes,
+            place,
         )
         if available < nbytes:
             self._contents.short[storage] = available
@@ -331,8 +431,14 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
         if type(offset) is int and type(size) is int:
             if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
                 return int(offset)
-    raise UnreadableError(f"a view of storage {show(key, 80)} reaches past its {root.nbytes:,} bytes")
+    raise UnreadableError(
+        f"a view of storage {show(key, 80)} reaches past its {root.nbytes:,} bytes"
+    )
 
 
 def _count_text(node: Node) -> str:
-    return f"{node:,}" if type(node) is int and node.bit_length() < 80 else "another number"
+    return (
+        f"{node:,}"
+        if type(node) is int and node.bit_length() < 80
+        else "another number"
+    )

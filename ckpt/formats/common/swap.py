@@ -1,4 +1,6 @@
-"""Other nodes in the tree of a pickle that is being read: tensors for calls, bytes for the ids of a cutter."""
+"""Other nodes in the tree of a pickle that is being read: tensors for calls, bytes for
+the ids of a cutter.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from ckpt.pickle.edit import EditInPlace
 
 
 class Swap(EditInPlace):
-    """Puts other nodes in the place of calls and persistent ids: `swaps` gives them, and None for a node that stays.
+    """Puts other nodes in the place of calls and persistent ids: `swaps` gives them,
+    and None for a node that stays.
 
     Containers keep their identity, so shared ones stay shared.
     """
@@ -29,7 +32,11 @@ class SwapBytes(Swap):
     A nested stream of torch becomes what it holds.
     """
 
-    def __init__(self, swaps: Callable[[Node], Node | None], plain: Callable[[PersistentId], Node]) -> None:
+    def __init__(
+        self,
+        swaps: Callable[[Node], Node | None],
+        plain: Callable[[PersistentId], Node],
+    ) -> None:
         super().__init__(swaps)
         self._plain = plain
 
@@ -37,7 +44,11 @@ class SwapBytes(Swap):
         swap = super().instead(node)
         if swap is not None:
             return swap
-        if type(node) is PersistentId and type(node.pid) is int and type(node.meaning) is Storage:
+        if (
+            type(node) is PersistentId
+            and type(node.pid) is int
+            and type(node.meaning) is Storage
+        ):
             return self._plain(node)
         if type(node) is Opaque and type(node.meaning) is Nested:
             return self.copy_of(node.meaning.root)

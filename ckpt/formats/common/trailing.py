@@ -1,4 +1,6 @@
-"""Bytes behind the end of a checkpoint, in a few words: people ask what they are before they cut them off."""
+"""Bytes behind the end of a checkpoint, in a few words: people ask what they are before
+they cut them off.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,19 @@ _KINDS = (
 
 
 def follow_text(source: Source, begin: int) -> str:
-    """Return the subject and the verb of a sentence about these bytes: `9 bytes (zeros) follow`."""
-    return f"{trailing_text(source, begin)} {'follows' if source.size - begin == 1 else 'follow'}"
+    """Return the subject and the verb of a sentence about these bytes: `9 bytes (zeros)
+    follow`.
+    """
+    return (
+        f"{trailing_text(source, begin)} "
+        f"{'follows' if source.size - begin == 1 else 'follow'}"
+    )
 
 
 def trailing_text(source: Source, begin: int) -> str:
-    """Return what the bytes from `begin` to the end of a file are: `7 bytes (text: 'garbage')`, `9 bytes (zeros)`."""
+    """Return what the bytes from `begin` to the end of a file are: `7 bytes (text:
+    'garbage')`, `9 bytes (zeros)`.
+    """
     count = source.size - begin
     try:
         data = bytes(source.read(begin, min(count, _LOOKED)))
@@ -32,11 +41,17 @@ def trailing_text(source: Source, begin: int) -> str:
     except CkptError:
         return counted_noun(count, "byte")
     kind = _kind(data, first, is_all=count <= _LOOKED)
-    return f"{counted_noun(count, 'byte')} ({kind})" if kind else counted_noun(count, "byte")
+    return (
+        f"{counted_noun(count, 'byte')} ({kind})"
+        if kind
+        else counted_noun(count, "byte")
+    )
 
 
 def _kind(data: bytes, first: bytes, *, is_all: bool) -> str:
-    """Return what bytes are, or nothing. `first` are those at the beginning of the file."""
+    """Return what bytes are, or nothing. `first` are those at the beginning of the
+    file.
+    """
     if not data.strip(b"\0"):
         return "zeros" if is_all else "zeros at first"
     if len(first) == _SAME and data.startswith(first):

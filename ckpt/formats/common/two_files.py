@@ -1,6 +1,8 @@
-"""A file that is two: what another loader would find in bytes that ckpt reads as one checkpoint.
+"""A file that is two: what another loader would find in bytes that ckpt reads as one
+checkpoint.
 
-A zip archive is found from its end, a stream of gzip, bzip2, xz or zlib and a flatbuffer by their first bytes.
+A zip archive is found from its end, a stream of gzip, bzip2, xz or zlib and a
+flatbuffer by their first bytes.
 """
 
 from __future__ import annotations
@@ -33,34 +35,48 @@ _LOOKED_AT = 64
 _DIRECTORY = 1 << 20
 """The most bytes of a directory that are searched for names."""
 _BY_ZIPFILE = (b".pth", b"serialized_exported_program.json")
-"""Endings of the records that loaders find by zipfile of Python: Stable-Baselines3, and torch.export of torch 2.1 to 2.7."""
+"""Endings of the records that loaders find by zipfile of Python: Stable-Baselines3, and
+torch.export of torch 2.1 to 2.7.
+"""
 
 
 def refuse_second(head: bytes, source: Source, limits: Limits) -> None:
-    """Raise UnreadableError where a file that is no pickle is another one too, by its first bytes or from its end."""
+    """Raise UnreadableError where a file that is no pickle is another one too, by its
+    first bytes or from its end.
+    """
     if packing(head) is not None and is_packed(head, source, limits):
         raise UnreadableError(
-            "two files in one: behind a header of a compressed stream lies a pickle, which joblib runs"
+            "two files in one: behind a header of a compressed stream lies a pickle, "
+            "which joblib runs"
         )
     refuse_end(source)
 
 
 def refuse_end(source: Source) -> None:
-    """Raise UnreadableError where torch finds a zip archive from the end of a file, or a flatbuffer in its first bytes."""
+    """Raise UnreadableError where torch finds a zip archive from the end of a file, or
+    a flatbuffer in its first bytes.
+    """
     if source.read(0, min(source.size, 8))[4:] in FLATBUFFERS:
-        raise UnreadableError("two files in one: torch.jit.load reads a flatbuffer of the mobile interpreter")
+        raise UnreadableError(
+            "two files in one: torch.jit.load reads a flatbuffer of the mobile "
+            "interpreter"
+        )
     for begin, size, is_shifted in directories(source):
-        if not is_shifted or any(name.endswith(_BY_ZIPFILE) for name in names_of(source, begin, size)):
+        if not is_shifted or any(
+            name.endswith(_BY_ZIPFILE) for name in names_of(source, begin, size)
+        ):
             raise UnreadableError(
-                "two files in one: a zip archive lies in its last bytes, and torch finds it"
+                "two files in one: a zip archive lies in its last bytes, and torch "
+                "finds it"
             )
 
 
 def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
-    """Yield (offset, bytes, whether its own numbers lead elsewhere) of each directory of an archive near the end.
+    """Yield (offset, bytes, whether its own numbers lead elsewhere) of each directory
+    of an archive near the end.
 
-    torch goes by the numbers, zipfile of Python by where the directory lies. Behind a URL nothing is asked for: the loaders
-    of archives read files.
+    torch goes by the numbers, zipfile of Python by where the directory lies. Behind a
+    URL nothing is asked for: the loaders of archives read files.
     """
     if underlying_file(source, 0)[0].far is not None:
         return
@@ -74,11 +90,15 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
             return
         if position + END.size <= span:
             record = end_record(tail, position)
-            yield from _directories_at(source, source.size - span + position, record.size, record.offset)
+            yield from _directories_at(
+                source, source.size - span + position, record.size, record.offset
+            )
         position = tail.rfind(END_MAGIC, 0, position)
 
 
-def _directories_at(source: Source, end: int, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
+def _directories_at(
+    source: Source, end: int, size: int, offset: int
+) -> Iterator[tuple[int, int, bool]]:
     places: list[tuple[int, EndRecord64 | None]] = [*_end_records64(source, end)]
     for begin, wide in places or [(end, None)]:
         if wide is not None:
@@ -90,7 +110,9 @@ def _directories_at(source: Source, end: int, size: int, offset: int) -> Iterato
 
 
 def _end_records64(source: Source, end: int) -> list[tuple[int, EndRecord64]]:
-    """(offset, record) of the end records of zip64 where the locator before an end record says, and right before that."""
+    """(offset, record) of the end records of zip64 where the locator before an end
+    record says, and right before that.
+    """
     locator = locator_before(source, end)
     if locator is None:
         return []
@@ -112,7 +134,14 @@ def names_of(source: Source, begin: int, size: int) -> Iterator[bytes]:
 
 
 def headers_of(source: Source, begin: int, size: int) -> list[bool]:
-    """Tell of each record in a directory, by its place in the file, whether a header lies where the directory says."""
+    """Tell of each record in a directory, by its place in the file, whether a header
+    lies where the directory says.
+    """
     data = source.read(begin, min(size, _DIRECTORY))
-    places = sorted(entry.header for _, entry in iterate_entries(data) if entry.header != MARK32)
-    return [place + 4 <= source.size and source.read(place, 4) == LOCAL_MAGIC for place in places]
+    places = sorted(
+        entry.header for _, entry in iterate_entries(data) if entry.header != MARK32
+    )
+    return [
+        place + 4 <= source.size and source.read(place, 4) == LOCAL_MAGIC
+        for place in places
+    ]

@@ -1,5 +1,7 @@
-"""The code that writers of checkpoints share: the plan of a file, the keys of its storages, the stream of a
-nested checkpoint, and the comparison of the written file with the plan."""
+"""The code that writers of checkpoints share: the plan of a file, the keys of its
+storages, the stream of a nested checkpoint, and the comparison of the written file with
+the plan.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,17 @@ _PLAIN = r"[A-Za-z0-9_.-]{1,64}"
 
 
 class Draft(NamedTuple):
-    """A file that is ready to be written: its bytes, and what writes them to a sink at position 0."""
+    """A file that is ready to be written: its bytes, and what writes them to a sink at
+    position 0.
+    """
 
     size: int
     write: Callable[[Sink], None]
 
 
 class Relisting(NamedTuple):
-    """Other names for the items of a folder: the file that lists them, its new bytes, and new files for items that change.
+    """Other names for the items of a folder: the file that lists them, its new bytes,
+    and new files for items that change.
 
     `unused` are data files of which the new list names nothing.
     """
@@ -48,9 +53,11 @@ class Relisting(NamedTuple):
 
 
 class Keys:
-    """Gives the storages of one file their keys, in the order of the pickle. `storages` keeps that order.
+    """Gives the storages of one file their keys, in the order of the pickle. `storages`
+    keeps that order.
 
-    A storage keeps its key when that is plain, or one of `kept`, and free; else it gets a number.
+    A storage keeps its key when that is plain, or one of `kept`, and free; else it gets
+    a number.
     """
 
     def __init__(self, storages: Iterable[Storage], kept: Container[str] = ()) -> None:
@@ -64,24 +71,39 @@ class Keys:
         storage_id = self._ids.get(id(storage))
         if storage_id is None:
             pid = persistent.pid if persistent is not None else None
-            key = self._free_key(storage) if storage.nbytes else self._key_of_empty(storage, pid)
-            cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
+            key = (
+                self._free_key(storage)
+                if storage.nbytes
+                else self._key_of_empty(storage, pid)
+            )
+            cls = (
+                pid[1]
+                if type(pid) is tuple and type(pid[1]) is Global
+                else storage_class(storage)
+            )
             storage_id = self._ids[id(storage)] = StorageId(
-                cls, key, "cpu" if storage.device is None else storage.device, storage_numel(storage, cls)
+                cls,
+                key,
+                "cpu" if storage.device is None else storage.device,
+                storage_numel(storage, cls),
             )
             self.storages.setdefault(key, storage)
         return storage_id
 
     def _free_key(self, storage: Storage) -> str:
         key = storage.id
-        if (re.fullmatch(_PLAIN, key) is None and key not in self._kept) or key in self.storages:
+        if (
+            re.fullmatch(_PLAIN, key) is None and key not in self._kept
+        ) or key in self.storages:
             while str(self._next) in self._reserved or str(self._next) in self.storages:
                 self._next += 1
             key = str(self._next)
         return key
 
     def _key_of_empty(self, storage: Storage, pid: Node) -> str:
-        """The key of an empty storage that another dtype sees too, as torch writes it, else a free one."""
+        """The key of an empty storage that another dtype sees too, as torch writes it,
+        else a free one.
+        """
         named = pid[2] if type(pid) is tuple and len(pid) > 2 else None
         other = self.storages.get(str(named)) if isinstance(named, str) else None
         if other is None or other.nbytes or other.dtype == storage.dtype:
@@ -99,7 +121,7 @@ def storage_numel(storage: Storage, cls: Global) -> int:
     return storage.nbytes // max(1, storage.dtype.bits // 8)
 
 
-# --- the stream of torch.save before 1.6 ------------------------------------------------------------------------------
+# --- the stream of torch.save before 1.6 ----------------------------------------------
 
 
 def to_bytes(root: Node) -> bytes:
@@ -108,7 +130,10 @@ def to_bytes(root: Node) -> bytes:
     parts = [head]
     for storage in storages:
         assert storage.place is not None
-        parts += (pack("<Q", storage_numel(storage, storage_class(storage))), *storage.place.read_blocks())
+        parts += (
+            pack("<Q", storage_numel(storage, storage_class(storage))),
+            *storage.place.read_blocks(),
+        )
     return b"".join(parts)
 
 
@@ -119,8 +144,12 @@ def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Stora
     system = Dict()
     sizes = Dict()
     sizes.set(["short", "int", "long"], [2, 4, 4])
-    system.set(["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes])
-    parts = [emit_pickle(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
+    system.set(
+        ["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes]
+    )
+    parts = [
+        emit_pickle(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)
+    ]
     parts += (pickle, emit_pickle([*order], keys, to_bytes, limits))
     return b"".join(parts), [keys.storages[key] for key in order]
 
@@ -128,52 +157,74 @@ def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Stora
 def _place_of(storage: Storage) -> tuple[int, int]:
     """A sort key: storages in the order of their file, then the new ones."""
     # No other place has an offset of its own.
-    if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
+    if isinstance(storage.place, Range) and not isinstance(
+        storage.place.source, Memory
+    ):
         return 0, storage.place.offset
     return 1, 0
 
 
-# --- what was written, and what was planned ---------------------------------------------------------------------------
+# --- what was written, and what was planned -------------------------------------------
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written pickle has the tensors, the sharing and the values of the plan."""
+    """Raise WriteError unless a written pickle has the tensors, the sharing and the
+    values of the plan.
+    """
     if len(planned.tensors) != len(written.tensors):
-        raise difference_error(f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}")
+        raise difference_error(
+            f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}"
+        )
     ours: dict[Storage, int] = {}
     theirs: dict[Storage, int] = {}
     for entry, copy in zip(planned.tensors, written.tensors, strict=True):
         if (entry.name, entry.path) != (copy.name, copy.path):
-            raise difference_error(f"{show(copy.name, 80)} instead of {show(entry.name, 80)}")
-        for mine, other in zip(parts_of(entry.tensor), parts_of(copy.tensor), strict=True):
+            raise difference_error(
+                f"{show(copy.name, 80)} instead of {show(entry.name, 80)}"
+            )
+        for mine, other in zip(
+            parts_of(entry.tensor), parts_of(copy.tensor), strict=True
+        ):
             same = (
-                mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
+                mine._replace(
+                    storage=other.storage, requires_grad=bool(mine.requires_grad)
+                )[:]
                 == (other._replace(requires_grad=bool(other.requires_grad))[:])
             )
             same = same and mine.device in (other.device, None)
             same = same and mine.storage.nbytes == other.storage.nbytes
-            same = same and ours.setdefault(mine.storage, len(ours)) == theirs.setdefault(
-                other.storage, len(theirs)
-            )
+            same = same and ours.setdefault(
+                mine.storage, len(ours)
+            ) == theirs.setdefault(other.storage, len(theirs))
             if not same:
                 raise difference_error(f"tensor {show(entry.name, 80)} differs")
     if len(planned.values) != len(written.values):
-        raise difference_error(f"{len(written.values):,} values instead of {len(planned.values):,}")
+        raise difference_error(
+            f"{len(written.values):,} values instead of {len(planned.values):,}"
+        )
     for before, after in zip(planned.values, written.values, strict=True):
         if not same_value(before, after):
             raise difference_error(f"value {show(before.name, 80)} differs")
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless every byte of a storage in a written pickle equals its source."""
+    """Raise WriteError unless every byte of a storage in a written pickle equals its
+    source.
+    """
     seen: set[Storage] = set()
     for entry, other in zip(planned.tensors, written.tensors, strict=True):
-        for part, copy in zip(parts_of(entry.tensor), parts_of(other.tensor), strict=True):
+        for part, copy in zip(
+            parts_of(entry.tensor), parts_of(other.tensor), strict=True
+        ):
             if part.storage in seen or part.storage.place is None:
                 continue
             seen.add(part.storage)
-            if not same_bytes(_storage_blocks(part.storage), _storage_blocks(copy.storage)):
-                raise difference_error(f"the bytes of {show(entry.name, 80)} differ from the source")
+            if not same_bytes(
+                _storage_blocks(part.storage), _storage_blocks(copy.storage)
+            ):
+                raise difference_error(
+                    f"the bytes of {show(entry.name, 80)} differ from the source"
+                )
 
 
 def _storage_blocks(storage: Storage) -> Iterator[bytes]:
@@ -184,34 +235,46 @@ def _storage_blocks(storage: Storage) -> Iterator[bytes]:
 
 def same_value(value: Value, copy: Value) -> bool:
     """Tell whether two values have the same path and the same content."""
-    if (value.path, value.fields, value.same_as) != (copy.path, copy.fields, copy.same_as):
+    if (value.path, value.fields, value.same_as) != (
+        copy.path,
+        copy.fields,
+        copy.same_as,
+    ):
         return False
     mine, other = look(value.node), look(copy.node)
     if mine.kind != other.kind:
         return False
     if mine.kind == "scalar":
-        alike = mine.type == other.type and _scalar_type(mine.value) is _scalar_type(other.value)
+        alike = mine.type == other.type and _scalar_type(mine.value) is _scalar_type(
+            other.value
+        )
         return alike and (mine.value == other.value or mine.value != mine.value)
     return len(mine.children) == len(other.children)
 
 
 def _scalar_type(value: object) -> type:
-    """The type of a scalar. A bytearray may be written as a call, whose value reads as bytes."""
+    """The type of a scalar. A bytearray may be written as a call, whose value reads as
+    bytes.
+    """
     return bytes if type(value) is bytearray else type(value)
 
 
 def difference_error(what: str) -> WriteError:
     """The error for a written file that differs from the plan."""
     return WriteError(
-        f"the written file differs from the plan and was not kept: {what}", hint="a bug in ckpt"
+        f"the written file differs from the plan and was not kept: {what}",
+        hint="a bug in ckpt",
     )
 
 
-# --- tensors under several names --------------------------------------------------------------------------------------
+# --- tensors under several names ------------------------------------------------------
 
 
-def tensors_and_aliases(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
-    """Return (the tensors of a file of the checkpoint, the other names of tied tensors).
+def tensors_and_aliases(
+    checkpoint: Checkpoint,
+) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
+    """Return (the tensors of a file of the checkpoint, the other names of tied
+    tensors).
 
     Tied tensors occur once, under their first name.
     The other names go into the metadata, as `safetensors.torch.save_model` writes them.
@@ -224,7 +287,9 @@ def tensors_and_aliases(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorR
         assert isinstance(ref, TensorRef)
         first = kept.setdefault(ref.view, entry.name) if ref.numel else entry.name
         if not is_alias(entry.name, first):
-            first = entry.name  # a name that could be any text of the metadata gets a copy
+            first = (
+                entry.name
+            )  # a name that could be any text of the metadata gets a copy
         if first == entry.name:
             tensors.append((entry.name, ref))
         else:

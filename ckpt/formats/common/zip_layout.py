@@ -1,4 +1,6 @@
-"""The layout of a zip archive: its headers, descriptors and end records, for whoever reads or writes them (PKWARE APPNOTE 6.3)."""
+"""The layout of a zip archive: its headers, descriptors and end records, for whoever
+reads or writes them (PKWARE APPNOTE 6.3).
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,31 @@ LOCAL_MAGIC, CENTRAL_MAGIC = b"PK\x03\x04", b"PK\x01\x02"
 DESCRIPTOR_MAGIC = b"PK\x07\x08"
 END_MAGIC, END64_MAGIC, LOCATOR_MAGIC = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 MARK32, MARK16 = 0xFFFFFFFF, 0xFFFF
-"""The values of a field of four or two bytes whose number is in the field, or the end record, of zip64."""
+"""The values of a field of four or two bytes whose number is in the field, or the end
+record, of zip64.
+"""
 HAS_DESCRIPTOR = 8
 """The flag of a record whose sizes and checksum come after its data."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
 
 
 def _offsets_of(fields: tuple[str, ...], codes: list[str]) -> dict[str, int]:
-    """The offset of each field in a header whose fields have these codes of `struct`."""
-    return {name: calcsize("<" + "".join(codes[:index])) for index, name in enumerate(fields)}
+    """The offset of each field in a header whose fields have these codes of
+    `struct`.
+    """
+    return {
+        name: calcsize("<" + "".join(codes[:index]))
+        for index, name in enumerate(fields)
+    }
 
 
-# --- the headers of a record ------------------------------------------------------------------------------------------
+# --- the headers of a record ----------------------------------------------------------
 
 
 class LocalHeader(NamedTuple):
-    """The header in front of the data of a record. `names` and `extras` count the bytes of its name and extra fields."""
+    """The header in front of the data of a record. `names` and `extras` count the bytes
+    of its name and extra fields.
+    """
 
     magic: bytes
     needs: int
@@ -62,7 +73,9 @@ def local_header(data: bytes, position: int = 0) -> LocalHeader:
 
 
 class CentralHeader(NamedTuple):
-    """The entry of a record in the directory. `header` is the offset of its local header, `comments` counts bytes too."""
+    """The entry of a record in the directory. `header` is the offset of its local
+    header, `comments` counts bytes too.
+    """
 
     magic: bytes
     made_by: int
@@ -100,13 +113,32 @@ class CentralHeader(NamedTuple):
         return CENTRAL.pack(*self)
 
 
-_CODES = ["4s", "H", "H", "H", "H", "I", "I", "I", "I", "H", "H", "H", "H", "H", "I", "I"]
+_CODES = [
+    "4s",
+    "H",
+    "H",
+    "H",
+    "H",
+    "I",
+    "I",
+    "I",
+    "I",
+    "H",
+    "H",
+    "H",
+    "H",
+    "H",
+    "I",
+    "I",
+]
 CENTRAL = Struct("<" + "".join(_CODES))
 CENTRAL_AT = _offsets_of(CentralHeader._fields, _CODES)
 
 
 def central_header(data: bytes, position: int) -> CentralHeader | None:
-    """The entry at an offset of a directory, or None where there is none, or not all of it."""
+    """The entry at an offset of a directory, or None where there is none, or not all of
+    it.
+    """
     if position + CENTRAL.size > len(data):
         return None
     entry = CentralHeader._make(CENTRAL.unpack_from(data, position))
@@ -115,9 +147,13 @@ def central_header(data: bytes, position: int) -> CentralHeader | None:
 
 
 def iterate_entries(directory: bytes) -> Iterator[tuple[int, CentralHeader]]:
-    """Yield (offset, entry) of each entry of a directory, as far as it is one. Of the last one bytes may be missing."""
+    """Yield (offset, entry) of each entry of a directory, as far as it is one. Of the
+    last one bytes may be missing.
+    """
     position = 0
-    while position + CENTRAL.size <= len(directory) and directory.startswith(CENTRAL_MAGIC, position):
+    while position + CENTRAL.size <= len(directory) and directory.startswith(
+        CENTRAL_MAGIC, position
+    ):
         entry = CentralHeader._make(CENTRAL.unpack_from(directory, position))
         yield position, entry
         position += entry.nbytes
@@ -134,41 +170,66 @@ def iterate_extras(extra: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def unicode_path(extra: bytes) -> bytes | None:
-    """Return the second name in the extra fields of a record, or None where they have none."""
+    """Return the second name in the extra fields of a record, or None where they have
+    none.
+    """
     for tag, length, data in iterate_extras(extra):
         if tag == _UNICODE_PATH and length > 5:
             return data[5:]  # behind its version and the checksum of the first name
     return None
 
 
-def read_zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
-    """Read (size, stored size, offset of the local header) from the zip64 field. Raises UnreadableError."""
-    field = next((data for tag, _, data in iterate_extras(extra) if tag == _ZIP64), None)
-    numbers = [] if field is None else [*unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8])]
+def read_zip64(
+    extra: bytes, full: int, stored: int, header: int, name: str
+) -> tuple[int, int, int]:
+    """Read (size, stored size, offset of the local header) from the zip64 field. Raises
+    UnreadableError.
+    """
+    field = next(
+        (data for tag, _, data in iterate_extras(extra) if tag == _ZIP64), None
+    )
+    numbers = (
+        []
+        if field is None
+        else [*unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8])]
+    )
     marked = (full, stored, header)
     if field is None or len(numbers) < marked.count(MARK32):
-        raise UnreadableError(f"record {show(name, 80)}: its zip64 field is missing or too short")
+        raise UnreadableError(
+            f"record {show(name, 80)}: its zip64 field is missing or too short"
+        )
     rest = iter(numbers)
-    full, stored, header = (next(rest) if value == MARK32 else value for value in marked)
+    full, stored, header = (
+        next(rest) if value == MARK32 else value for value in marked
+    )
     return full, stored, header
 
 
 def zip64_field(values: list[int]) -> bytes:
     """The zip64 field that holds these numbers; empty without any."""
     data = b"".join(value.to_bytes(8, "little") for value in values)
-    return _ZIP64.to_bytes(2, "little") + len(data).to_bytes(2, "little") + data if data else b""
+    return (
+        _ZIP64.to_bytes(2, "little") + len(data).to_bytes(2, "little") + data
+        if data
+        else b""
+    )
 
 
-# --- the descriptor behind the data of a record -----------------------------------------------------------------------
+# --- the descriptor behind the data of a record ---------------------------------------
 
-DESCRIPTOR, DESCRIPTOR64 = Struct("<4s3I"), Struct("<4sI2Q")  # signature, checksum, stored, full
+DESCRIPTOR, DESCRIPTOR64 = (
+    Struct("<4s3I"),
+    Struct("<4sI2Q"),
+)  # signature, checksum, stored, full
 
 
-# --- the end records --------------------------------------------------------------------------------------------------
+# --- the end records ------------------------------------------------------------------
 
 
 class EndRecord(NamedTuple):
-    """The last record of an archive: where the directory is. `here` counts the entries on this disk, `comments` bytes."""
+    """The last record of an archive: where the directory is. `here` counts the entries
+    on this disk, `comments` bytes.
+    """
 
     magic: bytes
     disk: int
@@ -195,7 +256,9 @@ END = Struct("<4s4H2IH")
 
 
 class EndRecord64(NamedTuple):
-    """The end record of zip64, in front of its locator. `length` counts the bytes behind that field."""
+    """The end record of zip64, in front of its locator. `length` counts the bytes
+    behind that field.
+    """
 
     magic: bytes
     length: int
@@ -261,7 +324,13 @@ def locator_before(source: Source, end: int) -> Locator | None:
 
 
 def last_end_record(source: Source, span: int) -> tuple[int, EndRecord] | None:
-    """(the offset of the last end record, the record) in the last `span` bytes of a file, or None without one."""
+    """(the offset of the last end record, the record) in the last `span` bytes of a
+    file, or None without one.
+    """
     tail = source.read(source.size - span, span)
     position = tail.rfind(END_MAGIC, 0, max(0, span - END.size + len(END_MAGIC)))
-    return None if position < 0 else (source.size - span + position, end_record(tail, position))
+    return (
+        None
+        if position < 0
+        else (source.size - span + position, end_record(tail, position))
+    )

@@ -7,7 +7,8 @@ from ckpt.formats.format import SAFETENSORS, Format, Probe
 
 
 def sniff(probe: Probe) -> bool:
-    # The content decides. The suffix decides only for a damaged file, so that its error names safetensors.
+    # The content decides. The suffix decides only for a damaged file, so that its error
+    # names safetensors.
     if is_usual(probe.head):
         return not probe.is_tar
     return probe.path.endswith(SAFETENSORS) and probe.head[8:9] in (b" ", b"\t", b"\n")

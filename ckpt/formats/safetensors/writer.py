@@ -1,4 +1,6 @@
-"""Writing safetensors: the header, then the tensors. Ranges of the source are copied where possible."""
+"""Writing safetensors: the header, then the tensors. Ranges of the source are copied
+where possible.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _EXPANDED = 1 << 30
 
 _ALIGNMENT = 8
 _LARGE = 1 << 20
-"""Bytes of a tensor for which a longer header is worth it, because the copy is faster and may share blocks."""
+"""Bytes of a tensor for which a longer header is worth it, because the copy is faster
+and may share blocks.
+"""
 
 _OF_PARTS = (SHARDING, VERSION)
 """The metadata that says where the tensors in one file of a distributed save begin.
@@ -38,7 +42,9 @@ It is wrong in any other file; torch takes the tensors as whole without it.
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """Return the values that the format cannot hold, one line each: it holds only dense tensors."""
+    """Return the values that the format cannot hold, one line each: it holds only dense
+    tensors.
+    """
     lost: list[str] = []
     for entry in checkpoint.tensors:
         why = unfit(entry)
@@ -71,7 +77,11 @@ def unfit(entry: Entry) -> str | None:
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The file of a checkpoint that has no losses. Raises LimitError."""
     tensors, others = tensors_and_aliases(checkpoint)
-    texts = {key: text for key, text in metadata_of(checkpoint.root).items() if key not in _OF_PARTS}
+    texts = {
+        key: text
+        for key, text in metadata_of(checkpoint.root).items()
+        if key not in _OF_PARTS
+    }
     metadata = {"format": "pt", **texts, **others}
     # The library's order: the widest dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
@@ -91,7 +101,9 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     text += b" " * _padding_size(8 + len(text), [ref for _, ref in tensors])
     if len(text) > limits.header_bytes:
         raise LimitError(
-            f"the safetensors header has {len(text):,} bytes", "header-bytes", limits.header_bytes
+            f"the safetensors header has {len(text):,} bytes",
+            "header-bytes",
+            limits.header_bytes,
         )
 
     def write(sink: Sink) -> None:
@@ -113,7 +125,9 @@ def _padding_size(begin: int, refs: Sequence[TensorRef]) -> int:
     moved: Counter[int] = Counter()
     for ref in refs:
         run = place_of(ref).run if ref.nbytes >= _LARGE else None
-        if run is not None and (run.source.status is not None or run.source.far is not None):
+        if run is not None and (
+            run.source.status is not None or run.source.far is not None
+        ):
             moved[(run.offset - position) % PAGE] += ref.nbytes
         position += ref.nbytes
     for wanted, count in moved.most_common(1):
@@ -123,14 +137,17 @@ def _padding_size(begin: int, refs: Sequence[TensorRef]) -> int:
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written file has the planned tensors, or their aliases, and the safetensors library
-    opens it.
+    """Raise WriteError unless a written file has the planned tensors, or their aliases,
+    and the safetensors library opens it.
     """
     tensors = {entry.name: entry.tensor for entry in written.tensors}
     others = tied_aliases(written)
     for entry in planned.tensors:
         other = tensors.get(others.get(entry.name, entry.name))
-        if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
+        if other is None or (other.dtype, other.shape) != (
+            entry.tensor.dtype,
+            entry.tensor.shape,
+        ):
             raise difference_error(f"tensor {show(entry.name, 80)} differs")
     extra = tensors.keys() - {entry.name for entry in planned.tensors}
     if extra:
@@ -146,11 +163,15 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
         other = tensors[others.get(entry.name, entry.name)]
         assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
         if not same_bytes(elements(entry.tensor), elements(other)):
-            raise difference_error(f"the bytes of {show(entry.name, 80)} differ from the source")
+            raise difference_error(
+                f"the bytes of {show(entry.name, 80)} differ from the source"
+            )
 
 
 def check_by_library(path: str) -> None:
-    """Open a file with the safetensors library, of an object its header. Raises WriteError when that fails."""
+    """Open a file with the safetensors library, of an object its header. Raises
+    WriteError when that fails.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -164,7 +185,9 @@ def check_by_library(path: str) -> None:
 
 @contextmanager
 def _openable_path(path: str) -> Iterator[str]:
-    """A path that the library opens: of an object a file with its header, and a hole in the place of its data."""
+    """A path that the library opens: of an object a file with its header, and a hole in
+    the place of its data.
+    """
     if not is_url(path):
         yield path
         return

@@ -25,4 +25,6 @@ FORMAT = Format(
     verifier="ckpt.formats.sharded.reader",
 )
 
-"""The format of an index. Its traits are for the index; a checkpoint has the traits of its shards."""
+"""The format of an index. Its traits are for the index; a checkpoint has the traits of
+its shards.
+"""

@@ -1,4 +1,6 @@
-"""Shards of safetensors by their headers alone: none of them is a checkpoint of its own."""
+"""Shards of safetensors by their headers alone: none of them is a checkpoint of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ckpt.bytes.location import Location, names_opened_ahead
 from ckpt.bytes.source import Source
-from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
+from ckpt.formats.common.safetensors import (
+    TRAITS,
+    Header,
+    Maker,
+    is_usual,
+    read_header,
+    values_of,
+)
 from ckpt.formats.format import HEAD_BYTES
 from ckpt.formats.sharded import FORMAT
 from ckpt.model.account import Account, Notice
@@ -20,11 +29,15 @@ from ckpt.model.tensors import Storage
 from ckpt.tree.find import METADATA, metadata_node
 
 Copies = Collection[tuple[str, str]]
-"""The tensors that are not read, for the index has them in another shard: the shard, and the name."""
+"""The tensors that are not read, for the index has them in another shard: the shard,
+and the name.
+"""
 
 
 class Shard(NamedTuple):
-    """A file of safetensors, and its header. `mark` is the prefix of the ids of its storages."""
+    """A file of safetensors, and its header. `mark` is the prefix of the ids of its
+    storages.
+    """
 
     name: str
     mark: str
@@ -33,7 +46,11 @@ class Shard(NamedTuple):
 
 
 def read_shards(
-    folder: Location, places: Mapping[str, Location], marks: Sequence[str], limits: Limits, budget: Budget
+    folder: Location,
+    places: Mapping[str, Location],
+    marks: Sequence[str],
+    limits: Limits,
+    budget: Budget,
 ) -> list[Shard] | None:
     """Read all shards, each at its place. Return None if one is unusual or damaged.
 
@@ -52,7 +69,9 @@ def read_shards(
     return shards
 
 
-def read_shard(name: str, mark: str, location: Location, limits: Limits, budget: Budget) -> Shard | None:
+def read_shard(
+    name: str, mark: str, location: Location, limits: Limits, budget: Budget
+) -> Shard | None:
     source = None
     try:
         source = location.open()
@@ -69,7 +88,10 @@ def read_shard(name: str, mark: str, location: Location, limits: Limits, budget:
 
 
 def of_headers(
-    path: str, shards: Sequence[Shard], notices: Sequence[Notice], copies: Copies = frozenset()
+    path: str,
+    shards: Sequence[Shard],
+    notices: Sequence[Notice],
+    copies: Copies = frozenset(),
 ) -> Checkpoint:
     """Return one checkpoint over shards, without the `copies`."""
     pairs = [
@@ -96,7 +118,9 @@ def of_headers(
                 values.setdefault(value.name, value)
     if texts:
         root.set([METADATA], [metadata_node(texts)])
-    storages: list[Storage] = [storage for make in makers.values() for storage in make.storages]
+    storages: list[Storage] = [
+        storage for make in makers.values() for storage in make.storages
+    ]
     return Checkpoint(
         path=path,
         format=FORMAT.name,
@@ -106,7 +130,9 @@ def of_headers(
         tensors=tuple(entries),
         storages=tuple(storages),
         values=tuple(values.values()),
-        containers=(Container((), "", "dict", tuple(names), 0, len(entries), node=root),),
+        containers=(
+            Container((), "", "dict", tuple(names), 0, len(entries), node=root),
+        ),
         account=Account(tuple(notices)),
         parts=tuple(shard.name for shard in shards),
         sources=tuple(shard.source for shard in shards),

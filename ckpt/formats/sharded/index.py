@@ -1,6 +1,8 @@
-"""The shards of a checkpoint: those that its index names, or those that the numbers in their names put together.
+"""The shards of a checkpoint: those that its index names, or those that the numbers in
+their names put together.
 
-An index that names shards which are not there is stale if the shards that are there hold each of its tensors once.
+An index that names shards which are not there is stale if the shards that are there
+hold each of its tensors once.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ LISTED = 10
 
 
 class Layout(NamedTuple):
-    """The shards of a checkpoint, and the shard of each tensor as an index says. `folder` holds all of them."""
+    """The shards of a checkpoint, and the shard of each tensor as an index says.
+    `folder` holds all of them.
+    """
 
     folder: Location
     weight_map: dict[str, str]
@@ -37,39 +41,60 @@ class Layout(NamedTuple):
     total_size: int | None = None
     """Bytes of all tensors."""
     notices: tuple[Notice, ...] = ()
-    """The shards that are missing, where the others are read, or an index that does not fit them."""
+    """The shards that are missing, where the others are read, or an index that does not
+    fit them.
+    """
     is_indexed: bool = True
 
 
 def unindexed(probe: Probe, shards: ShardSet, limits: Limits) -> Layout:
-    """The files of a set without an index, with notices of what is missing. Raises LimitError."""
+    """The files of a set without an index, with notices of what is missing. Raises
+    LimitError.
+    """
     if len(shards.files) > limits.shards:
         raise LimitError("the folder holds too many shards", "shards", limits.shards)
     names = sorted(shards.files.values(), key=natural_sort_key)
     places = {name: probe.location.child(name) for name in names}
     index = f"{shards.stem}{shards.ending}.index.json"
-    text = f"{show(shards.label, 80)} has no index: transformers and diffusers look for {show(index, 80)}"
+    text = (
+        f"{show(shards.label, 80)} has no index: transformers and diffusers look for "
+        f"{show(index, 80)}"
+    )
     notices = [Notice("no-index", text)]
     if shards.gone:
-        listed = and_more([show(name, 80) for name in shards.lost(LISTED)], LISTED, total=shards.gone)
+        listed = and_more(
+            [show(name, 80) for name in shards.lost(LISTED)], LISTED, total=shards.gone
+        )
         text = f"{shards.gone:,} of {shards.claimed:,} shards missing: {listed}"
         what = "what it holds" if shards.gone == 1 else "what they hold"
-        notices.append(Notice("incomplete", f"{text}; without an index nothing says {what}"))
+        notices.append(
+            Notice("incomplete", f"{text}; without an index nothing says {what}")
+        )
     return Layout(probe.location, {}, places, None, tuple(notices), is_indexed=False)
 
 
 def listed(probe: Probe, limits: Limits) -> Layout:
-    """The files that an index names, whether they are there or not. Raises UnreadableError."""
+    """The files that an index names, whether they are there or not. Raises
+    UnreadableError.
+    """
     folder = probe.location.parent()
-    weight_map, locations, total_size = _read_index(probe.location, folder, limits, probe.budget)
+    weight_map, locations, total_size = _read_index(
+        probe.location, folder, limits, probe.budget
+    )
     places = {name: locations[name] for name in sorted(locations, key=natural_sort_key)}
     return Layout(folder, weight_map, places, total_size)
 
 
 def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
-    """The files that are there, if they hold all or with `partial`. Raises UnreadableError."""
+    """The files that are there, if they hold all or with `partial`. Raises
+    UnreadableError.
+    """
     places = layout.places
-    missing = [name for name in names_opened_ahead(layout.folder, places) if not places[name].is_file()]
+    missing = [
+        name
+        for name in names_opened_ahead(layout.folder, places)
+        if not places[name].is_file()
+    ]
     if not missing:
         return layout
     there = {name: place for name, place in places.items() if name not in missing}
@@ -88,10 +113,17 @@ def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     }
     gone = tuple(name for name, shard in now.items() if shard in lost)
     names = and_more([show(name, 80) for name in missing], LISTED)
-    text = f"{len(missing)} of {len(places)} shards missing, with {len(gone):,} tensors: {names}"
+    text = (
+        f"{len(missing)} of {len(places)} shards missing, with {len(gone):,} tensors: "
+        f"{names}"
+    )
     if not probe.partial or not there:
-        download = next((found for name in missing if (found := lost_blob(places[name].name))), None)
-        text += "" if download is None else ": the Hugging Face cache has lost their blobs"
+        download = next(
+            (found for name in missing if (found := lost_blob(places[name].name))), None
+        )
+        text += (
+            "" if download is None else ": the Hugging Face cache has lost their blobs"
+        )
         raise UnreadableError(text, hint=download or "an unfinished download?")
     return layout._replace(
         weight_map={
@@ -112,32 +144,44 @@ def _stale_layout(
     beside: Mapping[str, Location],
     files: dict[str, str],
 ) -> Layout:
-    """The layout of an index of another split: the shards that hold its tensors, which are all there."""
+    """The layout of an index of another split: the shards that hold its tensors, which
+    are all there.
+    """
     held = set(files.values())
     name = show(probe.path.replace("\\", "/").rpartition("/")[2], 80)
     verb = "is" if len(missing) == 1 else "are"
     text = (
-        f"{name} is stale: {len(missing):,} of {len(layout.places):,} shards that it names {verb} not there"
+        f"{name} is stale: {len(missing):,} of {len(layout.places):,} shards that it "
+        f"names {verb} not there"
     )
     names = and_more([show(file, 80) for file in sorted(held, key=natural_sort_key)], 3)
     notice = Notice(
-        "stale-index", f"{text}, and each of its {counted_noun(len(files), 'tensor')} is in {names}"
+        "stale-index",
+        f"{text}, and each of its {counted_noun(len(files), 'tensor')} is in {names}",
     )
     places = {file: beside[file] for file in sorted(held, key=natural_sort_key)}
     return Layout(layout.folder, files, places, None, (notice,))
 
 
-def _shards_by_name(probe: Probe, places: Mapping[str, Location], limits: Limits) -> dict[str, list[str]]:
+def _shards_by_name(
+    probe: Probe, places: Mapping[str, Location], limits: Limits
+) -> dict[str, list[str]]:
     """The shards that hold each tensor. A shard that cannot be read holds none."""
     holds: dict[str, list[str]] = {}
-    for file in names_opened_ahead(next(iter(places.values())).parent(), places) if places else ():
+    for file in (
+        names_opened_ahead(next(iter(places.values())).parent(), places)
+        if places
+        else ()
+    ):
         for name in names_in(probe, places[file], limits) or ():
             holds.setdefault(name, []).append(file)
     return holds
 
 
 def names_in(probe: Probe, location: Location, limits: Limits) -> list[str] | None:
-    """The names of the tensors in a file, or None if it cannot be read. Raises LimitError."""
+    """The names of the tensors in a file, or None if it cannot be read. Raises
+    LimitError.
+    """
     shard = read_shard("", "", location, limits, probe.budget.copy())
     if shard is not None:
         shard.source.close()
@@ -152,7 +196,9 @@ def names_in(probe: Probe, location: Location, limits: Limits) -> list[str] | No
 
 
 def files_beside(layout: Layout) -> dict[str, Location]:
-    """The files beside an index that are called as its shards are, and that it does not name."""
+    """The files beside an index that are called as its shards are, and that it does not
+    name.
+    """
     if is_url(layout.folder.name):
         return {}  # a list of names is a request of its own, and many servers give none
     kinds = {kind_of(name) for name in layout.places} - {None}
@@ -173,8 +219,9 @@ def files_beside(layout: Layout) -> dict[str, Location]:
 def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
     """Tell whether files that are numbered as shards look like parts of one checkpoint.
 
-    The first two of safetensors share no name; other files begin as a pickle or an archive does. Many programs number
-    files of data so, or files that each hold a whole.
+    The first two of safetensors share no name; other files begin as a pickle or an
+    archive does. Many programs number files of data so, or files that each hold a
+    whole.
     """
     names = sorted(shards.files.values(), key=natural_sort_key)[:2]
     seen: set[str] = set()
@@ -207,13 +254,15 @@ def _begins_well(location: Location) -> bool:
         source.close()
 
 
-# --- the index ------------------------------------------------------------------------------------------------------------
+# --- the index ------------------------------------------------------------------------
 
 
 def _read_index(
     location: Location, folder: Location, limits: Limits, budget: Budget
 ) -> tuple[dict[str, str], dict[str, Location], int | None]:
-    """Read an index: (tensor -> shard, shard -> its place, bytes of all tensors). Raises UnreadableError."""
+    """Read an index: (tensor -> shard, shard -> its place, bytes of all tensors).
+    Raises UnreadableError.
+    """
     index = parse_json(read_file(location, limits, "the index"), "index", budget)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -226,13 +275,16 @@ def _read_index(
             continue
         if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
-                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is not a plain file name"
+                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which "
+                "is not a plain file name"
             )
         files[name] = shard
         if len(places) == limits.shards:
             raise LimitError("the index names too many files", "shards", limits.shards)
         if shard.endswith(INDEXES):
-            raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
+            raise UnreadableError(
+                f"the index names {show(shard, 80)}, which is an index itself"
+            )
         try:
             places[shard] = folder.child(shard)
         except UnreadableError:

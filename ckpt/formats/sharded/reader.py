@@ -1,10 +1,13 @@
-"""One checkpoint in several files: `*.safetensors.index.json` or `*.bin.index.json`, and the shards that it names.
+"""One checkpoint in several files: `*.safetensors.index.json` or `*.bin.index.json`,
+and the shards that it names.
 
-Only files beside the index are opened, by plain names. Of shards of safetensors one header each is read, and none of them is a
-checkpoint of its own. The index says which file a tensor is read from: a second copy in another one is left alone.
+Only files beside the index are opened, by plain names. Of shards of safetensors one
+header each is read, and none of them is a checkpoint of its own. The index says which
+file a tensor is read from: a second copy in another one is left alone.
 
-Without an index the numbers in the names say which shards are one checkpoint. An index that names shards which are not
-there is stale if the shards that are there hold each of its tensors once; they are read then.
+Without an index the numbers in the names say which shards are one checkpoint. An index
+that names shards which are not there is stale if the shards that are there hold each of
+its tensors once; they are read then.
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ from ckpt.formats.sharded.headers import Copies, of_headers, read_shards
 from ckpt.formats.sharded.index import LISTED, Layout, listed, present_layout, unindexed
 from ckpt.formats.sharded.strays import with_strays
 from ckpt.model.account import Account, Notice
-from ckpt.model.checkpoint import Checkpoint, Container, Entry, RecordedFile, Refusal, Value, names_of
+from ckpt.model.checkpoint import (
+    Checkpoint,
+    Container,
+    Entry,
+    RecordedFile,
+    Refusal,
+    Value,
+    names_of,
+)
 from ckpt.model.errors import CkptError, UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Path, natural_sort_key
@@ -34,9 +45,14 @@ from ckpt.tree.view import look
 
 
 def merge_shards(
-    path: str, format: str, shards: Sequence[tuple[str, Checkpoint]], notices: Sequence[Notice]
+    path: str,
+    format: str,
+    shards: Sequence[tuple[str, Checkpoint]],
+    notices: Sequence[Notice],
 ) -> Checkpoint:
-    """Merge shards by their file names. The ids of their storages are distinct already."""
+    """Merge shards by their file names. The ids of their storages are distinct
+    already.
+    """
     every = [shard for _, shard in shards]
     traits = every[0].traits
     weights = [entry for shard in every for entry in shard.tensors]
@@ -54,20 +70,27 @@ def merge_shards(
         tensors=tuple(weights),
         storages=tuple(storage for part in every for storage in part.storages),
         values=tuple(_merge_values(every)),
-        containers=only or (Container((), "", "dict", names, 0, len(weights), node=root),),
+        containers=only
+        or (Container((), "", "dict", names, 0, len(weights), node=root),),
         imports=tuple(row for part in every for row in part.imports),
         byteorder=every[0].byteorder,
         weights_only=_merge_refusals(every),
         encoding=next((part.encoding for part in every if part.encoding), None),
-        not_loadable=next((part.not_loadable for part in every if part.not_loadable), None),
-        account=Account((*notices, *(notice for part in every for notice in part.account.notices))),
+        not_loadable=next(
+            (part.not_loadable for part in every if part.not_loadable), None
+        ),
+        account=Account(
+            (*notices, *(notice for part in every for notice in part.account.notices))
+        ),
         parts=tuple(name for name, _ in shards),
         sources=tuple(source for part in every for source in part.sources),
     )
 
 
 def _merge_trees(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict:
-    """The tree: the content of the shards side by side in the order of `weights`, and their metadata once."""
+    """The tree: the content of the shards side by side in the order of `weights`, and
+    their metadata once.
+    """
     root = Dict()
     metadata: dict[str, str] = {}
     if not shards[0].traits.keeps_order:  # nothing but tensors
@@ -83,7 +106,9 @@ def _merge_trees(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict
 
 
 def _merge_values(shards: Sequence[Checkpoint]) -> list[Value]:
-    """The values of all shards. Each shard repeats the metadata, so a value that an earlier shard has is left out."""
+    """The values of all shards. Each shard repeats the metadata, so a value that an
+    earlier shard has is left out.
+    """
     values: list[Value] = []
     paths: set[Path] = set()
     for shard in shards:
@@ -108,7 +133,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def read_set(probe: Probe, shards: ShardSet, limits: Limits) -> Checkpoint:
-    """The checkpoint in shards without an index. `probe` is their folder. Raises CkptError."""
+    """The checkpoint in shards without an index. `probe` is their folder. Raises
+    CkptError.
+    """
     return _read_layout(probe, unindexed(probe, shards, limits), limits)
 
 
@@ -119,8 +146,15 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
         try:
             held = [(shard.name, shard.header.tensors) for shard in usual]
             notices, copies = _compare_index(layout, held)
-            checkpoint = of_headers(probe.path, usual, (*layout.notices, *notices), copies)
-            return with_strays(replace(checkpoint, index_bytes=layout.total_size), layout, probe, limits)
+            checkpoint = of_headers(
+                probe.path, usual, (*layout.notices, *notices), copies
+            )
+            return with_strays(
+                replace(checkpoint, index_bytes=layout.total_size),
+                layout,
+                probe,
+                limits,
+            )
         except BaseException:
             for part in usual:
                 part.source.close()
@@ -129,7 +163,9 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
     places = layout.places
     prefixes = {name: shard_mark(probe, number) for number, name in enumerate(places)}
     files = CheckpointFiles(
-        layout.folder, lambda name: probe.open(places[name], prefixes[name]), partial=probe.partial
+        layout.folder,
+        lambda name: probe.open(places[name], prefixes[name]),
+        partial=probe.partial,
     )
     with files.closing_on_errors():
         files.open_all(places)
@@ -140,53 +176,80 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
             raise UnreadableError("none of the shards can be read")
         cut = {name for file in files.files for name in files.cut_in(file)}
         there = {name for _, shard in shards for name in names_of(shard.tensors)}
-        listed = {name: file for name, file in layout.weight_map.items() if name in there or name not in cut}
+        listed = {
+            name: file
+            for name, file in layout.weight_map.items()
+            if name in there or name not in cut
+        }
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
         notices, copies = _compare_index(layout._replace(weight_map=listed), named)
         kept = [(name, _without_copies(name, shard, copies)) for name, shard in shards]
-        checkpoint = merge_shards(probe.path, FORMAT.name, kept, (*layout.notices, *notices))
-        return with_strays(replace(checkpoint, index_bytes=layout.total_size), layout, probe, limits)
+        checkpoint = merge_shards(
+            probe.path, FORMAT.name, kept, (*layout.notices, *notices)
+        )
+        return with_strays(
+            replace(checkpoint, index_bytes=layout.total_size), layout, probe, limits
+        )
 
 
 def _without_copies(file: str, shard: Checkpoint, copies: Copies) -> Checkpoint:
-    """A shard without the tensors that are read from another one. Raises UnreadableError for one below the root."""
+    """A shard without the tensors that are read from another one. Raises
+    UnreadableError for one below the root.
+    """
     gone = {name for other, name in copies if other == file}
     if not gone:
         return shard
-    deep = next((row.name for row in shard.tensors if row.name in gone and len(row.path) > 1), None)
+    deep = next(
+        (row.name for row in shard.tensors if row.name in gone and len(row.path) > 1),
+        None,
+    )
     if deep is not None:
         raise UnreadableError(f"tensor {show(deep, 80)} is in several shards")
     entries = [entry for entry in shard.tensors if entry.name not in gone]
     held = {part.storage.id for entry in entries for part in parts_of(entry.tensor)}
     storages = tuple(storage for storage in shard.storages if storage.id in held)
     return replace(
-        shard, root=without_keys(shard.root, gone), tensors=tuple(entries), storages=storages, is_edited=True
+        shard,
+        root=without_keys(shard.root, gone),
+        tensors=tuple(entries),
+        storages=storages,
+        is_edited=True,
     )
 
 
 def _without_shard(layout: Layout, name: str, error: CkptError) -> Layout:
-    """The layout without a shard that cannot be read, and with a notice of its tensors, which the index names."""
+    """The layout without a shard that cannot be read, and with a notice of its tensors,
+    which the index names.
+    """
     gone = tuple(tensor for tensor, shard in layout.weight_map.items() if shard == name)
     text = f"{show(name, 80)} was not read: {error.advice}"
     if layout.is_indexed:
         text += f": {counted_noun(len(gone), 'tensor')} lost"
-    rest = {tensor: shard for tensor, shard in layout.weight_map.items() if shard != name}
+    rest = {
+        tensor: shard for tensor, shard in layout.weight_map.items() if shard != name
+    }
     return layout._replace(
-        weight_map=rest, total_size=None, notices=(*layout.notices, Notice("incomplete", text, gone))
+        weight_map=rest,
+        total_size=None,
+        notices=(*layout.notices, Notice("incomplete", text, gone)),
     )
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
-    """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
+    """The files of an index. Raises UnreadableError when shards are missing or the
+    index is invalid.
+    """
     return present_layout(probe, listed(probe, limits), limits)
 
 
 def _compare_index(
     layout: Layout, shards: Sequence[tuple[str, Iterable[str]]]
 ) -> tuple[list[Notice], set[tuple[str, str]]]:
-    """Compare the index with the shards and the names in each. Return notices, and the copies that are not read.
+    """Compare the index with the shards and the names in each. Return notices, and the
+    copies that are not read.
 
-    Raises UnreadableError when no shard holds a listed tensor, or when nothing says which of two tensors is meant.
+    Raises UnreadableError when no shard holds a listed tensor, or when nothing says
+    which of two tensors is meant.
     """
     weight_map = layout.weight_map
     holds: dict[str, list[str]] = {}
@@ -197,38 +260,65 @@ def _compare_index(
     if lost:
         listed = and_more([show(name, 80) for name in lost], LISTED)
         raise UnreadableError(
-            f"the index lists {counted_noun(len(lost), 'tensor')} that no shard holds: {listed}"
+            f"the index lists {counted_noun(len(lost), 'tensor')} that no shard holds: "
+            f"{listed}"
         )
     twice = [name for name, files in holds.items() if len(files) > 1]
     for name in twice:
         if weight_map.get(name) not in holds[name]:
-            text = f"tensor {show(name, 80)} is in several shards: {and_more(holds[name], 3)}"
-            raise UnreadableError(text if layout.is_indexed else f"{text}, and no index says which is meant")
+            text = (
+                f"tensor {show(name, 80)} is in several shards: "
+                f"{and_more(holds[name], 3)}"
+            )
+            raise UnreadableError(
+                text
+                if layout.is_indexed
+                else f"{text}, and no index says which is meant"
+            )
     notices = []
-    copies = {(file, name) for name in twice for file in holds[name] if file != weight_map[name]}
+    copies = {
+        (file, name)
+        for name in twice
+        for file in holds[name]
+        if file != weight_map[name]
+    }
     if copies:
         first = twice[0]
         other = next(file for file in holds[first] if file != weight_map[first])
-        what = f"{counted_noun(len(twice), 'tensor')} {'is' if len(twice) == 1 else 'are'} in several shards"
-        where = f"{show(first, 80)} is read from {show(weight_map[first], 60)}, not from {show(other, 60)}"
+        what = (
+            f"{counted_noun(len(twice), 'tensor')} "
+            f"{'is' if len(twice) == 1 else 'are'} in several shards"
+        )
+        where = (
+            f"{show(first, 80)} is read from {show(weight_map[first], 60)}, not from "
+            f"{show(other, 60)}"
+        )
         text = (
-            f"{what}, and the index decides: {where}; a loader that takes all of each file may take the other"
+            f"{what}, and the index decides: {where}; a loader that takes all of each "
+            "file may take the other"
         )
         notices.append(Notice("unassigned", text, tuple(twice)))
     if not layout.is_indexed:
         return notices, copies
-    wrong = tuple(name for name, shard in weight_map.items() if shard not in holds[name])
+    wrong = tuple(
+        name for name, shard in weight_map.items() if shard not in holds[name]
+    )
     unlisted = tuple(name for name in holds if name not in weight_map)
     if wrong:
         places = [
-            f"{show(name, 80)} is in {show(holds[name][0], 60)}, the index says {show(weight_map[name], 60)}"
+            (
+                f"{show(name, 80)} is in {show(holds[name][0], 60)}, the index says "
+                f"{show(weight_map[name], 60)}"
+            )
             for name in wrong
         ]
         text = f"tensors are in other shards than the index says: {and_more(places, 1)}"
         notices.append(Notice("shards", text, wrong))
     if unlisted:
         listed = and_more([show(name, 80) for name in unlisted], 3)
-        notices.append(Notice("unassigned", f"the index does not list {listed}", unlisted))
+        notices.append(
+            Notice("unassigned", f"the index does not list {listed}", unlisted)
+        )
     return notices, copies
 
 
@@ -244,12 +334,16 @@ def checksums(
 
 def checksums_of(probe: Probe, layout: Layout, check: Check) -> ChecksumReport:
     """Check each shard of a layout."""
-    prefixes = {name: shard_mark(probe, number) for number, name in enumerate(layout.places)}
+    prefixes = {
+        name: shard_mark(probe, number) for number, name in enumerate(layout.places)
+    }
     names = names_opened_ahead(layout.folder, layout.places)
     return check_files(names, lambda name: check(layout.places[name], prefixes[name]))
 
 
-def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+def recorded(
+    probe: Probe, limits: Limits, executor: Executor, inner: List
+) -> list[RecordedFile]:
     layout = layout_of(probe, limits)
     names = names_opened_ahead(layout.folder, layout.places)
     shards = [file for name in names for file in inner(layout.places[name], name)]
@@ -258,7 +352,9 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
 
 def _of_index(probe: Probe, limits: Limits) -> list[RecordedFile]:
     """The index. It is read whole, so the CRC-32 is of its bytes."""
-    from ckpt.formats.common.recorded import of_text  # here: who reads the tensors pays nothing for it
+    from ckpt.formats.common.recorded import (
+        of_text,
+    )  # here: who reads the tensors pays nothing for it
 
     name = probe.path.replace("\\", "/").rpartition("/")[2]
     return [] if probe.is_folder else [of_text(probe.location, name, limits)]

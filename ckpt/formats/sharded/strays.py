@@ -1,4 +1,6 @@
-"""The shards of another save that lie beside the shards of a checkpoint: a loader that takes all files mixes both."""
+"""The shards of another save that lie beside the shards of a checkpoint: a loader that
+takes all files mixes both.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ _LOOKED = 16
 """The most files beside the shards that are looked into."""
 
 
-def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Limits) -> Checkpoint:
-    """The checkpoint with a notice of the shards of another save that lie beside its own."""
+def with_strays(
+    checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Limits
+) -> Checkpoint:
+    """The checkpoint with a notice of the shards of another save that lie beside its
+    own.
+    """
     beside = files_beside(layout)
     if beside:
         for index in _other_indexes(layout, probe):
@@ -28,7 +34,9 @@ def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Li
                 beside.pop(name, None)
     if not beside:
         return checkpoint
-    own = dict(zip(names_of(checkpoint.tensors), looks_of(checkpoint.tensors), strict=True))
+    own = dict(
+        zip(names_of(checkpoint.tensors), looks_of(checkpoint.tensors), strict=True)
+    )
     rows: list[tuple[str, str]] = []
     twice: dict[str, None] = {}
     for name in list(beside)[:_LOOKED]:
@@ -37,7 +45,10 @@ def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Li
         twice.update(dict.fromkeys(names))
     of = "the index" if layout.is_indexed else "the set"
     few = f"{rows[0][0]} is not in {of}: it {rows[0][1]}"
-    many = f"{len(beside):,} files are not in {of}: {and_more([' '.join(row) for row in rows], 3, '; ', total=len(beside))}"
+    many = (
+        f"{len(beside):,} files are not in {of}: "
+        f"{and_more([' '.join(row) for row in rows], 3, '; ', total=len(beside))}"
+    )
     notice = Notice("dead-files", few if len(beside) == 1 else many, tuple(twice))
     return replace(checkpoint, account=checkpoint.account.with_notices(notice))
 
@@ -45,10 +56,14 @@ def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Li
 def _describe_stray(
     probe: Probe, location: Location, own: Mapping[str, Tensor], limits: Limits
 ) -> tuple[str, tuple[str, ...]]:
-    """Return what a file beside the shards holds, and the names that the checkpoint has elsewhere."""
+    """Return what a file beside the shards holds, and the names that the checkpoint has
+    elsewhere.
+    """
     try:
         with probe.open(location, f"{probe.mark}beside:") as other:
-            looks = dict(zip(names_of(other.tensors), looks_of(other.tensors), strict=True))
+            looks = dict(
+                zip(names_of(other.tensors), looks_of(other.tensors), strict=True)
+            )
     except (LimitError, NotOpenedError):
         raise
     except CkptError as error:
@@ -60,14 +75,22 @@ def _describe_stray(
             f": {listed}" if looks else ""
         ), ()
     unlike = [name for name in both if looks[name].dtype != own[name].dtype]
-    text = f"holds {listed}, which {'are' if len(both) > 1 else 'is'} read from other shards"
+    text = (
+        f"holds {listed}, which {'are' if len(both) > 1 else 'is'} read from other "
+        "shards"
+    )
     if unlike:
-        text += f", there as {own[unlike[0]].dtype.name} and here as {looks[unlike[0]].dtype.name}"
+        text += (
+            f", there as {own[unlike[0]].dtype.name} and here as "
+            f"{looks[unlike[0]].dtype.name}"
+        )
     return text, both
 
 
 def _other_indexes(layout: Layout, probe: Probe) -> Iterator[Collection[str]]:
-    """Yield the files that each other index of the folder names. One that cannot be read names none."""
+    """Yield the files that each other index of the folder names. One that cannot be
+    read names none.
+    """
     own = probe.path.replace("\\", "/").rpartition("/")[2]
     for name in layout.folder.names():
         if name.endswith(".index.json") and name != own:
@@ -76,6 +99,8 @@ def _other_indexes(layout: Layout, probe: Probe) -> Iterator[Collection[str]]:
                 document = parse_json(data, "index", Budget(probe.limits, len(data)))
             except CkptError:
                 continue
-            weight_map = document.get("weight_map") if isinstance(document, dict) else None
+            weight_map = (
+                document.get("weight_map") if isinstance(document, dict) else None
+            )
             if isinstance(weight_map, dict):
                 yield {file for file in weight_map.values() if isinstance(file, str)}

@@ -1,7 +1,7 @@
 """Writing safetensors in several files with an index, as Hugging Face lays them out.
 
-The index decides which shards are the checkpoint. A set that takes the place of another one gets shards of other
-names, so that both are whole until the index is replaced.
+The index decides which shards are the checkpoint. A set that takes the place of another
+one gets shards of other names, so that both are whole until the index is replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FORMAT = "safetensors"
 
 
 def split_checkpoint(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
-    """Split a checkpoint for safetensors into parts of at most `shard_bytes` bytes of tensors, in its order.
+    """Split a checkpoint for safetensors into parts of at most `shard_bytes` bytes of
+    tensors, in its order.
 
     A larger tensor gets a part of its own. The names of a tied tensor stay together.
     """
@@ -56,13 +57,18 @@ def index_name(stem: str) -> str:
 
 
 def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
-    """Return names for shards in the style of Hugging Face, none taken: `model-00001-of-00003.safetensors`.
+    """Return names for shards in the style of Hugging Face, none taken:
+    `model-00001-of-00003.safetensors`.
 
-    Where one of these is taken, all are `model-r2-00001-of-00003.safetensors`, and so on.
+    Where one of these is taken, all are `model-r2-00001-of-00003.safetensors`, and so
+    on.
     """
     for revision in count(1):
         mark = "" if revision == 1 else f"-r{revision}"
-        names = [f"{stem}{mark}-{number:05}-of-{of:05}.safetensors" for number in range(1, of + 1)]
+        names = [
+            f"{stem}{mark}-{number:05}-of-{of:05}.safetensors"
+            for number in range(1, of + 1)
+        ]
         if not any(name in taken for name in names):
             break
     return names
@@ -74,7 +80,9 @@ def set_pattern(stem: str) -> str:
 
 
 class OldSet(NamedTuple):
-    """The files at the place of a new set: all names, the shards in its index, the shards in no index."""
+    """The files at the place of a new set: all names, the shards in its index, the
+    shards in no index.
+    """
 
     taken: frozenset[str]
     shards: tuple[str, ...]
@@ -82,9 +90,11 @@ class OldSet(NamedTuple):
 
 
 def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
-    """The set of a stem in a folder. Shards have the names that ckpt and Hugging Face give them.
+    """The set of a stem in a folder. Shards have the names that ckpt and Hugging Face
+    give them.
 
-    A file that another index names, or an index that cannot be read may name, is neither a shard of it nor stray.
+    A file that another index names, or an index that cannot be read may name, is
+    neither a shard of it nor stray.
     """
     location = locate(folder)
     names = url_writer().names(folder) if is_url(folder) else location.names()
@@ -97,12 +107,18 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
             if name == index_name(stem):
                 own = named or own
             else:
-                mine = [shard for shard in mine if named is not None and shard not in named]
+                mine = [
+                    shard for shard in mine if named is not None and shard not in named
+                ]
     shards = tuple(name for name in mine if name in own)
-    return OldSet(frozenset(taken), shards, tuple(name for name in mine if name not in own))
+    return OldSet(
+        frozenset(taken), shards, tuple(name for name in mine if name not in own)
+    )
 
 
-def _files_in_index(folder: Location, index: str, limits: Limits) -> frozenset[str] | None:
+def _files_in_index(
+    folder: Location, index: str, limits: Limits
+) -> frozenset[str] | None:
     """Return the files that an index names, or None if it cannot be read."""
     try:
         data = read_file(folder.child(index), limits, "the index")

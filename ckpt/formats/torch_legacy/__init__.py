@@ -19,7 +19,11 @@ def sniff(probe: Probe) -> bool:
 FORMAT = Format(
     "torch-legacy",
     Traits(
-        "PyTorch legacy", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True, has_views=True
+        "PyTorch legacy",
+        "torch.load({path}, {options})",
+        is_pickle=True,
+        keeps_devices=True,
+        has_views=True,
     ),
     sniff,
     reader="ckpt.formats.torch_legacy",
@@ -48,10 +52,16 @@ def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
 
         judge(probe.file, stream.end, contents, limits, probe.budget)
     untyped = any(
-        pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
+        pickled.name in UNTYPED
+        for pickle in contents.pickles
+        for pickled in pickle.globals.values()
     )
     early = (needs_data(call) for pickle in contents.pickles for call in pickle.calls)
-    kind = "UntypedStorage" if untyped else next((kind for kind in early if kind is not None), None)
+    kind = (
+        "UntypedStorage"
+        if untyped
+        else next((kind for kind in early if kind is not None), None)
+    )
     return make_checkpoint(
         probe.path,
         FORMAT.name,
@@ -60,8 +70,12 @@ def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
         contents,
         limits,
         source=probe.file,
-        not_loadable=None if kind is None else f"torch cannot load {kind} from the legacy format",
-        refusals=None if kind is None else (Refusal(f"{kind} in the legacy format", ()),),
+        not_loadable=None
+        if kind is None
+        else f"torch cannot load {kind} from the legacy format",
+        refusals=None
+        if kind is None
+        else (Refusal(f"{kind} in the legacy format", ()),),
     )
 
 

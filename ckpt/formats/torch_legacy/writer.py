@@ -9,7 +9,14 @@ from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import pour
 from ckpt.elements.computed import little_endian_storage
 from ckpt.formats.common.stream import needs_data
-from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, storage_numel, stream_of
+from ckpt.formats.common.writing import (
+    Draft,
+    Keys,
+    compare,
+    compare_bytes,
+    storage_numel,
+    stream_of,
+)
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
@@ -36,7 +43,8 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 def losses(checkpoint: Checkpoint) -> list[str]:
     """Return the parts that the format cannot hold, one line each.
 
-    They are untyped storages, and objects that torch makes from data that comes after the pickle.
+    They are untyped storages, and objects that torch makes from data that comes after
+    the pickle.
     """
     untyped = [
         f"storage {show(storage.id, 80)} (untyped)"
@@ -51,7 +59,10 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     names = places_of(checkpoint.root, set(early)) if early else {}
     return [
         *untyped,
-        *(f"{show(names.get(path) or 'the root', 80)} ({kind})" for path, kind in early.items()),
+        *(
+            f"{show(names.get(path) or 'the root', 80)} ({kind})"
+            for path, kind in early.items()
+        ),
     ]
 
 

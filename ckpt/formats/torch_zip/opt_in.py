@@ -1,4 +1,6 @@
-"""The zip format that torch 1.4 had as an option: storages are `tensors/KEY`. No other torch reads it."""
+"""The zip format that torch 1.4 had as an option: storages are `tensors/KEY`. No other
+torch reads it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from ckpt.formats.format import TORCH, Format, Probe
 from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.limits import Limits
 
-_ONLY = "only torch 1.4 loads its own optional zip format; ckpt convert writes one that all load"
+_ONLY = (
+    "only torch 1.4 loads its own optional zip format; ckpt convert writes one that "
+    "all load"
+)
 
 
 def sniff(probe: Probe) -> bool:

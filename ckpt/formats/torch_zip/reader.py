@@ -1,13 +1,19 @@
-"""torch.save since 1.6: a zip archive of `data.pkl`, one record per storage, and a few small records.
+"""torch.save since 1.6: a zip archive of `data.pkl`, one record per storage, and a few
+small records.
 
-Layout: torch/serialization.py `_save`, `_load`. Offsets come from the local headers only, never from torch's
-shortcut (`.storage_alignment`).
+Layout: torch/serialization.py `_save`, `_load`. Offsets come from the local headers
+only, never from torch's shortcut (`.storage_alignment`).
 """
 
 from __future__ import annotations
 
 from ckpt.formats.common.archive import OWN, Archive, check_small
-from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run_skimmed
+from ckpt.formats.common.pickled import (
+    Contents,
+    interpret_pickle,
+    make_checkpoint,
+    run_skimmed,
+)
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
@@ -20,12 +26,16 @@ from ckpt.model.rows import dataclass, replace
 from ckpt.model.text import and_more, show
 
 _NEWEST = 10
-"""The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
+"""The newest version of an archive that torch 2.13 reads
+(kMaxSupportedFileFormatVersion).
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArchiveOrigin(Origin):
-    """The archive of a checkpoint, and the folder of the storages that its pickle names."""
+    """The archive of a checkpoint, and the folder of the storages that its pickle
+    names.
+    """
 
     archive: Archive
     folder: StorageFolder
@@ -43,7 +53,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def read_from(
-    archive: Archive, path: str, limits: Limits, mark: str = "", budget: Budget | None = None
+    archive: Archive,
+    path: str,
+    limits: Limits,
+    mark: str = "",
+    budget: Budget | None = None,
 ) -> Checkpoint:
     """The checkpoint in an archive. Raises CkptError."""
     record = archive.find("data.pkl")
@@ -59,10 +73,15 @@ def read_from(
     if pickle.end < len(data):
         extra = len(data) - pickle.end
         contents.notices.append(
-            Notice("trailing-data", f"{extra:,} bytes follow the pickle in {show(record.name, 60)}")
+            Notice(
+                "trailing-data",
+                f"{extra:,} bytes follow the pickle in {show(record.name, 60)}",
+            )
         )
     if archive.outside:
-        contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
+        contents.not_loadable = (
+            f"torch refuses an archive with records outside {show(archive.root, 40)}/"
+        )
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     refused = _refused_version(archive)
     if refused is not None:
@@ -75,7 +94,11 @@ def read_from(
     if len(archive.records) > folder.count + 1:
         left_out = _judge_others(archive, folder, contents, limits, budget)
     is_whole = not archive.is_partial or (refused is None and not contents.short)
-    origin = ArchiveOrigin(archive, folder, left_out) if is_whole and not archive.outside else None
+    origin = (
+        ArchiveOrigin(archive, folder, left_out)
+        if is_whole and not archive.outside
+        else None
+    )
     read = make_checkpoint(
         path,
         FORMAT.name,
@@ -89,7 +112,8 @@ def read_from(
     )
     if not archive.outside:
         return read
-    # A copy would be refused as well, and so would a file with a new pickle at its end: it is written anew.
+    # A copy would be refused as well, and so would a file with a new pickle at its end:
+    # it is written anew.
     traits = FORMAT.traits._replace(in_place=False)
     return replace(read, is_edited=True, traits=traits)
 
@@ -100,34 +124,53 @@ _KNOWN = frozenset((*_USUAL, *OWN, ".data/version"))
 
 
 def _judge_others(
-    archive: Archive, folder: StorageFolder, contents: Contents, limits: Limits, budget: Budget
+    archive: Archive,
+    folder: StorageFolder,
+    contents: Contents,
+    limits: Limits,
+    budget: Budget,
 ) -> frozenset[str]:
-    """Name the records that torch does not read, and judge those that another loader would unpickle, such as `numpy.load`.
+    """Name the records that torch does not read, and judge those that another loader
+    would unpickle, such as `numpy.load`.
 
     Return the names of the latter. Raises UnreadableError, LimitError.
     """
-    from ckpt.formats.common.following import judge_records  # here: few archives hold others
+    from ckpt.formats.common.following import (
+        judge_records,
+    )  # here: few archives hold others
 
     root, data = f"{archive.root}/", f"{archive.root}/data/"
     names = [name for name in archive.records if not name.endswith("/")]
     stored = [name for name in names if name.startswith(data)]
-    others = [name for name in names if not name.startswith(data) and name.removeprefix(root) not in _USUAL]
+    others = [
+        name
+        for name in names
+        if not name.startswith(data) and name.removeprefix(root) not in _USUAL
+    ]
     if len(stored) > folder.count:
         others += [name for name in stored if name.removeprefix(data) not in folder]
     pickles = judge_records(archive, others, contents, limits, budget)
     unread = [
         name
         for name in others
-        if name not in pickles and name.removeprefix(root) not in _KNOWN and not name.startswith(data)
+        if name not in pickles
+        and name.removeprefix(root) not in _KNOWN
+        and not name.startswith(data)
     ]
     if unread:
         shown = and_more([show(name, 60) for name in unread], 3)
-        contents.notices.append(Notice("unread-file", f"torch does not read {shown} in the archive"))
+        contents.notices.append(
+            Notice("unread-file", f"torch does not read {shown} in the archive")
+        )
     return pickles
 
 
-def _read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
-    from ckpt.formats.common.stream import read_nested  # here: few checkpoints hold others
+def _read_nested(
+    data: bytes | Range, contents: Contents, limits: Limits, depth: int
+) -> Node:
+    from ckpt.formats.common.stream import (
+        read_nested,
+    )  # here: few checkpoints hold others
 
     return read_nested(data, contents, limits, depth)
 
@@ -144,5 +187,8 @@ def _refused_version(archive: Archive) -> str | None:
     digits = text.lstrip(b" \t\n\v\f\r").removeprefix(b"+")
     number = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
     if not number or not 1 <= int(number) <= _NEWEST:
-        return f"torch refuses an archive of version {show(text.decode('latin-1').strip(), 20) or 'nothing'}"
+        return (
+            "torch refuses an archive of version "
+            f"{show(text.decode('latin-1').strip(), 20) or 'nothing'}"
+        )
     return None

@@ -1,6 +1,8 @@
-"""An archive of torch.save that somebody has unpacked: a folder with `data.pkl`, the storages in `data/`, and small records.
+"""An archive of torch.save that somebody has unpacked: a folder with `data.pkl`, the
+storages in `data/`, and small records.
 
-Browsers and file managers unpack a `.pth`, which is a zip archive, into its first folder, or into a folder around that.
+Browsers and file managers unpack a `.pth`, which is a zip archive, into its first
+folder, or into a folder around that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from ckpt.formats.format import HEAD_BYTES, Format, Probe
 from ckpt.formats.format import no_checksums as checksums  # noqa: F401  (of the verifier)
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, Traits
-from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.model.errors import (
+    CkptError,
+    LimitError,
+    NotOpenedError,
+    UnreadableError,
+    UnsupportedError,
+)
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import replace
@@ -27,12 +35,16 @@ _SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")
 _FOLDERS = ("data", ".data")
 _OF_TORCH = (".data/serialization_id", ".data/version")
 _LETTERS = 64
-"""The most bytes of a small record. No checkpoint is as short, and pickles are judged."""
+"""The most bytes of a small record. No checkpoint is as short, and pickles are
+judged.
+"""
 _MARKS = ("version", "byteorder", ".data/")
 """Names of which one at least is beside `data.pkl`, whatever torch wrote it."""
 _PROGRAM = ("constants.pkl", "code/")
 _AROUND = 4
-"""The most names in a folder around the one that was in the archive: `__MACOSX` and such lie beside it."""
+"""The most names in a folder around the one that was in the archive: `__MACOSX` and
+such lie beside it.
+"""
 
 
 def sniff(probe: Probe) -> bool:
@@ -55,9 +67,11 @@ def files(probe: Probe) -> tuple[str, ...] | None:
 
 
 def _is_read(name: str, file: Location, keys: set[str], limits: Limits) -> bool:
-    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this names, or a few letters of torch.
+    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this
+    names, or a few letters of torch.
 
-    A storage that is a pickle too is a file of its own: nothing but its name says that nobody unpickles it.
+    A storage that is a pickle too is a file of its own: nothing but its name says that
+    nobody unpickles it.
     """
     if name == PICKLE:
         return True
@@ -82,7 +96,9 @@ FORMAT = Format(
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    from ckpt.formats.torch_zip.reader import read_from  # here: few folders are such an archive
+    from ckpt.formats.torch_zip.reader import (
+        read_from,
+    )  # here: few folders are such an archive
 
     folder = _folder_of(probe)
     assert folder is not None
@@ -103,7 +119,17 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         records = Records()
         offset = 0
         for (name, _), source in zip(members, sources, strict=True):
-            records.add(Record(f"{root}/{name}", offset, source.size, source.size, False, None, offset))
+            records.add(
+                Record(
+                    f"{root}/{name}",
+                    offset,
+                    source.size,
+                    source.size,
+                    False,
+                    None,
+                    offset,
+                )
+            )
             offset += source.size
         archive = Archive(joined, root, records, (), is_partial=probe.partial)
         checkpoint = read_from(archive, folder.name, limits, probe.mark, probe.budget)
@@ -111,7 +137,10 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for source in sources:
             source.close()
         raise
-    text = "the files of an archive of torch.save that was unpacked: nothing is lost, but torch.load takes the archive"
+    text = (
+        "the files of an archive of torch.save that was unpacked: nothing is lost, but "
+        "torch.load takes the archive"
+    )
     return replace(
         checkpoint,
         format=FORMAT.name,
@@ -119,12 +148,16 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         nbytes=offset,
         origin=None,
         not_loadable="torch.load takes the archive that these files were in",
-        account=checkpoint.account.with_notices(Notice("unpacked", text, (), zip_again)),
+        account=checkpoint.account.with_notices(
+            Notice("unpacked", text, (), zip_again)
+        ),
     )
 
 
 def _folder_of(probe: Probe) -> Location | None:
-    """The folder with `data.pkl` that a path leads to: the folder itself, the one around it, or the pickle."""
+    """The folder with `data.pkl` that a path leads to: the folder itself, the one
+    around it, or the pickle.
+    """
     if not probe.is_folder:
         if _last_step(probe.location) != PICKLE:
             return None
@@ -148,19 +181,28 @@ def _folder_of(probe: Probe) -> Location | None:
 
 
 def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
-    """The keys of the storages that the pickle names, or None for a pickle that cannot be read."""
+    """The keys of the storages that the pickle names, or None for a pickle that cannot
+    be read.
+    """
     source = folder.child(PICKLE, "no").open()
     try:
         budget = Budget(limits, source.size)
         pickle = run_machine(
-            read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE), limits, 0, budget
+            read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE),
+            limits,
+            0,
+            budget,
         )
     except CkptError:
         return None
     finally:
         source.close()
     ids = (row.pid for row in pickle.persistent)
-    return {str(id[2]) for id in ids if type(id) is tuple and len(id) > 2 and isinstance(id[2], (str, int))}
+    return {
+        str(id[2])
+        for id in ids
+        if type(id) is tuple and len(id) > 2 and isinstance(id[2], (str, int))
+    }
 
 
 def _is_one(names: list[str]) -> bool:
@@ -168,7 +210,9 @@ def _is_one(names: list[str]) -> bool:
 
 
 def _list_members(folder: Location) -> list[tuple[str, Location]]:
-    """The files of the archive by their names in it, in the order of torch. No link is followed."""
+    """The files of the archive by their names in it, in the order of torch. No link is
+    followed.
+    """
     names = _list_names(folder)
     members: list[tuple[str, Location]] = []
     for name in (PICKLE, *_SMALL):
@@ -177,7 +221,10 @@ def _list_members(folder: Location) -> list[tuple[str, Location]]:
     for inner in _FOLDERS:
         if f"{inner}/" in names:
             below = folder.child(inner, "no")
-            keys = sorted((key for key in _list_names(below) if not key.endswith("/")), key=natural_sort_key)
+            keys = sorted(
+                (key for key in _list_names(below) if not key.endswith("/")),
+                key=natural_sort_key,
+            )
             members += [(f"{inner}/{key}", below.child(key, "no")) for key in keys]
     return members
 
@@ -194,7 +241,9 @@ def _last_step(location: Location) -> str:
 
 
 def _zip_command(folder: Location) -> str | None:
-    """Return the command that makes the archive again, beside the folder, or None if no shell takes its name."""
+    """Return the command that makes the archive again, beside the folder, or None if no
+    shell takes its name.
+    """
     path = folder.name.rstrip("/")
     above, _, name = path.rpartition("/")
     words = [pasted_path(word) for word in (above or ".", name, f"{name}.pth")]

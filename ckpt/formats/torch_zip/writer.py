@@ -1,4 +1,6 @@
-"""Writing torch's zip format: a whole file, or a new pickle and directory at the end of a file."""
+"""Writing torch's zip format: a whole file, or a new pickle and directory at the end of
+a file.
+"""
 
 from __future__ import annotations
 
@@ -54,16 +56,23 @@ def unfit(entry: Entry) -> str | None:
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The archive of a checkpoint, in torch's own layout.
 
-    A checkpoint from such an archive keeps its root, its records and their order. Without edits every byte keeps
-    its place; with edits storages keep their position within a page. Raises LimitError.
+    A checkpoint from such an archive keeps its root, its records and their order.
+    Without edits every byte keeps its place; with edits storages keep their position
+    within a page. Raises LimitError.
     """
     pickle, keys = _emit_pickle(checkpoint, limits)
     origin = checkpoint.origin if isinstance(checkpoint.origin, ArchiveOrigin) else None
-    # Torch swaps all storages of a file or none, so mixed byte orders become little-endian.
+    # Torch swaps all storages of a file or none, so mixed byte orders become
+    # little-endian.
     used = keys.storages.values()
-    big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
+    big = any(map(is_big, used)) and all(
+        is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used
+    )
     if not big:
-        keys.storages = {key: little_endian_storage(storage) for key, storage in keys.storages.items()}
+        keys.storages = {
+            key: little_endian_storage(storage)
+            for key, storage in keys.storages.items()
+        }
     order = b"big" if big else b"little"
     records = (
         fresh_records(order, pickle, keys)
@@ -75,16 +84,20 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     if not layout.regular or not _in_order(records, keys):
         root = records[0].name.partition("/")[0]
         computed = {f"{root}/{name}" for name in COMPUTED_OFFSETS}
-        layout = lay_out([record for record in records if record.name not in computed], alignment)
+        layout = lay_out(
+            [record for record in records if record.name not in computed], alignment
+        )
     return Draft(layout.size, layout.write)
 
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-    """Return the bytes to append to the archive of a checkpoint: a record, then a new directory.
+    """Return the bytes to append to the archive of a checkpoint: a record, then a new
+    directory.
 
-    The record is the new pickle. Storages stay where they are; the old pickle and the old directory remain as
-    unused bytes. The old directory stays valid until the last byte is written. Our own reader reads the new end
-    first. Raises WriteError when the storages were edited as well.
+    The record is the new pickle. Storages stay where they are; the old pickle and the
+    old directory remain as unused bytes. The old directory stays valid until the last
+    byte is written. Our own reader reads the new end first. Raises WriteError when the
+    storages were edited as well.
     """
     pickle, keys = _emit_pickle(checkpoint, limits)
     assert isinstance(checkpoint.origin, ArchiveOrigin)
@@ -94,7 +107,10 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
         place = storage.place
         # Only a range can be a record of the archive itself.
         if old is None or not isinstance(place, Range) or place.offset != old.offset:
-            raise WriteError("the storages change, so they cannot stay in place", hint="--in-place --copy")
+            raise WriteError(
+                "the storages change, so they cannot stay in place",
+                hint="--in-place --copy",
+            )
     record, directory, whole = appended_records(archive, {"data.pkl": pickle}, limits)
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return record, directory
@@ -102,7 +118,9 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
 
 def _emit_pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     origin = checkpoint.origin
-    keys = Keys(checkpoint.storages, origin.folder if isinstance(origin, ArchiveOrigin) else ())
+    keys = Keys(
+        checkpoint.storages, origin.folder if isinstance(origin, ArchiveOrigin) else ()
+    )
     data = emit_pickle(checkpoint.root, keys, to_bytes, limits)
     if isinstance(origin, ArchiveOrigin) and not checkpoint.is_edited:
         record = origin.archive.find("data.pkl")
@@ -111,38 +129,55 @@ def _emit_pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     return data, keys
 
 
-def _rewritten_records(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
+def _rewritten_records(
+    origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys
+) -> list[PlannedRecord]:
     """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
-    own = {f"{archive.root}/{name}" for name in OWN}  # damaged ones are made again, or left out
+    own = {
+        f"{archive.root}/{name}" for name in OWN
+    }  # damaged ones are made again, or left out
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
-    for record in sorted(_meant_records(archive, keys), key=lambda record: record.header):
-        key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
+    for record in sorted(
+        _meant_records(archive, keys), key=lambda record: record.header
+    ):
+        key = (
+            record.name.removeprefix(folder) if record.name.startswith(folder) else None
+        )
         if record.name == f"{archive.root}/data.pkl":
             records.append(bytes_record(record.name, pickle))
         elif record.name == f"{archive.root}/byteorder":
             records.append(bytes_record(record.name, order))
         elif key is not None and key in remaining:
-            records.append(storage_record(record.name, remaining.pop(key), record.offset))
-        elif record.name in own and archive.is_partial and not is_sound(archive, record):
+            records.append(
+                storage_record(record.name, remaining.pop(key), record.offset)
+            )
+        elif (
+            record.name in own and archive.is_partial and not is_sound(archive, record)
+        ):
             if record.name == f"{archive.root}/version":
                 records.append(bytes_record(record.name, VERSION))
-        elif record.name not in origin.left_out and (key is None or key not in origin.folder):
+        elif record.name not in origin.left_out and (
+            key is None or key not in origin.folder
+        ):
             records.append(copied_record(archive, record))
         after = len(records) if key is not None or not after else after
-    # A pickle that was appended in place moves back to the front, where torch writes it.
+    # A pickle that was appended in place moves back to the front, where torch writes
+    # it.
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
     new = [storage_record(folder + key, storage) for key, storage in remaining.items()]
     return [*records[:after], *new, *records[after:]]
 
 
 def _meant_records(archive: Archive, keys: Keys) -> Iterator[Record]:
-    """Yield the records of an archive. One with two names, of which one is damaged, comes under the name that is asked for.
+    """Yield the records of an archive. One with two names, of which one is damaged,
+    comes under the name that is asked for.
 
-    Of a damaged archive only what lies below its root is taken, under names that can be written.
+    Of a damaged archive only what lies below its root is taken, under names that can be
+    written.
     """
     if not archive.is_partial:
         yield from archive.records.values()
@@ -153,7 +188,9 @@ def _meant_records(archive: Archive, keys: Keys) -> Iterator[Record]:
     every = list(archive.records.values())
     found = {record.header for record in every if record.name in asked}
     for record in every:
-        if record.name in asked or (record.header not in found and _is_name(record.name, folder)):
+        if record.name in asked or (
+            record.header not in found and _is_name(record.name, folder)
+        ):
             yield record
 
 
@@ -163,5 +200,9 @@ def _is_name(name: str, folder: str) -> bool:
 
 def _in_order(records: Sequence[PlannedRecord], keys: Keys) -> bool:
     """Tell whether the storages are in the order in which the pickle names them."""
-    names = [record.name.rpartition("/data/")[2] for record in records if "/data/" in record.name]
+    names = [
+        record.name.rpartition("/data/")[2]
+        for record in records
+        if "/data/" in record.name
+    ]
     return names == list(keys.storages)

@@ -1,1 +1,3 @@
-"""The judge of what loading a pickle would run: each name and each call, against closed lists."""
+"""The judge of what loading a pickle would run: each name and each call, against closed
+lists.
+"""

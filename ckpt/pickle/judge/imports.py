@@ -1,7 +1,8 @@
-"""The judgement of each name that a pickle imports: it is known, or loading imports it, or calls it.
+"""The judgement of each name that a pickle imports: it is known, or loading imports it,
+or calls it.
 
-A function that unpickles, imports or calls its argument counts as called where it is a value, because it can then run
-anything.
+A function that unpickles, imports or calls its argument counts as called where it is a
+value, because it can then run anything.
 """
 
 from __future__ import annotations
@@ -9,11 +10,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
-from ckpt.model.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.model.nodes import (
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    is_tuple,
+)
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
 from ckpt.pickle.attributes import WRITTEN
-from ckpt.pickle.judge.grammar import NEW, Grammar, class_of, grammar_of, is_at_rest, made_by
+from ckpt.pickle.judge.grammar import (
+    NEW,
+    Grammar,
+    class_of,
+    grammar_of,
+    is_at_rest,
+    made_by,
+)
 from ckpt.pickle.judge.known import is_known, is_own, makes_plain_objects, python3_name
 from ckpt.pickle.keys import objects_in
 from ckpt.pickle.machine import Fillings
@@ -24,9 +41,9 @@ Group = Literal["known", "odd", "unknown", "called"]
 class Judgement(NamedTuple):
     """The use that loading makes of a name.
 
-    `calls` are the first of its calls, of which there are `times`. A function that is held as a value has
-    none. `attributes` of its objects make it called, because torch calls them, or odd, because the class does not write
-    them.
+    `calls` are the first of its calls, of which there are `times`. A function that is
+    held as a value has none. `attributes` of its objects make it called, because torch
+    calls them, or odd, because the class does not write them.
     """
 
     group: Group
@@ -40,7 +57,9 @@ _KEPT = 1_000
 _UNGUARDED = ("deque", "defaultdict", "_reconstruct", "__newobj__", "_reconstructor")
 """Names that make containers which Python frees one inside the other."""
 _LOOKED_UP = ("append", "extend", "add", "__setstate__")
-"""Methods that a loader looks up on an object, so that one of its items can stand for them."""
+"""Methods that a loader looks up on an object, so that one of its items can stand for
+them.
+"""
 _CAREFUL = frozenset(
     (
         "torch.storage._load_from_bytes",
@@ -71,18 +90,25 @@ def judge_imports(
     fillings: Fillings | None = None,
     hashed: Sequence[Node] = (),
 ) -> dict[Global, Judgement]:
-    """Judge each name of a pickle that makes these calls. `roots` are its values outside of calls.
+    """Judge each name of a pickle that makes these calls. `roots` are its values
+    outside of calls.
 
-    The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose object got items or
-    another state after a state. Its attributes may then stand for its methods. `hashed` are the keys that are objects, or
-    tuples with objects. `fillings` are nodes that got items after
-    a call could see them.
+    The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose
+    object got items or another state after a state. Its attributes may then stand for
+    its methods. `hashed` are the keys that are objects, or tuples with objects.
+    `fillings` are nodes that got items after a call could see them.
     """
     grammar = grammar_of(fillings)
     called: dict[Global, _Calls] = {}
     odd: dict[Global, dict[str, None]] = {}
-    hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}
-    usual: dict[Node, int] = {name: count for name in names if (count := _USUAL.get(name.qualified))}
+    hooks = {
+        name
+        for name in names
+        if (name.module, name.name) == ("collections", "OrderedDict")
+    }
+    usual: dict[Node, int] = {
+        name: count for name in names if (count := _USUAL.get(name.qualified))
+    }
     unguarded = {name for name in names if name.name in _UNGUARDED}
     for call in calls:
         if _is_usual(call, usual, hooks):
@@ -106,10 +132,14 @@ def judge_imports(
             for call in objects_in([key]):
                 _blame_names(called, (call.func,), call)
             break
-    careful = {name for name in names if python3_name(name.module, name.name) in _CAREFUL}
+    careful = {
+        name for name in names if python3_name(name.module, name.name) in _CAREFUL
+    }
     for name in _held_names(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())
-    judged = {name: Judgement("known" if is_known(name) else "unknown") for name in names}
+    judged = {
+        name: Judgement("known" if is_known(name) else "unknown") for name in names
+    }
     for name, attributes in odd.items():
         if is_known(name):
             judged[name] = Judgement("odd", attributes=tuple(attributes))
@@ -124,26 +154,40 @@ def _class_behind(call: Opaque) -> Global:
     origin = made_by(call)
     assert origin is not None
     name, args = origin
-    of_tensor = class_of(args[1]) if name.name.startswith("_rebuild_from_type") else None
+    of_tensor = (
+        class_of(args[1]) if name.name.startswith("_rebuild_from_type") else None
+    )
     return of_tensor or name
 
 
 _USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter": 3}
-"""The calls that make nearly all tensors, and their arguments, of which the last is an empty dict of hooks."""
+"""The calls that make nearly all tensors, and their arguments, of which the last is an
+empty dict of hooks.
+"""
 
 
 def _is_usual(call: Opaque, usual: Mapping[Node, int], hooks: Collection[Node]) -> bool:
-    """Tell whether torch.save writes such a call for each tensor. The grammar allows it."""
+    """Tell whether torch.save writes such a call for each tensor. The grammar allows
+    it.
+    """
     if call.states or call.items or call.keys or call.kwargs is not None:
         return False
     if type(call.meaning) is TensorRef:
-        return len(call.args) == usual.get(call.func) and _is_empty(call.args[-1], hooks)
+        return len(call.args) == usual.get(call.func) and _is_empty(
+            call.args[-1], hooks
+        )
     return call.func in hooks and not call.args and call.how == "reduce"
 
 
 def _is_empty(hooks: Node, dicts: Collection[Node]) -> bool:
-    """Tell whether a node is an empty `OrderedDict()`, as torch.save writes one for each tensor."""
-    return type(hooks) is Opaque and hooks.func in dicts and not (hooks.args or hooks.states or hooks.keys)
+    """Tell whether a node is an empty `OrderedDict()`, as torch.save writes one for
+    each tensor.
+    """
+    return (
+        type(hooks) is Opaque
+        and hooks.func in dicts
+        and not (hooks.args or hooks.states or hooks.keys)
+    )
 
 
 def looks_like_enum(call: Opaque) -> bool:
@@ -152,16 +196,31 @@ def looks_like_enum(call: Opaque) -> bool:
     It calls a class of some package with one number or word.
     """
     func, args = call.func, call.args
-    if type(func) is not Global or is_own(func.module) or len(args) != 1 or call.how != "reduce":
+    if (
+        type(func) is not Global
+        or is_own(func.module)
+        or len(args) != 1
+        or call.how != "reduce"
+    ):
         return False
     value = args[0]
-    word = type(value) is str and len(value) <= 40 and value.replace("-", "_").isidentifier()
+    word = (
+        type(value) is str
+        and len(value) <= 40
+        and value.replace("-", "_").isidentifier()
+    )
     is_class = func.name.rpartition(".")[2].lstrip("_")[:1].isupper()
-    return is_class and (word or type(value) is int) and not (call.states or call.items or call.keys)
+    return (
+        is_class
+        and (word or type(value) is int)
+        and not (call.states or call.items or call.keys)
+    )
 
 
 def names_and_calls(root: Node) -> tuple[list[Global], list[Opaque]]:
-    """Return the names and the calls of a tree, as a pickle of it would have them, also in nested pickles."""
+    """Return the names and the calls of a tree, as a pickle of it would have them, also
+    in nested pickles.
+    """
     names: dict[int, Global] = {}
     calls: list[Opaque] = []
     for node in nodes_below(root):
@@ -173,7 +232,9 @@ def names_and_calls(root: Node) -> tuple[list[Global], list[Opaque]]:
 
 
 def nodes_below(root: Node) -> Iterator[Node]:
-    """Every node of a tree, and of the pickles nested in it; one with parts comes once."""
+    """Every node of a tree, and of the pickles nested in it; one with parts
+    comes once.
+    """
     seen: dict[int, Node] = {}
     todo: list[Sequence[Node]] = [[root]]
     while todo:
@@ -190,19 +251,31 @@ def nodes_below(root: Node) -> Iterator[Node]:
             yield node
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------
 
 
 def _find_culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
-    """Return the names that a call which is not harmless would run, or the calls whose result is called.
+    """Return the names that a call which is not harmless would run, or the calls whose
+    result is called.
 
-    There are none for an object of an unknown class, made without calling it: its name is an import.
+    There are none for an object of an unknown class, made without calling it: its name
+    is an import.
     """
     origin = made_by(call)
     if origin is None:
-        is_inner = call.how in NEW and type(call.func) is Opaque and grammar.allows(call.func)
-        is_unknown = type(call.func) is Global and call.how in NEW and grammar.rule(call.func) is None
-        return () if is_inner or (is_unknown and _makes_unknown(class_of(call.func))) else (call.func,)
+        is_inner = (
+            call.how in NEW and type(call.func) is Opaque and grammar.allows(call.func)
+        )
+        is_unknown = (
+            type(call.func) is Global
+            and call.how in NEW
+            and grammar.rule(call.func) is None
+        )
+        return (
+            ()
+            if is_inner or (is_unknown and _makes_unknown(class_of(call.func)))
+            else (call.func,)
+        )
     cls, _ = origin
     is_object = call.how in NEW or cls is not class_of(call.func)
     if not (is_object and grammar.rule(cls) is None and _makes_unknown(cls)):
@@ -215,16 +288,25 @@ def _find_culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
 
 def _makes_unknown(cls: Global | None) -> bool:
     return cls is not None and (
-        not is_own(cls.module) or makes_plain_objects(cls.module) or (cls.module, cls.name) in _OPAQUE_CLASSES
+        not is_own(cls.module)
+        or makes_plain_objects(cls.module)
+        or (cls.module, cls.name) in _OPAQUE_CLASSES
     )
 
 
-_OPAQUE_CLASSES = (("torch", "ScriptObject"), ("torch._dynamo.eval_frame", "OptimizedModule"))
-"""Further classes of torch whose objects are made without a call, as whole models hold them."""
+_OPAQUE_CLASSES = (
+    ("torch", "ScriptObject"),
+    ("torch._dynamo.eval_frame", "OptimizedModule"),
+)
+"""Further classes of torch whose objects are made without a call, as whole models hold
+them.
+"""
 
 
 class _Calls:
-    """The calls that count against one name: the first of them, and how many there are."""
+    """The calls that count against one name: the first of them, and how many
+    there are.
+    """
 
     def __init__(self) -> None:
         self.first: list[Opaque] = []
@@ -233,7 +315,10 @@ class _Calls:
 
 
 def _blame_names(
-    called: dict[Global, _Calls], culprits: Sequence[Node], call: Opaque, attributes: Sequence[str] = ()
+    called: dict[Global, _Calls],
+    culprits: Sequence[Node],
+    call: Opaque,
+    attributes: Sequence[str] = (),
 ) -> None:
     for culprit in culprits:
         for name in _names_behind(culprit) or _names_behind(call.func):
@@ -245,7 +330,9 @@ def _blame_names(
 
 
 def _names_behind(culprit: Node) -> list[Global]:
-    """The name of what is called, or the names that made it: the unknown ones, else the first."""
+    """The name of what is called, or the names that made it: the unknown ones, else the
+    first.
+    """
     names: list[Global] = []
     todo, seen = [culprit], 0
     while todo and seen < 20:
@@ -255,35 +342,54 @@ def _names_behind(culprit: Node) -> list[Global]:
         if name is not None:
             names.append(name)
         elif type(node) is Opaque:
-            todo += [*(arg for arg in reversed(node.args) if type(arg) in (Global, Opaque)), node.func]
+            todo += [
+                *(arg for arg in reversed(node.args) if type(arg) in (Global, Opaque)),
+                node.func,
+            ]
     unknown = [name for name in names if not is_known(name)]
     return unknown or names[:1]
 
 
 def _method_items(call: Opaque) -> list[Node]:
-    """Items of an object that a loader calls as its methods, where keys are attributes."""
+    """Items of an object that a loader calls as its methods, where keys are
+    attributes.
+    """
     return [
         value
         for key, value in zip(call.keys, call.values, strict=True)
-        if isinstance(key, str) and key in _LOOKED_UP and type(value) in (Global, Opaque)
+        if isinstance(key, str)
+        and key in _LOOKED_UP
+        and type(value) in (Global, Opaque)
     ]
 
 
-# --- names as values --------------------------------------------------------------------------------------------------
+# --- names as values ------------------------------------------------------------------
 
 
 _PLACES = {
     ("functools.reduce", 0): "operator.or_",
-    ("numpy.random._pickle.__generator_ctor", 1): "numpy.random._pickle.__bit_generator_ctor",
-    ("numpy.random._pickle.__randomstate_ctor", 1): "numpy.random._pickle.__bit_generator_ctor",
+    (
+        "numpy.random._pickle.__generator_ctor",
+        1,
+    ): "numpy.random._pickle.__bit_generator_ctor",
+    (
+        "numpy.random._pickle.__randomstate_ctor",
+        1,
+    ): "numpy.random._pickle.__bit_generator_ctor",
 }
-"""Function and position of an argument -> the function that it may call, which the grammar has judged there."""
+"""Function and position of an argument -> the function that it may call, which the
+grammar has judged there.
+"""
 _HANDED = frozenset(name.rpartition(".")[2] for name, _ in _PLACES)
 _INNER = (Opaque, Dict, Set, list, tuple, PersistentId)
 
 
-def _held_names(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Global]) -> set[Global]:
-    """Those of some names that stand anywhere but where they are called, or where a function expects them."""
+def _held_names(
+    calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Global]
+) -> set[Global]:
+    """Those of some names that stand anywhere but where they are called, or where a
+    function expects them.
+    """
     names: set[Global] = set()
     seen: dict[int, Node] = {}
     todo: list[Sequence[Node]] = [roots]
@@ -294,14 +400,20 @@ def _held_names(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collect
             if type(node) is Global:
                 if node in careful:
                     names.add(node)
-            elif type(node) in _INNER and type(node) is not Opaque and id(node) not in seen:
+            elif (
+                type(node) in _INNER
+                and type(node) is not Opaque
+                and id(node) not in seen
+            ):
                 seen[id(node)] = node
                 todo += _node_parts(node)
     return names
 
 
 def _node_parts(node: Node) -> Iterator[Sequence[Node]]:
-    """The nodes inside a node, but for its function and the functions that it expects as arguments."""
+    """The nodes inside a node, but for its function and the functions that it expects
+    as arguments.
+    """
     if type(node) is Opaque:
         yield _judged_arguments(node)
         yield from (node.states, node.items, node.keys, node.values)
@@ -325,5 +437,6 @@ def _judged_arguments(call: Opaque) -> Sequence[Node]:
     return [
         arg
         for index, arg in enumerate(call.args)
-        if type(arg) is not Global or _PLACES.get((name, index)) != python3_name(arg.module, arg.name)
+        if type(arg) is not Global
+        or _PLACES.get((name, index)) != python3_name(arg.module, arg.name)
     ]

@@ -1,8 +1,10 @@
-"""The closed list of names that a pickle may import without a finding, and the packages that own further ones.
+"""The closed list of names that a pickle may import without a finding, and the packages
+that own further ones.
 
-Known means: loading the name runs only the code of torch, numpy and Python. Whether a call of it is harmless depends
-on what it is given, which `grammar` decides. Everything else is unknown, not bad. There is no list of bad names,
-because such a list is never complete.
+Known means: loading the name runs only the code of torch, numpy and Python. Whether a
+call of it is harmless depends on what it is given, which `grammar` decides. Everything
+else is unknown, not bad. There is no list of bad names, because such a list is never
+complete.
 """
 
 from __future__ import annotations
@@ -285,7 +287,9 @@ unsqueeze unsqueeze_ unsqueeze_copy values values_copy vander var var_mean vdot 
 view_as_complex_copy view_as_real view_as_real_copy view_copy vsplit vstack where xlogy xlogy_ xpu zero_ zeros
 zeros_like
 """
-"""The operators of torch 2.13 that compute, as models hold them as activations. `from_file` opens files."""
+"""The operators of torch 2.13 that compute, as models hold them as activations.
+`from_file` opens files.
+"""
 
 _VALUES = """
 torch: finfo iinfo
@@ -311,7 +315,9 @@ typing: AbstractSet Annotated Any AnyStr Callable ClassVar Collection DefaultDic
   Generic Hashable Iterable Iterator List Literal Mapping MutableMapping NamedTuple NoReturn Optional OrderedDict
   Sequence Set Sized Text Tuple Type TypeVar Union
 """
-"""Functions and classes that models and settings hold as values. A call of one is not known."""
+"""Functions and classes that models and settings hold as values. A call of one is not
+known.
+"""
 
 _ENUMS = """
 accelerate.utils.dataclasses: DistributedType LoggerType PrecisionType RNGType
@@ -420,7 +426,9 @@ PACKAGES = frozenset(
         "yacs",
     ]
 )
-"""Packages that many people install. A class of theirs that is built without a call needs the package, not the author."""
+"""Packages that many people install. A class of theirs that is built without a call
+needs the package, not the author.
+"""
 
 
 def _parse_names(*texts: str) -> set[str]:
@@ -437,8 +445,14 @@ MODULES = frozenset(f"torch.nn.modules.{name}" for name in _parse_names(_NN)) | 
     "torch.optim.swa_utils.AveragedModel",
 }
 """Classes of modules."""
-_VALUES_WITH_ATTRIBUTES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.utils.data.sampler.")
-"""Modules of torch whose classes have no state of their own, and import nothing that they are given."""
+_VALUES_WITH_ATTRIBUTES = (
+    "torch.distributions.",
+    "torch.utils.data.dataset.",
+    "torch.utils.data.sampler.",
+)
+"""Modules of torch whose classes have no state of their own, and import nothing that
+they are given.
+"""
 CLASSES = frozenset(_parse_names(_CLASSES)) | {
     name for name in ATTRIBUTES if name.startswith(_VALUES_WITH_ATTRIBUTES)
 }
@@ -449,9 +463,22 @@ VALUES = frozenset(_parse_names(_VALUES))
 """Names that may be loaded, not called."""
 ENUMS = frozenset(_parse_names(_ENUMS))
 """Names that may be called with one scalar."""
-KNOWN = MODULES | CLASSES | OPTIMIZERS | DICTS | VALUES | ENUMS | REBUILD_CALLS | _parse_names(_FUNCTIONS)
+KNOWN = (
+    MODULES
+    | CLASSES
+    | OPTIMIZERS
+    | DICTS
+    | VALUES
+    | ENUMS
+    | REBUILD_CALLS
+    | _parse_names(_FUNCTIONS)
+)
 KNOWN |= {f"torch.{name}" for name in BY_NAME}
-KNOWN |= {f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED)}
+KNOWN |= {
+    f"{module}.{name}"
+    for module in ("torch", "torch.cuda")
+    for name in (*BY_STORAGE, *UNTYPED)
+}
 
 
 def is_known(node: Node) -> bool:
@@ -467,7 +494,9 @@ def is_standard(module: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Tell whether a module unpickles, or most readers of checkpoints have it (Python, torch, numpy, pip)."""
+    """Tell whether a module unpickles, or most readers of checkpoints have it (Python,
+    torch, numpy, pip).
+    """
     return module.partition(".")[0] in _OWN or is_standard(module)
 
 
@@ -476,7 +505,9 @@ def makes_plain_objects(module: str) -> bool:
 
     They are layers, optimizers or data sets.
     """
-    return f"{module}.".startswith(_PLAIN_OBJECTS) and not f"{module}.".startswith(_REMOTE)
+    return f"{module}.".startswith(_PLAIN_OBJECTS) and not f"{module}.".startswith(
+        _REMOTE
+    )
 
 
 _PLAIN_OBJECTS = (

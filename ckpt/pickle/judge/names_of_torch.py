@@ -1,6 +1,8 @@
-"""Names that torch has itself: `tools/states/names_of_torch.py` writes this file. Versions: 1.0.1, 1.4.0, 1.8.1, 1.12.1, 1.13.0a0, 2.0.1, 2.5.1, 2.13.0.
+"""Names that torch has itself: `tools/states/names_of_torch.py` writes this file.
+Versions: 1.0.1, 1.4.0, 1.8.1, 1.12.1, 1.13.0a0, 2.0.1, 2.5.1, 2.13.0.
 
-An attribute of such a name hides what torch calls, or is a property that changes the object.
+An attribute of such a name hides what torch calls, or is a property that changes the
+object.
 """
 
 from __future__ import annotations
@@ -188,7 +190,11 @@ TENSOR_NAMES = frozenset(_TENSOR.split())
 """The names of `torch.Tensor`, but for those with two underscores in front."""
 
 TENSOR_PROPERTIES = frozenset(_PROPERTIES.split())
-"""The names among them that take what is set: `data` would put other values in place, `real` would write into its storage."""
+"""The names among them that take what is set: `data` would put other values in place,
+`real` would write into its storage.
+"""
 
 LOOKED_UP = frozenset(_OTHERS.split()) | TENSOR_NAMES
-"""The names of layers, optimizers and other known classes, of tensors, and of Python's containers."""
+"""The names of layers, optimizers and other known classes, of tensors, and of Python's
+containers.
+"""

@@ -1,7 +1,9 @@
-"""The reasons why `torch.load(weights_only=True)` refuses a pickle, found in the inert tree alone.
+"""The reasons why `torch.load(weights_only=True)` refuses a pickle, found in the inert
+tree alone.
 
-It follows torch/_weights_only_unpickler.py of torch 2.13 (accepted opcodes are the same since 1.13; the
-list of globals grew until 2.6). The tests compare every answer with torch's own.
+It follows torch/_weights_only_unpickler.py of torch 2.13 (accepted opcodes are the same
+since 1.13; the list of globals grew until 2.6). The tests compare every answer with
+torch's own.
 """
 
 from __future__ import annotations
@@ -10,7 +12,16 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from ckpt.model.dtypes import BY_NAME, BY_STORAGE
-from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    is_tuple,
+)
 from ckpt.model.tensors import TensorRef
 from ckpt.pickle.judge.known import python3_name
 from ckpt.pickle.machine import Pickle
@@ -40,8 +51,14 @@ _QSCHEMES = [
     "per_channel_symmetric",
     "per_channel_affine_float_qparams",
 ]
-_ALIASES = frozenset(["float", "double", "half", "long", "int", "short", "chalf", "cfloat", "cdouble"])
-_KINDS = [name.removesuffix("Storage") for name in BY_STORAGE if not name.startswith(("Q", "ComplexHalf"))]
+_ALIASES = frozenset(
+    ["float", "double", "half", "long", "int", "short", "chalf", "cfloat", "cdouble"]
+)
+_KINDS = [
+    name.removesuffix("Storage")
+    for name in BY_STORAGE
+    if not name.startswith(("Q", "ComplexHalf"))
+]
 _TENSOR_KINDS = [kind for kind in _KINDS if not kind.startswith("Complex")]
 
 ALLOWED: frozenset[str] = frozenset(
@@ -62,7 +79,11 @@ ALLOWED: frozenset[str] = frozenset(
         "torch.storage.TypedStorage",
         *(f"torch._utils.{name}" for name in _REBUILD),
         *(f"torch.{name}" for name in _QSCHEMES),
-        *(f"torch.{name}" for name in BY_NAME if name not in _ALIASES and not name.startswith("float6_")),
+        *(
+            f"torch.{name}"
+            for name in BY_NAME
+            if name not in _ALIASES and not name.startswith("float6_")
+        ),
         *(f"torch.{name}" for name in BY_STORAGE if name != "ComplexHalfStorage"),
         *(f"torch.cuda.{kind}Storage" for kind in _KINDS),
         *(f"torch.{kind}Tensor" for kind in _TENSOR_KINDS),
@@ -75,26 +96,49 @@ ALLOWED: frozenset[str] = frozenset(
         ),
     )
 )
-"""The dotted names that weights_only allows. It joins module and name before the lookup."""
+"""The dotted names that weights_only allows. It joins module and name before the
+lookup.
+"""
 
 _MAPPINGS = ("collections.OrderedDict", "collections.Counter")
-_WITHOUT_DICT = ("torch.Size", "torch.device", "builtins.bytearray", "builtins.set", "builtins.complex")
+_WITHOUT_DICT = (
+    "torch.Size",
+    "torch.device",
+    "builtins.bytearray",
+    "builtins.set",
+    "builtins.complex",
+)
 """Classes whose objects have no `__dict__` that a state could fill."""
-_WITH_DICT = ("collections.Counter", "torch.storage.TypedStorage", "torch.storage.UntypedStorage")
+_WITH_DICT = (
+    "collections.Counter",
+    "torch.storage.TypedStorage",
+    "torch.storage.UntypedStorage",
+)
 _STATELESS = ("_codecs.encode", "torch.serialization._get_layout")
-"""Functions whose results are of no class that takes a state. Those of all others are tensors, which take many."""
+"""Functions whose results are of no class that takes a state. Those of all others are
+tensors, which take many.
+"""
 
 
 def pickle_refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
-    """Return the reasons why torch refuses the pickle, each with the node that causes it or None.
+    """Return the reasons why torch refuses the pickle, each with the node that causes
+    it or None.
 
     There are none when it loads.
     """
     reasons: list[tuple[str, Node | None]] = [
-        (f"opcode {NAMES.get(op, hex(op))} at byte {offset:,} (protocol {pickle.protocol})", None)
+        (
+            (
+                f"opcode {NAMES.get(op, hex(op))} at byte {offset:,} (protocol "
+                f"{pickle.protocol})"
+            ),
+            None,
+        )
         for op, offset in pickle.foreign_opcodes.items()
     ]
-    plain: set[Global] = set()  # what may be called when the result is not changed afterwards
+    plain: set[Global] = (
+        set()
+    )  # what may be called when the result is not changed afterwards
     for name in pickle.globals.values():
         if not _is_allowed(name):
             reasons.append((name.qualified, name))
@@ -120,11 +164,15 @@ def _is_allowed(node: Node) -> bool:
 
 
 def call_refusals(call: Opaque) -> list[str]:
-    """Return the reasons why weights_only refuses a call of an allowed name, or the uses of its result."""
+    """Return the reasons why weights_only refuses a call of an allowed name, or the
+    uses of its result.
+    """
     func = call.func
     if type(func) is not Global:
         return [
-            "a call of the result of a call" if type(func) is Opaque else "an object of a class in the file"
+            "a call of the result of a call"
+            if type(func) is Opaque
+            else "an object of a class in the file"
         ]
     if not _is_allowed(func):
         return []  # the name is refused already
@@ -136,13 +184,19 @@ def call_refusals(call: Opaque) -> list[str]:
         reasons.append(f"items set on {func.qualified}")
     if not all(_takes_state(name, state) for state in call.states):
         reasons.append(f"a state set on {func.qualified}")
-    if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _is_allowed(call.args[0]):
+    if (
+        name == "torch._tensor._rebuild_from_type_v2"
+        and call.args
+        and not _is_allowed(call.args[0])
+    ):
         reasons.append("a rebuild of a type by a function that is not allowed")
     return reasons
 
 
 def _takes_state(name: str, state: Node) -> bool:
-    """Tell whether BUILD gives a state to the result of an allowed call: what is empty is not looked at any further."""
+    """Tell whether BUILD gives a state to the result of an allowed call: what is empty
+    is not looked at any further.
+    """
     if name == "collections.OrderedDict":
         return _can_update_dict(state)
     if name not in _WITH_DICT and name not in _WITHOUT_DICT:
@@ -155,7 +209,9 @@ def _takes_state(name: str, state: Node) -> bool:
     has_names = _called_name(slots) in _MAPPINGS or (
         type(slots) is Dict and all(isinstance(key, str) for key in slots.keys)
     )
-    return (_is_empty(state) or _can_update_dict(state)) and (_is_empty(slots) or has_names)
+    return (_is_empty(state) or _can_update_dict(state)) and (
+        _is_empty(slots) or has_names
+    )
 
 
 def _called_name(node: Node) -> str:
@@ -166,7 +222,9 @@ def _called_name(node: Node) -> str:
 
 
 _MADE_EMPTY = (*_MAPPINGS, "builtins.set", "builtins.bytearray")
-"""Classes that fill an object when they are called. NEWOBJ makes an empty one, whatever its arguments."""
+"""Classes that fill an object when they are called. NEWOBJ makes an empty one, whatever
+its arguments.
+"""
 
 
 def _is_empty(node: Node) -> bool:
@@ -176,7 +234,8 @@ def _is_empty(node: Node) -> bool:
         if (
             node.keys
             or node.items
-            or name not in (*_MADE_EMPTY, "torch.Size", "builtins.complex", "_codecs.encode")
+            or name
+            not in (*_MADE_EMPTY, "torch.Size", "builtins.complex", "_codecs.encode")
         ):
             return False
         if node.how == "newobj" and name in _MADE_EMPTY:
@@ -185,7 +244,9 @@ def _is_empty(node: Node) -> bool:
         return all(map(_is_empty, told))
     if type(node) is Dict:
         return not node.keys
-    return isinstance(node, (int, float, str, bytes, tuple, list, type(None))) and not node
+    return (
+        isinstance(node, (int, float, str, bytes, tuple, list, type(None))) and not node
+    )
 
 
 def _can_update_dict(state: Node) -> bool:
@@ -200,7 +261,8 @@ def _can_update_dict(state: Node) -> bool:
             for pair in cast("Sequence[list[Node]]", state)
         )
     return _is_empty(state) and (
-        isinstance(state, (str, bytes)) or _called_name(state) not in ("", "builtins.complex")
+        isinstance(state, (str, bytes))
+        or _called_name(state) not in ("", "builtins.complex")
     )
 
 
@@ -229,20 +291,32 @@ _ARGUMENTS: dict[str, tuple[int, int, tuple[type, ...]]] = {
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": (4, 4, (TensorRef,)),
     "torch._tensor._rebuild_from_type_v2": (4, 4, (Global,)),
 }
-"""Allowed functions: how many arguments they take at least and at most, and the types of the first."""
+"""Allowed functions: how many arguments they take at least and at most, and the types
+of the first.
+"""
 
 
 def impossible_call(names: Iterable[Node], calls: Iterable[Opaque]) -> Opaque | None:
-    """The first call of one of the names with arguments that it never takes: no torch.load gets past it."""
+    """The first call of one of the names with arguments that it never takes: no
+    torch.load gets past it.
+    """
     rules: dict[Node, tuple[int, int, tuple[type, ...]]] = {}
     for name in names:
-        rule = _ARGUMENTS.get(python3_name(name.module, name.name)) if type(name) is Global else None
+        rule = (
+            _ARGUMENTS.get(python3_name(name.module, name.name))
+            if type(name) is Global
+            else None
+        )
         if rule is not None:
             rules[name] = rule
     for call in calls:
         rule = rules.get(call.func)
         if rule is not None and call.how == "reduce" and (call.args or rule[0]):
             least, most, types = rule
-            if not least <= len(call.args) <= most or type(call.args[0]) not in (*types, ByteStr, Opaque):
+            if not least <= len(call.args) <= most or type(call.args[0]) not in (
+                *types,
+                ByteStr,
+                Opaque,
+            ):
                 return call
     return None

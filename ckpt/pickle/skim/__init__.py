@@ -1,7 +1,8 @@
-"""Reading what repeats in a large pickle by regular expressions, where the machine would execute each opcode.
+"""Reading what repeats in a large pickle by regular expressions, where the machine
+would execute each opcode.
 
-Here are the idioms, and the memo of a pickle of which parts were skimmed: its slots are filled when an opcode asks for
-them.
+Here are the idioms, and the memo of a pickle of which parts were skimmed: its slots are
+filled when an opcode asks for them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ PUT = rb"r...."
 TUPLE = rb"(?:\)|" + NUMBER + rb"{1,3}[\x85-\x87]|\(" + NUMBER + rb"{1,64}t)"
 
 Row = tuple[bytes, bytes, bytes, bytes, bytes, int]
-"""The opcodes of a tensor that many others have too: the class of its storage, the device, the number of elements, offset
-and shape, the strides, whether it requires a gradient. Others may follow the class, and the device may hold the number."""
+"""The opcodes of a tensor that many others have too: the class of its storage, the
+device, the number of elements, offset and shape, the strides, whether it requires a
+gradient. Others may follow the class, and the device may hold the number.
+"""
 
 
 class Names(NamedTuple):
-    """The opcodes that get what every tensor calls, and the nodes in these slots of the memo."""
+    """The opcodes that get what every tensor calls, and the nodes in these slots of the
+    memo.
+    """
 
     function: bytes
     word: bytes
@@ -37,11 +42,13 @@ class Names(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The pairs in columns. A text is None when an opcode gets it from the memo: that opcode is beside it.
+    """The pairs in columns. A text is None when an opcode gets it from the memo: that
+    opcode is beside it.
 
-    `size` counts their bytes. `between` is what lies before a pair, by its number. `tensors` are the slots of
-    the tensors. The slots of the dicts that open before a tensor stand before its slot. `end` is one past the
-    last slot. `row_of` numbers the row of each pair in `rows`.
+    `size` counts their bytes. `between` is what lies before a pair, by its number.
+    `tensors` are the slots of the tensors. The slots of the dicts that open before a
+    tensor stand before its slot. `end` is one past the last slot. `row_of` numbers the
+    row of each pair in `rows`.
     """
 
     size: int
@@ -67,7 +74,8 @@ class Idiom(Protocol):
     def pattern(self) -> re.Pattern[bytes]: ...
 
     def cut(self, data: bytes, slot: int) -> Cut | None:
-        """The pairs at the beginning of `data` with nothing between them, or None. Their first slot is `slot`.
+        """The pairs at the beginning of `data` with nothing between them, or None.
+        Their first slot is `slot`.
 
         Raises OutOfOrderError.
         """
@@ -78,7 +86,8 @@ class Idiom(Protocol):
         ...
 
     def text(self, match: re.Match[bytes], slot: int) -> bytes | None:
-        """Return the opcode that pushes the text of a slot, or None when it has no text.
+        """Return the opcode that pushes the text of a slot, or None when it has no
+        text.
 
         The opcode is empty for the key.
         """
@@ -86,19 +95,38 @@ class Idiom(Protocol):
 
 
 def names_of(call: Opaque, memo: dict[int, Made]) -> Names | None:
-    """Return the names in a tensor that the machine has read, or None when it is unusual."""
-    storage, hooks = (call.args[0], call.args[-1]) if len(call.args) == 6 else (None, None)
-    if type(storage) is not PersistentId or type(hooks) is not Opaque or type(hooks.func) is not Global:
+    """Return the names in a tensor that the machine has read, or None when it is
+    unusual.
+    """
+    storage, hooks = (
+        (call.args[0], call.args[-1]) if len(call.args) == 6 else (None, None)
+    )
+    if (
+        type(storage) is not PersistentId
+        or type(hooks) is not Opaque
+        or type(hooks.func) is not Global
+    ):
         return None
     pid = storage.pid
     called = (call.class_name, hooks.class_name, hooks.how)
-    if called != ("torch._utils._rebuild_tensor_v2", "collections.OrderedDict", "reduce"):
+    if called != (
+        "torch._utils._rebuild_tensor_v2",
+        "collections.OrderedDict",
+        "reduce",
+    ):
         return None
-    if type(pid) is not tuple or len(pid) != 5 or type(pid[0]) is not str or pid[0] != "storage":
+    if (
+        type(pid) is not tuple
+        or len(pid) != 5
+        or type(pid[0]) is not str
+        or pid[0] != "storage"
+    ):
         return None
     numbers = {id(node): slot for slot, node in memo.items()}
     try:
-        function, word, ordered = (numbers[id(node)] for node in (call.func, pid[0], hooks.func))
+        function, word, ordered = (
+            numbers[id(node)] for node in (call.func, pid[0], hooks.func)
+        )
     except KeyError:
         return None
     nodes = {function: cast("Made", call.func), word: pid[0], ordered: hooks.func}
@@ -109,12 +137,19 @@ def of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> i
     """Count the first texts that have the lengths that they declare."""
     pairs = enumerate(zip(lengths, texts, strict=True))
     return next(
-        (index for index, (length, text) in pairs if text is not None and length != len(text)), len(texts)
+        (
+            index
+            for index, (length, text) in pairs
+            if text is not None and length != len(text)
+        ),
+        len(texts),
     )
 
 
 def decode_texts(texts: Sequence[bytes | None]) -> list[str | None]:
-    """Return the strings that opcodes push, with None for every other opcode. Raises UnicodeDecodeError."""
+    """Return the strings that opcodes push, with None for every other opcode. Raises
+    UnicodeDecodeError.
+    """
     pushed = [text for text in texts if text is not None]
     strings = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
     if len(strings) != len(pushed):
@@ -126,7 +161,8 @@ def decode_texts(texts: Sequence[bytes | None]) -> list[str | None]:
 
 
 class SkimmedMemo(dict[int, Made]):
-    """The memo of the machine. `find` knows what lies in the slots of the runs that were skimmed.
+    """The memo of the machine. `find` knows what lies in the slots of the runs that
+    were skimmed.
 
     A run is (first slot, one past the last). They ascend, and no two overlap.
     """
@@ -170,17 +206,28 @@ class SkimmedMemo(dict[int, Made]):
 
 
 def consecutive_columns(start: int, end: int) -> list[bytes]:
-    """The four bytes of each number from `start` up to `end`, the lowest first: all first bytes, all second bytes, …"""
+    """The four bytes of each number from `start` up to `end`, the lowest first: all
+    first bytes, all second bytes, …
+    """
     columns: list[bytes] = []
     for width in (1, 1 << 8, 1 << 16, 1 << 24):
-        runs = range(start // width, (end - 1) // width + 1) if start < end else range(0)
+        runs = (
+            range(start // width, (end - 1) // width + 1) if start < end else range(0)
+        )
         if width == 1:
             column = bytes(range(256)) * (len(runs) // 256 + 2)
             columns.append(column[start % 256 :][: end - start])
         else:
-            sizes = (min(end, (run + 1) * width) - max(start, run * width) for run in runs)
+            sizes = (
+                min(end, (run + 1) * width) - max(start, run * width) for run in runs
+            )
             columns.append(
-                b"".join([bytes((run & 0xFF,)) * size for run, size in zip(runs, sizes, strict=True)])
+                b"".join(
+                    [
+                        bytes((run & 0xFF,)) * size
+                        for run, size in zip(runs, sizes, strict=True)
+                    ]
+                )
             )
     return columns
 
@@ -208,7 +255,13 @@ def slot_of(opcode: bytes) -> int:
     return int.from_bytes(opcode[1:], "little")
 
 
-_OPCODE_BYTES = {0x68: 2, 0x6A: 5, 0x4B: 2, 0x4D: 3, 0x4A: 5}  # BINGET, LONG_BINGET, BININT1, BININT2, BININT
+_OPCODE_BYTES = {
+    0x68: 2,
+    0x6A: 5,
+    0x4B: 2,
+    0x4D: 3,
+    0x4A: 5,
+}  # BINGET, LONG_BINGET, BININT1, BININT2, BININT
 
 
 def first_opcode(data: bytes) -> tuple[bytes, bytes]:

@@ -1,8 +1,10 @@
 """Tensors in a large pickle: torch writes each of them with the same thirty opcodes.
 
-The machine reads the first tensor. Where the pairs of key and tensor that follow have the same opcodes, they are cut into
-columns, and a TensorRef is made when it is asked for. The machine goes on at the first opcode that differs. What is
-read is the tree of the machine alone; where that is not sure, MachineError says so and the pickle has to be read again.
+The machine reads the first tensor. Where the pairs of key and tensor that follow have
+the same opcodes, they are cut into columns, and a TensorRef is made when it is asked
+for. The machine goes on at the first opcode that differs. What is read is the tree of
+the machine alone; where that is not sure, MachineError says so and the pickle has to be
+read again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef
 from ckpt.pickle.calls import storage_class
 from ckpt.pickle.machine import FREE_SLOTS, MachineError, Made, Pickle
-from ckpt.pickle.rebuild import BadCallError, storage_bytes, storage_type, strided_tensor
+from ckpt.pickle.rebuild import (
+    BadCallError,
+    storage_bytes,
+    storage_type,
+    strided_tensor,
+)
 from ckpt.pickle.skim import (
     GET,
     NUMBER,
@@ -48,7 +55,9 @@ from ckpt.pickle.skim import (
 
 
 class Loose:
-    """Texts may come from the memo and stay out of it, and dicts may end and begin: the state of an optimizer, ties."""
+    """Texts may come from the memo and stay out of it, and dicts may end and begin: the
+    state of an optimizer, ties.
+    """
 
     def __init__(self, names: Names) -> None:
         function, word, ordered, _ = names
@@ -56,37 +65,75 @@ class Loose:
         key = rb"(?:X(.)\0\0\0([^\0]{0,260})|(" + GET + rb"))" + maybe
         number = rb"(" + GET + rb")(?:X(.)\0\0\0([0-9]{1,20})|(" + GET + rb"))" + maybe
         tag = rb"(" + GET + rb"|X.\0\0\0[!-~]{1,40}?)" + maybe
-        place = re.escape(function + b"((" + word) + number + tag + rb"(" + NUMBER + rb")t(" + PUT + rb")Q"
+        place = (
+            re.escape(function + b"((" + word)
+            + number
+            + tag
+            + rb"("
+            + NUMBER
+            + rb")t("
+            + PUT
+            + rb")Q"
+        )
         view = rb"(" + NUMBER + TUPLE + rb")" + maybe + rb"(" + TUPLE + rb")" + maybe
         end = rb"([\x88\x89])" + re.escape(ordered + b")R")
         end += rb"(" + PUT + rb")t(" + PUT + rb")R(" + PUT + rb")"
-        # A thousand pairs end. Or a dict ends, and one for the next number begins: the state of an optimizer.
+        # A thousand pairs end. Or a dict ends, and one for the next number begins: the
+        # state of an optimizer.
         between = rb"((?:u(?:\(|" + NUMBER + rb"\}r....\())?)"
-        self.pattern = re.compile(rb"(" + between + key + place + view + end + rb")", re.DOTALL)
+        self.pattern = re.compile(
+            rb"(" + between + key + place + view + end + rb")", re.DOTALL
+        )
 
     def cut(self, data: bytes, slot: int) -> Cut | None:
         width = self.pattern.groups + 1
         parts = self.pattern.split(data)
         count = _count_joined(parts[:-1:width])
         for group in (3, 8):
-            lengths, texts = (parts[index : count * width : width] for index in (group, group + 1))
-            count = of_length([None if length is None else length[0] for length in lengths], texts)
+            lengths, texts = (
+                parts[index : count * width : width] for index in (group, group + 1)
+            )
+            count = of_length(
+                [None if length is None else length[0] for length in lengths], texts
+            )
         if not count:
             return None
         columns = [parts[group : count * width : width] for group in range(1, width)]
-        whole, between, _, keys, got, put1, classes, _, digits, same, put2, *rest = columns
-        devices, put3, counts, put4, shapes, put5, strides, put6, grads, put7, put8, tensors = rest
+        whole, between, _, keys, got, put1, classes, _, digits, same, put2, *rest = (
+            columns
+        )
+        (
+            devices,
+            put3,
+            counts,
+            put4,
+            shapes,
+            put5,
+            strides,
+            put6,
+            grads,
+            put7,
+            put8,
+            tensors,
+        ) = rest
         filled = [put1, put2, put3, put4, put5, put6, put7, put8, tensors]
         before = {index: text for index, text in enumerate(between) if text}
         if any(len(text) > 2 for text in before.values()):
             dicts = [text[-6:-1] if len(text) > 2 else b"" for text in between]
             filled.insert(0, dicts)
-            tensors = [opcode for pair in zip(dicts, tensors, strict=True) for opcode in pair if opcode]
+            tensors = [
+                opcode
+                for pair in zip(dicts, tensors, strict=True)
+                for opcode in pair
+                if opcode
+            ]
         written = b"".join(chain.from_iterable(zip(*filled, strict=True)))
         end = slot + len(written) // 5
         if written != puts(slot, end):
             raise OutOfOrderError
-        rows = list(zip(classes, devices, counts, shapes, strides, b"".join(grads), strict=True))
+        rows = list(
+            zip(classes, devices, counts, shapes, strides, b"".join(grads), strict=True)
+        )
         numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
         row_of = list(map(numbers.__getitem__, rows))
         tensor_slots = slots(b"".join(tensors))
@@ -125,7 +172,9 @@ def _count_joined(gaps: Sequence[bytes]) -> int:
 _Item = TypeVar("_Item")
 StorageOf = Callable[[PersistentId], Storage | Global]
 MakeStorages = Callable[[Sequence[str], Sequence[Storage]], Sequence[Storage]]
-"""The storages with these keys, each with the dtype, the bytes and the device tag of another. Raises UnreadableError."""
+"""The storages with these keys, each with the dtype, the bytes and the device tag of
+another. Raises UnreadableError.
+"""
 
 _REBUILD, _PROTOCOL, _TRIES = "_rebuild_tensor_v2", 2, 8
 _COST = 1_000
@@ -152,11 +201,14 @@ class _Chunk(NamedTuple):
 class TensorSkimmer:
     """Reads on for the machine (`machine.Skim`) behind a tensor of a dict.
 
-    `storage_of` gives a persistent id its storage, `make` gives storages by their keys. The ids that the machine read are asked
-    for first, so that storages keep the order of the file.
+    `storage_of` gives a persistent id its storage, `make` gives storages by their keys.
+    The ids that the machine read are asked for first, so that storages keep the order
+    of the file.
     """
 
-    def __init__(self, data: bytes, budget: Budget, storage_of: StorageOf, make: MakeStorages) -> None:
+    def __init__(
+        self, data: bytes, budget: Budget, storage_of: StorageOf, make: MakeStorages
+    ) -> None:
         self.memo = SkimmedMemo(self._in_slot)
         self._data = data
         self._budget = budget
@@ -183,11 +235,22 @@ class TensorSkimmer:
         """Tell whether the tree surely equals the tree of the machine alone."""
         return self.memo.is_exact
 
-    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
+    def __call__(
+        self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
+    ) -> int:
         call = stack[-1]
-        if type(call) is not Opaque or type(call.func) is not Global or call.func.name != _REBUILD:
+        if (
+            type(call) is not Opaque
+            or type(call.func) is not Global
+            or call.func.name != _REBUILD
+        ):
             return position
-        if not outer or len(stack) % 2 or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
+        if (
+            not outer
+            or len(stack) % 2
+            or not outer[-1]
+            or type(outer[-1][-1]) not in (Dict, Opaque)
+        ):
             return position
         if self._names is None:
             if not self._tries or out.protocol != _PROTOCOL:
@@ -200,9 +263,16 @@ class TensorSkimmer:
         return self._skim_pairs(self._names, out, stack, outer, position)
 
     def _skim_pairs(
-        self, names: Names, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
+        self,
+        names: Names,
+        out: Pickle,
+        stack: list[Made],
+        outer: list[list[Made]],
+        position: int,
     ) -> int:
-        """Leave a key and a tensor on the stack, or in the dict below it, for each pair that has the usual opcodes."""
+        """Leave a key and a tensor on the stack, or in the dict below it, for each pair
+        that has the usual opcodes.
+        """
         put = (
             self._data[position : position + 2]
             if self._data[position : position + 1] == b"q"
@@ -217,9 +287,12 @@ class TensorSkimmer:
         cut = self._cut(idiom, begin, span, slot)
         if idiom is None or cut is None:
             return position
-        if any(self.memo.get(number) is not node for number, node in names.nodes.items()):
+        if any(
+            self.memo.get(number) is not node for number, node in names.nodes.items()
+        ):
             raise MachineError("a slot of the memo is filled again", position)
-        self._looks.clear()  # the machine may have filled the slots of classes and devices again
+        # the machine may have filled the slots of classes and devices again
+        self._looks.clear()
         self.memo[first - 1] = stack[-1]
         for persistent in out.persistent[self._resolved :]:
             persistent.meaning = self._storage_of(persistent)
@@ -227,10 +300,15 @@ class TensorSkimmer:
         position = begin
         while idiom is not None and cut is not None:
             self._take(
-                cut, _Chunk(len(self._lasts), position, position + cut.size, idiom), stack, outer, slot
+                cut,
+                _Chunk(len(self._lasts), position, position + cut.size, idiom),
+                stack,
+                outer,
+                slot,
             )
             position, slot, before = position + cut.size, cut.end, idiom
-            # Where both go, one that changes at every few pairs would cost more than the slower one.
+            # Where both go, one that changes at every few pairs would cost more than
+            # the slower one.
             if span == _MOST or before.pattern.match(self._data, position) is None:
                 idiom = self._idiom_at(names, position)
             span = min(2 * span, _MOST) if idiom is before else _LEAST
@@ -240,7 +318,9 @@ class TensorSkimmer:
         return position
 
     def _idiom_at(self, names: Names, position: int) -> Idiom | None:
-        """Return the way in which the pair at an offset is written, or None for any other."""
+        """Return the way in which the pair at an offset is written, or None for any
+        other.
+        """
         if self._plain is None:
             self._plain = Plain(names)
         if self._plain.pattern.match(self._data, position) is not None:
@@ -249,16 +329,37 @@ class TensorSkimmer:
             return None
         if self._loose is None:
             self._loose = Loose(names)
-        return self._loose if self._loose.pattern.match(self._data, position) is not None else None
+        return (
+            self._loose
+            if self._loose.pattern.match(self._data, position) is not None
+            else None
+        )
 
-    def _cut(self, idiom: Idiom | None, position: int, span: int, slot: int) -> Cut | None:
+    def _cut(
+        self, idiom: Idiom | None, position: int, span: int, slot: int
+    ) -> Cut | None:
         try:
-            return None if idiom is None else idiom.cut(self._data[position : position + span], slot)
+            return (
+                None
+                if idiom is None
+                else idiom.cut(self._data[position : position + span], slot)
+            )
         except OutOfOrderError:
-            raise MachineError("the slots of the memo are out of order", position) from None
+            raise MachineError(
+                "the slots of the memo are out of order", position
+            ) from None
 
-    def _take(self, cut: Cut, chunk: _Chunk, stack: list[Made], outer: list[list[Made]], slot: int) -> None:
-        """Make tensors of pairs. Those that an opcode puts into the dict go there, the others wait. Raises UnreadableError."""
+    def _take(
+        self,
+        cut: Cut,
+        chunk: _Chunk,
+        stack: list[Made],
+        outer: list[list[Made]],
+        slot: int,
+    ) -> None:
+        """Make tensors of pairs. Those that an opcode puts into the dict go there, the
+        others wait. Raises UnreadableError.
+        """
         opened = [pair for pair, text in cut.between.items() if len(text) > _BETWEEN]
         self._chunks.append(chunk)
         self._lasts += cut.tensors
@@ -281,7 +382,9 @@ class TensorSkimmer:
         self._pending.append((keys[done:], tensors.cut(done, len(keys))))
 
     def _set_pending(self, stack: list[Made], below: list[Made]) -> Dict | Opaque:
-        """Set the pairs on the stack and those that wait, as SETITEMS does; the dict."""
+        """Set the pairs on the stack and those that wait, as SETITEMS does; the
+        dict.
+        """
         target, keys = below[-1], stack[::2]
         if type(target) not in (Dict, Opaque) or not set(map(type, keys)) <= {str, int}:
             raise MachineError("a dict is unusual", 0)
@@ -308,7 +411,9 @@ class TensorSkimmer:
         stack: list[Made],
         outer: list[list[Made]],
     ) -> None:
-        """Set the pairs before each dict that opens; the last ones stay on the stack."""
+        """Set the pairs before each dict that opens; the last ones stay on the
+        stack.
+        """
         self._push_pending(stack)
         nodes: list[Node] = []
         begin = 0
@@ -322,13 +427,21 @@ class TensorSkimmer:
         stack += _interleave_pairs(keys[begin:], tensors[begin:])
         self._nodes.extend([*nodes, *tensors[begin:]])
 
-    def _fetch_texts(self, texts: Sequence[str | None], got: Sequence[bytes | None]) -> list[str]:
-        """The strings of a column, with those that come from the memo. Raises MachineError for what is no string."""
+    def _fetch_texts(
+        self, texts: Sequence[str | None], got: Sequence[bytes | None]
+    ) -> list[str]:
+        """The strings of a column, with those that come from the memo. Raises
+        MachineError for what is no string.
+        """
         if not got:
             return cast("list[str]", texts)
         keys: list[str] = []
         for text, get in zip(texts, got, strict=True):
-            node = self.memo[int.from_bytes(get[1:], "little")] if text is None and get else text
+            node = (
+                self.memo[int.from_bytes(get[1:], "little")]
+                if text is None and get
+                else text
+            )
             if type(node) is not str:
                 raise MachineError("a key is no string", 0)
             keys.append(node)
@@ -343,14 +456,26 @@ class TensorSkimmer:
         return list(map(looks.__getitem__, cut.row_of))
 
     def _make_look(
-        self, cls: bytes, device: bytes, count: bytes, shape: bytes, stride: bytes, grad: int
+        self,
+        cls: bytes,
+        device: bytes,
+        count: bytes,
+        shape: bytes,
+        stride: bytes,
+        grad: int,
     ) -> TensorRef:
-        """A tensor with these opcodes, and a storage like its own. Raises MachineError for an unusual one."""
+        """A tensor with these opcodes, and a storage like its own. Raises MachineError
+        for an unusual one.
+        """
         if not count:
             device, count = first_opcode(device)
         offset, sizes = first_opcode(shape)
         node = self.memo[slot_of(first_opcode(cls)[0])]
-        tag = self._pushed_text(device) if device[:1] == b"X" else self.memo[slot_of(device)]
+        tag = (
+            self._pushed_text(device)
+            if device[:1] == b"X"
+            else self.memo[slot_of(device)]
+        )
         if type(node) is not Global or type(tag) is not str or len(tag) > _TAG:
             raise MachineError("a storage is unusual", 0)
         dtype = storage_type(node)
@@ -358,15 +483,24 @@ class TensorSkimmer:
         if dtype is None or (node.module, node.name) != (usual.module, usual.name):
             raise MachineError("a storage is unusual", 0)
         try:
-            storage = Storage("", tag, dtype, storage_bytes(dtype, number_of(count)), None)
+            storage = Storage(
+                "", tag, dtype, storage_bytes(dtype, number_of(count)), None
+            )
             return strided_tensor(
-                storage, dtype, _tuple_numbers(sizes), _tuple_numbers(stride), number_of(offset), grad == 0x88
+                storage,
+                dtype,
+                _tuple_numbers(sizes),
+                _tuple_numbers(stride),
+                number_of(offset),
+                grad == 0x88,
             )
         except BadCallError:
             raise MachineError("a tensor is unusual", 0) from None
 
     def _pushed_text(self, opcode: bytes) -> str:
-        """The text that an opcode pushes. Tags of devices with a number are written for each tensor."""
+        """The text that an opcode pushes. Tags of devices with a number are written for
+        each tensor.
+        """
         if opcode[1] != len(opcode) - 5:
             raise MachineError("a string has another length", 0)
         return opcode[5:].decode()
@@ -379,7 +513,9 @@ class TensorSkimmer:
         index = bisect_left(self._lasts, slot)
         if self._lasts[index] == slot and index < len(self._nodes):
             return cast("Made", self._nodes[index])
-        chunk = self._chunks[bisect_right(self._chunks, index, key=attrgetter("first")) - 1]
+        chunk = self._chunks[
+            bisect_right(self._chunks, index, key=attrgetter("first")) - 1
+        ]
         offsets = self._offsets.get(chunk.first)
         if offsets is None:
             offsets = self._offsets[chunk.first] = _pair_offsets(chunk, self._data)
@@ -387,7 +523,11 @@ class TensorSkimmer:
         opcode = None if match is None else chunk.idiom.text(match, slot)
         if opcode is None:
             raise MachineError("a part of a tensor is used again", chunk.at)
-        return self._texts.setdefault(slot, self._pushed_text(opcode)) if opcode else self._keys[index]
+        return (
+            self._texts.setdefault(slot, self._pushed_text(opcode))
+            if opcode
+            else self._keys[index]
+        )
 
 
 def _pair_offsets(chunk: _Chunk, data: bytes) -> list[int]:
@@ -401,8 +541,12 @@ def _pair_offsets(chunk: _Chunk, data: bytes) -> list[int]:
     return offsets
 
 
-def _interleave_pairs(keys: Sequence[str], tensors: Sequence[TensorRef]) -> Iterator[Made]:
-    """Keys and tensors in turn. A tensor that was skimmed needs no call, so it takes the place of one."""
+def _interleave_pairs(
+    keys: Sequence[str], tensors: Sequence[TensorRef]
+) -> Iterator[Made]:
+    """Keys and tensors in turn. A tensor that was skimmed needs no call, so it takes
+    the place of one.
+    """
     return cast("Iterator[Made]", chain.from_iterable(zip(keys, tensors, strict=True)))
 
 
@@ -419,7 +563,9 @@ def _next_dict(stack: list[Made], below: list[Made], key: int) -> Dict:
 
 
 def _spread_values(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
-    """The values of pairs, with one more before each pair that opens a dict: the same value again."""
+    """The values of pairs, with one more before each pair that opens a dict: the same
+    value again.
+    """
     if not opened:
         return values
     out: list[_Item] = []
@@ -432,9 +578,13 @@ def _spread_values(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item
 
 
 def _tuple_numbers(data: bytes) -> tuple[int, ...]:
-    """The tuple that opcodes make. Raises MachineError where they take more from the stack, or leave something on it."""
+    """The tuple that opcodes make. Raises MachineError where they take more from the
+    stack, or leave something on it.
+    """
     numbers = numbers_of(data[:-1].removeprefix(b"("))
-    if data[0] != 0x28 and len(numbers) != (0 if data[-1:] == b")" else data[-1] - 0x84):
+    if data[0] != 0x28 and len(numbers) != (
+        0 if data[-1:] == b")" else data[-1] - 0x84
+    ):
         raise MachineError("a tuple is unusual", 0)
     return numbers
 
@@ -442,8 +592,8 @@ def _tuple_numbers(data: bytes) -> tuple[int, ...]:
 _PUTS = 8
 """The slots that a pair fills, of which the first is the slot of the key.
 
-The slots of the tail are filled behind the storage's key, its id, the shape, the strides, the hooks, the
-arguments and the tensor.
+The slots of the tail are filled behind the storage's key, its id, the shape, the
+strides, the hooks, the arguments and the tensor.
 """
 _NEXT = b"u("
 """The opcodes between two pairs of one dict after a thousand of them."""
@@ -451,11 +601,15 @@ _ARGUMENTS = {0x68: 1, 0x6A: 4, 0x4B: 1, 0x4D: 2, 0x4A: 4}
 """Bytes of the argument of an opcode that gets a slot or pushes a number."""
 _CLASS, _LENGTH, _DIGITS, _PLACE, _SHAPE, _STRIDES, _GRAD = 1, 2, 3, 5, 7, 9, 11
 _FILLED = (4, 6, 8, 10, 12, 13, 14)
-"""Groups of the expression of a tail; the last are those that fill a slot, in its order."""
+"""Groups of the expression of a tail; the last are those that fill a slot, in its
+order.
+"""
 
 
 class _Tails(NamedTuple):
-    """Tails with the same opcodes, of these pairs. Behind them lies `_NEXT` or nothing."""
+    """Tails with the same opcodes, of these pairs. Behind them lies `_NEXT` or
+    nothing.
+    """
 
     pairs: Sequence[int]
     width: int
@@ -474,8 +628,10 @@ class Plain:
         calls = re.escape(self._calls)
         tail = (
             rb"(%b)X(.)\0\0\0([0-9]{1,20})(%b)" % (GET, PUT)
-            + rb"(%b%b)t(%b)Q(%b%b)(%b)(%b)(%b)" % (GET, NUMBER, PUT, NUMBER, TUPLE, PUT, TUPLE, PUT)
-            + rb"([\x88\x89])%b(%b)t(%b)R(%b)" % (re.escape(ordered + b")R"), PUT, PUT, PUT)
+            + rb"(%b%b)t(%b)Q(%b%b)(%b)(%b)(%b)"
+            % (GET, NUMBER, PUT, NUMBER, TUPLE, PUT, TUPLE, PUT)
+            + rb"([\x88\x89])%b(%b)t(%b)R(%b)"
+            % (re.escape(ordered + b")R"), PUT, PUT, PUT)
         )
         self.pattern = re.compile(
             rb"(?:u\()?X(.)\0\0\0([^\0]{0,255})(%b)%b%b" % (PUT, calls, tail), re.DOTALL
@@ -496,7 +652,8 @@ class Plain:
         sizes, nexts = _trim_tails(tails)
         groups: list[_Tails] | int = count
         while isinstance(groups, int):
-            # The pair behind the last one is something else, or its end lies beyond the data.
+            # The pair behind the last one is something else, or its end lies beyond the
+            # data.
             count = groups
             last = self._tail.match(tails[count - 1]) if count else None
             if last is not None:
@@ -512,14 +669,33 @@ class Plain:
             raise OutOfOrderError
         between = {0: parts[0]} if parts[0] else {}
         between |= {pair + 1: _NEXT for pair in nexts if pair + 1 < count}
-        between |= {pair + 1: tail.end for tail in groups if tail.end for pair in tail.pairs}
+        between |= {
+            pair + 1: tail.end for tail in groups if tail.end for pair in tail.pairs
+        }
         fixed = len(b"X.\0\0\0r....") + len(self._calls)
-        size = fixed * count + sum(declared[:count]) + sum(tail.width * len(tail.pairs) for tail in groups)
-        size += sum(map(len, between.values())) - sum(len(tail.end) * len(tail.pairs) for tail in groups)
+        size = (
+            fixed * count
+            + sum(declared[:count])
+            + sum(tail.width * len(tail.pairs) for tail in groups)
+        )
+        size += sum(map(len, between.values())) - sum(
+            len(tail.end) * len(tail.pairs) for tail in groups
+        )
         digits, row_of = _in_order(groups, count)
         tensors = array("I", range(slot + _PUTS - 1, end, _PUTS))
         rows = [row for tail in groups for row in tail.rows]
-        return Cut(size, between, decode_texts(keys[:count]), (), digits, (), rows, row_of, tensors, end)
+        return Cut(
+            size,
+            between,
+            decode_texts(keys[:count]),
+            (),
+            digits,
+            (),
+            rows,
+            row_of,
+            tensors,
+            end,
+        )
 
     def opens(self, match: re.Match[bytes]) -> bool:
         return False
@@ -530,8 +706,11 @@ class Plain:
             return b""
         return b"X" + match[5] + b"\0\0\0" + match[6] if match[7] == opcode else None
 
-    def _read(self, tails: list[bytes], sizes: list[int], slot: int) -> list[_Tails] | int:
-        """The tails, which have these sizes, by their opcodes, or how many pairs are left where one is unusual.
+    def _read(
+        self, tails: list[bytes], sizes: list[int], slot: int
+    ) -> list[_Tails] | int:
+        """The tails, which have these sizes, by their opcodes, or how many pairs are
+        left where one is unusual.
 
         Raises OutOfOrderError.
         """
@@ -567,7 +746,8 @@ class Plain:
     def _read_alike_tails(
         self, pairs: Sequence[int], rows: list[bytes], slot: int
     ) -> _Tails | list[list[int]] | int:
-        """Tails of one length: what they hold, or the pairs by their opcodes, or the first pair that is unusual.
+        """Tails of one length: what they hold, or the pairs by their opcodes, or the
+        first pair that is unusual.
 
         Raises OutOfOrderError.
         """
@@ -598,10 +778,16 @@ class Plain:
         begin, end = match.span(_DIGITS)
         digits = bytearray(b"\0" * (count * (end - begin + 1)))
         for index in range(begin, end):
-            digits[index - begin :: end - begin + 1] = expected[index::width] = data[index::width]
+            digits[index - begin :: end - begin + 1] = expected[index::width] = data[
+                index::width
+            ]
         differing: list[int] = []
         if data != expected:
-            differing = [index for index in range(width) if data[index::width] != expected[index::width]]
+            differing = [
+                index
+                for index in range(width)
+                if data[index::width] != expected[index::width]
+            ]
             usual = _argument_places(match) | slots
             other = next((index for index in differing if index not in usual), None)
             if other is not None:
@@ -612,21 +798,35 @@ class Plain:
             if not slots.isdisjoint(differing):
                 raise OutOfOrderError
         if digits.count(0) != count or not digits.replace(b"\0", b"").isdigit():
-            return next(pair for pair, row in zip(pairs, rows, strict=True) if not row[begin:end].isdigit())
+            return next(
+                pair
+                for pair, row in zip(pairs, rows, strict=True)
+                if not row[begin:end].isdigit()
+            )
         alike, row_of = [like], [0] * count
         if differing:
             kinds = list(zip(*[data[index::width] for index in differing], strict=True))
             examples = dict(zip(kinds, rows, strict=True))
             numbers = {kind: number for number, kind in enumerate(examples)}
-            alike, row_of = list(examples.values()), list(map(numbers.__getitem__, kinds))
+            alike, row_of = (
+                list(examples.values()),
+                list(map(numbers.__getitem__, kinds)),
+            )
         texts = digits[:-1].decode("ascii").split("\0")
         return _Tails(
-            pairs, width, texts, [_tail_row(row, match) for row in alike], row_of, like[match.end() :]
+            pairs,
+            width,
+            texts,
+            [_tail_row(row, match) for row in alike],
+            row_of,
+            like[match.end() :],
         )
 
 
 def _trim_tails(tails: list[bytes]) -> tuple[list[int], list[int]]:
-    """Cut `_NEXT` off the ends of tails that are like others but for that: the sizes of all, the pairs of those."""
+    """Cut `_NEXT` off the ends of tails that are like others but for that: the sizes of
+    all, the pairs of those.
+    """
     sizes = list(map(len, tails))
     kinds = set(sizes)
     trimmed: list[int] = []
@@ -644,7 +844,9 @@ def _trim_tails(tails: list[bytes]) -> tuple[list[int], list[int]]:
 
 
 def _argument_places(match: re.Match[bytes]) -> set[int]:
-    """Return the places in a tail of opcode arguments that differ from tensor to tensor."""
+    """Return the places in a tail of opcode arguments that differ from tensor to
+    tensor.
+    """
     places: set[int] = set()
     for group in (_CLASS, _PLACE, _SHAPE, _STRIDES):
         index, end = match.span(group)
@@ -667,12 +869,16 @@ def _tail_row(tail: bytes, like: re.Match[bytes]) -> Row:
 
 
 def _in_order(groups: list[_Tails], count: int) -> tuple[list[str], list[int]]:
-    """Return the digits of each pair, and the number of its row among the rows of all."""
+    """Return the digits of each pair, and the number of its row among the rows
+    of all.
+    """
     if len(groups) == 1:
         return groups[0].digits, groups[0].row_of
     digits, row_of, before = [""] * count, [0] * count, 0
     for group in groups:
-        for pair, text, number in zip(group.pairs, group.digits, group.row_of, strict=True):
+        for pair, text, number in zip(
+            group.pairs, group.digits, group.row_of, strict=True
+        ):
             digits[pair] = text
             row_of[pair] = before + number
         before += len(group.rows)

@@ -1,1 +1,3 @@
-"""The functions of `import ckpt`: checkpoints as mappings, and one function for each command."""
+"""The functions of `import ckpt`: checkpoints as mappings, and one function for each
+command.
+"""

@@ -1,4 +1,6 @@
-"""The commands that work on a checkpoint. Each is planned before it is printed, and can be pasted."""
+"""The commands that work on a checkpoint. Each is planned before it is printed, and can
+be pasted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ SUFFIXES = {
     "average": ".average",
     "merge": ".merged",
 }
-"""Command -> the suffix, in what a command suggests and in commands that others suggest."""
+"""Command -> the suffix, in what a command suggests and in commands that others
+suggest.
+"""
 _COMPLETE = "--complete-optimizer"
 _WITH_CONFIG = "--with-config"
 _SHARD_BYTES = 5_000_000_000
@@ -40,7 +44,9 @@ _SECTIONS = 8
 
 
 class Ways:
-    """The commands that work on one checkpoint. Each is planned once, and no tensor data is read."""
+    """The commands that work on one checkpoint. Each is planned once, and no tensor
+    data is read.
+    """
 
     def __init__(self, survey: Survey, limits: Limits | None = None) -> None:
         self._survey = survey
@@ -49,49 +55,82 @@ class Ways:
         self._changed: dict[tuple[str, ...], set[str]] = {}
 
     def way(self, words: tuple[str, ...]) -> Way:
-        """The command for what `words` ask for: `Plan` of ckpt/model/findings.py lists them; others are a command's own."""
+        """The command for what `words` ask for: `Plan` of ckpt/model/findings.py lists
+        them; others are a command's own.
+        """
         if words[0] == "weights":
             return self._first_way(
-                [*self._slim_commands(), *self._plain_commands(), *self._section_commands()]
+                [
+                    *self._slim_commands(),
+                    *self._plain_commands(),
+                    *self._section_commands(),
+                ]
             )
         if words[0] == "plain" and len(words) > 1:
-            files = {member.file: member.checkpoint for member in self._survey.checkpoint.members}
+            files = {
+                member.file: member.checkpoint
+                for member in self._survey.checkpoint.members
+            }
             if words[1] in files:
                 return Ways(Survey(files[words[1]]), self._limits).way(words[:1])
             words = words[
                 :1
-            ]  # a member of an archive is no file of its own: the command is about the archive
+                # a member of an archive is no file of its own: the command is about the
+                # archive
+            ]
         if words[0] == "plain":
             return self._first_way(
-                [*self._plain_commands(), *self._slim_commands(), *self._section_commands()]
+                [
+                    *self._plain_commands(),
+                    *self._slim_commands(),
+                    *self._section_commands(),
+                ]
             )
         if words[0] == "smaller":
             return self._first_way([*self._slim_commands(), *self._section_commands()])
         if words[0] == "extracted":
-            return self._first_way([("convert",), *self._slim_commands(), *self._section_commands()])
+            return self._first_way(
+                [("convert",), *self._slim_commands(), *self._section_commands()]
+            )
         if words[0] == "indexed":
             is_large = self._survey.checkpoint.nbytes > _SHARD_BYTES
-            return self._planned_way(("convert", "--shard-size", "5GB") if is_large else ("convert",))
+            return self._planned_way(
+                ("convert", "--shard-size", "5GB") if is_large else ("convert",)
+            )
         if words[0] == "completed":
             return self._planned_way(("convert", _COMPLETE))
         if words[0] == "stripped":
             return self._strip_way(words[1])
         return self._planned_way(words)
 
-    # --- which are tried, in their order ----------------------------------------------------------------------
+    # --- which are tried, in their order ----------------------------------------------
 
     def _strip_way(self, section: str) -> Way:
-        """From all models, or else from this section. A folder with nothing but a model and its config stays one."""
+        """From all models, or else from this section. A folder with nothing but a model
+        and its config stays one.
+        """
         path = self._survey.path
-        if len(self._survey.sections) == len(self._survey.candidates) == 1 and os.path.isdir(path):
-            from ckpt.surface.api.config_files import has_config  # here: only a folder may have one
+        if len(self._survey.sections) == len(
+            self._survey.candidates
+        ) == 1 and os.path.isdir(path):
+            from ckpt.surface.api.config_files import (
+                has_config,
+            )  # here: only a folder may have one
 
-            way = self._planned_way(("slim", "--strip", _WITH_CONFIG)) if has_config(path) else Way(None)
+            way = (
+                self._planned_way(("slim", "--strip", _WITH_CONFIG))
+                if has_config(path)
+                else Way(None)
+            )
             if way.command is not None:
                 return way
         whole = self._planned_way(("strip",))
         touched = section in self._changed.get(("strip",), (section,))
-        return whole if whole.command and touched else self._planned_way(("strip", "--section", section))
+        return (
+            whole
+            if whole.command and touched
+            else self._planned_way(("strip", "--section", section))
+        )
 
     def _slim_commands(self) -> Iterator[tuple[str, ...]]:
         if len(self._survey.candidates) < 2:
@@ -109,7 +148,9 @@ class Ways:
             if encoding == "latin1":
                 yield ("convert", "--plain", "--encoding", encoding)
 
-    def _first_way(self, tried: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]]) -> Way:
+    def _first_way(
+        self, tried: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]]
+    ) -> Way:
         """The first command that works; without one, the first reason."""
         reason = None
         for words in tried:
@@ -128,34 +169,54 @@ class Ways:
         path, to = pasted_path(self._survey.path), self._out_path(words)
         out = None if to is None else pasted_path(to)
         options = [shell_word(word) for word in _command_options(words)]
-        if path is None or out is None or None in options or not is_lasting(self._survey.path):
+        if (
+            path is None
+            or out is None
+            or None in options
+            or not is_lasting(self._survey.path)
+        ):
             return Way(None)
-        # No plan reads data: the command would stop at the first tensor that is not whole.
+        # No plan reads data: the command would stop at the first tensor that is not
+        # whole.
         if words[0] != "salvage" and _lacks_bytes(self._survey.checkpoint):
             return Way(None)
         try:
             if not _is_plain(self._survey, words):
-                from ckpt.surface.api.plans import changed_by  # here: most files pay nothing for what writes
+                from ckpt.surface.api.plans import (
+                    changed_by,
+                )  # here: most files pay nothing for what writes
 
-                self._changed[words] = changed_by(self._survey, words, to or "", self._limits)
+                self._changed[words] = changed_by(
+                    self._survey, words, to or "", self._limits
+                )
         except CkptError as error:
-            return Way(None, reason=error.problem if isinstance(error, LossError) else None)
+            return Way(
+                None, reason=error.problem if isinstance(error, LossError) else None
+            )
         command = " ".join(["ckpt", words[0], path, *map(str, options), "-o", out])
         return Way(command, "weights" if words[0] == "slim" else "all")
 
-    # --- one command ------------------------------------------------------------------------------------------
+    # --- one command ------------------------------------------------------------------
 
     def _out_path(self, words: Sequence[str]) -> str | None:
         if "-o" in words:
             return words[-1]
         if _COMPLETE in words:
-            folder = next(row for row in formats.written_formats().values() if row.traits.is_folder)
-            return path_beside(self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes)
+            folder = next(
+                row
+                for row in formats.written_formats().values()
+                if row.traits.is_folder
+            )
+            return path_beside(
+                self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes
+            )
         if _WITH_CONFIG in words:
             return path_beside(self._survey.path, SUFFIXES["strip"], ())
         suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
         checkpoint = self._survey.checkpoint
-        stays = words[0] != "convert" or ("--plain" in words and checkpoint.traits.is_folder)
+        stays = words[0] != "convert" or (
+            "--plain" in words and checkpoint.traits.is_folder
+        )
         return formats.out_beside(checkpoint, suffix, same_format=stays)
 
 
@@ -171,29 +232,37 @@ def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
 
 
 def _lacks_bytes(checkpoint: Checkpoint) -> bool:
-    """Tell whether a distributed checkpoint lists tensors of which bytes are missing."""
+    """Tell whether a distributed checkpoint lists tensors of which bytes are
+    missing.
+    """
     return checkpoint.traits.fills_a_state and bool(checkpoint.account.lost_names)
 
 
 def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
     """Tell whether a command certainly works, without loading what writes.
 
-    It works for the usual file, whose tensors are plain and whose pickle calls nothing that a writer would refuse to
-    pass on. Other objects are written as they were read, and `slim` leaves them out. False says nothing.
+    It works for the usual file, whose tensors are plain and whose pickle calls nothing
+    that a writer would refuse to pass on. Other objects are written as they were read,
+    and `slim` leaves them out. False says nothing.
     """
     checkpoint = survey.checkpoint
     if checkpoint.parts or checkpoint.members or checkpoint.not_loadable:
         return False
     if any(row.group == "called" for row in checkpoint.imports):
         return False
-    if not checkpoint.traits.in_place or not all(type(row.tensor) is TensorRef for row in checkpoint.tensors):
+    if not checkpoint.traits.in_place or not all(
+        type(row.tensor) is TensorRef for row in checkpoint.tensors
+    ):
         return False
     if words == ("rehome",):
         return True
     if words == ("strip",):
-        sections = [section for section in survey.sections if section.kind in ("model", "ema")]
+        sections = [
+            section for section in survey.sections if section.kind in ("model", "ema")
+        ]
         return bool(sections) and all(
-            section.is_flat and can_strip_wrappers(section.names()) for section in sections
+            section.is_flat and can_strip_wrappers(section.names())
+            for section in sections
         )
     if words != ("slim",) or len(survey.candidates) != 1:
         return False
@@ -201,7 +270,9 @@ def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
 
 
 def planning(survey: Survey) -> Plan:
-    """Return what finds the commands that work on a checkpoint; nothing is planned until it is asked."""
+    """Return what finds the commands that work on a checkpoint; nothing is planned
+    until it is asked.
+    """
     ways: list[Ways] = []
 
     def plan(words: tuple[str, ...]) -> Way:

@@ -1,4 +1,5 @@
-"""The result of `ckpt.open`: a checkpoint as a mapping of names to tensors, each read when it is asked for.
+"""The result of `ckpt.open`: a checkpoint as a mapping of names to tensors, each read
+when it is asked for.
 
 `ckpt.inspect` gives a report without tensor data, `ckpt.diff` a comparison.
 """
@@ -37,7 +38,9 @@ R = TypeVar("R")
 
 
 class SectionSummary(NamedTuple):
-    """A part of a checkpoint: its dotted name, its kind (`model`, `optimizer` …), and its tensors with their bytes."""
+    """A part of a checkpoint: its dotted name, its kind (`model`, `optimizer` …), and
+    its tensors with their bytes.
+    """
 
     name: str
     kind: str
@@ -66,7 +69,9 @@ class Values(Mapping[str, Json], Generic[R]):
         if matches:
             return _plain_value(matches[0][1])
         if name not in self._rows:
-            raise MissingNameError(name, "value", self._rows, partial(self._elsewhere, name))
+            raise MissingNameError(
+                name, "value", self._rows, partial(self._elsewhere, name)
+            )
         return _plain_value(
             node_at(self._checkpoint.root, self._rows[name].path)
         )  # marked, as a second one of its name
@@ -93,13 +98,17 @@ def _plain_value(node: Node) -> Json:
     from ckpt.tree.view import look
 
     view = look(node)
-    if view.kind == "scalar" and (view.value is None or isinstance(view.value, (bool, int, float))):
+    if view.kind == "scalar" and (
+        view.value is None or isinstance(view.value, (bool, int, float))
+    ):
         return view.value
     return plain(node)
 
 
 class Shown(Mapping[str, R]):
-    """The members that an open checkpoint and a report share: path, values, sections."""
+    """The members that an open checkpoint and a report share: path, values,
+    sections.
+    """
 
     checkpoint: contents.Checkpoint
 
@@ -109,7 +118,9 @@ class Shown(Mapping[str, R]):
 
     @property
     def format(self) -> str:
-        """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `folder`, `torchscript`, `pt2` and others."""
+        """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `folder`,
+        `torchscript`, `pt2` and others.
+        """
         return self.checkpoint.format
 
     @property
@@ -121,20 +132,27 @@ class Shown(Mapping[str, R]):
         return Values(self.checkpoint, ValuesView(self))
 
     def value(self, name: str) -> Json:
-        """Return a value by its dotted name: a scalar exactly, all else as `ckpt get --json` has it.
+        """Return a value by its dotted name: a scalar exactly, all else as `ckpt get
+        --json` has it.
 
         A tensor is not a value. Raises UsageError when it is not there.
         """
         try:
             return self.values[name]
         except MissingNameError as error:
-            raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=error.hint) from None
+            raise UsageError(
+                f"no value {show(name, 80)}", path=self.path, hint=error.hint
+            ) from None
 
     def elsewhere(self, name: str) -> str | None:
-        """Return the expression for a value or a section of a name that no tensor has, for an open checkpoint `c`."""
+        """Return the expression for a value or a section of a name that no tensor has,
+        for an open checkpoint `c`.
+        """
         if any(row.name == name for row in self.checkpoint.values):
             return f"a value: c.values[{show_key(name)}]"
-        is_section = any(row.name == name and row.tensors for row in self._open_sections())
+        is_section = any(
+            row.name == name and row.tensors for row in self._open_sections()
+        )
         return f"a section: c.section({show_key(name)})" if is_section else None
 
     def _open_sections(self) -> Sequence[evidence.Section]:
@@ -156,10 +174,12 @@ class Shown(Mapping[str, R]):
 
 
 class Checkpoint(Shown[Ref]):
-    """An open checkpoint: dotted names -> tensors, in file order. A context manager: leaving it closes the file.
+    """An open checkpoint: dotted names -> tensors, in file order. A context manager:
+    leaving it closes the file.
 
-    A name that is not there raises KeyError with the names most like it. Two are equal that were opened from the same
-    unchanged file. Pickling one notes how to open the file again. `checkpoint` is all that was read.
+    A name that is not there raises KeyError with the names most like it. Two are equal
+    that were opened from the same unchanged file. Pickling one notes how to open the
+    file again. `checkpoint` is all that was read.
     """
 
     def __init__(
@@ -169,27 +189,37 @@ class Checkpoint(Shown[Ref]):
         *,
         plugins: bool = False,
     ) -> None:
-        self._handle = checkpoint if isinstance(checkpoint, Handle) else Handle(checkpoint)
+        self._handle = (
+            checkpoint if isinstance(checkpoint, Handle) else Handle(checkpoint)
+        )
         self.checkpoint = self._handle.checkpoint
         self.limits = limits or Limits()
         self.plugins = plugins
 
     @property
     def has_path(self) -> bool:
-        """Tell whether it was opened by its path, and not from bytes or a file object."""
+        """Tell whether it was opened by its path, and not from bytes or a file
+        object.
+        """
         return self.rooted is not None
 
     @property
     def rooted(self) -> str | None:
         """The path from the root, or the URL, that it was opened by, or None."""
         recipe = self._handle.recipe
-        return recipe.given if recipe is not None and isinstance(recipe.given, str) else None
+        return (
+            recipe.given
+            if recipe is not None and isinstance(recipe.given, str)
+            else None
+        )
 
     def __getitem__(self, name: str) -> Ref:
         self.check_open()
         indices = self._handle.indices
         if name not in indices:
-            raise MissingNameError(name, "tensor", indices, partial(self.elsewhere, name))
+            raise MissingNameError(
+                name, "tensor", indices, partial(self.elsewhere, name)
+            )
         return Ref(self._handle, indices[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -205,7 +235,7 @@ class Checkpoint(Shown[Ref]):
         self.check_open()
         return super().values
 
-    # --- parts ------------------------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -213,13 +243,19 @@ class Checkpoint(Shown[Ref]):
         return tuple(Section(self._handle, section) for section in self.survey.sections)
 
     def section(self, name: str) -> Section:
-        """Return the part with this name, whose tensors have the names inside of it. Raises UsageError with the names."""
+        """Return the part with this name, whose tensors have the names inside of it.
+        Raises UsageError with the names.
+        """
         return Section(self._handle, self.survey.section(name))
 
     def shards(self) -> Iterator[Shard]:
-        """Yield the tensors of each file, file by file. A tensor in several files comes with the first of them."""
+        """Yield the tensors of each file, file by file. A tensor in several files comes
+        with the first of them.
+        """
         self.check_open()
-        files: dict[int, dict[str, int]] = {id(source): {} for source in self.checkpoint.sources}
+        files: dict[int, dict[str, int]] = {
+            id(source): {} for source in self.checkpoint.sources
+        }
         file: dict[str, int] = next(iter(files.values()), {})
         for name, index in self._handle.indices.items():
             file = files.get(_file_of(self.checkpoint.tensors[index].tensor), file)
@@ -228,8 +264,13 @@ class Checkpoint(Shown[Ref]):
             self.check_open()
             indices = files[id(source)]
             if indices:
-                nbytes = sum(self.checkpoint.tensors[index].tensor.nbytes for index in indices.values())
-                yield Shard(self._handle, _file_name(source.name, self.path), nbytes, indices)
+                nbytes = sum(
+                    self.checkpoint.tensors[index].tensor.nbytes
+                    for index in indices.values()
+                )
+                yield Shard(
+                    self._handle, _file_name(source.name, self.path), nbytes, indices
+                )
 
     @property
     def survey(self) -> Survey:
@@ -237,10 +278,11 @@ class Checkpoint(Shown[Ref]):
         self.check_open()
         return self._handle.survey
 
-    # --- weights ----------------------------------------------------------------------------------------------
+    # --- weights ----------------------------------------------------------------------
 
     def dequantized(self) -> Checkpoint:
-        """Return the checkpoint with its quantised weights as floats under their own names, decoded when they are read.
+        """Return the checkpoint with its quantised weights as floats under their own
+        names, decoded when they are read.
 
         It reads the same file, which this checkpoint closes. Raises CkptError.
         """
@@ -248,11 +290,15 @@ class Checkpoint(Shown[Ref]):
         plain, _ = load_hook("quantised").plain_checkpoint(self.checkpoint, self.limits)
         return Checkpoint(plain, self.limits, plugins=self.plugins)
 
-    def state_dict(self, section: str | None = None, *, strip: bool = False) -> dict[str, Any]:
-        """Return the weights of a section, or of the only model, as torch tensors on the CPU by their names inside of it.
+    def state_dict(
+        self, section: str | None = None, *, strip: bool = False
+    ) -> dict[str, Any]:
+        """Return the weights of a section, or of the only model, as torch tensors on
+        the CPU by their names inside of it.
 
-        Tensors that share memory in the file share it here. `strip` takes the prefixes of wrappers off the names. A file
-        without a model gives all its tensors. Raises UsageError for several models and for names that would become one,
+        Tensors that share memory in the file share it here. `strip` takes the prefixes
+        of wrappers off the names. A file without a model gives all its tensors. Raises
+        UsageError for several models and for names that would become one,
         UnsupportedError for tensors that are not plain.
         """
         self.check_open()
@@ -262,9 +308,16 @@ class Checkpoint(Shown[Ref]):
         names = chosen.names()
         if strip:
             names = _strip_names(names, self.path)
-        odd = [f"{show(row.name, 60)} is {why}" for row in chosen.entries if (why := unfit(row)) is not None]
+        odd = [
+            f"{show(row.name, 60)} is {why}"
+            for row in chosen.entries
+            if (why := unfit(row)) is not None
+        ]
         if odd:
-            text = f"{counted_noun(len(odd), 'tensor')} without plain values: {and_more(odd, 4)}"
+            text = (
+                f"{counted_noun(len(odd), 'tensor')} without plain values: "
+                f"{and_more(odd, 4)}"
+            )
             raise UnsupportedError(text, path=self.path)
         refs: dict[str, TensorRef] = {}
         with about(self.path):
@@ -273,7 +326,9 @@ class Checkpoint(Shown[Ref]):
                 assert isinstance(ref, TensorRef)
                 memory.dtype_of(ref)
                 refs[name] = ref
-        weights: dict[str, Any] = self._handle.read(lambda sources: memory.tensors(refs, sources))
+        weights: dict[str, Any] = self._handle.read(
+            lambda sources: memory.tensors(refs, sources)
+        )
         return weights
 
     def load_into(
@@ -292,11 +347,13 @@ class Checkpoint(Shown[Ref]):
         ignore_layout: bool = False,
         min_coverage: float | None = None,
     ) -> Coverage:
-        """Load the weights into a live torch.nn.Module as far as they fit. Return the plan that was carried out.
+        """Load the weights into a live torch.nn.Module as far as they fit. Return the
+        plan that was carried out.
 
-        The keywords are the options of `ckpt warmstart`. With `strict` every tensor of the model is loaded and no tensor is
-        left over. An error leaves the model as it was, unless the file changes between the check and the copy. Raises
-        LossError where less fits than was asked for, UsageError.
+        The keywords are the options of `ckpt warmstart`. With `strict` every tensor of
+        the model is loaded and no tensor is left over. An error leaves the model as it
+        was, unless the file changes between the check and the copy. Raises LossError
+        where less fits than was asked for, UsageError.
         """
         filling = load_hook("live warm start")
         load: Callable[..., Coverage] = filling.load
@@ -322,14 +379,18 @@ class Checkpoint(Shown[Ref]):
         )
 
     def _choose_section(self, name: str | None) -> evidence.Section:
-        """The named section, the only model, or all tensors of a file without one. Raises UsageError."""
+        """The named section, the only model, or all tensors of a file without one.
+        Raises UsageError.
+        """
         models = self.survey.candidates
         if name is None and len(models) > 1:
-            words = and_more([f"section={show(model.name, 60)!r}" for model in models], 8, ", or ")
+            words = and_more(
+                [f"section={show(model.name, 60)!r}" for model in models], 8, ", or "
+            )
             raise UsageError(f"holds {len(models)} models", path=self.path, hint=words)
         return self.survey.model_or_all(name)
 
-    # --- the file ---------------------------------------------------------------------------------------------
+    # --- the file ---------------------------------------------------------------------
 
     def check_open(self) -> None:
         """Raise CkptError once it is closed."""
@@ -348,12 +409,19 @@ class Checkpoint(Shown[Ref]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def __eq__(self, other: object) -> bool:
-        return self._handle == other._handle if isinstance(other, Checkpoint) else NotImplemented
+        return (
+            self._handle == other._handle
+            if isinstance(other, Checkpoint)
+            else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return hash(self._handle)
@@ -363,15 +431,22 @@ class Checkpoint(Shown[Ref]):
 
     def __repr__(self) -> str:
         if self._handle.is_closed:
-            return f"<ckpt.Checkpoint {show(os.path.basename(os.path.abspath(self.path)))}: closed>"
+            return (
+                "<ckpt.Checkpoint "
+                f"{show(os.path.basename(os.path.abspath(self.path)))}: closed>"
+            )
         return f"<ckpt.Checkpoint {self._sizes()}>"
 
     def _repr_html_(self) -> str | None:
-        """Return the lines of `ckpt inspect` as HTML, or None when it is closed or cannot be read any more."""
+        """Return the lines of `ckpt inspect` as HTML, or None when it is closed or
+        cannot be read any more.
+        """
         if self._handle.is_closed:
             return None
         # Named as text: only a notebook loads what it shows.
-        html: str | None = import_module("ckpt.commands.inspect.notebook").html_checkpoint(self.survey)
+        html: str | None = import_module(
+            "ckpt.commands.inspect.notebook"
+        ).html_checkpoint(self.survey)
         return html
 
 
@@ -381,7 +456,9 @@ def _reopen_checkpoint(handle: Handle, limits: Limits, plugins: bool) -> Checkpo
 
 
 def _file_of(tensor: Tensor) -> int:
-    """The id of the file with the bytes of a tensor, or of the first of several; 0 without any."""
+    """The id of the file with the bytes of a tensor, or of the first of several; 0
+    without any.
+    """
     for part in parts_of(tensor):
         place = part.storage.place
         source = None if place is None else place.first_source()
@@ -397,7 +474,9 @@ def _file_name(name: str, path: str) -> str:
 
 
 def _strip_names(names: Sequence[str], path: str) -> list[str]:
-    """The names without the prefixes of wrappers. Raises UsageError where two become one."""
+    """The names without the prefixes of wrappers. Raises UsageError where two become
+    one.
+    """
     taken: dict[str, str] = {}
     rule = unwrapping_rule(names)
     for name in names:
@@ -409,4 +488,7 @@ def _strip_names(names: Sequence[str], path: str) -> list[str]:
 
 
 def section_summaries(survey: Survey) -> tuple[SectionSummary, ...]:
-    return tuple(SectionSummary(row.name, row.kind, row.tensors, row.nbytes) for row in survey.sections)
+    return tuple(
+        SectionSummary(row.name, row.kind, row.tensors, row.nbytes)
+        for row in survey.sections
+    )

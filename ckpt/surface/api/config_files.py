@@ -1,4 +1,5 @@
-"""`--with-config`: config.json, the tokenizer and their like go along with the weights, so that a folder loads as a model.
+"""`--with-config`: config.json, the tokenizer and their like go along with the weights,
+so that a folder loads as a model.
 
 They are texts and tables of a tokenizer. Code is never carried along.
 """
@@ -30,7 +31,9 @@ _CARRIED = re.compile(
     """,
     re.VERBOSE,
 )
-"""The files that the loaders of Hugging Face look for beside the weights, and those that say who made them and what is allowed."""
+"""The files that the loaders of Hugging Face look for beside the weights, and those
+that say who made them and what is allowed.
+"""
 _STEMS = ("adapter_model", "diffusion_pytorch_model")
 """Names of weights files that loaders look for, other than `model`."""
 
@@ -49,7 +52,8 @@ class ConfigFile(NamedTuple):
 
 
 def weights_place(path: str, out: str | None, format: str) -> str:
-    """Return the place of the weights in the folder `out`, under the name that loaders look for. Raises UsageError.
+    """Return the place of the weights in the folder `out`, under the name that loaders
+    look for. Raises UsageError.
 
     `path` is the checkpoint that is read.
     """
@@ -58,21 +62,28 @@ def weights_place(path: str, out: str | None, format: str) -> str:
     if is_url(out):
         raise UsageError("--with-config writes local files only", path=out)
     if format != save.SHARD_FORMAT:
-        raise UsageError(f"--with-config goes with {save.SHARD_FORMAT}, not with {format}", path=path)
+        raise UsageError(
+            f"--with-config goes with {save.SHARD_FORMAT}, not with {format}", path=path
+        )
     is_file = os.path.lexists(out) or out.endswith((*save.ENDINGS, ".json"))
     if is_file and not os.path.isdir(out):
         raise UsageError("--with-config: OUT is a folder", path=out, hint="-o FOLDER")
     names = _folder_of(path).names()
-    stem = next((stem for stem in _STEMS if any(name.startswith(stem) for name in names)), "model")
+    stem = next(
+        (stem for stem in _STEMS if any(name.startswith(stem) for name in names)),
+        "model",
+    )
     return os.path.join(out, f"{stem}.{save.SHARD_FORMAT}")
 
 
 def config_files(
     path: str, folder: str, limits: Limits, *, force: bool
 ) -> tuple[list[ConfigFile], list[Leftover]]:
-    """Read the files that are carried from beside `path` into `folder`, and list the code, which is not carried along.
+    """Read the files that are carried from beside `path` into `folder`, and list the
+    code, which is not carried along.
 
-    Raises UsageError, CkptError. A link is followed only inside of one Hugging Face cache: a folder from strangers cannot name a file of yours.
+    Raises UsageError, CkptError. A link is followed only inside of one Hugging Face
+    cache: a folder from strangers cannot name a file of yours.
     """
     beside = _folder_of(path)
     every = beside.names()
@@ -85,12 +96,18 @@ def config_files(
         content = read_file(beside.child(name, "cache"), limits, name)
         to = target.target(os.path.join(folder, name), force=force, parents=True)
         files.append(ConfigFile(name, content, to))
-    code = [Leftover(name, "code, which is not carried along") for name in every if name.endswith(".py")]
+    code = [
+        Leftover(name, "code, which is not carried along")
+        for name in every
+        if name.endswith(".py")
+    ]
     return files, code
 
 
 def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Leftover]:
-    """The configs that name another dtype than the weights were cast to: loaders cast them back to it."""
+    """The configs that name another dtype than the weights were cast to: loaders cast
+    them back to it.
+    """
     cast = [change.after for change in report.changes if change.kind == "dtype"]
     if not cast:
         return []
@@ -99,13 +116,18 @@ def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Lef
     for file in files:
         dtype = _dtype_of(file.content) if file.name == "config.json" else None
         if dtype is not None and dtype not in now:
-            text = f"says dtype {dtype}, so transformers casts the weights of {cast[0]} to that"
+            text = (
+                f"says dtype {dtype}, so transformers casts the weights of {cast[0]} "
+                "to that"
+            )
             rows.append(Leftover(file.name, text, hint=f"set its dtype to {cast[0]}"))
     return rows
 
 
 def _dtype_of(content: bytes) -> str | None:
-    """The dtype that a config.json names, as torch calls it; `torch_dtype` is the older word."""
+    """The dtype that a config.json names, as torch calls it; `torch_dtype` is the older
+    word.
+    """
     try:
         config = json.loads(content)
     except (ValueError, RecursionError):
@@ -118,7 +140,9 @@ def _dtype_of(content: bytes) -> str | None:
 
 
 def has_config(path: str) -> bool:
-    """Tell whether a folder of this machine has a config.json, which loaders read together with the weights."""
+    """Tell whether a folder of this machine has a config.json, which loaders read
+    together with the weights.
+    """
     return _has_config(_carried_names(locate(path).names()))
 
 

@@ -1,4 +1,6 @@
-"""The open file behind a checkpoint, its sections and its references: they are closed together, and equal together."""
+"""The open file behind a checkpoint, its sections and its references: they are closed
+together, and equal together.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ R = TypeVar("R")
 
 
 class Recipe(NamedTuple):
-    """The arguments that open a file again: its path from the root or its bytes, and the options. None for a file object."""
+    """The arguments that open a file again: its path from the root or its bytes, and
+    the options. None for a file object.
+    """
 
     given: str | bytes | None
     limits: Limits | None
@@ -31,9 +35,11 @@ class Recipe(NamedTuple):
 
 
 class Handle:
-    """An open file with all that is made of it once. Without a recipe it is equal to itself alone.
+    """An open file with all that is made of it once. Without a recipe it is equal to
+    itself alone.
 
-    After `close` everything but what the names and the metadata say raises NotOpenedError.
+    After `close` everything but what the names and the metadata say raises
+    NotOpenedError.
     """
 
     def __init__(self, checkpoint: Checkpoint, recipe: Recipe | None = None) -> None:
@@ -60,7 +66,8 @@ class Handle:
         self.checkpoint.close()
 
     def read(self, read: Callable[[list[Source]], R]) -> R:
-        """Return what `read` makes. It adds the sources that it reads to a list; they are checked afterwards.
+        """Return what `read` makes. It adds the sources that it reads to a list; they
+        are checked afterwards.
 
         Raises CkptError, also when a file changed or was closed meanwhile.
         """
@@ -70,7 +77,9 @@ class Handle:
             with about(self.path):
                 result = read(sources)
                 for source in {id(source): source for source in sources}.values():
-                    if source.far is None:  # a far one compares its ETag with each request
+                    if (
+                        source.far is None
+                    ):  # a far one compares its ETag with each request
                         source.check_unchanged()
         except CkptError:
             if self.is_closed:
@@ -78,7 +87,7 @@ class Handle:
             raise
         return result
 
-    # --- made once --------------------------------------------------------------------------------------------
+    # --- made once --------------------------------------------------------------------
 
     @cached_property
     def indices(self) -> dict[str, int]:
@@ -97,7 +106,11 @@ class Handle:
 
     @cached_property
     def _names(self) -> list[tuple[range, str]]:
-        return [(section.indices, section.name) for section in self.survey.sections if section.tensors]
+        return [
+            (section.indices, section.name)
+            for section in self.survey.sections
+            if section.tensors
+        ]
 
     def section_of(self, index: int) -> str | None:
         """The name of the section with a tensor, or None."""
@@ -111,7 +124,7 @@ class Handle:
         """The role of a tensor."""
         return self.survey.roles[index].role
 
-    # --- identity ---------------------------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------
 
     @cached_property
     def identities(self) -> tuple[Identity, ...]:
@@ -127,7 +140,9 @@ class Handle:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Handle):
             return NotImplemented
-        return self.checkpoint is other.checkpoint or self._cache_key == other._cache_key
+        return (
+            self.checkpoint is other.checkpoint or self._cache_key == other._cache_key
+        )
 
     def __hash__(self) -> int:
         return hash(self._cache_key)
@@ -139,7 +154,9 @@ class Handle:
         return _reopen_handle, (self.recipe, self.identities)
 
 
-def handle_of(given: str | bytes, limits: Limits | None, partial: bool, plugins: bool) -> Handle:
+def handle_of(
+    given: str | bytes, limits: Limits | None, partial: bool, plugins: bool
+) -> Handle:
     """The open file at a path, or with these bytes. Raises CkptError."""
     if isinstance(given, bytes):
         return opened(Alone(Given(given)), Recipe(given, limits, partial, plugins))
@@ -157,7 +174,9 @@ def read(
     names_from: str | None = None,
     keep_damaged: bool = False,
 ) -> Checkpoint:
-    """Read the checkpoint at a location, as `formats.open` does. The error for a missing file says what may be meant."""
+    """Read the checkpoint at a location, as `formats.open` does. The error for a
+    missing file says what may be meant.
+    """
     try:
         return formats.open(
             location,
@@ -169,8 +188,15 @@ def read(
         )
     except NotOpenedError as error:
         path = location if isinstance(location, str) else None
-        if path is not None and error.path == path and not is_url(path) and not os.path.exists(path):
-            from ckpt.surface.api.missing import missing  # here: only a mistyped path pays for it
+        if (
+            path is not None
+            and error.path == path
+            and not is_url(path)
+            and not os.path.exists(path)
+        ):
+            from ckpt.surface.api.missing import (
+                missing,
+            )  # here: only a mistyped path pays for it
 
             error.hint = error.hint or missing(path)
         raise
@@ -178,15 +204,21 @@ def read(
 
 def opened(location: str | Location, recipe: Recipe) -> Handle:
     """The open file at a location. Raises CkptError."""
-    checkpoint = read(location, recipe.limits, partial=recipe.partial, plugins=recipe.plugins)
+    checkpoint = read(
+        location, recipe.limits, partial=recipe.partial, plugins=recipe.plugins
+    )
     return Handle(checkpoint, recipe)
 
 
 def _reopen_handle(recipe: Recipe, identities: tuple[Identity, ...]) -> Handle:
-    """Open a file in another process. Raises NotOpenedError when it is not the same any more."""
+    """Open a file in another process. Raises NotOpenedError when it is not the same any
+    more.
+    """
     assert recipe.given is not None
     handle = handle_of(recipe.given, recipe.limits, recipe.partial, recipe.plugins)
     if handle.identities != identities:
         handle.close()
-        raise NotOpenedError("the file changed after it was opened in another process", path=handle.path)
+        raise NotOpenedError(
+            "the file changed after it was opened in another process", path=handle.path
+        )
     return handle

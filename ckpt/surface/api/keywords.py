@@ -1,4 +1,6 @@
-"""The keywords that several functions share: selections, the gate, a live model, progress."""
+"""The keywords that several functions share: selections, the gate, a live model,
+progress.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
-from ckpt.model.findings import CATALOGUE, DOUBTS, LEVEL_WORDS, LEVELS, Gate, Level, Rules
+from ckpt.model.findings import (
+    CATALOGUE,
+    DOUBTS,
+    LEVEL_WORDS,
+    LEVELS,
+    Gate,
+    Level,
+    Rules,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs, nearest_names
 from ckpt.model.text import show, show_literal
@@ -24,16 +34,24 @@ def keyword_texts(given: Texts) -> list[str]:
     """Return the texts of a keyword. Raises TypeError for what are none."""
     if given is None:
         return []
-    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    several = (
+        [given]
+        if isinstance(given, str) or not isinstance(given, Iterable)
+        else list(given)
+    )
     wrong = [given] if isinstance(given, (bytes, bytearray)) else several
     for text in wrong:
         if not isinstance(text, str):
-            raise TypeError(f"a text or several are taken here, not {type(text).__name__}")
+            raise TypeError(
+                f"a text or several are taken here, not {type(text).__name__}"
+            )
     return several
 
 
 def text_only(**keywords: object) -> None:
-    """Raise TypeError for a keyword that is neither text nor None: a torch.device or a torch.dtype is not its name."""
+    """Raise TypeError for a keyword that is neither text nor None: a torch.device or a
+    torch.dtype is not its name.
+    """
     for name, given in keywords.items():
         if given is not None and not isinstance(given, str):
             raise TypeError(f"{name}= takes text, not {type(given).__name__}")
@@ -46,11 +64,16 @@ def limits_only(limits: Limits | None) -> None:
 
 
 def several_of(given: Any, *kinds: type, what: str = "paths") -> list[Any]:
-    """Return the one that is given, or each of several. Raises TypeError for what is of no such kind.
+    """Return the one that is given, or each of several. Raises TypeError for what is of
+    no such kind.
 
     An open checkpoint and bytes are iterable too, but neither is a list of paths.
     """
-    every = [given] if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds)) else list(given)
+    every = (
+        [given]
+        if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds))
+        else list(given)
+    )
     for one in every:
         if not isinstance(one, kinds):
             raise TypeError(f"{what} are taken here, not {type(one).__name__}")
@@ -62,8 +85,11 @@ def globs_of(include: Texts, exclude: Texts) -> Globs:
     return Globs(keyword_texts(include), keyword_texts(exclude))
 
 
-def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> ModelRecord | None:
-    """Return the record of a live model, of which `FILE.py:FACTORY` makes one too, or None. Raises UsageError.
+def model_of(
+    model: Any, arguments: Texts = (), option: str = "--model"
+) -> ModelRecord | None:
+    """Return the record of a live model, of which `FILE.py:FACTORY` makes one too, or
+    None. Raises UsageError.
 
     Without a model no torch is imported.
     """
@@ -83,7 +109,8 @@ def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> Mode
 
 
 def doubt_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
-    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others.
+    """A line for each damaged file of a folder, which a command does without, and for
+    each doubt about the others.
 
     Or for each notice with one of the `codes`.
     """
@@ -107,9 +134,11 @@ def gate_of(
     also: Iterable[str] = (),
     default: Level | None = "info",
 ) -> Gate:
-    """The gate of a command; `also` are further words of `--fail-on`, `default` is the level without options.
+    """The gate of a command; `also` are further words of `--fail-on`, `default` is the
+    level without options.
 
-    Raises UsageError for a code that the command does not make: it would never be found.
+    Raises UsageError for a code that the command does not make: it would never be
+    found.
     """
     text_only(level=level)
     words = codes_of("--fail-on", fail_on, command, (*LEVEL_WORDS, *also))
@@ -137,11 +166,22 @@ def rules_of(
     return Rules(chosen, ignored, lowest or (None if chosen else default))
 
 
-def codes_of(option: str, values: Texts, command: str, also: Iterable[str] = ()) -> frozenset[str]:
-    """The codes in the values of an option, and the words that it takes `also`. Raises UsageError for others."""
-    codes = [code.strip() for value in keyword_texts(values) for code in value.split(",") if code.strip()]
+def codes_of(
+    option: str, values: Texts, command: str, also: Iterable[str] = ()
+) -> frozenset[str]:
+    """The codes in the values of an option, and the words that it takes `also`. Raises
+    UsageError for others.
+    """
+    codes = [
+        code.strip()
+        for value in keyword_texts(values)
+        for code in value.split(",")
+        if code.strip()
+    ]
     makers = _MAKERS.get(command, (command,))
-    possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
+    possible = [
+        row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)
+    ]
     words = [*possible, *also]
     for code in codes:
         if code not in words:

@@ -35,14 +35,19 @@ def missing(path: str) -> str | None:
     folder, name = os.path.split(path)
     names = _list_names(folder or os.curdir)
     near = _nearest_name(
-        name, names if name.startswith(".") else [other for other in names if other[:1] != "."]
+        name,
+        names
+        if name.startswith(".")
+        else [other for other in names if other[:1] != "."],
     )
     meant = near and pasted_path(os.path.join(folder, near))
     return f"did you mean {meant}?" if meant else None
 
 
 def _link_text(path: str) -> str | None:
-    """Say where a link leads, or return None if the system does not tell, as of the links of a process in /proc."""
+    """Say where a link leads, or return None if the system does not tell, as of the
+    links of a process in /proc.
+    """
     try:
         place = show(os.readlink(path), 80)
     except OSError:
@@ -64,16 +69,23 @@ def _list_names(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(
-                (entry.name for entry, _ in zip(entries, range(_MOST), strict=False)), key=natural_sort_key
+                (entry.name for entry, _ in zip(entries, range(_MOST), strict=False)),
+                key=natural_sort_key,
             )
     except (OSError, ValueError):
         return []
 
 
 def _nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """The file that a name without its ending means, or the one that is most like it."""
+    """The file that a name without its ending means, or the one that is most
+    like it.
+    """
     names = list(names)
-    longer = [other for other in names if other in {f"{name}{ending}" for ending in (*CHECKPOINTS, *PERHAPS)}]
+    longer = [
+        other
+        for other in names
+        if other in {f"{name}{ending}" for ending in (*CHECKPOINTS, *PERHAPS)}
+    ]
     if longer:
         return longer[0]
     stems: dict[str, str] = {}

@@ -1,4 +1,6 @@
-"""Opening a checkpoint: what `ckpt.open` takes, and what each function does with an open one."""
+"""Opening a checkpoint: what `ckpt.open` takes, and what each function does with an
+open one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Binary = BinaryIO | io.RawIOBase | io.BufferedIOBase
 Content = bytes | bytearray | memoryview
 _FILE = "(file object)"
 NAMELESS = (BaseSource.name, _FILE)
-"""The paths of checkpoints that were opened from bytes, and from files without a name."""
+"""The paths of checkpoints that were opened from bytes, and from files without
+a name.
+"""
 Input = str | os.PathLike[str] | Content | Binary | Checkpoint
 """A path, the bytes of a file, a binary file, or an open checkpoint."""
 
@@ -40,31 +44,45 @@ def open(
 ) -> Checkpoint:
     """Open a checkpoint: a file, an index of shards, or a directory that holds one.
 
-    It is given by its path or URL, as the bytes of a file, or as a binary file that can seek. Nothing that the file names is
-    run or imported, and no tensor data is read until it is asked for. Raises CkptError with the path in front.
+    It is given by its path or URL, as the bytes of a file, or as a binary file that can
+    seek. Nothing that the file names is run or imported, and no tensor data is read
+    until it is asked for. Raises CkptError with the path in front.
     """
     limits_only(limits)
     if isinstance(path, (bytes, bytearray, memoryview)):
-        handle = handle_of(path if isinstance(path, bytes) else bytes(path), limits, partial, plugins)
+        handle = handle_of(
+            path if isinstance(path, bytes) else bytes(path), limits, partial, plugins
+        )
     elif isinstance(path, (str, os.PathLike)):
         handle = handle_of(with_home(os.fsdecode(path)), limits, partial, plugins)
     elif hasattr(path, "read"):
         source = _source_of(path)
         handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
     else:
-        raise TypeError(f"ckpt.open takes a path, bytes or a binary file, not {type(path).__name__}")
+        raise TypeError(
+            f"ckpt.open takes a path, bytes or a binary file, not {type(path).__name__}"
+        )
     return Checkpoint(handle, limits, plugins=plugins)
 
 
 def _source_of(file: object) -> Source:
-    """The bytes of a file object. Raises TypeError for one that is not binary or cannot seek, NotOpenedError."""
+    """The bytes of a file object. Raises TypeError for one that is not binary or cannot
+    seek, NotOpenedError.
+    """
     handle = cast("BinaryIO", file)
     name = getattr(file, "name", None)
     name = name if isinstance(name, str) and name else _FILE
-    if isinstance(file, io.TextIOBase) or ("b" not in str(getattr(file, "mode", "b")) and _is_text(handle)):
-        raise TypeError(f"{name} is open as text: ckpt.open takes a file that is open with mode 'rb'")
+    if isinstance(file, io.TextIOBase) or (
+        "b" not in str(getattr(file, "mode", "b")) and _is_text(handle)
+    ):
+        raise TypeError(
+            f"{name} is open as text: ckpt.open takes a file that is open with mode "
+            "'rb'"
+        )
     if not _says_yes(getattr(file, "seekable", None)):
-        raise TypeError(f"{name} cannot seek: give ckpt.open its path, or its bytes: file.read()")
+        raise TypeError(
+            f"{name} cannot seek: give ckpt.open its path, or its bytes: file.read()"
+        )
     if not _says_yes(getattr(file, "readable", None)):
         raise TypeError(f"{name} is not open for reading")
     with about(name):
@@ -83,7 +101,9 @@ def _is_text(file: BinaryIO) -> bool:
 
 
 def _says_yes(can: Callable[[], object] | None) -> bool:
-    """Tell whether a file object can seek, or be read. One that does not say so has to try."""
+    """Tell whether a file object can seek, or be read. One that does not say so has to
+    try.
+    """
     try:
         return can is None or bool(can())
     except ValueError:
@@ -98,7 +118,9 @@ def open_side(
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> Checkpoint:
-    """Open a checkpoint, or where only the structure counts, also a stored listing of one. Raises CkptError."""
+    """Open a checkpoint, or where only the structure counts, also a stored listing of
+    one. Raises CkptError.
+    """
     if structure:
         from ckpt.formats.listing import open_listing  # here: few ask for it
 
@@ -119,17 +141,27 @@ def path_of(given: Input) -> str:
 
 
 def location_of(opened: Checkpoint) -> Location:
-    """Return the location of an open checkpoint, also of one that was opened without a path."""
+    """Return the location of an open checkpoint, also of one that was opened without a
+    path.
+    """
     sources = opened.checkpoint.sources
-    is_far = len(sources) == 1 and sources[0].far is not None and sources[0].name == opened.path
+    is_far = (
+        len(sources) == 1
+        and sources[0].far is not None
+        and sources[0].name == opened.path
+    )
     if opened.has_path and not is_far:  # what is far away is not asked for again
         return locate(_path_now(opened))
     (source,) = sources
-    return Alone(Window(source, 0, source.size, source.name))  # who closes it leaves the checkpoint open
+    return Alone(
+        Window(source, 0, source.size, source.name)
+    )  # who closes it leaves the checkpoint open
 
 
 def _path_now(opened: Checkpoint) -> str:
-    """The path that leads to an open checkpoint also where the working folder is another one by now."""
+    """The path that leads to an open checkpoint also where the working folder is
+    another one by now.
+    """
     rooted = opened.rooted
     if rooted is None or is_url(opened.path) or os.path.abspath(opened.path) == rooted:
         return opened.path
@@ -137,8 +169,12 @@ def _path_now(opened: Checkpoint) -> str:
 
 
 @contextmanager
-def at_hand(given: Input, limits: Limits | None = None, *, plugins: bool = False) -> Iterator[Checkpoint]:
-    """Open a checkpoint for a block, unless it is open: then it stays open. Raises CkptError."""
+def at_hand(
+    given: Input, limits: Limits | None = None, *, plugins: bool = False
+) -> Iterator[Checkpoint]:
+    """Open a checkpoint for a block, unless it is open: then it stays open. Raises
+    CkptError.
+    """
     if isinstance(given, Checkpoint):
         given.check_open()
         yield given
@@ -148,7 +184,9 @@ def at_hand(given: Input, limits: Limits | None = None, *, plugins: bool = False
 
 
 def with_model(opened: Checkpoint, live: Any) -> Survey:
-    """The survey of a checkpoint, with the record of a live model where one is given."""
+    """The survey of a checkpoint, with the record of a live model where one is
+    given.
+    """
     if live is None:
         return opened.survey
     from ckpt.evidence.survey import Survey
@@ -157,10 +195,14 @@ def with_model(opened: Checkpoint, live: Any) -> Survey:
 
 
 def weights_of(opened: Checkpoint, *, dequantize: bool) -> Survey:
-    """The survey of an open checkpoint, or with `dequantize` with its quantised weights as floats. Raises CkptError."""
+    """The survey of an open checkpoint, or with `dequantize` with its quantised weights
+    as floats. Raises CkptError.
+    """
     if not dequantize:
         return opened.survey
     from ckpt.evidence.survey import Survey  # here: few ask for it
 
-    plain, _ = load_hook("quantised").plain_checkpoint(opened.checkpoint, opened.limits or Limits())
+    plain, _ = load_hook("quantised").plain_checkpoint(
+        opened.checkpoint, opened.limits or Limits()
+    )
     return Survey(plain)

@@ -1,4 +1,6 @@
-"""Planning a command: all that it does before it writes, so that only commands that work are printed."""
+"""Planning a command: all that it does before it writes, so that only commands that
+work are printed.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ _OF_THE_WEIGHTS = ("rehome", "strip", "rename")
 """Commands that change the file of the weights, where they get a folder."""
 
 
-def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits) -> set[str]:
-    """The sections that `ckpt WORDS -o OUT` changes, after all that it does before it writes.
+def changed_by(
+    survey: Survey, words: tuple[str, ...], out: str, limits: Limits
+) -> set[str]:
+    """The sections that `ckpt WORDS -o OUT` changes, after all that it does before it
+    writes.
 
     Raises CkptError where it would refuse.
     """
@@ -44,7 +49,9 @@ def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits)
     report = _plan_report(survey, words, format, limits)
     if not report.changes and words[0] not in ("slim", "salvage"):
         raise UnsupportedError(report.nothing)
-    _check_result(report, format, limits, is_plain=words[0] == "slim" or "--plain" in words)
+    _check_result(
+        report, format, limits, is_plain=words[0] == "slim" or "--plain" in words
+    )
     return {change.section for change in report.changes}
 
 
@@ -53,7 +60,9 @@ def _option_value(words: tuple[str, ...], name: str) -> str | None:
     return words[words.index(name) + 1] if name in words else None
 
 
-def _plan_report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits) -> RewriteReport:
+def _plan_report(
+    survey: Survey, words: tuple[str, ...], format: str, limits: Limits
+) -> RewriteReport:
     section = _option_value(words, "--section")
     # Each job is imported where it is planned: most files need one command or none.
     if words[0] == "slim":
@@ -78,13 +87,17 @@ def _plan_report(survey: Survey, words: tuple[str, ...], format: str, limits: Li
     if words[0] == "rename":
         from ckpt.commands.rename.rename import rename, substitution
 
-        subs = [substitution(text) for option, text in pairwise(words) if option == "--sub"]
+        subs = [
+            substitution(text) for option, text in pairwise(words) if option == "--sub"
+        ]
         return rename(survey, subs, limits, section=section)
     if words[0] == "salvage":
         from ckpt.commands.convert.convert import as_format
 
         report = load_hook("salvage").salvage(survey, limits)
-        return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)
+        return as_format(
+            report, format, save.traits_of(format), limits, writer_of(format).unfit
+        )
     from ckpt.commands.convert.convert import convert
 
     to = _option_value(words, "--to")
@@ -106,7 +119,9 @@ def _plan_report(survey: Survey, words: tuple[str, ...], format: str, limits: Li
     )
 
 
-def _check_result(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool) -> None:
+def _check_result(
+    report: RewriteReport, format: str, limits: Limits, *, is_plain: bool
+) -> None:
     """Check the result of a plan. Raises CodeError, LossError, LimitError."""
     result = report.result
     pickled = save.traits_of(format).is_pickle
@@ -120,8 +135,13 @@ def _check_result(report: RewriteReport, format: str, limits: Limits, *, is_plai
 
 
 def _refusal_reason(checkpoint: Checkpoint, limits: Limits) -> str | None:
-    """Return the reason why weights_only refuses the pickle of a checkpoint, or None. Raises LimitError."""
-    pickle = run_machine(emit_pickle(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits), limits)
+    """Return the reason why weights_only refuses the pickle of a checkpoint, or None.
+    Raises LimitError.
+    """
+    pickle = run_machine(
+        emit_pickle(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits),
+        limits,
+    )
     reasons = [reason for reason, _ in pickle_refusals(pickle)]
     if impossible_call(pickle.globals.values(), pickle.calls) is not None:
         reasons.append("a call that cannot succeed")

@@ -13,7 +13,9 @@ Progress = Callable[[int, int], None]
 
 
 class Meter:
-    """Counts the bytes that are done, for a function that gets them and the total. Any thread may call it."""
+    """Counts the bytes that are done, for a function that gets them and the total. Any
+    thread may call it.
+    """
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
@@ -32,8 +34,12 @@ class Meter:
 
 
 @contextmanager
-def metered_reading(progress: Progress | None, *sides: Checkpoint) -> Iterator[Meter | None]:
-    """Count the bytes that a block reads of checkpoints, for a function that gets them and all bytes."""
+def metered_reading(
+    progress: Progress | None, *sides: Checkpoint
+) -> Iterator[Meter | None]:
+    """Count the bytes that a block reads of checkpoints, for a function that gets them
+    and all bytes.
+    """
     if progress is None:
         yield None
         return

@@ -1,4 +1,6 @@
-"""One tensor of an open checkpoint: what it is without a byte read, and its values when they are asked for."""
+"""One tensor of an open checkpoint: what it is without a byte read, and its values when
+they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ def show_key(name: str) -> str:
 
 
 class MissingNameError(KeyError):
-    """A name that a checkpoint does not have. Its text suggests the names that are most like it.
+    """A name that a checkpoint does not have. Its text suggests the names that are most
+    like it.
 
-    `elsewhere` gives the expression for something else of this name, if there is one: a value, a section.
+    `elsewhere` gives the expression for something else of this name, if there is one: a
+    value, a section.
     """
 
     def __init__(
@@ -47,7 +51,12 @@ class MissingNameError(KeyError):
         self._elsewhere = elsewhere
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.args[0], self._what, list(self._names), self._other_place)
+        return type(self), (
+            self.args[0],
+            self._what,
+            list(self._names),
+            self._other_place,
+        )
 
     @property
     def _other_place(self) -> str | None:
@@ -55,22 +64,35 @@ class MissingNameError(KeyError):
 
     @property
     def hint(self) -> str | None:
-        """The expression for what has this name, else the question `did you mean …?` with the nearest names, or None."""
+        """The expression for what has this name, else the question `did you mean …?`
+        with the nearest names, or None.
+        """
         if self._other_place is not None:
             return self._other_place
         near = nearest_names(str(self.args[0]), self._names)
-        return f"did you mean {', '.join(show(other, 60) for other in near)}?" if near else None
+        return (
+            f"did you mean {', '.join(show(other, 60) for other in near)}?"
+            if near
+            else None
+        )
 
-    def __str__(self) -> str:  # only here are all names compared: `in` raises and drops one for each question
+    def __str__(
+        self,
+    ) -> (
+        str
+    ):  # only here are all names compared: `in` raises and drops one for each question
         hint = self.hint
-        return f"no {self._what} '{show(str(self.args[0]), 80)}'" + (f" ({hint})" if hint else "")
+        return f"no {self._what} '{show(str(self.args[0]), 80)}'" + (
+            f" ({hint})" if hint else ""
+        )
 
     def _render_traceback_(self) -> list[str]:
         return lines_in_notebook(self)
 
 
 class Ref:
-    """A tensor of an open checkpoint. `ref[10:20]` reads these rows only, and `np.asarray(ref)` all of it.
+    """A tensor of an open checkpoint. `ref[10:20]` reads these rows only, and
+    `np.asarray(ref)` all of it.
 
     References to the same tensor of the same file are equal.
     """
@@ -98,7 +120,9 @@ class Ref:
 
     @property
     def stride(self) -> tuple[int, ...] | None:
-        """The strides in the file, in elements, or None for a tensor that is not strided."""
+        """The strides in the file, in elements, or None for a tensor that is not
+        strided.
+        """
         tensor = unwrap_dtensor(self._entry.tensor)
         return tensor.stride if isinstance(tensor, TensorRef) else None
 
@@ -139,17 +163,21 @@ class Ref:
 
     @property
     def role(self) -> str:
-        """`parameter`, `buffer`, `optimizer`, `other` or `unknown`, as `ckpt inspect` has it."""
+        """`parameter`, `buffer`, `optimizer`, `other` or `unknown`, as `ckpt inspect`
+        has it.
+        """
         return self._handle.role_of(self._index)
 
-    # --- values -----------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a new array of this shape, whose memory has the order of the file.
+        """The values as a new array of this shape, whose memory has the order of the
+        file.
 
-        float16 and wider keep their type; bfloat16 and 8-bit floats become float32, complex32 complex64, all exactly.
-        Elements that come in blocks, as GGUF has them, are decoded to float32.
-        Raises UnsupportedError for layouts and element types that numpy has no numbers for, UnreadableError.
+        float16 and wider keep their type; bfloat16 and 8-bit floats become float32,
+        complex32 complex64, all exactly. Elements that come in blocks, as GGUF has
+        them, are decoded to float32. Raises UnsupportedError for layouts and element
+        types that numpy has no numbers for, UnreadableError.
         """
         from ckpt.elements.fill import array
 
@@ -157,20 +185,28 @@ class Ref:
         return self._read(lambda sources: array(ref, sources=sources))
 
     def torch(self) -> Any:
-        """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is not installed."""
+        """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is
+        not installed.
+        """
         load_hook("torch").require_torch()
         memory = load_hook("live memory")
         ref = self._strided_tensor()
         return self._read(lambda sources: memory.tensor(ref, sources))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(
+        self, dtype: Any = None, copy: bool | None = None
+    ) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise ValueError("reading a tensor makes new memory: copy=False is not possible")
+            raise ValueError(
+                "reading a tensor makes new memory: copy=False is not possible"
+            )
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __getitem__(self, key: Any) -> Any:
-        """Read the elements at an index as numpy has it. Slices and numbers read only what they need."""
+        """Read the elements at an index as numpy has it. Slices and numbers read only
+        what they need.
+        """
         import numpy as np
 
         from ckpt.elements.fill import array
@@ -195,23 +231,29 @@ class Ref:
         self._handle.check_open()
         problem, tensor = unfit(self._entry), unwrap_dtensor(self._entry.tensor)
         if problem is not None or not isinstance(tensor, TensorRef):
-            raise UnsupportedError(f"{show(self.name, 80)} is {problem}", path=self._handle.path)
+            raise UnsupportedError(
+                f"{show(self.name, 80)} is {problem}", path=self._handle.path
+            )
         return tensor
 
     def _with_numbers(self) -> TensorRef:
         ref = self._strided_tensor()
         if ref.dtype.block is not None:
-            from ckpt.elements.unpacked import can_unpack, unpacked  # here: few tensors have blocks
+            from ckpt.elements.unpacked import (
+                can_unpack,
+                unpacked,
+            )  # here: few tensors have blocks
 
             if can_unpack(ref):
                 return unpacked(ref)
         if not cast.has_numbers(ref.dtype):
             raise UnsupportedError(
-                f"{show(self.name, 80)}: numpy has no {self.dtype}", path=self._handle.path
+                f"{show(self.name, 80)}: numpy has no {self.dtype}",
+                path=self._handle.path,
             )
         return ref
 
-    # --- identity ---------------------------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ref):
@@ -240,11 +282,17 @@ def unfit(entry: Entry) -> str | None:
     tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
         return f"{tensor.layout}, not strided"
-    return "on meta, without data" if tensor.storage.place is None and tensor.numel else None
+    return (
+        "on meta, without data"
+        if tensor.storage.place is None and tensor.numel
+        else None
+    )
 
 
 def _is_basic(item: Any) -> bool:
-    """Tell whether numpy takes a part of an index as a number, a slice or a new dimension."""
+    """Tell whether numpy takes a part of an index as a number, a slice or a new
+    dimension.
+    """
     if item is None or item is Ellipsis or isinstance(item, slice):
         return True
     shape: object = getattr(item, "shape", None)
@@ -260,7 +308,9 @@ def _is_basic(item: Any) -> bool:
 def _indexed_region(
     items: tuple[Any, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[range, ...], list[int], tuple[Any, ...]]:
-    """(the indices of each dimension, the dimensions that are backwards, the index that gives the result its shape)."""
+    """(the indices of each dimension, the dimensions that are backwards, the index that
+    gives the result its shape).
+    """
     count = sum(item is not None and item is not Ellipsis for item in items)
     if not any(item is Ellipsis for item in items):
         items = (*items, *[slice(None)] * (len(shape) - count))

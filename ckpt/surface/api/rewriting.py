@@ -1,4 +1,5 @@
-"""Writing a changed checkpoint: its place, the change, the checks, the file. Each place is checked before anything is written.
+"""Writing a changed checkpoint: its place, the change, the checks, the file. Each place
+is checked before anything is written.
 
 The functions of `writing` differ in the change alone.
 """
@@ -16,8 +17,19 @@ from ckpt.bytes import target
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import path_beside
 from ckpt.bytes.target import make_parents
-from ckpt.commands.rewriting.report import Filled, Leftover, RewriteReport, with_ties, with_unread
-from ckpt.commands.rewriting.sets import weights_file, whole_part, with_files, without_copies
+from ckpt.commands.rewriting.report import (
+    Filled,
+    Leftover,
+    RewriteReport,
+    with_ties,
+    with_unread,
+)
+from ckpt.commands.rewriting.sets import (
+    weights_file,
+    whole_part,
+    with_files,
+    without_copies,
+)
 from ckpt.commands.sum.sums import Like, likeness
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import emptied_findings
@@ -52,7 +64,9 @@ if TYPE_CHECKING:
     from ckpt.surface.api.steps import Tell
 
 Make = Callable[[Survey, Limits], RewriteReport]
-"""A change: a survey of a checkpoint, or of its whole part, becomes the report on what is to be written."""
+"""A change: a survey of a checkpoint, or of its whole part, becomes the report on what
+is to be written.
+"""
 Open = Callable[[str, bool], Checkpoint]
 """Opens a path, of which with the flag only a part need be there."""
 
@@ -60,9 +74,10 @@ Open = Callable[[str, bool], Checkpoint]
 class WriteCommand(NamedTuple):
     """A command that writes, by its name, and what it takes.
 
-    Without `many`, all that it reads makes one result. `weights_file` is set where it changes the file of the weights of
-    a folder, and not all of the folder. With `urls` it reads from URLs, and writes to one. With `whole` its result stands for
-    all of the source.
+    Without `many`, all that it reads makes one result. `weights_file` is set where it
+    changes the file of the weights of a folder, and not all of the folder. With `urls`
+    it reads from URLs, and writes to one. With `whole` its result stands for all of the
+    source.
     """
 
     name: str
@@ -81,7 +96,9 @@ COMMANDS = {
         WriteCommand("rehome", in_place=True, weights_file=True, urls=True),
         WriteCommand("strip", in_place=True, weights_file=True),
         WriteCommand("rename", in_place=True, weights_file=True),
-        WriteCommand("set", many=False, in_place=True, partial=False, weights_file=True),
+        WriteCommand(
+            "set", many=False, in_place=True, partial=False, weights_file=True
+        ),
         WriteCommand("slim", keep_code=False, urls=True),
         WriteCommand("convert", urls=True, whole=True),
         WriteCommand("warmstart", many=False, partial=False, weights_file=True),
@@ -95,8 +112,8 @@ COMMANDS = {
 class WriteOptions(NamedTuple):
     """The keywords of a function that writes, and what the function adds to them.
 
-    A suggested path is the path of the input with `suffix` before its ending, or with `ending` in place of
-    it.
+    A suggested path is the path of the input with `suffix` before its ending, or with
+    `ending` in place of it.
     """
 
     out: str | None = None
@@ -134,20 +151,27 @@ class WriteOptions(NamedTuple):
     in_folder: bool = False
     """True when `out` is a folder, also where it is not there yet."""
     with_config: bool = False
-    """True when config.json and the tokenizer go into the folder `out` with the weights."""
+    """True when config.json and the tokenizer go into the folder `out` with the
+    weights.
+    """
     dequantize: bool = False
-    """True when quantised weights become floats, so that config.json must not call them quantised."""
+    """True when quantised weights become floats, so that config.json must not call them
+    quantised.
+    """
 
     @property
     def is_folder(self) -> bool:
-        """Tell whether `out` is a folder that takes the result. A URL says so with a slash at its end."""
+        """Tell whether `out` is a folder that takes the result. A URL says so with a
+        slash at its end.
+        """
         if self.out is None or self.in_folder:
             return self.in_folder
         return self.out.endswith("/") if is_url(self.out) else os.path.isdir(self.out)
 
 
 def check(options: WriteOptions, *inputs: object) -> None:
-    """Raise UsageError for keywords that contradict each other, and for a URL where only local files are taken.
+    """Raise UsageError for keywords that contradict each other, and for a URL where
+    only local files are taken.
 
     `inputs` are the paths that are read.
     """
@@ -157,47 +181,71 @@ def check(options: WriteOptions, *inputs: object) -> None:
         raise UsageError("--copy goes with --in-place")
     if options.out == "-":
         raise UsageError(
-            "-o -: the result is a file, and not stdout", hint="-o OUT, or -o ./- for a file of this name"
+            "-o -: the result is a file, and not stdout",
+            hint="-o OUT, or -o ./- for a file of this name",
         )
     if options.verify not in (None, "crc", "torch"):
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
     if options.in_place and not options.command.in_place:
-        raise UsageError(f"ckpt {options.command.name} writes a new file", hint="-o OUT")
+        raise UsageError(
+            f"ckpt {options.command.name} writes a new file", hint="-o OUT"
+        )
     if options.out is not None and is_url(options.out):
         if not options.command.urls:
-            raise UsageError(f"ckpt {options.command.name} writes local files only", path=options.out)
+            raise UsageError(
+                f"ckpt {options.command.name} writes local files only", path=options.out
+            )
         if options.verify == "torch":
-            raise UsageError("--verify torch opens local files only", path=options.out, hint="--verify crc")
-    url = next((text for text in inputs if isinstance(text, str) and is_url(text)), None)
+            raise UsageError(
+                "--verify torch opens local files only",
+                path=options.out,
+                hint="--verify crc",
+            )
+    url = next(
+        (text for text in inputs if isinstance(text, str) and is_url(text)), None
+    )
     if url is not None and (options.in_place or not options.command.urls):
         way = "--in-place" if options.in_place else f"ckpt {options.command.name}"
-        raise UsageError(f"{way} takes local files only", path=url, hint="download it first")
+        raise UsageError(
+            f"{way} takes local files only", path=url, hint="download it first"
+        )
 
 
 def place_named(out: str | None) -> str | None:
-    """OUT as it is meant. A slash behind the URL of a distributed checkpoint says nothing more."""
-    return out.rstrip("/") if out is not None and is_url(out) and out.endswith(".dcp/") else out
+    """OUT as it is meant. A slash behind the URL of a distributed checkpoint says
+    nothing more.
+    """
+    return (
+        out.rstrip("/")
+        if out is not None and is_url(out) and out.endswith(".dcp/")
+        else out
+    )
 
 
-# --- the place of the result ------------------------------------------------------------------------------------------
+# --- the place of the result ----------------------------------------------------------
 
 
 def place_of(path: str, options: WriteOptions, below: str | None = None) -> str | None:
-    """Return the place of the result for the input at a path, or None where `out` says nothing of it.
+    """Return the place of the result for the input at a path, or None where `out` says
+    nothing of it.
 
     In a folder `out` it has the name of the input, or the path `below`.
     """
     if options.in_place or options.out is None:
         return None
     as_folder = is_folder_made(path, options)
-    if not options.is_folder or (as_folder and formats.is_folder_format(options.out, options.limits)):
+    if not options.is_folder or (
+        as_folder and formats.is_folder_format(options.out, options.limits)
+    ):
         return options.out
     below = below or os.path.basename(os.path.normpath(path))
     if os.path.isdir(path) and not as_folder:
         below += _result_ending(path, options)
     folder, name = os.path.split(below)
     return os.path.join(
-        options.out, folder, save.with_format_ending(name, options.format) if options.format else name
+        options.out,
+        folder,
+        save.with_format_ending(name, options.format) if options.format else name,
     )
 
 
@@ -211,12 +259,18 @@ def _result_ending(path: str, options: WriteOptions) -> str:
     return os.path.splitext(beside_it or "")[1]
 
 
-def target_of(path: str, out: str | None, options: WriteOptions) -> target.Target | None:
-    """Return the target of one result, or None when it is changed in place, in shards or not at all."""
+def target_of(
+    path: str, out: str | None, options: WriteOptions
+) -> target.Target | None:
+    """Return the target of one result, or None when it is changed in place, in shards
+    or not at all.
+    """
     if out is None or options.shard_bytes:
         return None
     if is_folder_made(path, options):
-        return target.folder_target(out, formats.is_owned, force=options.force, parents=options.parents)
+        return target.folder_target(
+            out, formats.is_owned, force=options.force, parents=options.parents
+        )
     return target.target(out, force=options.force, parents=options.parents)
 
 
@@ -238,7 +292,9 @@ def is_folder_made(path: str, options: WriteOptions) -> bool:
 
 
 def opened(path: str, options: WriteOptions) -> Checkpoint:
-    """The checkpoint at a path, also where files of it are missing if the options say so. Raises CkptError."""
+    """The checkpoint at a path, also where files of it are missing if the options say
+    so. Raises CkptError.
+    """
     if options.open is not None:
         return options.open(path, options.partial)
     return read(path, options.limits, plugins=options.plugins, partial=options.partial)
@@ -247,13 +303,20 @@ def opened(path: str, options: WriteOptions) -> Checkpoint:
 def _check_place(given: Opened) -> None:
     """Raise CkptError where the path of an open checkpoint does not lead to its file.
 
-    A change in place would replace another file: a newer save, or one of the same name in another working folder.
+    A change in place would replace another file: a newer save, or one of the same name
+    in another working folder.
     """
     if not given.has_path:
-        raise UsageError("has no place: it was not opened by its path", path=given.path, hint="-o OUT")
+        raise UsageError(
+            "has no place: it was not opened by its path",
+            path=given.path,
+            hint="-o OUT",
+        )
     for source in given.checkpoint.sources:
         try:
-            is_there = source.status is None or os.path.samestat(os.stat(source.name), source.status)
+            is_there = source.status is None or os.path.samestat(
+                os.stat(source.name), source.status
+            )
         except OSError:
             is_there = False
         if not is_there:
@@ -268,7 +331,10 @@ def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
     if options.ending is not None and checkpoint.traits.is_folder:  # of two formats
         same = options._replace(ending=None, suffix=options.suffix or ".converted")
         where = ", or ".join(filter(None, (_suggested_out(checkpoint, same), where)))
-    ways = [where, "--in-place" if options.command.in_place and can_stay(checkpoint) else None]
+    ways = [
+        where,
+        "--in-place" if options.command.in_place and can_stay(checkpoint) else None,
+    ]
     hint = ", or ".join(way for way in ways if way is not None)
     return UsageError("where to write?", path=checkpoint.path, hint=hint or None)
 
@@ -276,7 +342,9 @@ def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
 def _suggested_out(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
     """`-o` with a free path beside the input, ready to paste."""
     if options.ending is not None:
-        path = path_beside(checkpoint.path, options.suffix, (options.ending,), other=False)
+        path = path_beside(
+            checkpoint.path, options.suffix, (options.ending,), other=False
+        )
     else:
         path = formats.out_beside(checkpoint, options.suffix, same_format=True)
     out = None if path is None else pasted_path(path)
@@ -290,38 +358,61 @@ def can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and save.can_keep_format(checkpoint)
 
 
-def _refuse_source(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> None:
-    """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
+def _refuse_source(
+    report: RewriteReport, to: target.Target | None, options: WriteOptions
+) -> None:
+    """Raise UsageError where OUT is a file that is read: a mistaken edit would take its
+    source with it.
+    """
     if to is None or not to.is_replacing:
         return
     source = report.source
     if save.is_source(source, to.real):
         can = options.command.in_place and can_stay(source)
-        hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
-        raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
+        hint = (
+            "--in-place"
+            if can and (source.traits.in_place or not report.left_out)
+            else "-o another file"
+        )
+        raise UsageError(
+            "OUT is the source, which --force does not replace", path=to.path, hint=hint
+        )
     is_input = any(
-        os.path.lexists(row.path) and os.path.samefile(row.path, to.real) for row in report.sources
+        os.path.lexists(row.path) and os.path.samefile(row.path, to.real)
+        for row in report.sources
     )
     if is_input or save.is_source(report.result, to.real):
-        other = "PRETRAINED" if report.command == "warmstart" else "one of the checkpoints"
+        other = (
+            "PRETRAINED" if report.command == "warmstart" else "one of the checkpoints"
+        )
         raise UsageError(
-            f"OUT is {other}, which --force does not replace", path=to.path, hint="-o another file"
+            f"OUT is {other}, which --force does not replace",
+            path=to.path,
+            hint="-o another file",
         )
 
 
-def _left_over(to: target.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
-    """Return the files that killed runs left beside the files that are to be written."""
+def _left_over(
+    to: target.Target | None, options: WriteOptions
+) -> list[tuple[str, int]]:
+    """Return the files that killed runs left beside the files that are to be
+    written.
+    """
     if to is not None:
         return target.left_over(to.real)
     if options.shard_bytes and options.out is not None:
         folder, stem = _shard_place(options.out)
-        files = rf"(?:{set_pattern(stem)}|{re.escape(stem)}\.safetensors(?:\.index\.json)?)"
+        files = (
+            rf"(?:{set_pattern(stem)}|{re.escape(stem)}\.safetensors(?:\.index\.json)?)"
+        )
         return target.left_over(os.path.join(folder, stem), files)
     return []
 
 
 def _shard_place(out: str) -> tuple[str, str]:
-    """The folder of the shards and how their names begin: `model` in a folder, else the name of OUT."""
+    """The folder of the shards and how their names begin: `model` in a folder, else the
+    name of OUT.
+    """
     if is_url(out) and out.endswith("/"):
         return out.rstrip("/"), "model"
     if os.path.isdir(out):
@@ -330,26 +421,36 @@ def _shard_place(out: str) -> tuple[str, str]:
     return folder, name.removesuffix(".index.json").removesuffix(".safetensors")
 
 
-# --- the change -------------------------------------------------------------------------------------------------------
+# --- the change -----------------------------------------------------------------------
 
 
 def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
-    """Return what the command makes of a checkpoint, or with `partial` of its whole tensors.
+    """Return what the command makes of a checkpoint, or with `partial` of its whole
+    tensors.
 
     Raises LossError for an incomplete checkpoint.
     """
     comparison = None
     if options.like is not None:
-        comparison = likeness(with_ties(survey, options.limits), options.like, options.like_section)
+        comparison = likeness(
+            with_ties(survey, options.limits), options.like, options.like_section
+        )
     if not options.partial:
         if comparison is not None and comparison.rows:
             raise LossError(comparison.text, path=survey.path)
         return make(survey, options.limits)
     whole, lost = whole_part(survey.checkpoint, options.limits, comparison)
     report = make(Survey(whole), options.limits)
-    if not lost and not survey.checkpoint.account.is_partial and not (comparison and comparison.rows):
+    if (
+        not lost
+        and not survey.checkpoint.account.is_partial
+        and not (comparison and comparison.rows)
+    ):
         return report
-    extra = [Leftover(name, "not in the other save") for name in (comparison.extra if comparison else ())]
+    extra = [
+        Leftover(name, "not in the other save")
+        for name in (comparison.extra if comparison else ())
+    ]
     return report._replace(
         source=survey.checkpoint,
         left_out=(*report.left_out, *lost),
@@ -360,12 +461,19 @@ def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteRe
 
 @contextmanager
 def _advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterator[None]:
-    """Name --partial in the error of a part that is missing, where `plan`, which does all but write with it, succeeds."""
+    """Name --partial in the error of a part that is missing, where `plan`, which does
+    all but write with it, succeeds.
+    """
     try:
         yield
     except (UnreadableError, LossError) as error:
         asks = error.hint is None or error.hint.endswith("?")
-        if options.command.partial and not options.partial and asks and not isinstance(error, NotOpenedError):
+        if (
+            options.command.partial
+            and not options.partial
+            and asks
+            and not isinstance(error, NotOpenedError)
+        ):
             try:
                 plan()
             except CkptError:
@@ -382,7 +490,9 @@ def _advising_errors(survey: Survey, limits: Limits) -> Iterator[None]:
         yield
     except CkptError as error:
         if error.way is not None:
-            from ckpt.surface.api.advice import advise  # here: only an error pays for it
+            from ckpt.surface.api.advice import (
+                advise,
+            )  # here: only an error pays for it
 
             advise(error, survey, limits)
         raise
@@ -406,8 +516,11 @@ class Talk:
             self(f"{show(path, None)}: {show_literal(line)}")
 
 
-def rewrite_checkpoint(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
-    """Read a checkpoint, change it, write the result, and return the report. Raises CkptError.
+def rewrite_checkpoint(
+    given: Input, make: Make, options: WriteOptions
+) -> RewriteReport:
+    """Read a checkpoint, change it, write the result, and return the report. Raises
+    CkptError.
 
     Where it raises, nothing was written.
     """
@@ -419,14 +532,22 @@ def rewrite_checkpoint(given: Input, make: Make, options: WriteOptions) -> Rewri
         return _rewrite_given(given, path, make, options)
 
 
-def _rewrite_given(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
+def _rewrite_given(
+    given: Path | Opened, path: str, make: Make, options: WriteOptions
+) -> RewriteReport:
     talk = Talk(options.tell)
     is_open = isinstance(given, Opened)
     check(options, path)
     if isinstance(given, Opened):
         given.check_open()
     if not is_open and options.command.many and not options.in_place:
-        path = step_of(path, options.limits, partial=options.partial, plugins=options.plugins, tell=talk)
+        path = step_of(
+            path,
+            options.limits,
+            partial=options.partial,
+            plugins=options.plugins,
+            tell=talk,
+        )
     if options.with_config:
         options = _with_place(path, options)
     if options.out is None and not options.in_place and not options.dry_run:
@@ -439,16 +560,22 @@ def _rewrite_given(given: Path | Opened, path: str, make: Make, options: WriteOp
         _check_place(given)
     out = place_of(path, options)
     if out != options.out and path in NAMELESS:
-        raise UsageError("has no name for a result in a folder", path=path, hint="-o OUT")
+        raise UsageError(
+            "has no name for a result in a folder", path=path, hint="-o OUT"
+        )
     to = target_of(path, out, options)
     for other, size in _left_over(to, options):
         talk.about(other, [f"{size_text(size)} left over from a run that was killed"])
 
     def plan() -> None:
-        """Do all that `partial` does before it writes. Raises CkptError where it would refuse."""
+        """Do all that `partial` does before it writes. Raises CkptError where it would
+        refuse.
+        """
         partly = options._replace(partial=True)
         with opened(path, partly) as checkpoint:
-            survey = Survey(weights_file(checkpoint) if options.command.weights_file else checkpoint)
+            survey = Survey(
+                weights_file(checkpoint) if options.command.weights_file else checkpoint
+            )
             report = _make_report(survey, make, partly)
             if not report.is_partial:
                 raise UnsupportedError("nothing is missing")
@@ -465,7 +592,9 @@ def _rewrite_given(given: Path | Opened, path: str, make: Make, options: WriteOp
         for line in doubt_lines(checkpoint):
             talk(line)
         _refuse_own_metadata(checkpoint, options)
-        chosen = weights_file(checkpoint) if options.command.weights_file else checkpoint
+        chosen = (
+            weights_file(checkpoint) if options.command.weights_file else checkpoint
+        )
         survey = Survey(chosen)
         mixed = survey.mixed
         talk.about(checkpoint.path, [] if mixed is None else [mixed.text])
@@ -477,7 +606,9 @@ def _rewrite_given(given: Path | Opened, path: str, make: Make, options: WriteOp
 
 
 def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
-    """Raise UsageError for a command that changes a file of another program and keeps all else in it."""
+    """Raise UsageError for a command that changes a file of another program and keeps
+    all else in it.
+    """
     if checkpoint.traits.has_own_metadata and options.command.name != "convert":
         from ckpt.surface.api.advice import advise  # here: only an error pays for it
 
@@ -491,7 +622,9 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
 
 
 def _with_place(path: str, options: WriteOptions) -> WriteOptions:
-    """The options with the place of the weights in the folder that gets the config files too."""
+    """The options with the place of the weights in the folder that gets the config
+    files too.
+    """
     from ckpt.surface.api.config_files import weights_place  # here: few ask for it
 
     place = weights_place(path, options.out, options.format or "")
@@ -506,9 +639,13 @@ def _rewrite_survey(
     options: WriteOptions,
     talk: Talk,
 ) -> RewriteReport:
-    """Change and write one checkpoint; `survey` is of its file of weights where only that is changed."""
+    """Change and write one checkpoint; `survey` is of its file of weights where only
+    that is changed.
+    """
     limits = options.limits
-    made = with_unread(_make_report(survey, make, options), is_whole=options.command.whole)
+    made = with_unread(
+        _make_report(survey, make, options), is_whole=options.command.whole
+    )
     report = without_copies(made, limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
@@ -525,30 +662,55 @@ def _rewrite_survey(
             raise _code_error(report, survey, limits, effects)
         if effects != Code() and to is not None and not options.dry_run:
             # Writing refuses them too, but after the warnings: a refusal is one line.
-            save.refuse_losses(report.result, _result_format(report.result, to, options))
+            save.refuse_losses(
+                report.result, _result_format(report.result, to, options)
+            )
         _tell_code(report, effects, talk)
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
         from ckpt.surface.api.config_files import config_files, other_dtypes
 
         folder = os.path.dirname(options.out)
-        carried, code = config_files(checkpoint.path, folder, limits, force=options.force)
+        carried, code = config_files(
+            checkpoint.path, folder, limits, force=options.force
+        )
         if options.dequantize:
             carried, report = load_hook("quantised").with_plain_configs(carried, report)
         names = tuple(row.name for row in carried)
-        keys = {str(member.key) for member in checkpoint.members if member.file in names}
+        keys = {
+            str(member.key) for member in checkpoint.members if member.file in names
+        }
         left_out = [row for row in report.left_out if row.name not in keys.union(names)]
         left_alone = (*report.left_alone, *other_dtypes(carried, report))
-        report = report._replace(left_out=(*left_out, *code), left_alone=left_alone, carried=names)
+        report = report._replace(
+            left_out=(*left_out, *code), left_alone=left_alone, carried=names
+        )
     saved = None
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:
         saved = _write_result(report, to, options)
-        if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
-            runs = save.is_written(saved.format) and save.traits_of(saved.format).fills_a_state
-            why = "its loader runs the pickles in it" if runs else "that needs weights_only=False"
-            why = "that would compile its code" if report.result.traits.names_are_code else why
-            text = f"torch did not load it, because {why}; every byte was compared instead"
+        if (
+            options.verify == "torch"
+            and saved is not None
+            and "torch" not in dict(saved.checks)
+        ):
+            runs = (
+                save.is_written(saved.format)
+                and save.traits_of(saved.format).fills_a_state
+            )
+            why = (
+                "its loader runs the pickles in it"
+                if runs
+                else "that needs weights_only=False"
+            )
+            why = (
+                "that would compile its code"
+                if report.result.traits.names_are_code
+                else why
+            )
+            text = (
+                f"torch did not load it, because {why}; every byte was compared instead"
+            )
             talk.about(saved.path, [text])
     if saved is not None:
         for file in carried:
@@ -561,40 +723,64 @@ def _rewrite_survey(
             old = report.source.traits.label
             talk.about(
                 saved.path,
-                [f"its format is {saved.format}, which torch.load reads; the loader of a {old} does not"],
+                [
+                    (
+                        f"its format is {saved.format}, which torch.load reads; the "
+                        f"loader of a {old} does not"
+                    )
+                ],
             )
         talk.about(saved.path, saved.warnings)
         if saved.damaged:
             listed = and_more([show(name, 80) for name in saved.damaged], 3)
             verb = "is" if len(saved.damaged) == 1 else "are"
-            talk.about(saved.path, [f"{listed} {verb} damaged: the bytes do not match the recorded checksum"])
+            talk.about(
+                saved.path,
+                [
+                    (
+                        f"{listed} {verb} damaged: the bytes do not match the recorded "
+                        "checksum"
+                    )
+                ],
+            )
         if options.link:
             later = f"a later save into {show(survey.path, None)} changes it"
             talk.about(saved.path, [f"its data files are hard links: {later}"])
-    return report._replace(saved=saved, is_dry_run=options.dry_run, warnings=tuple(talk.lines))
+    return report._replace(
+        saved=saved, is_dry_run=options.dry_run, warnings=tuple(talk.lines)
+    )
 
 
 def _check_link(report: RewriteReport, format: str) -> None:
     """Raise UsageError where no data file stays as it is."""
     if not (report.source.traits.is_folder and save.traits_of(format).is_folder):
         raise UsageError(
-            "--link goes with distributed checkpoints, as input and as OUT", path=report.source.path
+            "--link goes with distributed checkpoints, as input and as OUT",
+            path=report.source.path,
         )
 
 
-def _result_format(checkpoint: Checkpoint, to: target.Target | None, options: WriteOptions) -> str:
+def _result_format(
+    checkpoint: Checkpoint, to: target.Target | None, options: WriteOptions
+) -> str:
     """The format of the result."""
     if to is not None and options.format is None:
         return save.same_format(to.path, checkpoint)
     return options.format or checkpoint.format
 
 
-def _is_pickle(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> bool:
+def _is_pickle(
+    report: RewriteReport, to: target.Target | None, options: WriteOptions
+) -> bool:
     """Tell whether a pickle is written, or would be without `dry_run`."""
     if options.in_place and not report.changes:
         return False
     name = _result_format(report.result, to, options)
-    return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle
+    return (
+        save.traits_of(name).is_pickle
+        if save.is_written(name)
+        else report.result.traits.is_pickle
+    )
 
 
 def _filled_values(report: RewriteReport) -> Filled | None:
@@ -605,16 +791,24 @@ def _filled_values(report: RewriteReport) -> Filled | None:
 def _strange_path(report: RewriteReport) -> str:
     """The path of the file that what is strange comes from."""
     filled = _filled_values(report)
-    if filled is not None and all(row.group == "known" for row in report.source.imports):
+    if filled is not None and all(
+        row.group == "known" for row in report.source.imports
+    ):
         return filled.path
     return report.source.path
 
 
-def _code_error(report: RewriteReport, survey: Survey, limits: Limits, code: Code) -> CodeError:
+def _code_error(
+    report: RewriteReport, survey: Survey, limits: Limits, code: Code
+) -> CodeError:
     """The error for a result that runs code when it is loaded."""
     from ckpt.surface.api.advice import Ways  # here: only an error pays for it
 
-    way = Ways(survey, limits).way(("weights",)).command if _filled_values(report) is None else None
+    way = (
+        Ways(survey, limits).way(("weights",)).command
+        if _filled_values(report) is None
+        else None
+    )
     weights = "" if way is None else f"; for the weights alone: {way}"
     return CodeError(
         f"loading the result would run {and_more(list(code.runs), 1)}",
@@ -627,17 +821,27 @@ def _tell_code(report: RewriteReport, code: Code, talk: Talk) -> None:
     """Tell what loading the result does beyond what ckpt knows."""
     path = _strange_path(report)
     if code.runs:
-        talk.about(path, [f"DANGER: loading the result runs {and_more(list(code.runs), 1)}"])
-    for verb, texts in (("calls", code.calls), ("imports", code.imports), ("sets", code.sets)):
+        talk.about(
+            path, [f"DANGER: loading the result runs {and_more(list(code.runs), 1)}"]
+        )
+    for verb, texts in (
+        ("calls", code.calls),
+        ("imports", code.imports),
+        ("sets", code.sets),
+    ):
         if texts:
             listed = and_more(list(texts), 2)
-            talk.about(path, [f"loading the result {verb} {listed}, which ckpt does not know"])
+            talk.about(
+                path, [f"loading the result {verb} {listed}, which ckpt does not know"]
+            )
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------
 
 
-def _write_result(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> SavedFile | None:
+def _write_result(
+    report: RewriteReport, to: target.Target | None, options: WriteOptions
+) -> SavedFile | None:
     checkpoint, limits = report.result, options.limits
     format = _result_format(checkpoint, to, options)
     further: dict[str, Check] = {}
@@ -651,7 +855,9 @@ def _write_result(report: RewriteReport, to: target.Target | None, options: Writ
         folder, stem = _shard_place(options.out)
 
         def shard(name: str) -> target.Target:
-            return target.target(os.path.join(folder, name), force=options.force, parents=options.parents)
+            return target.target(
+                os.path.join(folder, name), force=options.force, parents=options.parents
+            )
 
         if options.parents:
             make_parents(shard(f"{stem}.safetensors.index.json"))
@@ -672,16 +878,23 @@ def _write_result(report: RewriteReport, to: target.Target | None, options: Writ
             return _relist_in_place(report, options)
         if not can_stay(checkpoint):
             raise UnsupportedError(
-                f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
+                f"{checkpoint.format} files cannot be changed in place",
+                path=checkpoint.path,
+                hint="-o OUT",
             )
         if checkpoint.traits.in_place and not options.copy and not further:
             return save.append(checkpoint, limits)
         _refuse_loss(report)
         assert checkpoint.source is not None
-        to, format = target.target(checkpoint.source.name, force=True), checkpoint.format
+        to, format = (
+            target.target(checkpoint.source.name, force=True),
+            checkpoint.format,
+        )
     else:
         if save.traits_of(format).is_folder:
-            items = load_hook("distributed items")  # here: most files pay nothing for it
+            items = load_hook(
+                "distributed items"
+            )  # here: most files pay nothing for it
             checkpoint = items.placed(checkpoint, options.ranks, link=options.link)
         if options.parents:
             make_parents(to)
@@ -707,7 +920,8 @@ def _relist_in_place(report: RewriteReport, options: WriteOptions) -> SavedFile:
     if options.copy or options.verify is not None:
         option = "--copy" if options.copy else "--verify"
         raise UsageError(
-            f"{option} does not go with --in-place here: no data file is written", path=checkpoint.path
+            f"{option} does not go with --in-place here: no data file is written",
+            path=checkpoint.path,
         )
     _refuse_loss(report)
     return save.relist_items(checkpoint, options.limits)

@@ -1,4 +1,6 @@
-"""Parts of an open checkpoint as mappings: a section with the names inside of it, and a file of several."""
+"""Parts of an open checkpoint as mappings: a section with the names inside of it, and a
+file of several.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Part(Mapping[str, Ref]):
     name: str
     nbytes: int
 
-    def __init__(self, handle: Handle, name: str, nbytes: int, indices: dict[str, int]) -> None:
+    def __init__(
+        self, handle: Handle, name: str, nbytes: int, indices: dict[str, int]
+    ) -> None:
         self.name = name
         self.nbytes = nbytes
         self._handle = handle
@@ -29,12 +33,20 @@ class Part(Mapping[str, Ref]):
     def __getitem__(self, name: str) -> Ref:
         self._handle.check_open()
         if name not in self._indices:
-            raise MissingNameError(name, "tensor", self._indices, partial(self._elsewhere, name))
+            raise MissingNameError(
+                name, "tensor", self._indices, partial(self._elsewhere, name)
+            )
         return Ref(self._handle, self._indices[name])
 
     def _elsewhere(self, name: str) -> str | None:
-        """Return the expression for the tensor of the whole file with this name, if there is one."""
-        return f"of the whole file: c[{show_key(name)}]" if name in self._handle.indices else None
+        """Return the expression for the tensor of the whole file with this name, if
+        there is one.
+        """
+        return (
+            f"of the whole file: c[{show_key(name)}]"
+            if name in self._handle.indices
+            else None
+        )
 
     def __iter__(self) -> Iterator[str]:
         self._handle.check_open()
@@ -57,14 +69,18 @@ class Part(Mapping[str, Ref]):
 
 
 class Shard(Part):
-    """The tensors of one file of a checkpoint, by their full names. `name` is the name of the file."""
+    """The tensors of one file of a checkpoint, by their full names. `name` is the name
+    of the file.
+    """
 
     def __repr__(self) -> str:
         return f"<ckpt.Shard {show(self.name)}: {self._sizes()}>"
 
 
 class Section(Part):
-    """A part of a checkpoint, by the names inside of it. `kind` is `model`, `optimizer`, `ema` and so on."""
+    """A part of a checkpoint, by the names inside of it. `kind` is `model`,
+    `optimizer`, `ema` and so on.
+    """
 
     def __init__(self, handle: Handle, section: evidence.Section) -> None:
         names = dict(zip(section.names(), section.indices, strict=True))
@@ -82,4 +98,7 @@ class Section(Part):
         return len(self._indices)
 
     def __repr__(self) -> str:
-        return f"<ckpt.Section {show(self.name) or '(the root)'}: {self.kind}, {self._sizes()}>"
+        return (
+            f"<ckpt.Section {show(self.name) or '(the root)'}: {self.kind}, "
+            f"{self._sizes()}>"
+        )

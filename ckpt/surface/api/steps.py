@@ -1,4 +1,5 @@
-"""The step of a run that a command writes from: the newest that is whole, in a folder of steps.
+"""The step of a run that a command writes from: the newest that is whole, in a folder
+of steps.
 
 It is told by name, and so are newer ones that are not whole.
 """
@@ -27,10 +28,14 @@ Tell = Callable[[str], None]
 """A function that gets each warning, as a line of text."""
 
 
-def step_of(path: str, limits: Limits, *, partial: bool, plugins: bool, tell: Tell) -> str:
-    """Return the path of the newest whole step in a folder of steps; any other path as it is.
+def step_of(
+    path: str, limits: Limits, *, partial: bool, plugins: bool, tell: Tell
+) -> str:
+    """Return the path of the newest whole step in a folder of steps; any other path as
+    it is.
 
-    A file that names one step decides, unless that step is not whole. With `partial` it decides all the same.
+    A file that names one step decides, unless that step is not whole. With `partial` it
+    decides all the same.
     """
     try:
         folder = locate(path)
@@ -51,8 +56,12 @@ def step_of(path: str, limits: Limits, *, partial: bool, plugins: bool, tell: Te
     return _newest_step(folder, steps, limits, plugins, tell) or path
 
 
-def _steps_until(folder: Location, pointer: str, steps: list[str], limits: Limits, tell: Tell) -> list[str]:
-    """Return the steps up to the one that a file names: newer ones may have been given up. All, where it is not there."""
+def _steps_until(
+    folder: Location, pointer: str, steps: list[str], limits: Limits, tell: Tell
+) -> list[str]:
+    """Return the steps up to the one that a file names: newer ones may have been given
+    up. All, where it is not there.
+    """
     try:
         text = read_file(folder.child(pointer, "no"), limits, pointer).decode().strip()
     except (CkptError, UnicodeDecodeError):
@@ -62,17 +71,26 @@ def _steps_until(folder: Location, pointer: str, steps: list[str], limits: Limit
         number = re.sub(r"\D+", "", name)
         if name.rstrip("/") == text or (text.isdecimal() and int(number) == int(text)):
             return steps[: index + 1]
-    tell(f"{show(folder.name, None)}: {pointer} names {show(text, 80) or 'nothing'}, which is not here")
+    tell(
+        f"{show(folder.name, None)}: {pointer} names {show(text, 80) or 'nothing'}, "
+        "which is not here"
+    )
     return steps
 
 
-def _newest_step(folder: Location, steps: list[str], limits: Limits, plugins: bool, tell: Tell) -> str | None:
-    """Return the path of the newest whole step, and say which one it is; None if none is."""
+def _newest_step(
+    folder: Location, steps: list[str], limits: Limits, plugins: bool, tell: Tell
+) -> str | None:
+    """Return the path of the newest whole step, and say which one it is; None if none
+    is.
+    """
     passed: list[tuple[str, str]] = []
     are_of_trainer = any(_is_of_trainer(folder, name) for name in steps)
     for name in reversed(steps[-_LOOKED:]):
         try:
-            step = folder.child(name.rstrip("/"), "no" if name.endswith("/") else "file").name
+            step = folder.child(
+                name.rstrip("/"), "no" if name.endswith("/") else "file"
+            ).name
         except CkptError as error:
             passed.append((name, error.problem))
             continue
@@ -81,11 +99,15 @@ def _newest_step(folder: Location, steps: list[str], limits: Limits, plugins: bo
             problem = f"it has no {_TRAINER}, which is written last"
         if problem is None:
             text = (
-                f"{show(name.rstrip('/'), 80)} is the newest whole step of {counted_noun(len(steps), 'step')}"
+                f"{show(name.rstrip('/'), 80)} is the newest whole step of "
+                f"{counted_noun(len(steps), 'step')}"
             )
             tell(f"{show(folder.name, None)}: {text}")
             for other, why in passed:
-                tell(f"{show(folder.name, None)}: {show(other.rstrip('/'), 80)} is passed over: {why}")
+                tell(
+                    f"{show(folder.name, None)}: {show(other.rstrip('/'), 80)} is "
+                    f"passed over: {why}"
+                )
             return step
         passed.append((name, problem))
     return None

@@ -7,13 +7,25 @@ from collections.abc import Sequence
 
 from ckpt.bytes.location import locate, read_file, with_home
 from ckpt.commands.rewriting.report import with_ties
-from ckpt.commands.sum.recorded import RecordedList, SumReport, compare_recorded, is_recorded, list_of
+from ckpt.commands.sum.recorded import (
+    RecordedList,
+    SumReport,
+    compare_recorded,
+    is_recorded,
+    list_of,
+)
 from ckpt.commands.sum.recorded import parse as parse_recorded
 from ckpt.commands.sum.sums import Like, Sum, like_of, like_of_sums, listed_path, parse
 from ckpt.commands.verify import verify
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.formats.verify import recorded
-from ckpt.model.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
+from ckpt.model.errors import (
+    CkptError,
+    UnreadableError,
+    UnsupportedError,
+    UsageError,
+    about,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
@@ -21,15 +33,23 @@ from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.opening import Input, at_hand, location_of
 
 NO_SUMS = "--sums has no sums of this file"
-NOT_WITH_LISTS = "--include, --exclude and --section do not go with the list of ckpt sum --recorded"
+NOT_WITH_LISTS = (
+    "--include, --exclude and --section do not go with the list of ckpt sum --recorded"
+)
 
 
-def like_at(given: Input, limits: Limits, section: str | None = None, *, plugins: bool = False) -> Like:
+def like_at(
+    given: Input, limits: Limits, section: str | None = None, *, plugins: bool = False
+) -> Like:
     """The tensors of another save, or of a file of sums. Raises CkptError."""
     try:
         with at_hand(given, limits, plugins=plugins) as opened:
             survey = with_ties(opened.survey, limits)
-            section_name = section if any(part.name == section for part in survey.sections) else None
+            section_name = (
+                section
+                if any(part.name == section for part in survey.sections)
+                else None
+            )
             return like_of(survey, section_name)
     except (UnreadableError, UnsupportedError) as error:
         if not isinstance(given, (str, os.PathLike)):
@@ -44,14 +64,18 @@ def like_at(given: Input, limits: Limits, section: str | None = None, *, plugins
 
 
 class Stored(NamedTuple):
-    """The content of a file of sums: the lists of `ckpt sum --recorded`, or the sums that are selected."""
+    """The content of a file of sums: the lists of `ckpt sum --recorded`, or the sums
+    that are selected.
+    """
 
     path: str
     lists: Sequence[RecordedList] = ()
     sums: Sequence[Sum] = ()
 
     def files(self) -> list[str]:
-        """The paths of the checkpoints that it lists; none where it has the sums of one that it does not name."""
+        """The paths of the checkpoints that it lists; none where it has the sums of one
+        that it does not name.
+        """
         if self.lists:
             paths = [record.path for record in self.lists]
         else:
@@ -70,9 +94,13 @@ def checked_with(
     quick: bool,
     plugins: bool,
 ) -> tuple[Stored | None, Like | None]:
-    """Read what a checkpoint is compared with. Raises UsageError for keywords that contradict each other, CkptError."""
+    """Read what a checkpoint is compared with. Raises UsageError for keywords that
+    contradict each other, CkptError.
+    """
     if sums is None and (globs or (section is not None and like is None)):
-        raise UsageError("--include and --exclude go with --sums, --section with --sums or --like")
+        raise UsageError(
+            "--include and --exclude go with --sums, --section with --sums or --like"
+        )
     stored = sums if isinstance(sums, Stored) else None
     if isinstance(sums, SumReport):
         rows = [row for row in sums.sums if row.unread is None]
@@ -86,11 +114,16 @@ def checked_with(
         path = with_home(os.fsdecode(sums))
         lists = recorded_lists(path, limits)
         stored = Stored(path, lists)
-    if stored is not None and stored.lists and (globs or (section is not None and like is None)):
+    if (
+        stored is not None
+        and stored.lists
+        and (globs or (section is not None and like is None))
+    ):
         raise UsageError(NOT_WITH_LISTS, path=stored.path)
     if quick and stored is not None and not stored.lists:
         raise UsageError(
-            "--quick goes with the list of ckpt sum --recorded, not with other sums", path=stored.path
+            "--quick goes with the list of ckpt sum --recorded, not with other sums",
+            path=stored.path,
         )
     if stored is not None and not stored.lists and not stored.sums:
         stored = stored._replace(sums=all_sums(stored.path, limits, globs))
@@ -99,14 +132,18 @@ def checked_with(
     return stored, like_at(like, limits, section, plugins=plugins)
 
 
-def compared_with(stored: Stored, report: VerifyReport, opened: Checkpoint, *, quick: bool) -> VerifyReport:
+def compared_with(
+    stored: Stored, report: VerifyReport, opened: Checkpoint, *, quick: bool
+) -> VerifyReport:
     """The report with what differs from the list of a checkpoint. Raises CkptError."""
     expected = list_of(opened.path, stored.lists)
     if expected is None:
         raise UsageError(NO_SUMS)
     record = recorded(location_of(opened), opened.limits, plugins=opened.plugins)
     comparison = compare_recorded(expected, record.format, record.files, stored.path)
-    return verify.with_recorded(report, comparison.problems, comparison.checked, quick=quick)
+    return verify.with_recorded(
+        report, comparison.problems, comparison.checked, quick=quick
+    )
 
 
 def _sums_text(path: str, limits: Limits) -> str:
@@ -119,7 +156,9 @@ def _decode_sums(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
+        raise UnreadableError(
+            "is not text", hint="expected the lines of ckpt sum"
+        ) from None
 
 
 PIPED = "(stdin)"
@@ -137,7 +176,9 @@ def piped_sums(data: bytes, globs: Globs) -> Stored:
 
 
 def recorded_lists(path: str, limits: Limits) -> list[RecordedList]:
-    """The lists in a file that `ckpt sum --recorded` wrote; none in a file of other sums. Raises CkptError."""
+    """The lists in a file that `ckpt sum --recorded` wrote; none in a file of other
+    sums. Raises CkptError.
+    """
     with about(path):
         text = _sums_text(path, limits)
         return parse_recorded(text) if is_recorded(text) else []
@@ -148,7 +189,9 @@ def all_sums(path: str, limits: Limits, globs: Globs) -> list[Sum]:
     with about(path):
         text = _sums_text(path, limits)
         if is_recorded(text):
-            raise UsageError("recorded checksums, which only ckpt verify --sums compares")
+            raise UsageError(
+                "recorded checksums, which only ckpt verify --sums compares"
+            )
         return _select_sums(parse(text), globs, path)
 
 
@@ -161,7 +204,9 @@ def _select_sums(stored: Sequence[Sum], globs: Globs, path: str) -> list[Sum]:
 
 
 def sums_of(path: str, stored: Sequence[Sum]) -> list[Sum]:
-    """The stored sums of one file: those below its name, and those below none. Raises UsageError without any."""
+    """The stored sums of one file: those below its name, and those below none. Raises
+    UsageError without any.
+    """
     own_file = listed_path(path, _files_of(stored))
     own = [row for row in stored if row.file is None or row.file == own_file]
     if not own:

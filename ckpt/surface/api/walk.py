@@ -37,10 +37,13 @@ MOST = 200_000
 MOST_FAR = 1_000
 """The most objects behind a URL of which the first bytes are read."""
 _DEEPEST = 200
-"""The most folders inside of each other that are entered: Python calls itself for each."""
+"""The most folders inside of each other that are entered: Python calls itself
+for each.
+"""
 _SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
 _GIT = ".git"
-"""The folder of git, which no checkout can bring along. It is not entered, and named where it is not the one of the PATH.
+"""The folder of git, which no checkout can bring along. It is not entered, and named
+where it is not the one of the PATH.
 
 Folders of other version control are folders like any other: git commits them.
 """
@@ -50,8 +53,9 @@ _LEFTOVER = r"\..*\.ckpt-tmp"
 class Found(NamedTuple):
     """A path to look at. `named` is set when the user typed it.
 
-    `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `is_other` marks a file in a folder
-    whose first bytes are of no checkpoint. `folder` is the folder, as it was typed, in which `find_items_to_open` found it.
+    `error` says why a folder cannot be looked at, `skipped` why a name in it is not.
+    `is_other` marks a file in a folder whose first bytes are of no checkpoint. `folder`
+    is the folder, as it was typed, in which `find_items_to_open` found it.
     """
 
     path: str
@@ -71,13 +75,16 @@ def is_concern(item: Found, code: str) -> bool:
     return item.named or not is_foreign or not item.path.lower().endswith(".bin")
 
 
-def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) -> Iterator[Found]:
+def found(
+    paths: Sequence[str], *, picked: bool = False, plugins: bool = False
+) -> Iterator[Found]:
     """Yield what the paths lead to, folders in natural order.
 
-    The first bytes of a file in a folder say what it is. A folder that is one checkpoint is one item; a file
-    in it that does not belong to it is another. Links to folders are skipped, the folder of git and virtual environments are
-    not entered. With `picked` a path to a file is looked at as if it were
-    found in a folder. With `plugins` formats of other distributions are asked too.
+    The first bytes of a file in a folder say what it is. A folder that is one
+    checkpoint is one item; a file in it that does not belong to it is another. Links to
+    folders are skipped, the folder of git and virtual environments are not entered.
+    With `picked` a path to a file is looked at as if it were found in a folder. With
+    `plugins` formats of other distributions are asked too.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -85,11 +92,18 @@ def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) 
         elif is_url(path):
             yield from _at_url(path, plugins)
         else:
-            yield _of_file(path, os.path.basename(path), plugins, typed=True) if picked else Found(path)
+            yield (
+                _of_file(path, os.path.basename(path), plugins, typed=True)
+                if picked
+                else Found(path)
+            )
 
 
-def find_items_to_open(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
-    """As `found`, for commands that open each item: a folder that one of them can open stands for itself.
+def find_items_to_open(
+    paths: Sequence[str], limits: Limits, *, plugins: bool = False
+) -> list[Found]:
+    """As `found`, for commands that open each item: a folder that one of them can open
+    stands for itself.
 
     A folder in which nothing is found has the `error` that opening it gives.
     """
@@ -101,11 +115,17 @@ def find_items_to_open(paths: Sequence[str], limits: Limits, *, plugins: bool = 
         except CkptError as failure:
             items.append(Found(path, error=failure))
             continue
-        error = formats.refusal_error(path, limits, plugins=plugins) if is_folder else None
+        error = (
+            formats.refusal_error(path, limits, plugins=plugins) if is_folder else None
+        )
         inside = [Found(path)]
         if error is not None:
-            walked = _walked_far(path, plugins) if is_far else _walk_folder(path, plugins)
-            in_order = sorted(walked, key=lambda item: natural_sort_key(item.path))  # as ls lists them
+            walked = (
+                _walked_far(path, plugins) if is_far else _walk_folder(path, plugins)
+            )
+            in_order = sorted(
+                walked, key=lambda item: natural_sort_key(item.path)
+            )  # as ls lists them
             inside = [item._replace(folder=path) for item in in_order]
         items += inside
         if all(item.skipped is not None or item.is_other for item in inside):
@@ -138,9 +158,14 @@ def split_items(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
 
 
 def others_text(paths: Sequence[str]) -> str:
-    """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
+    """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4
+    *.md and 8 others`.
+    """
     counts = [
-        (count, f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}")
+        (
+            count,
+            f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}",
+        )
         for ending, count in count_endings(paths).items()
     ]
     rest = sum(count for count, _ in counts[3:])
@@ -165,8 +190,13 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
         is_top = current_folder == folder
         if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
             folders[:] = []
-            yield Found(os.path.normpath(current_folder), error=_nested_error(current_folder))
-        every = sorted((name for name in folders if name != _GIT or not is_top), key=natural_sort_key)
+            yield Found(
+                os.path.normpath(current_folder), error=_nested_error(current_folder)
+            )
+        every = sorted(
+            (name for name in folders if name != _GIT or not is_top),
+            key=natural_sort_key,
+        )
         folders[:] = []
         cached: list[str] = []
         for name in every:
@@ -176,7 +206,9 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
             elif name == _GIT:
                 yield Found(os.path.normpath(inner), skipped="a folder of git")
             elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
-                yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
+                yield Found(
+                    os.path.normpath(inner), skipped="a virtual environment of Python"
+                )
             elif is_cached_model(inner):
                 cached.append(inner)
             else:
@@ -186,7 +218,9 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
         own: Sequence[str] = taken.pop(current_folder, ())
         is_taken = len(own) > 0
         if not is_taken:
-            own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
+            own = (
+                formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
+            )
         if is_taken or _is_one(own):
             if not is_taken:
                 yield Found(os.path.normpath(current_folder), named=False)
@@ -199,21 +233,30 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
             if count > MOST:
                 problem = f"the folder holds over {MOST:,} files"
                 yield Found(
-                    folder, error=UnreadableError(problem, path=folder, hint="name its parts one by one")
+                    folder,
+                    error=UnreadableError(
+                        problem, path=folder, hint="name its parts one by one"
+                    ),
                 )
                 return
-            yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
+            yield _of_file(
+                os.path.normpath(os.path.join(current_folder, name)), name, plugins
+            )
     yield from refused
 
 
 def _nested_error(folder: str) -> CkptError:
     """Return the error for a folder whose folders are not entered."""
     problem = f"folders are nested more than {_DEEPEST} deep"
-    return UnreadableError(problem, path=os.path.normpath(folder), hint="name the inner one")
+    return UnreadableError(
+        problem, path=os.path.normpath(folder), hint="name the inner one"
+    )
 
 
 def _unreadable_folder(error: OSError) -> Found:
-    """Return the folder that cannot be listed. Raises the error where the command is stopped."""
+    """Return the folder that cannot be listed. Raises the error where the command is
+    stopped.
+    """
     if is_stopped(error):
         raise error
     path = os.path.normpath(os.fsdecode(error.filename))
@@ -222,7 +265,8 @@ def _unreadable_folder(error: OSError) -> Found:
 
 
 def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
-    """As `_walk_folder`, for the folder of a model in a Hugging Face cache. Its path stands for the snapshot that opening it opens.
+    """As `_walk_folder`, for the folder of a model in a Hugging Face cache. Its path
+    stands for the snapshot that opening it opens.
 
     A blob that was looked at through the link of a snapshot is not looked at again.
     """
@@ -246,13 +290,19 @@ def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
             yield Found(os.path.normpath(inner), skipped="a link to a folder")
         elif name != SNAPSHOTS:
             yield from (
-                item for item in _walk_folder(inner, plugins) if os.path.realpath(item.path) not in seen
+                item
+                for item in _walk_folder(inner, plugins)
+                if os.path.realpath(item.path) not in seen
             )
 
 
 def _main_snapshot(folder: str) -> str | None:
-    """The path of the snapshot that the folder of a cached model stands for, or None."""
-    from ckpt.formats.common.cached import snapshot_of  # here: few folders lie in a cache
+    """The path of the snapshot that the folder of a cached model stands for, or
+    None.
+    """
+    from ckpt.formats.common.cached import (
+        snapshot_of,
+    )  # here: few folders lie in a cache
 
     try:
         return os.path.normpath(snapshot_of(locate(folder), Limits()).name)
@@ -268,7 +318,11 @@ def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
     folder = item.path if is_folder else os.path.dirname(item.path)
     if not is_folder:
         yield os.path.realpath(item.path)
-    own = (formats.files_of_folder(folder, Limits(), plugins=plugins) or ()) if is_folder else ()
+    own = (
+        (formats.files_of_folder(folder, Limits(), plugins=plugins) or ())
+        if is_folder
+        else ()
+    )
     names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
     shards = set(names).difference(_names_without_shards(folder, names, own))
     for name in shards.union(own):
@@ -276,9 +330,11 @@ def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
 
 
 def _below_each(own: Iterable[str]) -> dict[str, list[str]]:
-    """Return the files of a checkpoint in each folder right below it, as paths from there.
+    """Return the files of a checkpoint in each folder right below it, as paths from
+    there.
 
-    Only these files are looked at with it: any other file in such a folder is one of its own.
+    Only these files are looked at with it: any other file in such a folder is one of
+    its own.
     """
     files: dict[str, list[str]] = {}
     for file in own:
@@ -289,26 +345,45 @@ def _below_each(own: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _is_one(own: Sequence[str]) -> bool:
-    """Tell whether a folder is one checkpoint by the files of it that belong together, or a save that was interrupted."""
+    """Tell whether a folder is one checkpoint by the files of it that belong together,
+    or a save that was interrupted.
+    """
     return len(own) > 1 or any(
-        name.startswith(".") or name.endswith(DISTRIBUTED) or is_shard(name.rpartition("/")[2])
+        name.startswith(".")
+        or name.endswith(DISTRIBUTED)
+        or is_shard(name.rpartition("/")[2])
         for name in own
     )
 
 
-def _names_without_shards(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The names in a folder, in natural order, without the shards that an index names, or that the first one opens."""
+def _names_without_shards(
+    folder: str, names: Sequence[str], own: Sequence[str]
+) -> list[str]:
+    """The names in a folder, in natural order, without the shards that an index names,
+    or that the first one opens.
+    """
     has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
-    indices = [name for name in {*names, *own} if name.endswith(".index.json")] if has_shards else []
+    indices = (
+        [name for name in {*names, *own} if name.endswith(".index.json")]
+        if has_shards
+        else []
+    )
     indexed = following_in(names)
     for index in indices:
         try:
-            text = read_file(locate(f"{folder.rstrip('/')}/{index}"), Limits(), "the index")
+            text = read_file(
+                locate(f"{folder.rstrip('/')}/{index}"), Limits(), "the index"
+            )
             content = parse_json(text, "index", Budget(Limits(), len(text)))
         except CkptError:
             continue  # opening it says why it cannot be read
-        # Only what the index is opened with: a name elsewhere in it would hide its file.
-        weight_map = json_object(content).get("weight_map") if isinstance(content, dict) else None
+        # Only what the index is opened with: a name elsewhere in it would hide its
+        # file.
+        weight_map = (
+            json_object(content).get("weight_map")
+            if isinstance(content, dict)
+            else None
+        )
         if isinstance(weight_map, dict):
             files = {file for file in weight_map.values() if isinstance(file, str)}
             indexed.update(file for file in files if re.search(f"{_SHARD}$", file))
@@ -316,13 +391,17 @@ def _names_without_shards(folder: str, names: Sequence[str], own: Sequence[str])
 
 
 def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Found:
-    """A file in a folder, or one whose path was `typed`: one to look at, or another one."""
+    """A file in a folder, or one whose path was `typed`: one to look at, or another
+    one.
+    """
     is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
     is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        item = Found(path, named=False, is_other=not is_named_so)  # a link that leads nowhere
+        item = Found(
+            path, named=False, is_other=not is_named_so
+        )  # a link that leads nowhere
     except OSError:  # opening it says why it cannot be read
         item = Found(path, named=False)
     else:
@@ -333,14 +412,22 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
             item = _by_bytes(item, plugins)
     if is_leftover and item.is_other:
         # What a loader would take is judged: a name alone hides no file.
-        return item._replace(is_other=False, skipped="a leftover of a write that was interrupted")
+        return item._replace(
+            is_other=False, skipped="a leftover of a write that was interrupted"
+        )
     return item
 
 
 def _by_bytes(item: Found, plugins: bool) -> Found:
-    """A file in a folder whose name does not say what it is: one to look at or another one, by its first bytes."""
+    """A file in a folder whose name does not say what it is: one to look at or another
+    one, by its first bytes.
+    """
     try:
-        return item._replace(is_other=not formats.is_checkpoint_file(item.path, Limits(), plugins=plugins))
+        return item._replace(
+            is_other=not formats.is_checkpoint_file(
+                item.path, Limits(), plugins=plugins
+            )
+        )
     except NotOpenedError as error:
         return item._replace(error=error)
 
@@ -350,24 +437,40 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
     from ckpt.bytes.executor import Task, Waiting  # here: as in `choose_executor`
 
     objects = list(_find_objects(path, plugins, named, is_top=True))
-    files = [item for item in objects if item.error is None and not item.path.endswith("/")]
+    files = [
+        item for item in objects if item.error is None and not item.path.endswith("/")
+    ]
     is_looked_into = len(files) <= MOST_FAR
 
     def judged(item: Found) -> Found:
         is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
-        if item.error is not None or item.named or item.folder is not None or is_named_so:
+        if (
+            item.error is not None
+            or item.named
+            or item.folder is not None
+            or is_named_so
+        ):
             return item._replace(folder=None)
-        return _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
+        return (
+            _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
+        )
 
     yield from Waiting().each([Task(judged, (item,)) for item in objects])
     if not is_looked_into:
         yield Found(
-            path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
+            path,
+            named=False,
+            skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at",
         )
 
 
 def _find_objects(
-    path: str, plugins: bool, named: bool = False, taken: Sequence[str] = (), *, is_top: bool = False
+    path: str,
+    plugins: bool,
+    named: bool = False,
+    taken: Sequence[str] = (),
+    *,
+    is_top: bool = False,
 ) -> Iterator[Found]:
     """The objects behind a URL. One that is a checkpoint of several has a `folder`.
 
@@ -396,7 +499,9 @@ def _find_objects(
 
 
 def list_archives(folder: str) -> list[str]:
-    """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
+    """The zip archives below a folder, whatever they are called, in natural order.
+    Links are skipped.
+    """
     archive_paths = []
     for current_folder, folders, names in os.walk(folder):
         if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
@@ -422,12 +527,20 @@ FEW = 8
 def choose_executor(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
     """Return the processes that run a task for each file, `jobs` of them.
 
-    For files behind URLs, and in a process that has threads, they are threads. Without a number this one runs a few
-    tasks, and copies of it run many.
+    For files behind URLs, and in a process that has threads, they are threads. Without
+    a number this one runs a few tasks, and copies of it run many.
     """
-    from ckpt.bytes.executor import Forks, Waiting, is_alone  # here: one file needs no others
+    from ckpt.bytes.executor import (
+        Forks,
+        Waiting,
+        is_alone,
+    )  # here: one file needs no others
 
-    if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
+    if any(
+        isinstance(item, Found) and is_url(item.path)
+        for task in tasks
+        for item in task.arguments[:1]
+    ):
         return Waiting(jobs)
     if not is_alone():
         return Waiting(jobs or 1)
@@ -437,7 +550,9 @@ def choose_executor(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
 def empty_folders(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
     """The folders among the paths below which none of the `seen` ones lies."""
     names = set(map(os.path.normpath, seen))
-    return [path for path in paths if os.path.isdir(path) and not _is_any_below(path, names)]
+    return [
+        path for path in paths if os.path.isdir(path) and not _is_any_below(path, names)
+    ]
 
 
 def nothing_in(folder: str) -> CkptError:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from ckpt.commands.rewriting.stages import Stage
 
     class Writing(TypedDict, total=False):
-        """The keywords of every function that writes. They are the options of the commands.
+        """The keywords of every function that writes. They are the options of the
+        commands.
 
-        `out` is a path, or a folder that takes the result by its name; without it, `in_place` or `dry_run` must be
-        set. `force` replaces a file. `verify` is `crc` or `torch`. `progress` gets the bytes done and all bytes,
-        `tell` each warning as it is found; the report holds them too.
+        `out` is a path, or a folder that takes the result by its name; without it,
+        `in_place` or `dry_run` must be set. `force` replaces a file. `verify` is `crc`
+        or `torch`. `progress` gets the bytes done and all bytes, `tell` each warning as
+        it is found; the report holds them too.
         """
 
         out: Path | None
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
         tell: Callable[[str], None] | None
 
 
-def options_of(writing: Writing, source: object, command: str, **more: Any) -> WriteOptions:
+def options_of(
+    writing: Writing, source: object, command: str, **more: Any
+) -> WriteOptions:
     """The options of a command on a source, whose limits hold where none are given.
 
     Raises TypeError for a keyword that no function has, UsageError.
@@ -66,10 +70,16 @@ def options_of(writing: Writing, source: object, command: str, **more: Any) -> W
         raise UsageError("out= is no file name: it holds a NUL")
     unknown = given.keys() - _WRITING
     if unknown:
-        raise TypeError(f"{command}() got an unexpected keyword argument '{min(unknown)}'")
+        raise TypeError(
+            f"{command}() got an unexpected keyword argument '{min(unknown)}'"
+        )
     suffix = SUFFIXES[command]
     options = WriteOptions(
-        out=place_named(text), limits=limits or Limits(), command=COMMANDS[command], suffix=suffix, **given
+        out=place_named(text),
+        limits=limits or Limits(),
+        command=COMMANDS[command],
+        suffix=suffix,
+        **given,
     )
     return options._replace(**more)
 
@@ -93,18 +103,27 @@ _WRITING = frozenset(
 
 
 def names_own_layout(checkpoint: Checkpoint, recipe: Path | None) -> bool:
-    """Tell whether `recipe` is no file, but the word for the layout of transformers that a GGUF leads to by itself."""
-    return checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
+    """Tell whether `recipe` is no file, but the word for the layout of transformers
+    that a GGUF leads to by itself.
+    """
+    return (
+        checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
+    )
 
 
 def refuse_format(to: str | None) -> None:
     """Raise UsageError for a format in the place of a device."""
     if to in written_formats():
-        raise UsageError(f"--to {to}: a format, and not a device", hint=f"--format {to}")
+        raise UsageError(
+            f"--to {to}: a format, and not a device", hint=f"--format {to}"
+        )
 
 
-def moved_report(report: RewriteReport, to: str | None, limits: Limits, format: str | None) -> RewriteReport:
-    """The report whose result is moved to a device, where one is asked for: what is left out is not moved.
+def moved_report(
+    report: RewriteReport, to: str | None, limits: Limits, format: str | None
+) -> RewriteReport:
+    """The report whose result is moved to a device, where one is asked for: what is
+    left out is not moved.
 
     Raises UsageError, and UnsupportedError for a device in a format that keeps none.
     """
@@ -123,7 +142,9 @@ def moved_report(report: RewriteReport, to: str | None, limits: Limits, format: 
     )
 
 
-def strip_stages(is_asked: bool, prefix: str | None, section: str | None, limits: Limits) -> list[Stage]:
+def strip_stages(
+    is_asked: bool, prefix: str | None, section: str | None, limits: Limits
+) -> list[Stage]:
     """The stage that takes prefixes off the names, where it is asked for."""
     from ckpt.commands.rewriting.stages import strip_first
 
@@ -132,7 +153,9 @@ def strip_stages(is_asked: bool, prefix: str | None, section: str | None, limits
     return [lambda survey: strip_first(survey, limits, prefix=prefix, section=section)]
 
 
-def with_like(options: WriteOptions, like: Input | None, section: str | None) -> WriteOptions:
+def with_like(
+    options: WriteOptions, like: Input | None, section: str | None
+) -> WriteOptions:
     """The options with another save whose tensors the source must have."""
     if like is None:
         return options
@@ -148,7 +171,8 @@ def with_format(
     plain: bool,
     with_config: bool = False,
 ) -> WriteOptions:
-    """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError.
+    """The options with the format that --format, --shard-size and the ending of OUT ask
+    for. Raises UsageError.
 
     A folder with its config gets safetensors, unless another format is asked for.
     """
@@ -156,27 +180,43 @@ def with_format(
     if with_config and shard_size is None:
         to = to or save.SHARD_FORMAT
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
-    suffix = SUFFIXES["convert --plain" if plain else "convert"] if plain or is_pickle else ""
+    suffix = (
+        SUFFIXES["convert --plain" if plain else "convert"]
+        if plain or is_pickle
+        else ""
+    )
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)
     out = None if options.out is None else options.out.rstrip("/") or options.out
     if shard_size is None:
         if out is None and to is None:
             return options
-        is_folder = out is not None and options.is_folder and not is_folder_format(out, options.limits)
-        return options._replace(format=save.format_for("" if is_folder else out or "", to))
+        is_folder = (
+            out is not None
+            and options.is_folder
+            and not is_folder_format(out, options.limits)
+        )
+        return options._replace(
+            format=save.format_for("" if is_folder else out or "", to)
+        )
     shard_bytes = number_of(str(shard_size))
     if not shard_bytes:
-        raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
+        raise UsageError(
+            f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB"
+        )
     if to not in (None, save.SHARD_FORMAT):
-        raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --format {to}")
+        raise UsageError(
+            f"--shard-size goes with {save.SHARD_FORMAT}, not with --format {to}"
+        )
     if out is not None and not os.path.isdir(out) and not with_config:
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
 
 
 def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
-    """The options with the format of the last checkpoint, or of OUT's ending where it belongs to another one."""
+    """The options with the format of the last checkpoint, or of OUT's ending where it
+    belongs to another one.
+    """
     out = options.out
     if out is None or (options.is_folder and not is_folder_format(out, options.limits)):
         return options
@@ -185,13 +225,19 @@ def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
     except UsageError:
         format = None
     format = format or save.format_for(out, None, endings=save.ENDINGS)
-    return options._replace(format=format, ranks=1 if save.traits_of(format).is_folder else None)
+    return options._replace(
+        format=format, ranks=1 if save.traits_of(format).is_folder else None
+    )
 
 
 def as_format_of(
     report: RewriteReport, format: str, limits: Limits, ranks: int | None = None
 ) -> RewriteReport:
-    """The report with its result in another format, as `convert` makes it. Raises CkptError."""
+    """The report with its result in another format, as `convert` makes it. Raises
+    CkptError.
+    """
     from ckpt.commands.convert.convert import as_format
 
-    return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit, ranks)
+    return as_format(
+        report, format, save.traits_of(format), limits, writer_of(format).unfit, ranks
+    )

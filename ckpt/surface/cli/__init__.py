@@ -1,1 +1,3 @@
-"""The command line: the only room that prints, and the only one that looks at the environment."""
+"""The command line: the only room that prints, and the only one that looks at the
+environment.
+"""

@@ -1,6 +1,8 @@
-"""The program: its commands, and the one place where failures become a line and an exit code.
+"""The program: its commands, and the one place where failures become a line and an exit
+code.
 
-0 done, 1 something was found, 2 trouble, 141 the reader of the pipe went away. Signals are handled in `start`.
+0 done, 1 something was found, 2 trouble, 141 the reader of the pipe went away. Signals
+are handled in `start`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ from ckpt.surface.cli.signature import PlainCommand, plain_parameters, typer_fun
 from ckpt.surface.cli.start import PIPE_CLOSED, TROUBLE, NothingListedError
 
 _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
-"""The class of all errors in the command line, which belongs to click: typer has no public name for it."""
-_CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
+"""The class of all errors in the command line, which belongs to click: typer has no
+public name for it.
+"""
+_CANNOT_WRITE = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+)
 
 _EXIT_CODES = (
     ("0", "Done: nothing differs, nothing was found."),
@@ -42,7 +48,9 @@ _R = TypeVar("_R")
 
 
 def _is_ruled(word: str) -> bool:
-    """Tell whether a text begins with a line of dashes or an arrow, as notebooks draw them."""
+    """Tell whether a text begins with a line of dashes or an arrow, as notebooks draw
+    them.
+    """
     text = word.lstrip("-")
     dashes = len(word) - len(text)
     if not dashes or not any(map(str.isspace, text)):
@@ -56,7 +64,9 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return plain_parameters(super().get_params(ctx))
 
-    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+    def make_context(
+        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
         if args[:1] == ["explain"]:
             args = [
                 f" {word}" if _is_ruled(word) else word for word in args
@@ -91,10 +101,14 @@ class Group(TyperGroup):
             raise typer.Exit(0)
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
-                from ckpt.surface.cli.inputs import opened  # here: only this mistake pays for it
+                from ckpt.surface.cli.inputs import (
+                    opened,
+                )  # here: only this mistake pays for it
 
                 opened(name, Limits()).close()  # or the reason why no command reads it
-                raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {pasted_path(name)}")
+                raise CkptError(
+                    f"{name}: not a command", hint=f"ckpt inspect {pasted_path(name)}"
+                )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -104,30 +118,53 @@ class Group(TyperGroup):
                 formatter.write_dl(list(group.items()))
         with formatter.section("Shell"):
             formatter.write_dl(
-                [("completion", "Print the script that completes commands in bash, zsh or fish.")]
+                [
+                    (
+                        "completion",
+                        (
+                            "Print the script that completes commands in bash, zsh or "
+                            "fish."
+                        ),
+                    )
+                ]
             )
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
 
 
 def _refuse_no_home() -> None:
-    """Raise UsageError where a shell's files cannot be found or written: in a container, for a user without a folder."""
+    """Raise UsageError where a shell's files cannot be found or written: in a
+    container, for a user without a folder.
+    """
     home = os.path.expanduser("~")
-    if os.environ.get("HOME") == "" or not os.path.isdir(home) or not os.access(home, os.W_OK):
-        raise UsageError("no home folder to write to", hint="ckpt completion bash > FILE, and source FILE")
+    if (
+        os.environ.get("HOME") == ""
+        or not os.path.isdir(home)
+        or not os.access(home, os.W_OK)
+    ):
+        raise UsageError(
+            "no home folder to write to",
+            hint="ckpt completion bash > FILE, and source FILE",
+        )
 
 
 def _print_completion(words: list[str]) -> None:
-    """Print the completion script of a shell, or the help of `ckpt completion`. Raises UsageError."""
-    from ckpt.surface.cli.shells import completion_text  # here: one start of a shell pays for it
+    """Print the completion script of a shell, or the help of `ckpt completion`. Raises
+    UsageError.
+    """
+    from ckpt.surface.cli.shells import (
+        completion_text,
+    )  # here: one start of a shell pays for it
 
     sys.stdout.write(completion_text(words))
 
 
 def _refuse_names_as_options(words: list[str]) -> None:
-    """Raise UsageError for an option that is the name of a file too, and does not stand behind `--`.
+    """Raise UsageError for an option that is the name of a file too, and does not stand
+    behind `--`.
 
-    A shell that fills in `*`, and a hook that hands over all names, let a file choose the options.
+    A shell that fills in `*`, and a hook that hands over all names, let a file choose
+    the options.
     """
     if "_CKPT_COMPLETE" in os.environ:
         return
@@ -156,7 +193,9 @@ def _answer_step(step: Callable[[], _R]) -> _R:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.stdout.write(f"{error.ctx.get_help()}\n")
             raise typer.Exit(0) from None
-        from ckpt.surface.cli.usage import usage_error  # here: only a wrong command line pays for it
+        from ckpt.surface.cli.usage import (
+            usage_error,
+        )  # here: only a wrong command line pays for it
 
         output.write_error(usage_error(error, [*COMMANDS, "completion"]))
         code = TROUBLE
@@ -168,7 +207,11 @@ def _answer_step(step: Callable[[], _R]) -> _R:
             output.write_complaint(f"ckpt: {TOO_MANY_TEXT}")
         elif error.errno in _CANNOT_WRITE:
             output.discard_stdout()
-            why = "stdout is closed" if error.errno == errno.EBADF else (error.strerror or "").lower()
+            why = (
+                "stdout is closed"
+                if error.errno == errno.EBADF
+                else (error.strerror or "").lower()
+            )
             output.write_complaint(f"ckpt: the output cannot be written: {why}")
         else:
             raise
@@ -228,7 +271,11 @@ _EXTENSIONS = {
 }
 """The commands of extensions, and their modules. The others are in `ckpt.commands`."""
 _GROUPS = {
-    title: {name: line for name, line in group.items() if is_installed(_EXTENSIONS.get(name, "ckpt"))}
+    title: {
+        name: line
+        for name, line in group.items()
+        if is_installed(_EXTENSIONS.get(name, "ckpt"))
+    }
     for title, group in _ALL.items()
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
@@ -241,21 +288,28 @@ def module_of(command: str) -> str:
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The program with these commands. Each is a module; only those named are imported."""
+    """The program with these commands. Each is a module; only those named are
+    imported.
+    """
     app = typer.Typer(
         cls=Group,
         name="ckpt",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 100,
+        },
     )
     app.callback()(_main_callback)
     for name in names:
         module = import_module(module_of(name))
         command = typer_function(name, module.command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
-            command = import_module("ckpt.surface.cli.completion").completing(name, command)
+            command = import_module("ckpt.surface.cli.completion").completing(
+                name, command
+            )
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)
     return app
 
@@ -269,21 +323,32 @@ def _show_version(is_wanted: bool) -> None:
 
 def _main_callback(
     version: bool = typer.Option(
-        False, "-V", "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        False,
+        "-V",
+        "--version",
+        help="Show the version and exit.",
+        callback=_show_version,
+        is_eager=True,
     ),
 ) -> None:
-    """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""
+    """Inspect, compare and migrate PyTorch checkpoints, without running anything they
+    name.
+    """
 
 
 def _needed_commands(words: list[str]) -> Iterable[str]:
-    """The commands that a command line needs. The help of the program needs none: it is made of the table."""
+    """The commands that a command line needs. The help of the program needs none: it is
+    made of the table.
+    """
     if words[:1] == ["help"]:
         words = words[1:]
     if words[:1] and words[0] in COMMANDS:
         return words[:1]
     if words[:1] == ["completion"]:
         return ()
-    is_help = (not words or words[0] in ("-h", "--help")) and "_CKPT_COMPLETE" not in os.environ
+    is_help = (
+        not words or words[0] in ("-h", "--help")
+    ) and "_CKPT_COMPLETE" not in os.environ
     return () if is_help else COMMANDS
 
 
@@ -294,12 +359,18 @@ def _tell_waiting(line: str) -> None:
 
 def run() -> int:
     """Run the command line `sys.argv`; the exit code."""
-    for library in ("OPENBLAS", "OMP", "MKL"):  # without threads of BLAS, numpy is imported 30 ms faster
+    for library in (
+        "OPENBLAS",
+        "OMP",
+        "MKL",
+    ):  # without threads of BLAS, numpy is imported 30 ms faster
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare_streams()
     Told.tell = _tell_waiting
     try:
-        sys.argv[1:] = map(shown_path, sys.argv[1:])  # from here on no text holds a password
+        sys.argv[1:] = map(
+            shown_path, sys.argv[1:]
+        )  # from here on no text holds a password
     except CkptError as error:
         output.write_error(error)
         return TROUBLE

@@ -1,7 +1,8 @@
-"""The completions of a shell: values of options, and sections and names in the PATH that was typed already.
+"""The completions of a shell: values of options, and sections and names in the PATH
+that was typed already.
 
-Only loaded while a shell asks. zsh evaluates what it is told, so a name of the file is offered only when it is made of
-letters, digits and a few signs.
+Only loaded while a shell asks. zsh evaluates what it is told, so a name of the file is
+offered only when it is made of letters, digits and a few signs.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ def completing(name: str, command: Command) -> Command:
     """A command whose parameters know what a shell may complete."""
     rows = {row.parameter: row.name for row in options_of(name)}
     for parameter in signature(command).parameters.values():
-        parameter.default.autocompletion = _completer_of(rows.get(parameter.name, parameter.name))
+        parameter.default.autocompletion = _completer_of(
+            rows.get(parameter.name, parameter.name)
+        )
     return command
 
 
 def _completer_of(option: str) -> Callable[[typer.Context, str], list[str]]:
-    """Return the completer of an option, or of an argument by the name of its parameter.
+    """Return the completer of an option, or of an argument by the name of its
+    parameter.
 
     Commands share options.
     """
@@ -68,8 +72,12 @@ def _option_choices(command: str, option: str) -> Iterable[str]:
     return next((row.words for row in options_of(command) if row.name == option), ())
 
 
-def _of_file(words: Callable[[Checkpoint], Iterable[str]], incomplete: str) -> list[str]:
-    """Words of the first checkpoint on the command line: few, soon, and none where it cannot be read."""
+def _of_file(
+    words: Callable[[Checkpoint], Iterable[str]], incomplete: str
+) -> list[str]:
+    """Words of the first checkpoint on the command line: few, soon, and none where it
+    cannot be read.
+    """
     path = next(_typed_paths(), None)
     if path is None:
         return []
@@ -77,7 +85,9 @@ def _of_file(words: Callable[[Checkpoint], Iterable[str]], incomplete: str) -> l
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
         with formats.open(path, Limits()) as checkpoint:
-            offered = dict.fromkeys(word for word in words(checkpoint) if word.startswith(incomplete))
+            offered = dict.fromkeys(
+                word for word in words(checkpoint) if word.startswith(incomplete)
+            )
             return list(islice(filter(_HARMLESS.fullmatch, offered), MOST))
     except Exception:  # a shell that completes has no place for an error
         return []
@@ -90,7 +100,9 @@ def _too_late(number: int, frame: FrameType | None) -> None:
 
 
 def _typed_paths() -> Iterator[str]:
-    """The checkpoints on the command line, which the parser drops where the last option has no value yet."""
+    """The checkpoints on the command line, which the parser drops where the last option
+    has no value yet.
+    """
     typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     try:
         words = shlex.split(typed)

@@ -1,4 +1,6 @@
-"""The fence around the commands that only look: when it goes up, and when it stays down."""
+"""The fence around the commands that only look: when it goes up, and when it stays
+down.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,24 @@ from ckpt.bytes.far import is_url
 from ckpt.surface.cli import output, start
 
 _ASKED = ("http", "https", "hf")
-"""The schemes of URLs that are read by requests alone. To log in to an object store, a tool may start and write."""
+"""The schemes of URLs that are read by requests alone. To log in to an object store, a
+tool may start and write.
+"""
 
 
 def fence_in(
-    names: Iterable[str | None], *, workers: bool, cluster: str | None = None, own_code: bool = False
+    names: Iterable[str | None],
+    *,
+    workers: bool,
+    cluster: str | None = None,
+    own_code: bool = False,
 ) -> None:
-    """Give up for this process what reading never needs, before the first of the files is opened.
+    """Give up for this process what reading never needs, before the first of the files
+    is opened.
 
-    `names` are all PATHs that are read. `workers` says that copies of this process may read some of them. With
-    `own_code` the command runs code of the user, which may do what it likes. CKPT_DEBUG says on stderr what is up.
+    `names` are all PATHs that are read. `workers` says that copies of this process may
+    read some of them. With `own_code` the command runs code of the user, which may do
+    what it likes. CKPT_DEBUG says on stderr what is up.
     """
     urls = [name for name in names if name is not None and is_url(name)]
     missing = _reason_against(urls, cluster, own_code)

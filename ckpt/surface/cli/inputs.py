@@ -1,4 +1,5 @@
-"""The files that a command looks at: the PATHs as typed, folders walked, names of a list; and one answer about each.
+"""The files that a command looks at: the PATHs as typed, folders walked, names of a
+list; and one answer about each.
 
 A command goes on after an error, and the worst exit code wins.
 """
@@ -64,11 +65,17 @@ def drop_skipped(items: Iterable[Found]) -> list[Found]:
 
 
 def named_paths(
-    paths: Sequence[str], lists: Sequence[str] | None, what: str = "look at", *, require: bool = False
+    paths: Sequence[str],
+    lists: Sequence[str] | None,
+    what: str = "look at",
+    *,
+    require: bool = False,
 ) -> list[str]:
-    """The PATHs, and the names in lists, each a file, or stdin for `-`: one a line, or with a NUL after each.
+    """The PATHs, and the names in lists, each a file, or stdin for `-`: one a line, or
+    with a NUL after each.
 
-    Raises UsageError when there is neither, and with `require` for an empty list. Else that raises NothingListedError.
+    Raises UsageError when there is neither, and with `require` for an empty list. Else
+    that raises NothingListedError.
     """
     lists = lists or ()
     if lists.count(STDIN) > 1:
@@ -99,16 +106,22 @@ def _names_in(path: str) -> list[str]:
             for name in data.split(b"\0")
             if name.strip() or os.path.lexists(name)
         ]
-    return [shown_path(os.fsdecode(line)) for name in data.split(b"\n") if (line := _named_in(name))]
+    return [
+        shown_path(os.fsdecode(line))
+        for name in data.split(b"\n")
+        if (line := _named_in(name))
+    ]
 
 
 _BOM = b"\xef\xbb\xbf"
 
 
 def _named_in(line: bytes) -> bytes:
-    """Return the name in a line of a list, or nothing for a blank line and for a comment, which begins with #.
+    """Return the name in a line of a list, or nothing for a blank line and for a
+    comment, which begins with #.
 
-    A file that is really called so comes first. Editors of Windows put a mark in front, and end lines with CR LF.
+    A file that is really called so comes first. Editors of Windows put a mark in front,
+    and end lines with CR LF.
     """
     if os.path.lexists(line):
         return line
@@ -123,7 +136,9 @@ def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
 
 
 def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
-    """Return all that is on stdin. Raises UsageError where it is more than `limit` bytes."""
+    """Return all that is on stdin. Raises UsageError where it is more than `limit`
+    bytes.
+    """
     data = sys.stdin.buffer.read(limit + 1)
     if len(data) > limit:
         raise UsageError(f"{option} -: the list has over {limit:,} bytes")
@@ -131,7 +146,9 @@ def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
 
 
 def _list_bytes(path: str) -> bytes:
-    """All that is in a list. `<(find …)` of a shell is a pipe, which is read to its end."""
+    """All that is in a list. `<(find …)` of a shell is a pipe, which is read to its
+    end.
+    """
     piped = read_pipe(path, _LONGEST + 1)
     if piped is not None:
         if len(piped) > _LONGEST:
@@ -152,21 +169,31 @@ Document: TypeAlias = Callable[[str, CkptError], dict[str, Json]]
 
 def gate_given(command: str, keywords: Mapping[str, Any], **more: Any) -> Gate:
     """The gate of a command, from the keywords that it hands on. Raises UsageError."""
-    return gate_of(command, *(keywords[name] for name in ("select", "ignore", "level", "fail_on")), **more)
+    return gate_of(
+        command,
+        *(keywords[name] for name in ("select", "ignore", "level", "fail_on")),
+        **more,
+    )
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return a command's exit code from its files' codes: 2 (trouble) over 1 (found something) over 0."""
+    """Return a command's exit code from its files' codes: 2 (trouble) over 1 (found
+    something) over 0.
+    """
     return max(codes, default=0)
 
 
 def run_for_each(
-    paths: Sequence[str], one: Callable[[str], int], *, json: str | None = None, tell_rest: bool = False
+    paths: Sequence[str],
+    one: Callable[[str], int],
+    *,
+    json: str | None = None,
+    tell_rest: bool = False,
 ) -> int:
     """Run a command for each PATH and print what fails; the exit code of all.
 
-    With `json`, the name of the command's schema, what fails is a document too. With `tell_rest`, an interrupt says
-    which PATHs were not begun.
+    With `json`, the name of the command's schema, what fails is a document too. With
+    `tell_rest`, an interrupt says which PATHs were not begun.
     """
     codes: list[int] = []
     try:
@@ -182,16 +209,23 @@ def run_for_each(
             sys.stdout.flush()  # the reports on what is done
             index = len(codes)
             rest = [show(path, 80) for path in paths[index + 1 :]]
-            begun = f"stopped at {show(paths[index], 80)}, {index:,} of {len(paths):,} before it are through"
-            output.write_complaint(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
+            begun = (
+                f"stopped at {show(paths[index], 80)}, {index:,} of {len(paths):,} "
+                "before it are through"
+            )
+            output.write_complaint(
+                f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else "")
+            )
         raise
     return worst_code(codes)
 
 
 class Answer(NamedTuple):
-    """The answer of a command about one file. It pickles: another process may make it, this one writes it.
+    """The answer of a command about one file. It pickles: another process may make it,
+    this one writes it.
 
-    `texts` are exact lines, `rows` a table whose first row is the header, `talk` is for stderr.
+    `texts` are exact lines, `rows` a table whose first row is the header, `talk` is for
+    stderr.
     """
 
     code: int = 0
@@ -215,10 +249,12 @@ def write_answers(
     tables: output.Tables | None = None,
     apart: bool = False,
 ) -> list[int]:
-    """Write the answer about each of the `items` that the `names` lead to, in their order; the exit codes.
+    """Write the answer about each of the `items` that the `names` lead to, in their
+    order; the exit codes.
 
-    Many answers are made in several processes, which changes nothing in what is written. With `apart` there are empty
-    lines between the texts. A folder without a checkpoint is an error, of which `json` makes the document.
+    Many answers are made in several processes, which changes nothing in what is
+    written. With `apart` there are empty lines between the texts. A folder without a
+    checkpoint is an error, of which `json` makes the document.
     """
     from ckpt.bytes.executor import Task  # here: who reads one file needs none
 
@@ -227,11 +263,15 @@ def write_answers(
     codes, seen = [], []
     several = len(tasks) >= FEW
     with (
-        output.progress(doing, len(tasks), "files", short_labels([item.path for item in items]))
+        output.progress(
+            doing, len(tasks), "files", short_labels([item.path for item in items])
+        )
         if several
         else nullcontext()
     ) as progress:
-        for item, outcome in zip(items, choose_executor(tasks, jobs).each(tasks), strict=True):
+        for item, outcome in zip(
+            items, choose_executor(tasks, jobs).each(tasks), strict=True
+        ):
             if progress is not None:
                 progress(1)
             if isinstance(outcome, str):
@@ -246,8 +286,12 @@ def write_answers(
     return codes
 
 
-def _answer_item(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptError | str:
-    """The answer about a file, its error, or why it is skipped: it never was a checkpoint."""
+def _answer_item(
+    item: Found, answer: Callable[[Found], Answer]
+) -> Answer | CkptError | str:
+    """The answer about a file, its error, or why it is skipped: it never was a
+    checkpoint.
+    """
     if item.skipped is not None:
         return item.skipped
     try:
@@ -258,7 +302,11 @@ def _answer_item(item: Found, answer: Callable[[Found], Answer]) -> Answer | Ckp
 
 
 def _write_answer(
-    path: str, outcome: Answer | CkptError, json: Document | None, tables: output.Tables | None, apart: bool
+    path: str,
+    outcome: Answer | CkptError,
+    json: Document | None,
+    tables: output.Tables | None,
+    apart: bool,
 ) -> int:
     """Write an answer or an error; the exit code."""
     if isinstance(outcome, CkptError):
@@ -266,7 +314,11 @@ def _write_answer(
             output.write_json(json(path, outcome))
         output.write_error(outcome)
         return TROUBLE
-    say = output.write_complaint if outcome.code == TROUBLE or outcome.is_loud else output.write_talk
+    say = (
+        output.write_complaint
+        if outcome.code == TROUBLE or outcome.is_loud
+        else output.write_talk
+    )
     for text in outcome.talk:
         say(text)
     if outcome.document is not None:
@@ -284,7 +336,8 @@ def _write_answer(
 
 @contextmanager
 def using_cluster(where: str | None, names: Iterable[str]) -> Iterator[bool]:
-    """Give the work on the PATHs to a cluster, as `--cluster` says; tell whether there is one.
+    """Give the work on the PATHs to a cluster, as `--cluster` says; tell whether there
+    is one.
 
     Raises UsageError for a URL with a secret, CkptError without a cluster.
     """
@@ -300,7 +353,9 @@ def using_cluster(where: str | None, names: Iterable[str]) -> Iterator[bool]:
 
 @contextmanager
 def documenting_errors(path: str, schema: str | None) -> Iterator[None]:
-    """Write the document of an error about a PATH, where JSON is asked for; docs/json.md is its contract."""
+    """Write the document of an error about a PATH, where JSON is asked for;
+    docs/json.md is its contract.
+    """
     try:
         yield
     except CkptError as error:
@@ -321,31 +376,50 @@ def failure_document(schema: str) -> Document:
     }
 
 
-# --- one checkpoint ---------------------------------------------------------------------------------------------------
+# --- one checkpoint -------------------------------------------------------------------
 
 
 def refuse_factory(path: str, option: str) -> None:
-    """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an option may run code."""
+    """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an
+    option may run code.
+    """
     file, _, name = path.rpartition(":")
     if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
-        raise UsageError("not a checkpoint", path=path, hint=f"{option} {show(path, 80)} builds a live model")
+        raise UsageError(
+            "not a checkpoint",
+            path=path,
+            hint=f"{option} {show(path, 80)} builds a live model",
+        )
 
 
 def plugins_allowed() -> bool:
-    """Tell whether formats of other distributions may be asked. CKPT_NO_PLUGINS=1 says no."""
+    """Tell whether formats of other distributions may be asked. CKPT_NO_PLUGINS=1 says
+    no.
+    """
     return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
 
 
 def opened(
-    path: str, limits: Limits, *, tell: bool = True, structure: bool = False, partial: bool = False
+    path: str,
+    limits: Limits,
+    *,
+    tell: bool = True,
+    structure: bool = False,
+    partial: bool = False,
 ) -> Checkpoint:
-    """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
+    """The checkpoint at a path, as the command line and the environment say. Raises
+    CkptError.
 
-    With `tell`, stderr names the damaged files of a folder, which the command then does without. With `structure`, a
-    stored listing is one too; with `partial`, what is left of one that is damaged.
+    With `tell`, stderr names the damaged files of a folder, which the command then does
+    without. With `structure`, a stored listing is one too; with `partial`, what is left
+    of one that is damaged.
     """
     checkpoint = open_side(
-        path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
+        path,
+        structure=structure,
+        partial=partial,
+        limits=limits,
+        plugins=plugins_allowed(),
     )
     for text in notice_lines(checkpoint) if tell else ():
         output.write_talk(text)
@@ -353,7 +427,9 @@ def opened(
 
 
 def notice_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
-    """The lines about each doubt, or each notice with one of the `codes`, for stderr."""
+    """The lines about each doubt, or each notice with one of the `codes`, for
+    stderr.
+    """
     return [f"ckpt: {text}" for text in doubt_lines(checkpoint.checkpoint, codes)]
 
 
@@ -363,11 +439,15 @@ def tell(line: str) -> None:
 
 
 def unread_lines(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
-    """A line about the tensors that `what` ("measured") does not hold for, (name, why); none where all were read."""
+    """A line about the tensors that `what` ("measured") does not hold for, (name, why);
+    none where all were read.
+    """
     if not rows:
         return []
     names = show_names([name for name, _ in rows], 5)
-    return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
+    return [
+        f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"
+    ]
 
 
 def check_table(name: str | None) -> None:
@@ -377,4 +457,7 @@ def check_table(name: str | None) -> None:
     from tabulate import tabulate_formats
 
     if name not in tabulate_formats:
-        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))
+        raise UsageError(
+            f"--table {name}: no such format",
+            hint="formats: " + " ".join(tabulate_formats),
+        )

@@ -1,9 +1,10 @@
 """The options of all commands: one row each, and the rows that exclude each other.
 
-A command has the options whose rows name it, in the order of the table. `signature` hands their values to its
-function by their names (`--include` as `include`, `--no-align` as `align`), and the rows are its help, what a shell
-completes, and what the pages and the tests hold it to. So a new option is a row here, and a keyword of the function
-that does its work.
+A command has the options whose rows name it, in the order of the table. `signature`
+hands their values to its function by their names (`--include` as `include`,
+`--no-align` as `align`), and the rows are its help, what a shell completes, and what
+the pages and the tests hold it to. So a new option is a row here, and a keyword of the
+function that does its work.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ Kind = Literal["flag", "text", "texts", "integer", "number"]
 Default = str | float | None
 
 OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
-"""Groups of options in the help, in this order. Options without a group stand before them."""
+"""Groups of options in the help, in this order. Options without a group stand before
+them.
+"""
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
 _WRITERS = "rehome strip rename set slim convert salvage warmstart average merge"
-_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum prune {_WRITERS}"
+_EVERY = (
+    f"inspect ls get diff stats report explain recipe lint verify sum prune {_WRITERS}"
+)
 
 
 class Argument(NamedTuple):
@@ -50,7 +55,9 @@ class Option(NamedTuple):
     help: str
     group: str = ""
     rare_in: tuple[str, ...] = ()
-    """The commands of which a first look at the help does not need it. `--help-all` shows it."""
+    """The commands of which a first look at the help does not need it. `--help-all`
+    shows it.
+    """
     default: Default = None
     low: float | None = None
     high: float | None = None
@@ -58,7 +65,9 @@ class Option(NamedTuple):
     words: tuple[str, ...] = ()
     """The values that a shell offers."""
     is_once: bool = False
-    """True where a second one is refused: it names what is read or written. Of a setting the last one counts."""
+    """True where a second one is refused: it names what is read or written. Of a
+    setting the last one counts.
+    """
     other_names: tuple[str, ...] = ()
     """Names of other tools for the same option, with their dashes."""
 
@@ -75,7 +84,9 @@ class Option(NamedTuple):
     @property
     def keyword(self) -> str:
         """The name of its value in Python, as `align`."""
-        return self.parameter.removeprefix("no_") if self.is_negative else self.parameter
+        return (
+            self.parameter.removeprefix("no_") if self.is_negative else self.parameter
+        )
 
 
 _SWITCHES = ("--no-align", "--no-header")
@@ -95,7 +106,9 @@ def _option_row(
     once: bool = False,
     other_names: tuple[str, ...] = (),
 ) -> Option:
-    metavar, (commands, text) = (None, texts) if kind == "flag" else (texts[0], texts[1:])
+    metavar, (commands, text) = (
+        (None, texts) if kind == "flag" else (texts[0], texts[1:])
+    )
     short, _, long = name.rpartition("/")
     marked = commands.split()
     return Option(
@@ -105,7 +118,9 @@ def _option_row(
         metavar=metavar,
         commands=tuple(command.rstrip("*") for command in marked),
         help=text,
-        rare_in=tuple(command.rstrip("*") for command in marked if rare or command.endswith("*")),
+        rare_in=tuple(
+            command.rstrip("*") for command in marked if rare or command.endswith("*")
+        ),
         default=default,
         low=low,
         high=high,
@@ -121,14 +136,21 @@ text = partial(_option_row, "text")
 texts = partial(_option_row, "texts")
 integer = partial(_option_row, "integer")
 number = partial(_option_row, "number")
-"""A row of each kind: the name, the metavar unless it is a flag, the commands, and the help.
+"""A row of each kind: the name, the metavar unless it is a flag, the commands, and the
+help.
 
-A star behind a command says that the option is rare there, `rare` that it is rare in all of them.
+A star behind a command says that the option is rare there, `rare` that it is rare in
+all of them.
 """
 
 _GROUPS: dict[str, tuple[Option, ...]] = {
     "": (
-        texts("--index", "N,N-N", "inspect", "Name the parameters with these indices in an error of DDP."),
+        texts(
+            "--index",
+            "N,N-N",
+            "inspect",
+            "Name the parameters with these indices in an error of DDP.",
+        ),
         text(
             "--base",
             "BASE",
@@ -136,7 +158,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Say whether this LoRA fits a checkpoint; exit 1 if it does not.",
             once=True,
         ),
-        flag("--textconv", "inspect*", "Print plain text for git diff, also of what cannot be read."),
+        flag(
+            "--textconv",
+            "inspect*",
+            "Print plain text for git diff, also of what cannot be read.",
+        ),
         number(
             "--threshold",
             "X",
@@ -147,8 +173,16 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             default=0.001,
         ),
         flag("--stats", "report", "Read and measure the tensors of each file."),
-        flag("--quick", "report", "List several files as ckpt ls does, and read no tensors."),
-        flag("--read-values", "lint", "Read the tensors too, for NaN, Inf and dead channels."),
+        flag(
+            "--quick",
+            "report",
+            "List several files as ckpt ls does, and read no tensors.",
+        ),
+        flag(
+            "--read-values",
+            "lint",
+            "Read the tensors too, for NaN, Inf and dead channels.",
+        ),
         text(
             "--model",
             "FILE.py:FACTORY",
@@ -161,28 +195,70 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--sums",
             "F",
             "verify",
-            "Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
+            (
+                "Compare with the sums in F, or with - on stdin, as `ckpt sum` or "
+                "`ckpt sum --recorded` wrote."
+            ),
             once=True,
         ),
-        flag("--root", "sum", "Print one hash of all names and values, equal for any sharding."),
+        flag(
+            "--root",
+            "sum",
+            "Print one hash of all names and values, equal for any sharding.",
+        ),
         flag(
             "--values",
             "sum",
-            "Print one fingerprint of all values, equal in every layout and under any names.",
+            (
+                "Print one fingerprint of all values, equal in every layout and under "
+                "any names."
+            ),
         ),
-        text("--root", "HASH", "verify", "Compare with the hash that `ckpt sum --root` printed.", once=True),
+        text(
+            "--root",
+            "HASH",
+            "verify",
+            "Compare with the hash that `ckpt sum --root` printed.",
+            once=True,
+        ),
         text(
             "--against",
             "HF_URL",
             "verify",
-            "Compare the bytes of files with the hashes that hf://ORG/MODEL[@REVISION] lists.",
+            (
+                "Compare the bytes of files with the hashes that "
+                "hf://ORG/MODEL[@REVISION] lists."
+            ),
             once=True,
         ),
-        flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
-        text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
-        texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
-        flag("--objects", "rehome*", "Also change torch.device objects and device texts in values."),
-        flag("--undo", "rehome", "Take back the last --in-place, finished or interrupted."),
+        flag(
+            "--recorded",
+            "sum",
+            "List sizes and CRC-32 as the files record them; read no tensors.",
+        ),
+        text(
+            "--to",
+            "TAG",
+            "rehome",
+            "Move all tensors to this device; cpu without it.",
+            words=_DEVICES,
+        ),
+        texts(
+            "--map",
+            "FROM=TO",
+            "rehome",
+            "Move one device only, as in cuda:0=cuda:1. Repeatable.",
+        ),
+        flag(
+            "--objects",
+            "rehome*",
+            "Also change torch.device objects and device texts in values.",
+        ),
+        flag(
+            "--undo",
+            "rehome",
+            "Take back the last --in-place, finished or interrupted.",
+        ),
         integer(
             "--keep-last",
             "N",
@@ -200,17 +276,25 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--keep-every",
             "N",
             "prune",
-            "Keep each checkpoint whose step is a multiple of N, or its epoch where names have no steps.",
+            (
+                "Keep each checkpoint whose step is a multiple of N, or its epoch "
+                "where names have no steps."
+            ),
             low=1,
         ),
-        flag("--delete", "prune", "Delete what may go, after a question on a terminal."),
+        flag(
+            "--delete", "prune", "Delete what may go, after a question on a terminal."
+        ),
         flag("-y/--yes", "prune", "With --delete: do not ask, as a pipe needs."),
         flag("--quick", "prune", "Do not read the bytes of what stays."),
         texts(
             "-d/--delete",
             "NAME",
             "set",
-            "Delete what lies under this name: a value, a tensor, a section. Repeatable.",
+            (
+                "Delete what lies under this name: a value, a tensor, a section. "
+                "Repeatable."
+            ),
         ),
         texts(
             "--sub",
@@ -223,10 +307,17 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--format",
             "FORMAT",
             "convert merge*",
-            "Write torch-zip, torch-legacy, safetensors or dcp. The default follows OUT's ending.",
+            (
+                "Write torch-zip, torch-legacy, safetensors or dcp. The default "
+                "follows OUT's ending."
+            ),
             words=_FORMATS,
         ),
-        flag("--plain", "convert", "Turn objects into dicts, lists and scalars, numpy arrays into tensors."),
+        flag(
+            "--plain",
+            "convert",
+            "Turn objects into dicts, lists and scalars, numpy arrays into tensors.",
+        ),
         text(
             "--dtype",
             "NAME",
@@ -239,8 +330,17 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert",
             "Turn quantised weights into floats.",
         ),
-        flag("--dequantize", "stats* sum*", "Take quantised weights as the floats that they stand for."),
-        text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
+        flag(
+            "--dequantize",
+            "stats* sum*",
+            "Take quantised weights as the floats that they stand for.",
+        ),
+        text(
+            "--encoding",
+            "NAME",
+            "convert*",
+            "Decode text of Python 2, for example as latin1.",
+        ),
         text(
             "--shard-size",
             "BYTES",
@@ -252,18 +352,38 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--recipe",
             "RECIPE",
             "diff* warmstart* convert*",
-            "First bring the model into another layout, as ckpt recipe wrote; convert and warmstart take a GGUF to transformers.",
+            (
+                "First bring the model into another layout, as ckpt recipe wrote; "
+                "convert and warmstart take a GGUF to transformers."
+            ),
             once=True,
         ),
         flag("--reverse", "convert*", "Apply the recipe the other way round."),
-        flag("--optimizer", "convert*", "Bring the optimizer's moments into the layout of the recipe too."),
-        text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
-        integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
+        flag(
+            "--optimizer",
+            "convert*",
+            "Bring the optimizer's moments into the layout of the recipe too.",
+        ),
+        text(
+            "--weights",
+            "NAME",
+            "convert*",
+            "Take DeepSpeed's weights from fp32 (default) or module.",
+        ),
+        integer(
+            "--ranks",
+            "N",
+            "convert*",
+            "Cut a DCP into the files of N ranks; 1 without it.",
+        ),
         text(
             "--optimizer-keys",
             "KEYS",
             "convert*",
-            "Key the optimizer by names (default for a DCP), numbers, or order: names in the order of the model.",
+            (
+                "Key the optimizer by names (default for a DCP), numbers, or order: "
+                "names in the order of the model."
+            ),
         ),
         text(
             "--adapter-names",
@@ -284,7 +404,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Give parameters without optimizer state zero moments and step 0.",
         ),
-        flag("--ema", "slim", "Keep the averages of the weights (EMA, SWA), under the names of the model."),
+        flag(
+            "--ema",
+            "slim",
+            (
+                "Keep the averages of the weights (EMA, SWA), under the names of the "
+                "model."
+            ),
+        ),
         flag(
             "--strip",
             "slim convert",
@@ -297,7 +424,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Strip this prefix instead of those that wrappers leave.",
         ),
         text(
-            "--to", "TAG", "slim convert*", "First move the tensors to this device, as cpu.", words=_DEVICES
+            "--to",
+            "TAG",
+            "slim convert*",
+            "First move the tensors to this device, as cpu.",
+            words=_DEVICES,
         ),
         text(
             "--fill-from",
@@ -310,10 +441,19 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--names-from",
             "OTHER",
             "salvage",
-            "Name the items of a DCP without .metadata after another save of the same run.",
+            (
+                "Name the items of a DCP without .metadata after another save of the "
+                "same run."
+            ),
             once=True,
         ),
-        text("--into", "TARGET", "warmstart", "Fill this checkpoint of the model.", once=True),
+        text(
+            "--into",
+            "TARGET",
+            "warmstart",
+            "Fill this checkpoint of the model.",
+            once=True,
+        ),
         text(
             "--into-model",
             "FILE.py:FACTORY",
@@ -321,18 +461,29 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Fill the model that your own code builds.",
             once=True,
         ),
-        texts("--sub", "S/A/B/", "warmstart", "Rename pretrained tensors, as ckpt rename does. Repeatable."),
+        texts(
+            "--sub",
+            "S/A/B/",
+            "warmstart",
+            "Rename pretrained tensors, as ckpt rename does. Repeatable.",
+        ),
         text(
             "--ratios",
             "X,Y,...",
             "average",
-            "Weigh the checkpoints by these numbers, divided by their sum. Without it all count alike.",
+            (
+                "Weigh the checkpoints by these numbers, divided by their sum. Without "
+                "it all count alike."
+            ),
         ),
         integer(
             "--last",
             "N",
             "average",
-            "Take the last N of a folder's numbered checkpoints: epoch_10 comes after epoch_2.",
+            (
+                "Take the last N of a folder's numbered checkpoints: epoch_10 comes "
+                "after epoch_2."
+            ),
             low=2,
         ),
         text(
@@ -345,41 +496,83 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--scale",
             "X",
             "merge",
-            "Multiply B @ A by X, which is alpha / rank, where an ADAPTER records no alpha.",
+            (
+                "Multiply B @ A by X, which is alpha / rank, where an ADAPTER records "
+                "no alpha."
+            ),
         ),
         text(
             "--packing",
             "WAY",
             "merge",
-            "Say how a tensor holds several layers, where two ways fit: concatenated or interleaved, in-out or out-in.",
+            (
+                "Say how a tensor holds several layers, where two ways fit: "
+                "concatenated or interleaved, in-out or out-in."
+            ),
             words=("concatenated", "interleaved", "in-out", "out-in"),
         ),
-        flag("--exact", "merge", "Compute in float64 instead of float32; the result has the dtypes of BASE."),
-        texts("--sub", "S/A/B/", "merge", "Rename the layers of ADAPTERs, as ckpt rename does. Repeatable."),
+        flag(
+            "--exact",
+            "merge",
+            "Compute in float64 instead of float32; the result has the dtypes of BASE.",
+        ),
+        texts(
+            "--sub",
+            "S/A/B/",
+            "merge",
+            "Rename the layers of ADAPTERs, as ckpt rename does. Repeatable.",
+        ),
         flag(
             "--no-align",
             "diff warmstart average",
             "Compare names as they are, with wrappers and without a mapping.",
             rare=True,
         ),
-        texts("--sub", "S/A/B/", "diff*", "Rename tensors of BEFORE, as ckpt rename does. Repeatable."),
-        number("--atol", "X", "diff", "Absolute tolerance: treat |Δ| <= X as equal.", low=0),
-        number("--rtol", "X", "diff", "Relative tolerance: treat |Δ| <= X * |before| as equal.", low=0),
+        texts(
+            "--sub",
+            "S/A/B/",
+            "diff*",
+            "Rename tensors of BEFORE, as ckpt rename does. Repeatable.",
+        ),
+        number(
+            "--atol", "X", "diff", "Absolute tolerance: treat |Δ| <= X as equal.", low=0
+        ),
+        number(
+            "--rtol",
+            "X",
+            "diff",
+            "Relative tolerance: treat |Δ| <= X * |before| as equal.",
+            low=0,
+        ),
         flag("--close", "diff", "Use the tolerances of torch.testing for each dtype."),
         flag(
             "--structure",
             "diff",
-            "Compare names, shapes and dtypes only. Also reads what inspect --json printed.",
+            (
+                "Compare names, shapes and dtypes only. Also reads what inspect --json "
+                "printed."
+            ),
         ),
-        flag("--quick", "diff", "Compare sizes and the checksums in the files; read no values."),
+        flag(
+            "--quick",
+            "diff",
+            "Compare sizes and the checksums in the files; read no values.",
+        ),
         text(
             "--adapter",
             "ADAPTER",
             "diff*",
-            "Say for each pair of a LoRA whether AFTER is BEFORE with it, and what else changed.",
+            (
+                "Say for each pair of a LoRA whether AFTER is BEFORE with it, and what "
+                "else changed."
+            ),
             once=True,
         ),
-        flag("--ignore-dtype", "diff", "Compare values only, as check_dtype=False of torch.testing."),
+        flag(
+            "--ignore-dtype",
+            "diff",
+            "Compare values only, as check_dtype=False of torch.testing.",
+        ),
         flag(
             "--strict",
             "diff",
@@ -390,14 +583,20 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--model",
             "FILE.py:FACTORY",
             "inspect* diff* explain convert*",
-            "Build the model with your own code, on the meta device, so that roles are certain.",
+            (
+                "Build the model with your own code, on the meta device, so that roles "
+                "are certain."
+            ),
             once=True,
         ),
         text(
             "--on-mismatch",
             "WHAT",
             "warmstart",
-            "For another shape: keep the target's values, slice (copy the common block), pad (new rows), interpolate (grids of positions), or error.",
+            (
+                "For another shape: keep the target's values, slice (copy the common "
+                "block), pad (new rows), interpolate (grids of positions), or error."
+            ),
             default="keep",
             words=("keep", "slice", "pad", "interpolate", "error"),
         ),
@@ -405,13 +604,32 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--fill",
             "HOW",
             "warmstart*",
-            "With --on-mismatch pad: take the new rows from target, or the mean of the old ones.",
+            (
+                "With --on-mismatch pad: take the new rows from target, or the mean of "
+                "the old ones."
+            ),
             words=("target", "mean"),
         ),
-        flag("--by-shape", "warmstart*", "Also pair tensors that only shapes and order connect."),
-        flag("--fuse", "warmstart*", "Join query, key and value of PRETRAINED into one tensor of TARGET."),
-        flag("--split", "warmstart*", "Split one tensor of PRETRAINED into query, key and value of TARGET."),
-        flag("--count-sliced", "warmstart*", "Count what is sliced of the last layer as loaded."),
+        flag(
+            "--by-shape",
+            "warmstart*",
+            "Also pair tensors that only shapes and order connect.",
+        ),
+        flag(
+            "--fuse",
+            "warmstart*",
+            "Join query, key and value of PRETRAINED into one tensor of TARGET.",
+        ),
+        flag(
+            "--split",
+            "warmstart*",
+            "Split one tensor of PRETRAINED into query, key and value of TARGET.",
+        ),
+        flag(
+            "--count-sliced",
+            "warmstart*",
+            "Count what is sliced of the last layer as loaded.",
+        ),
         flag(
             "--ignore-layout",
             "warmstart*",
@@ -420,10 +638,15 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--keep-optimizer",
             "warmstart*",
-            "Keep the optimizer, the scheduler and the counters of TARGET's old weights.",
+            (
+                "Keep the optimizer, the scheduler and the counters of TARGET's old "
+                "weights."
+            ),
         ),
         flag(
-            "--print-code", "warmstart", "Print Python that loads the same into a model, and write nothing."
+            "--print-code",
+            "warmstart",
+            "Print Python that loads the same into a model, and write nothing.",
         ),
         texts(
             "--arg",
@@ -442,28 +665,49 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--assume",
             "B=A",
             "recipe",
-            "Make this tensor of B of that tensor of A, where two ways fit. Repeatable.",
+            (
+                "Make this tensor of B of that tensor of A, where two ways fit. "
+                "Repeatable."
+            ),
         ),
         flag(
-            "--tee", "explain", "Pass stdin on to stderr as it comes; a terminal gets it without this option."
+            "--tee",
+            "explain",
+            (
+                "Pass stdin on to stderr as it comes; a terminal gets it without this "
+                "option."
+            ),
         ),
         text(
             "--like",
             "OTHER",
             "verify slim* convert*",
-            "Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
+            (
+                "Compare names and shapes with another checkpoint, or names with the "
+                "sums that `ckpt sum` wrote."
+            ),
             once=True,
         ),
-        flag("--drop-other", "slim convert average merge*", "Drop what the result cannot hold, and list it."),
+        flag(
+            "--drop-other",
+            "slim convert average merge*",
+            "Drop what the result cannot hold, and list it.",
+        ),
         flag(
             "-r/--recursive",
             "rehome strip rename slim convert salvage",
-            "Change the checkpoints in folders too; OUT is a folder that keeps their relative paths.",
+            (
+                "Change the checkpoints in folders too; OUT is a folder that keeps "
+                "their relative paths."
+            ),
         ),
         texts(
             "--files-from",
             "FILE",
-            "inspect ls stats report lint verify sum rehome strip rename slim convert salvage",
+            (
+                "inspect ls stats report lint verify sum rehome strip rename slim "
+                "convert salvage"
+            ),
             "Read further PATHs from a file, - for stdin. Repeatable.",
             rare=True,
         ),
@@ -473,8 +717,19 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Of an incomplete checkpoint, write the whole tensors only.",
             rare=True,
         ),
-        flag("--init", "warmstart*", "Initialize the factory's model, so that missing tensors have values."),
-        text("--color", "WHEN", _EVERY, "Use colour: auto, always or never.", rare=True, words=COLORS),
+        flag(
+            "--init",
+            "warmstart*",
+            "Initialize the factory's model, so that missing tensors have values.",
+        ),
+        text(
+            "--color",
+            "WHEN",
+            _EVERY,
+            "Use colour: auto, always or never.",
+            rare=True,
+            words=COLORS,
+        ),
         flag("--help-all", _EVERY, "Show all options and exit.", rare=True),
     ),
     OUTPUT: (
@@ -487,18 +742,46 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--sort",
             "BY",
             "ls",
-            "Sort by name, size, params or findings. By name, files without a number, as best.pth, stand by the epoch and step that they record.",
+            (
+                "Sort by name, size, params or findings. By name, files without a "
+                "number, as best.pth, stand by the epoch and step that they record."
+            ),
             default="name",
             words=("name", "size", "params", "findings"),
         ),
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
-        flag("--why", "prune", "Print the table with the reasons in a pipe too, as on a terminal."),
-        flag("-0/--null", "prune", "Print the paths of what may go, a NUL behind each, for xargs -0."),
-        text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
-        text("-o/--output", "RECIPE", "recipe", "Write the recipe to this file.", once=True),
+        flag(
+            "--why",
+            "prune",
+            "Print the table with the reasons in a pipe too, as on a terminal.",
+        ),
+        flag(
+            "-0/--null",
+            "prune",
+            "Print the paths of what may go, a NUL behind each, for xargs -0.",
+        ),
+        text(
+            "-o/--output",
+            "OUT",
+            "report",
+            "Write the page to this file, - for stdout.",
+            once=True,
+        ),
+        text(
+            "-o/--output",
+            "RECIPE",
+            "recipe",
+            "Write the recipe to this file.",
+            once=True,
+        ),
         flag("--force", "recipe", "Replace the file of the recipe if it exists."),
-        flag("--parents", "recipe", "Make the folders above the recipe that are not there.", rare=True),
+        flag(
+            "--parents",
+            "recipe",
+            "Make the folders above the recipe that are not there.",
+            rare=True,
+        ),
         flag("--force", "report", "Replace the page if it exists."),
         flag("--hide-intact", "verify", "Print only files that are not intact."),
         flag(
@@ -510,13 +793,21 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--with-config",
             "slim convert* merge",
-            "Make OUT a folder, with config.json and the tokenizer from beside the weights.",
+            (
+                "Make OUT a folder, with config.json and the tokenizer from beside the "
+                "weights."
+            ),
         ),
-        text("-o/--output", "OUT", _WRITERS, "Write to this file or folder.", once=True),
+        text(
+            "-o/--output", "OUT", _WRITERS, "Write to this file or folder.", once=True
+        ),
         flag(
             "--in-place",
             "rehome strip rename set",
-            "Change the file itself. A zip grows at its end, of a DCP .metadata is replaced.",
+            (
+                "Change the file itself. A zip grows at its end, of a DCP .metadata is "
+                "replaced."
+            ),
         ),
         flag(
             "--copy",
@@ -525,20 +816,31 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             rare=True,
         ),
         flag("--force", _WRITERS, "Replace OUT if it exists."),
-        flag("--parents", _WRITERS, "Make the folders above OUT that are not there.", rare=True),
+        flag(
+            "--parents",
+            _WRITERS,
+            "Make the folders above OUT that are not there.",
+            rare=True,
+        ),
         flag("--dry-run", _WRITERS, "Show what would change, and write nothing."),
         text(
             "--verify",
             "HOW",
             _WRITERS,
-            "Check the new file before it replaces anything: crc reads every byte, torch loads it.",
+            (
+                "Check the new file before it replaces anything: crc reads every byte, "
+                "torch loads it."
+            ),
             rare=True,
             words=("crc", "torch"),
         ),
         flag(
             "--keep-damaged",
             _WRITERS,
-            "Write tensors whose bytes do not match their checksum too, name them, and exit with 1.",
+            (
+                "Write tensors whose bytes do not match their checksum too, name them, "
+                "and exit with 1."
+            ),
             rare=True,
         ),
         flag(
@@ -549,10 +851,17 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            "diff explain recipe lint prune rehome strip rename set slim convert salvage warmstart average merge",
+            (
+                "diff explain recipe lint prune rehome strip rename set slim convert "
+                "salvage warmstart average merge"
+            ),
             "Print one JSON document.",
         ),
-        flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
+        flag(
+            "--tsv",
+            "inspect ls diff stats",
+            "Print tab-separated rows, exact and escaped.",
+        ),
         text(
             "--table",
             "NAME",
@@ -560,9 +869,21 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Print a table as plain, simple, github, or any format of tabulate.",
             rare=True,
         ),
-        flag("--no-header", "inspect ls diff stats", "Omit the header of --tsv and --table.", rare=True),
+        flag(
+            "--no-header",
+            "inspect ls diff stats",
+            "Omit the header of --tsv and --table.",
+            rare=True,
+        ),
         flag("--all", "inspect", "Show every tensor on its own line, nothing folded."),
-        integer("--depth", "N", "inspect", "Open the tree of names N levels deep.", low=0, high=64),
+        integer(
+            "--depth",
+            "N",
+            "inspect",
+            "Open the tree of names N levels deep.",
+            low=0,
+            high=64,
+        ),
         text(
             "--sort",
             "BY",
@@ -574,7 +895,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("--bars", "inspect", "Draw a bar for each part: where the bytes are."),
         flag("--storages", "inspect", "Show storages: device, bytes, kind, tensors."),
         flag("--values", "inspect", "Show everything that is not a tensor."),
-        flag("--imports", "inspect", "Show every name that the pickles import, and where."),
+        flag(
+            "--imports",
+            "inspect",
+            "Show every name that the pickles import, and where.",
+        ),
         flag("--name-only", "diff", "Print only the names of what differs."),
         text(
             "--show",
@@ -584,19 +909,40 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             default="auto",
             words=("changed", "unchanged", "buffers", "all"),
         ),
-        flag("--stat", "diff", "Draw one bar per module: its change relative to its norm."),
-        integer(
-            "--depth", "N", "diff*", "Cut the names of modules after N parts, with --stat.", low=1, high=64
+        flag(
+            "--stat",
+            "diff",
+            "Draw one bar per module: its change relative to its norm.",
         ),
-        flag("--histogram", "diff", "Draw the histogram of the differences of each tensor.", rare=True),
+        integer(
+            "--depth",
+            "N",
+            "diff*",
+            "Cut the names of modules after N parts, with --stat.",
+            low=1,
+            high=64,
+        ),
+        flag(
+            "--histogram",
+            "diff",
+            "Draw the histogram of the differences of each tensor.",
+            rare=True,
+        ),
         text(
-            "--html", "OUT", "diff", "Draw the comparison as a page too, - for stdout and no text.", once=True
+            "--html",
+            "OUT",
+            "diff",
+            "Draw the comparison as a page too, - for stdout and no text.",
+            once=True,
         ),
         flag("--force", "diff*", "Replace the page of --html if it exists."),
         flag("--channels", "stats", "Show the dead output channels of each layer."),
         flag("--modules", "stats", "Show the share of zeros per module."),
         flag(
-            "--histogram", "stats", "Draw the histogram of each tensor, from its min to its max.", rare=True
+            "--histogram",
+            "stats",
+            "Draw the histogram of each tensor, from its min to its max.",
+            rare=True,
         ),
         text(
             "--sort",
@@ -604,7 +950,18 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "stats",
             "Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel.",
             default="name",
-            words=("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel"),
+            words=(
+                "name",
+                "min",
+                "max",
+                "mean",
+                "std",
+                "rms",
+                "zeros",
+                "nan",
+                "inf",
+                "numel",
+            ),
         ),
         text(
             "--output-format",
@@ -613,7 +970,12 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Print text, json, github, sarif or junit.",
             words=("text", "json", "github", "sarif", "junit"),
         ),
-        flag("--others", "ls lint", "List the files of folders that were not looked at.", rare=True),
+        flag(
+            "--others",
+            "ls lint",
+            "List the files of folders that were not looked at.",
+            rare=True,
+        ),
         flag("--statistics", "lint", "Print how often each code was found."),
         flag("-q/--quiet", _EVERY, "Print nothing but errors; the exit code answers."),
         flag(
@@ -639,22 +1001,49 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Leave out tensors by name. Repeatable.",
         ),
         texts(
-            "--include", "GLOB", "merge", "Select tensors of ADAPTERs by name; * crosses dots. Repeatable."
+            "--include",
+            "GLOB",
+            "merge",
+            "Select tensors of ADAPTERs by name; * crosses dots. Repeatable.",
         ),
         texts(
-            "--exclude", "GLOB", "merge", "Leave out tensors of ADAPTERs by name, and list them. Repeatable."
+            "--exclude",
+            "GLOB",
+            "merge",
+            "Leave out tensors of ADAPTERs by name, and list them. Repeatable.",
         ),
-        text("--section", "PATH", "merge*", "Merge into this part of BASE, such as ema.", once=True),
         text(
             "--section",
             "PATH",
-            "inspect diff stats report explain recipe verify sum strip rename slim convert average",
+            "merge*",
+            "Merge into this part of BASE, such as ema.",
+            once=True,
+        ),
+        text(
+            "--section",
+            "PATH",
+            (
+                "inspect diff stats report explain recipe verify sum strip rename slim "
+                "convert average"
+            ),
             "Use one part of the checkpoint, such as optimizer.",
             once=True,
         ),
         flag("--all", "sum", "Print every tensor of the file, by its full name."),
-        text("--section", "PATH", "warmstart", "Use this part of PRETRAINED, such as ema.", once=True),
-        text("--into-section", "PATH", "warmstart*", "Fill this part of TARGET.", once=True),
+        text(
+            "--section",
+            "PATH",
+            "warmstart",
+            "Use this part of PRETRAINED, such as ema.",
+            once=True,
+        ),
+        text(
+            "--into-section",
+            "PATH",
+            "warmstart*",
+            "Fill this part of TARGET.",
+            once=True,
+        ),
     ),
     GATE: (
         texts(
@@ -680,32 +1069,56 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--fail-on",
             "CODE",
             "inspect ls stats lint",
-            "Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
+            (
+                "Exit 1 on this finding, or on any of level error, warning or any. "
+                "Repeatable, or comma-separated."
+            ),
         ),
-        flag("--skip-unreadable", "ls lint", "Exit 0 although files cannot be read.", rare=True),
+        flag(
+            "--skip-unreadable",
+            "ls lint",
+            "Exit 0 although files cannot be read.",
+            rare=True,
+        ),
         flag(
             "--require",
             "ls lint verify",
-            "Exit 2 where a list is empty, and in lint where a folder holds no checkpoint.",
+            (
+                "Exit 2 where a list is empty, and in lint where a folder holds no "
+                "checkpoint."
+            ),
         ),
         texts(
             "--fail-on",
             "CODE",
             "diff",
-            "Exit 1 on this finding only, also where the files differ; differ adds the difference. Repeatable, or comma-separated.",
+            (
+                "Exit 1 on this finding only, also where the files differ; differ adds "
+                "the difference. Repeatable, or comma-separated."
+            ),
         ),
         flag(
             "--skip-others",
             "lint*",
-            "Count PATHs that are no checkpoint, as in a folder; without it they are errors.",
+            (
+                "Count PATHs that are no checkpoint, as in a folder; without it they "
+                "are errors."
+            ),
         ),
         texts(
             "--per-file-ignores",
             "GLOB:CODE",
             "lint*",
-            "Ignore these findings in files that GLOB matches, as in 'old/*:prefix'. Repeatable.",
+            (
+                "Ignore these findings in files that GLOB matches, as in "
+                "'old/*:prefix'. Repeatable."
+            ),
         ),
-        flag("--exit-zero", "lint*", "Exit 0 although findings are left; 2 for trouble stays."),
+        flag(
+            "--exit-zero",
+            "lint*",
+            "Exit 0 although findings are left; 2 for trouble stays.",
+        ),
         text(
             "--baseline",
             "FILE",
@@ -713,20 +1126,34 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Leave out the known findings that FILE holds.",
             once=True,
         ),
-        flag("--write-baseline", "lint", "Write the present findings into the file of --baseline."),
+        flag(
+            "--write-baseline",
+            "lint",
+            "Write the present findings into the file of --baseline.",
+        ),
         text(
             "--config",
             "FILE",
             "lint*",
-            "Take the rules of this ckpt.toml or pyproject.toml instead of the nearest one.",
+            (
+                "Take the rules of this ckpt.toml or pyproject.toml instead of the "
+                "nearest one."
+            ),
             once=True,
         ),
-        flag("--no-config", "lint*", "Ignore the rules of the nearest ckpt.toml or pyproject.toml."),
+        flag(
+            "--no-config",
+            "lint*",
+            "Ignore the rules of the nearest ckpt.toml or pyproject.toml.",
+        ),
         number(
             "--min-coverage",
             "X",
             "warmstart",
-            "Exit 1 and write nothing if a smaller share of the model is loaded; 0.1 without it.",
+            (
+                "Exit 1 and write nothing if a smaller share of the model is loaded; "
+                "0.1 without it."
+            ),
             low=0,
             high=1,
         ),
@@ -750,38 +1177,59 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             once=True,
         ),
         texts(
-            "--limit", "NAME=N", _EVERY, "Raise a limit of the reader, such as pickle-bytes=1GiB.", rare=True
+            "--limit",
+            "NAME=N",
+            _EVERY,
+            "Raise a limit of the reader, such as pickle-bytes=1GiB.",
+            rare=True,
         ),
     ),
 }
 """Group -> its rows. Of each command they stand in this order in the help."""
-OPTIONS = tuple(row._replace(group=group) for group, rows in _GROUPS.items() for row in rows)
+OPTIONS = tuple(
+    row._replace(group=group) for group, rows in _GROUPS.items() for row in rows
+)
 
-_PATHS = Argument("paths", "PATH...", "Checkpoint files, indexes of shards, or folders.", is_list=True)
+_PATHS = Argument(
+    "paths", "PATH...", "Checkpoint files, indexes of shards, or folders.", is_list=True
+)
 _PATH = "A checkpoint."
 ARGUMENTS: dict[str, tuple[Argument, ...]] = {
     **dict.fromkeys(_EVERY.split(), (_PATHS,)),
     "get": (
         Argument("path", "PATH", _PATH),
-        Argument("names", "[NAME...]", "Dotted names. Without one: what there is.", is_list=True),
+        Argument(
+            "names",
+            "[NAME...]",
+            "Dotted names. Without one: what there is.",
+            is_list=True,
+        ),
     ),
     "diff": (Argument("before", "BEFORE", _PATH), Argument("after", "AFTER", _PATH)),
     "recipe": (
         Argument("before", "A", "A checkpoint, or a folder of the files of its ranks."),
         Argument("after", "B", "The same weights in another layout."),
     ),
-    "report": (_PATHS._replace(help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls."),),
+    "report": (
+        _PATHS._replace(
+            help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls."
+        ),
+    ),
     "explain": (
         Argument(
             "words",
             "TEXT|CODE|- [[OLDER] PATH]",
-            "An error message, or a code; - reads the output of a program from stdin. With the PATH of a checkpoint"
-            " behind it, the answer is for that checkpoint. An OLDER one of the run tells which parameters got no"
+            "An error message, or a code; - reads the output of a program from stdin. "
+            "With the PATH of a checkpoint"
+            " behind it, the answer is for that checkpoint. An OLDER one of the run "
+            "tells which parameters got no"
             " gradient.",
             is_list=True,
         ),
     ),
-    "prune": (Argument("path", "RUN", "The folder in which a run saves its checkpoints."),),
+    "prune": (
+        Argument("path", "RUN", "The folder in which a run saves its checkpoints."),
+    ),
     "set": (
         Argument("path", "FILE", _PATH),
         Argument(
@@ -791,14 +1239,19 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
             is_list=True,
         ),
     ),
-    "warmstart": (Argument("pretrained", "PRETRAINED", "The checkpoint whose values are used."),),
+    "warmstart": (
+        Argument("pretrained", "PRETRAINED", "The checkpoint whose values are used."),
+    ),
     "average": (_PATHS._replace(help="Checkpoints, or the folder of --last."),),
     "merge": (
         Argument("base", "BASE", "The checkpoint of the weights."),
         Argument(
             "adapters",
             "[ADAPTER...]",
-            "Files or folders of adapters. Without one, BASE is a checkpoint of training that holds its own.",
+            (
+                "Files or folders of adapters. Without one, BASE is a checkpoint of "
+                "training that holds its own."
+            ),
             is_list=True,
         ),
     ),
@@ -807,7 +1260,9 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
 
 
 class Exclusion(NamedTuple):
-    """Options that exclude each other; with `others`, any of the first excludes any of the others."""
+    """Options that exclude each other; with `others`, any of the first excludes any of
+    the others.
+    """
 
     options: tuple[str, ...]
     others: tuple[str, ...] = ()
@@ -829,7 +1284,11 @@ class Exclusion(NamedTuple):
 
 
 def _join_options(options: Sequence[str]) -> str:
-    return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
+    return (
+        options[0]
+        if len(options) == 1
+        else f"{', '.join(options[:-1])} and {options[-1]}"
+    )
 
 
 _FORMS = (
@@ -854,15 +1313,42 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--json", "--tsv", "--table")),
         Exclusion(("--json", "--index"), ("--storages", "--values", "--imports")),
         Exclusion(
-            ("--sort",), ("--json", "--depth", "--bars", "--index", "--storages", "--values", "--imports")
+            ("--sort",),
+            (
+                "--json",
+                "--depth",
+                "--bars",
+                "--index",
+                "--storages",
+                "--values",
+                "--imports",
+            ),
         ),
         Exclusion(
-            ("--bars",), ("--json", "--index", "--tsv", "--table", "--storages", "--values", "--imports")
+            ("--bars",),
+            (
+                "--json",
+                "--index",
+                "--tsv",
+                "--table",
+                "--storages",
+                "--values",
+                "--imports",
+            ),
         ),
         Exclusion(("--index",), ("--tsv", "--table")),
         Exclusion(
             ("--base",),
-            ("--index", "--tsv", "--table", "--storages", "--values", "--imports", "--bars", "--textconv"),
+            (
+                "--index",
+                "--tsv",
+                "--table",
+                "--storages",
+                "--values",
+                "--imports",
+                "--bars",
+                "--textconv",
+            ),
         ),
         Exclusion(
             ("--textconv",),
@@ -888,9 +1374,20 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--structure", "--quick", "--stat")),
         Exclusion(
             ("--adapter",),
-            ("--structure", "--quick", "--stat", "--histogram", "--html", "--tsv", "--name-only"),
+            (
+                "--structure",
+                "--quick",
+                "--stat",
+                "--histogram",
+                "--html",
+                "--tsv",
+                "--name-only",
+            ),
         ),
-        Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
+        Exclusion(
+            ("--structure", "--quick"),
+            ("--close", "--atol", "--rtol", "--ignore-dtype"),
+        ),
         Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
         Exclusion(("--structure",), ("--fail-on",)),
         Exclusion(("--structure", "--sub"), ("--recipe",)),
@@ -930,7 +1427,10 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "sum": (
         Exclusion(("--cluster", "--jobs")),
-        Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
+        Exclusion(
+            ("--recorded",),
+            ("--include", "--exclude", "--section", "--all", "--cluster"),
+        ),
         Exclusion(("--root", "--values", "--recorded")),
     ),
     "slim": (Exclusion(("--ema", "--keep")),),
@@ -946,7 +1446,9 @@ def options_of(command: str) -> list[Option]:
 
 
 def exclusions_of(command: str) -> tuple[Exclusion, ...]:
-    """The options of a command that do not go together, those that print something and --quiet among them."""
+    """The options of a command that do not go together, those that print something and
+    --quiet among them.
+    """
     own = _EXCLUSIONS.get(command, ())
     names = {row.name for row in options_of(command)}
     forms = tuple(form for form in _FORMS if form in names)
@@ -954,7 +1456,9 @@ def exclusions_of(command: str) -> tuple[Exclusion, ...]:
 
 
 def typed_options(command: str, keywords: Mapping[str, object]) -> list[str]:
-    """The words of a command line for the options that were given, by the names that a command gets them under."""
+    """The words of a command line for the options that were given, by the names that a
+    command gets them under.
+    """
     words: list[str] = []
     for row in options_of(command):
         value = keywords.get(row.keyword)

@@ -1,4 +1,6 @@
-"""The two streams: the answer goes to stdout, talk to stderr. Colour, width and encoding are decided once, here."""
+"""The two streams: the answer goes to stdout, talk to stderr. Colour, width and
+encoding are decided once, here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from itertools import chain, repeat
 from typing import TextIO
 
 from ckpt.model.errors import CkptError, Failure, UsageError
-from ckpt.model.text import STAND_INS, TEXT_LIMIT, Json, show, show_line, show_literal, size_text
+from ckpt.model.text import (
+    STAND_INS,
+    TEXT_LIMIT,
+    Json,
+    show,
+    show_line,
+    show_literal,
+    size_text,
+)
 from ckpt.surface.text.lines import (
     Line,
     Written,
@@ -61,10 +71,15 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def set_color(when: str | None) -> None:
-    """Decide on colour for both streams: `always`, `never`, or `auto`. Raises UsageError for another word."""
+    """Decide on colour for both streams: `always`, `never`, or `auto`. Raises
+    UsageError for another word.
+    """
     global _when
     if when not in (None, *COLORS):
-        raise UsageError(f"--color {show(str(when), 60)}: not a choice", hint=f"choices: {' '.join(COLORS)}")
+        raise UsageError(
+            f"--color {show(str(when), 60)}: not a choice",
+            hint=f"choices: {' '.join(COLORS)}",
+        )
     _when = when or "auto"
 
 
@@ -74,7 +89,9 @@ _is_silent = _is_unsummed = False
 
 
 def is_silent() -> bool:
-    """Tell whether `--quiet` drops all lines but errors. A command need not make what is dropped."""
+    """Tell whether `--quiet` drops all lines but errors. A command need not make what
+    is dropped.
+    """
     return _is_silent
 
 
@@ -91,10 +108,13 @@ def silenced_output(*, all: bool = False, summary: bool = False) -> Iterator[Non
 
 
 def prepare_streams() -> None:
-    """Make both streams take any text: what their encoding lacks has a stand-in or is escaped, never an exception."""
+    """Make both streams take any text: what their encoding lacks has a stand-in or is
+    escaped, never an exception.
+    """
     codecs.register_error(_HANDLER, _stand_in)
-    # Whoever started us may have closed them. An answer that goes nowhere is trouble, and a file that is opened later
-    # must not get the number of stdout; talk is dropped.
+    # Whoever started us may have closed them. An answer that goes nowhere is trouble,
+    # and a file that is opened later must not get the number of stdout; talk is
+    # dropped.
     sys.stdout = _prepare_stream(sys.stdout or _null_stream(os.O_RDONLY))
     sys.stderr = _prepare_stream(sys.stderr or _null_stream(os.O_WRONLY))
     encoding = (
@@ -105,7 +125,9 @@ def prepare_streams() -> None:
 
 
 def _null_stream(flags: int) -> TextIO:
-    """A stream to /dev/null, open until the process ends. Opened for reading, it takes nothing."""
+    """A stream to /dev/null, open until the process ends. Opened for reading, it takes
+    nothing.
+    """
     return os.fdopen(os.open(os.devnull, flags), "w")
 
 
@@ -114,13 +136,17 @@ def _prepare_stream(stream: TextIO) -> TextIO:
         return stream
     if isinstance(stream.buffer, io.RawIOBase):
         # PYTHONUNBUFFERED: a raw stream drops what a pipe does not take at once.
-        stream = io.TextIOWrapper(io.BufferedWriter(stream.buffer), encoding=stream.encoding)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(stream.buffer), encoding=stream.encoding
+        )
     stream.reconfigure(errors=_HANDLER)
     return stream
 
 
 _nowhere: int | None = None
-"""/dev/null, open for writing before the process may open nothing for writing any more."""
+"""/dev/null, open for writing before the process may open nothing for writing
+any more.
+"""
 
 
 def keep_nowhere() -> None:
@@ -150,7 +176,9 @@ def has_colour(stream: TextIO | None = None) -> bool:
 
 
 def screen_width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal that a stream writes to, by default stdout; None in a pipe: there nothing is cut."""
+    """Columns of the terminal that a stream writes to, by default stdout; None in a
+    pipe: there nothing is cut.
+    """
     size = _screen_size(stream or sys.stdout)
     return None if size is None else size.columns
 
@@ -201,11 +229,15 @@ def write_lines(lines: Sequence[Line]) -> None:
 
 
 def _escape_line(line: Line) -> Line:
-    """As `show_line`, for styled text. What a report forgot to escape is escaped here."""
+    """As `show_line`, for styled text. What a report forgot to escape is
+    escaped here.
+    """
     text = "".join(text for text, _ in line)
     if show_line(show_literal(text)) == text:
         return line
-    shown = [(show_literal(part).replace("##", "\\x23#"), style) for part, style in line]
+    shown = [
+        (show_literal(part).replace("##", "\\x23#"), style) for part, style in line
+    ]
     if text.lstrip().startswith("::"):
         number = next(number for number, (part, _) in enumerate(shown) if ":" in part)
         part, style = shown[number]
@@ -214,7 +246,9 @@ def _escape_line(line: Line) -> Line:
 
 
 def write_text(line: str) -> None:
-    """One line of exact text, made safe already: what the encoding lacks is escaped, and has no stand-in."""
+    """One line of exact text, made safe already: what the encoding lacks is escaped,
+    and has no stand-in.
+    """
     if _is_silent:
         return
     line = show_line(line)
@@ -234,8 +268,12 @@ def write_json(document: dict[str, Json]) -> None:
         sys.stdout.write(f"{opening}{_compact_json(key)}: ")
         opening = f"{after}{inner}"
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
-            for index, row in enumerate(value):  # a row at a time: all of them may be as large as the file
-                sys.stdout.write(f"{after if index else '['}{row_at}{_compact_json(row)}")
+            for index, row in enumerate(
+                value
+            ):  # a row at a time: all of them may be as large as the file
+                sys.stdout.write(
+                    f"{after if index else '['}{row_at}{_compact_json(row)}"
+                )
             sys.stdout.write(f"{inner}]")
         else:
             sys.stdout.write(_compact_json(value))
@@ -245,12 +283,19 @@ def write_json(document: dict[str, Json]) -> None:
 def _compact_json(value: Json) -> str:
     import json  # here: most output is text
 
-    # Without indent json's encoder is fast. `##[` is a command to GitHub Actions; `#` is only found in strings.
-    return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("##", "#\\u0023")
+    # Without indent json's encoder is fast. `##[` is a command to GitHub Actions; `#`
+    # is only found in strings.
+    return json.dumps(value, ensure_ascii=True, allow_nan=False).replace(
+        "##", "#\\u0023"
+    )
 
 
-def write_table(rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:
-    """Rows, the first of them the header, as TSV, in a format of tabulate, or as aligned columns."""
+def write_table(
+    rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True
+) -> None:
+    """Rows, the first of them the header, as TSV, in a format of tabulate, or as
+    aligned columns.
+    """
     if tsv or table is not None:
         if not tsv:  # which tabulate measures
             rows = ([as_written(cell) for cell in row] for row in rows)
@@ -258,19 +303,24 @@ def write_table(rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, 
             write_text(line)
         return
     names, *others = rows
-    numbers = frozenset(i for i, name in enumerate(names) if name in ("bytes", "used", "numel"))
+    numbers = frozenset(
+        i for i, name in enumerate(names) if name in ("bytes", "used", "numel")
+    )
     shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in others]
     head = [cell.upper() for cell in names]
     write_lines(ragged_lines([head, *shown], right=numbers, width=screen_width()))
 
 
 class Tables:
-    """The rows of several files as one table: a header once, and the file before each row.
+    """The rows of several files as one table: a header once, and the file before each
+    row.
 
     In a format of tabulate each file has a table of its own, with its header.
     """
 
-    def __init__(self, several: bool, *, tsv: bool, table: str | None, header: bool) -> None:
+    def __init__(
+        self, several: bool, *, tsv: bool, table: str | None, header: bool
+    ) -> None:
         self.asked = tsv or table is not None
         self._several = several
         self._tsv = tsv
@@ -309,9 +359,12 @@ _clock = time.monotonic
 
 
 class _Bar:
-    """One line on stderr that is drawn over and over. It is made before any thread, which then only advances it."""
+    """One line on stderr that is drawn over and over. It is made before any thread,
+    which then only advances it.
+    """
 
-    is_open = False  # work inside of other work, also in a copy of this process, has none of its own
+    # work inside of other work, also in a copy of this process, has none of its own
+    is_open = False
     shown: _Bar | None = None
     """The bar that is on the screen."""
 
@@ -344,22 +397,33 @@ class _Bar:
         from shutil import get_terminal_size
 
         share = self._done / self._total if self._total else 1.0
-        full, empty = ("━", "·") if "utf" in (sys.stderr.encoding or "").lower() else ("=", ".")
+        full, empty = (
+            ("━", "·") if "utf" in (sys.stderr.encoding or "").lower() else ("=", ".")
+        )
         cells = int(share * _CELLS)
         if self._unit:
             rest = f"{self._done:,} of {self._total:,} {self._unit}"
-            rest += f"  {show(self._names[self._done])}" if self._done < len(self._names) else ""
+            rest += (
+                f"  {show(self._names[self._done])}"
+                if self._done < len(self._names)
+                else ""
+            )
         else:
             speed = size_text(int(self._done / seconds)) if seconds > 0 else "0 B"
             rest = f"{size_text(self._done)} of {size_text(self._total)}, {speed}/s"
-        line = f"{self._doing} {full * cells}{empty * (_CELLS - cells)} {share:4.0%}  {rest}"
+        line = (
+            f"{self._doing} {full * cells}{empty * (_CELLS - cells)} {share:4.0%}  "
+            f"{rest}"
+        )
         _Bar.shown = self
         sys.stderr.write(f"\r{line[: get_terminal_size().columns - 1]}\033[K")
         sys.stderr.flush()
 
 
 def _clear_bar() -> None:
-    """Take the bar off the screen, before a line is written or when the work has ended."""
+    """Take the bar off the screen, before a line is written or when the work
+    has ended.
+    """
     if _Bar.shown is not None:
         _Bar.shown = None
         sys.stderr.write("\r\033[K")
@@ -370,25 +434,37 @@ def _clear_bar() -> None:
 def progress(
     doing: str, total: int, unit: str = "", names: Sequence[str] = ()
 ) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr for work that takes a while; only on a terminal. Without a unit it counts bytes.
+    """A bar on stderr for work that takes a while; only on a terminal. Without a unit
+    it counts bytes.
 
-    `doing` is a word such as `copying`. The name of the next file, one of `names`, stands beside the count. Whatever
-    ends the work takes the bar off the screen.
+    `doing` is a word such as `copying`. The name of the next file, one of `names`,
+    stands beside the count. Whatever ends the work takes the bar off the screen.
     """
     with _bar_on_screen(doing, total, unit, names) as bar:
         yield None if bar is None else bar.advance
 
 
 @contextmanager
-def progress_meter(doing: str, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
-    """As `progress`, for work that tells how much of it is done, and how much there is."""
+def progress_meter(
+    doing: str, unit: str = ""
+) -> Iterator[Callable[[int, int], None] | None]:
+    """As `progress`, for work that tells how much of it is done, and how much
+    there is.
+    """
     with _bar_on_screen(doing, 0, unit, ()) as bar:
         yield None if bar is None else bar.reach
 
 
 @contextmanager
-def _bar_on_screen(doing: str, total: int, unit: str, names: Sequence[str]) -> Iterator[_Bar | None]:
-    if _is_silent or _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+def _bar_on_screen(
+    doing: str, total: int, unit: str, names: Sequence[str]
+) -> Iterator[_Bar | None]:
+    if (
+        _is_silent
+        or _Bar.is_open
+        or not sys.stderr.isatty()
+        or os.environ.get("TERM") == "dumb"
+    ):
         yield None
         return
     bar = _Bar(doing, total, unit, names)
@@ -407,16 +483,22 @@ def write_skipped(path: str, why: str) -> None:
 
 def list_others(paths: Sequence[str]) -> None:
     """Name the files of folders that are no checkpoints, on stderr."""
-    from ckpt.bytes.far import is_url  # here: only a folder with other files pays for it
+    from ckpt.bytes.far import (
+        is_url,
+    )  # here: only a folder with other files pays for it
 
     for path in paths:
         is_file = os.path.isfile(path) or is_url(path)
-        why = "its first bytes are of no checkpoint" if is_file else "not a regular file"
+        why = (
+            "its first bytes are of no checkpoint" if is_file else "not a regular file"
+        )
         write_talk(f"ckpt: {show(path, None)}: not looked at: {why}")
 
 
 def write_talk(text: str, hint: str | None = None) -> None:
-    """Lines on stderr, made safe by whoever made them, broken at words where they do not fit the terminal."""
+    """Lines on stderr, made safe by whoever made them, broken at words where they do
+    not fit the terminal.
+    """
     if not _is_silent:
         write_complaint(text, hint)
 
@@ -424,7 +506,11 @@ def write_talk(text: str, hint: str | None = None) -> None:
 def write_complaint(text: str, hint: str | None = None) -> None:
     """As `write_talk`, about trouble: `--quiet` does not drop it."""
     _write_stderr(
-        [part for line in text.split("\n") for part in talk_lines(line, hint, screen_width(sys.stderr))]
+        [
+            part
+            for line in text.split("\n")
+            for part in talk_lines(line, hint, screen_width(sys.stderr))
+        ]
     )
 
 
@@ -457,7 +543,9 @@ def write_alarm(text: str) -> None:
 
 
 def talk_foreign(text: str) -> None:
-    """Lines on stderr that somebody else composed, such as Python or the parser of the command line."""
+    """Lines on stderr that somebody else composed, such as Python or the parser of the
+    command line.
+    """
     _write_stderr([line[:_LONGEST] for line in text.rstrip("\n").split("\n")])
 
 
@@ -469,7 +557,9 @@ def talk_traceback(error: BaseException) -> None:
 
 
 def write_error(error: Exception) -> None:
-    """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG shows where it arose."""
+    """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG
+    shows where it arose.
+    """
     if os.environ.get("CKPT_DEBUG"):
         talk_traceback(error)
     text, hint = str(error), error.hint if isinstance(error, CkptError) else None

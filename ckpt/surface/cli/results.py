@@ -1,6 +1,8 @@
-"""The common work of the commands that write: which files, where each result goes, and the report.
+"""The common work of the commands that write: which files, where each result goes, and
+the report.
 
-Each place is checked before anything is written. The functions of `ckpt.surface.api.writing` do the work.
+Each place is checked before anything is written. The functions of
+`ckpt.surface.api.writing` do the work.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ from ckpt.surface.api.rewriting import (
 from ckpt.surface.api.steps import step_of
 from ckpt.surface.api.walk import Found, find_items_to_open, others_text, split_items
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import drop_skipped, is_skipped, named_paths, plugins_allowed, run_for_each, tell
+from ckpt.surface.cli.inputs import (
+    drop_skipped,
+    is_skipped,
+    named_paths,
+    plugins_allowed,
+    run_for_each,
+    tell,
+)
 
 Write = Callable[..., RewriteReport]
 """A function of `ckpt.surface.api.writing` with the command's own keywords."""
@@ -39,7 +48,9 @@ Report = Callable[[RewriteReport], None]
 
 
 class ResultOptions(NamedTuple):
-    """The options of a writing command. `keywords` are those that its function takes."""
+    """The options of a writing command. `keywords` are those that its function
+    takes.
+    """
 
     keywords: dict[str, Any]
     places: WriteOptions
@@ -50,7 +61,9 @@ class ResultOptions(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A checkpoint that is changed, and the path of its result: None where OUT says nothing of it."""
+    """A checkpoint that is changed, and the path of its result: None where OUT says
+    nothing of it.
+    """
 
     item: Found
     out: str | None
@@ -63,7 +76,8 @@ class Job(NamedTuple):
 def split_options(
     command: str, paths: Sequence[str | None], keywords: dict[str, Any]
 ) -> tuple[ResultOptions, dict[str, Any]]:
-    """The options of all writers, and what is left of the keywords of one of them. `paths` are what it reads.
+    """The options of all writers, and what is left of the keywords of one of them.
+    `paths` are what it reads.
 
     Raises UsageError.
     """
@@ -83,7 +97,9 @@ def split_options(
         parents=recursive or parents,
     )
     given = [
-        value for value in keywords.values() for value in (value if isinstance(value, list) else [value])
+        value
+        for value in keywords.values()
+        for value in (value if isinstance(value, list) else [value])
     ]
     check(places, *paths, *given)
     return ResultOptions(written, places, json, recursive, files_from), keywords
@@ -99,11 +115,17 @@ _WRITTEN: dict[str, bool | None] = {
     "keep_code": False,
     "partial": False,
 }
-"""The keywords that every function of `ckpt.surface.api.writing` takes, with their defaults."""
+"""The keywords that every function of `ckpt.surface.api.writing` takes, with their
+defaults.
+"""
 
 
 def rewrite_paths(
-    paths: list[str] | None, write: Write, options: ResultOptions, *, report: Report | None = None
+    paths: list[str] | None,
+    write: Write,
+    options: ResultOptions,
+    *,
+    report: Report | None = None,
 ) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     jobs = jobs_of(paths or (), options)
@@ -130,7 +152,8 @@ class _RequestError(Exception):
 def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     """The checkpoints that the PATHs lead to, each with its own place for the result.
 
-    Raises UsageError where only the user can say where to write, and CkptError for a place that cannot take it.
+    Raises UsageError where only the user can say where to write, and CkptError for a
+    place that cannot take it.
     """
     places = options.places
     items = items_of(paths, options)
@@ -138,44 +161,67 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     if places.out is None and not places.in_place and not places.dry_run and several:
         raise _where_to_write(items, places)
     if several and places.with_config:
-        raise UsageError("--with-config takes one PATH: all results would have the same name")
+        raise UsageError(
+            "--with-config takes one PATH: all results would have the same name"
+        )
     if several and places.out is not None and not places.is_folder:
         raise UsageError("not a folder, and there are several PATHs", path=places.out)
     if options.recursive and places.out is not None and not _may_be_folder(places.out):
         raise UsageError("not a folder, which -r asks for", path=places.out)
     if several and places.shard_bytes:
-        raise UsageError("--shard-size takes one PATH: all shards would have the same names")
+        raise UsageError(
+            "--shard-size takes one PATH: all shards would have the same names"
+        )
     if not several:
         return [Job(item, places.out) for item in items]
-    jobs = [Job(item, place_of(item.path, places, _path_below_folder(item))) for item in items]
+    jobs = [
+        Job(item, place_of(item.path, places, _path_below_folder(item)))
+        for item in items
+    ]
     _refuse_collisions(jobs, places)
     return jobs
 
 
 def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
-    """The checkpoints that the PATHs and the list lead to; folders of them only with `-r`."""
+    """The checkpoints that the PATHs and the list lead to; folders of them only with
+    `-r`.
+    """
     names = named_paths(paths, options.files_from, "change")
     places = options.places
     if not options.recursive:
         if options.places.command.many and not places.in_place:
             names = [
-                step_of(name, places.limits, partial=places.partial, plugins=places.plugins, tell=tell)
+                step_of(
+                    name,
+                    places.limits,
+                    partial=places.partial,
+                    plugins=places.plugins,
+                    tell=tell,
+                )
                 for name in names
             ]
         return [Found(name) for name in names]
-    items, others = split_items(find_items_to_open(names, places.limits, plugins=places.plugins))
+    items, others = split_items(
+        find_items_to_open(names, places.limits, plugins=places.plugins)
+    )
     if others:
         output.write_talk(f"ckpt: {others_text(others)}")
-    return [item for item in drop_skipped(items) if not _is_result(item, names, places.out)]
+    return [
+        item for item in drop_skipped(items) if not _is_result(item, names, places.out)
+    ]
 
 
 def _path_below_folder(item: Found) -> str | None:
-    """Return the path of an item below the folder in which it was found, or None for one that was typed."""
+    """Return the path of an item below the folder in which it was found, or None for
+    one that was typed.
+    """
     return None if item.folder is None else _relative_path(item.path, item.folder)
 
 
 def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
-    """Tell whether a file lies in OUT, which lies in the folder that is searched: an earlier result."""
+    """Tell whether a file lies in OUT, which lies in the folder that is searched: an
+    earlier result.
+    """
     if out is None or item.named:
         return False
     folder = os.path.realpath(out)
@@ -201,19 +247,27 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
     """The error that names where the results of several PATHs could go."""
     path = items[0].path
     if (
-        len(items) == 2 and not is_url(items[1].path) and not os.path.lexists(items[1].path)
+        len(items) == 2
+        and not is_url(items[1].path)
+        and not os.path.lexists(items[1].path)
     ):  # IN OUT, as cp takes them
         out = pasted_path(items[1].path)
         return UsageError("where to write?", path=path, hint=out and f"-o {out}")
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:
-        ways = "-o DIR, or --in-place" if places.command.in_place and can_stay(checkpoint) else "-o DIR"
+        ways = (
+            "-o DIR, or --in-place"
+            if places.command.in_place and can_stay(checkpoint)
+            else "-o DIR"
+        )
     return UsageError("where to write?", path=path, hint=ways)
 
 
 def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
-    """Raise CkptError where a result would take the place of another one, before any is written."""
+    """Raise CkptError where a result would take the place of another one, before any is
+    written.
+    """
     taken: dict[str, str] = {}
     for job in jobs:
         to = target_of(job.path, job.out, places)
@@ -221,10 +275,14 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
             continue
         other = taken.setdefault(to.real, job.path)
         if other is not job.path:
-            raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
+            raise UsageError(
+                f"{show(other, 80)} would be written there too", path=to.path
+            )
 
 
-def _rewrite_one(job: Job, write: Write, options: ResultOptions, report: Report | None) -> int:
+def _rewrite_one(
+    job: Job, write: Write, options: ResultOptions, report: Report | None
+) -> int:
     """Change one checkpoint, and report; the exit code."""
     if job.item.error is not None:
         raise job.item.error
@@ -237,7 +295,11 @@ def _rewrite_one(job: Job, write: Write, options: ResultOptions, report: Report 
             raise _RequestError(error) from None
         if _is_no_checkpoint(job, error, options.places.limits):
             return 0
-        if isinstance(error, FolderError) and options.places.command.many and error.path in (None, job.path):
+        if (
+            isinstance(error, FolderError)
+            and options.places.command.many
+            and error.path in (None, job.path)
+        ):
             error.hint = "-r takes them all"
         raise
     (report or report_writer(options))(done)

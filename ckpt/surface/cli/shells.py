@@ -1,4 +1,6 @@
-"""`ckpt completion SHELL`: the script that makes a shell complete commands, options and values of ckpt."""
+"""`ckpt completion SHELL`: the script that makes a shell complete commands, options and
+values of ckpt.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,23 @@ Usage: ckpt completion bash|zsh|fish
 
 
 def completion_text(words: Sequence[str]) -> str:
-    """Return the script of the shell that the words name, or the help. Raises UsageError."""
+    """Return the script of the shell that the words name, or the help. Raises
+    UsageError.
+    """
     if words and words[0] in ("-h", "--help", "--help-all"):
         return _HELP
     if len(words) != 1:
         problem = f"{show(words[1], 40)} is too much" if words else "SHELL is missing"
-        raise UsageError(f"completion: {problem}", hint=f"ckpt completion {'|'.join(SHELLS)}")
+        raise UsageError(
+            f"completion: {problem}", hint=f"ckpt completion {'|'.join(SHELLS)}"
+        )
     shell = words[0].lower()
     if shell not in SHELLS:
         alike = nearest_names(shell, SHELLS, 1)
         hint = f"did you mean {alike[0]}?" if alike else None
-        raise UsageError(f"completion {show(words[0], 40)}: not one of {' '.join(SHELLS)}", hint=hint)
+        raise UsageError(
+            f"completion {show(words[0], 40)}: not one of {' '.join(SHELLS)}", hint=hint
+        )
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     script = get_completion_script(prog_name="ckpt", complete_var=VARIABLE, shell=shell)

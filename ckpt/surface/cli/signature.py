@@ -1,4 +1,6 @@
-"""From the rows of `options` to the commands that typer runs: their parameters, their help, and what they refuse."""
+"""From the rows of `options` to the commands that typer runs: their parameters, their
+help, and what they refuse.
+"""
 
 from __future__ import annotations
 
@@ -42,32 +44,51 @@ _TYPES: dict[str, Any] = {
 Command = Callable[..., int]
 
 
-# --- a command --------------------------------------------------------------------------------------------------------
+# --- a command ------------------------------------------------------------------------
 
 
 def typer_function(name: str, command: Command) -> Command:
-    """The function of a command as typer takes it: its parameters are the rows of the tables.
+    """The function of a command as typer takes it: its parameters are the rows of the
+    tables.
 
-    `command` gets its arguments, and its options by their names in Python. What all commands share is done here:
-    colour, silence, limits, and the options that exclude each other.
+    `command` gets its arguments, and its options by their names in Python. What all
+    commands share is done here: colour, silence, limits, and the options that exclude
+    each other.
     """
     arguments = ARGUMENTS[name]
     rows = options_of(name)
 
     def run(**values: Any) -> int:
-        values |= {row.parameter: _only_value(row, values) for row in rows if row.is_once}
+        values |= {
+            row.parameter: _only_value(row, values) for row in rows if row.is_once
+        }
         _refuse_exclusions(name, rows, values)
         output.set_color(values["color"])
-        with output.silenced_output(all=values["quiet"], summary=values.get("no_summary", False)):
+        with output.silenced_output(
+            all=values["quiet"], summary=values.get("no_summary", False)
+        ):
             limits = Limits().raised(values["limit"] or [])
-            options = {row.keyword: _option_value(row, values) for row in rows if row.name not in _SHARED}
-            return command(*(_argument_value(row, values) for row in arguments), **options, limits=limits)
+            options = {
+                row.keyword: _option_value(row, values)
+                for row in rows
+                if row.name not in _SHARED
+            }
+            return command(
+                *(_argument_value(row, values) for row in arguments),
+                **options,
+                limits=limits,
+            )
 
-    parameters = [*map(_argument_parameter, arguments), *(_option_parameter(row) for row in rows)]
+    parameters = [
+        *map(_argument_parameter, arguments),
+        *(_option_parameter(row) for row in rows),
+    ]
     run.__name__ = command.__name__
     run.__module__ = command.__module__
     run.__doc__ = _examples_first(cleandoc(command.__doc__ or ""))
-    run.__annotations__ = {row.name: row.annotation for row in parameters} | {"return": int}
+    run.__annotations__ = {row.name: row.annotation for row in parameters} | {
+        "return": int
+    }
     run.__dict__["__signature__"] = Signature(parameters, return_annotation=int)
     return run
 
@@ -86,7 +107,9 @@ def _option_value(row: Option, values: dict[str, Any]) -> Any:
 
 
 def _only_value(row: Option, values: dict[str, Any]) -> Any:
-    """The value of an option that may be given once. Raises UsageError where it is given again."""
+    """The value of an option that may be given once. Raises UsageError where it is
+    given again.
+    """
     given = values[row.parameter] or [None]
     if len(given) > 1:
         raise UsageError(f"{row.name}: given {len(given)} times, and takes one value")
@@ -96,9 +119,14 @@ def _only_value(row: Option, values: dict[str, Any]) -> Any:
 def _argument_parameter(row: Argument) -> Parameter:
     kind: Any = list[str] if row.is_list else str
     argument = typer.Argument(
-        None if row.is_list else ..., metavar=row.metavar, help=row.help, show_default=False
+        None if row.is_list else ...,
+        metavar=row.metavar,
+        help=row.help,
+        show_default=False,
     )
-    return Parameter(row.name, Parameter.KEYWORD_ONLY, default=argument, annotation=kind)
+    return Parameter(
+        row.name, Parameter.KEYWORD_ONLY, default=argument, annotation=kind
+    )
 
 
 def _option_parameter(row: Option) -> Parameter:
@@ -113,7 +141,9 @@ def _option_parameter(row: Option) -> Parameter:
     kind = "texts" if row.is_once else row.kind
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
-    return Parameter(row.parameter, Parameter.KEYWORD_ONLY, default=option, annotation=_TYPES[kind])
+    return Parameter(
+        row.parameter, Parameter.KEYWORD_ONLY, default=option, annotation=_TYPES[kind]
+    )
 
 
 def _refuse_exclusions(name: str, rows: list[Option], values: dict[str, Any]) -> None:
@@ -139,7 +169,7 @@ def _examples_first(text: str) -> str:
     return "\n\n".join([first, *rest])
 
 
-# --- its help ---------------------------------------------------------------------------------------------------------
+# --- its help -------------------------------------------------------------------------
 
 _ALL = "ckpt.all"
 """The mark of a context whose help shows all options."""
@@ -154,10 +184,11 @@ def _show_all_help(context: typer.Context, is_wanted: bool) -> None:
 
 
 class PlainCommand(TyperCommand):
-    """A command whose values need no pydantic, and whose help is the same with every typer.
+    """A command whose values need no pydantic, and whose help is the same with every
+    typer.
 
-    Its help groups the options, first the command's own. Rare options, and those that exclude each other, are shown
-    with `--help-all` only.
+    Its help groups the options, first the command's own. Rare options, and those that
+    exclude each other, are shown with `--help-all` only.
     """
 
     def get_params(self, ctx: Any) -> Any:
@@ -166,10 +197,12 @@ class PlainCommand(TyperCommand):
             if param.param_type_name == "argument":
                 param.get_usage_pieces = partial(_usage_metavars, param)
                 param.get_help_record = partial(_help_record, self, param)
-            elif sum(name.startswith("--") for name in param.opts) > 1 and not isinstance(
-                param.get_help_record, partial
-            ):
-                param.get_help_record = partial(_record_of_one_name, param, param.get_help_record)
+            elif sum(
+                name.startswith("--") for name in param.opts
+            ) > 1 and not isinstance(param.get_help_record, partial):
+                param.get_help_record = partial(
+                    _record_of_one_name, param, param.get_help_record
+                )
         return params
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -178,9 +211,15 @@ class PlainCommand(TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and (ctx.meta.get(_ALL) or rare.isdisjoint(param.opts)):
+            if record is not None and (
+                ctx.meta.get(_ALL) or rare.isdisjoint(param.opts)
+            ):
                 is_argument = param.param_type_name == "argument"
-                title = "Arguments" if is_argument else getattr(param, "rich_help_panel", None) or "Options"
+                title = (
+                    "Arguments"
+                    if is_argument
+                    else getattr(param, "rich_help_panel", None) or "Options"
+                )
                 groups[title].append(record)
         for title, rows in groups.items():
             if rows:
@@ -200,18 +239,24 @@ class PlainCommand(TyperCommand):
 
 
 def _usage_metavars(param: Any, ctx: Any) -> list[str]:
-    """An argument in the line of usage. The releases of typer have four forms for it."""
+    """An argument in the line of usage. The releases of typer have four forms
+    for it.
+    """
     return [param.metavar if param.required else f"[{param.metavar}]"]
 
 
 def _help_record(command: Any, param: Any, ctx: Any) -> tuple[str, str]:
-    """An argument in the list of arguments: its metavar, and its help, which typer 0.24 loses to click 8.5."""
+    """An argument in the list of arguments: its metavar, and its help, which typer 0.24
+    loses to click 8.5.
+    """
     row = next(row for row in ARGUMENTS[command.name] if row.name == param.name)
     return row.metavar, row.help + ("  [required]" if param.required else "")
 
 
 def _record_of_one_name(param: Any, usual: Callable[..., Any], ctx: Any) -> Any:
-    """An option in the list of options by its first long name: the others would widen the column of all."""
+    """An option in the list of options by its first long name: the others would widen
+    the column of all.
+    """
     record = usual(ctx)
     if record is None:
         return None
@@ -222,14 +267,16 @@ def _record_of_one_name(param: Any, usual: Callable[..., Any], ctx: Any) -> Any:
     return names, f"{text.rstrip('.')}; also {', '.join(others)}."
 
 
-# --- its values -------------------------------------------------------------------------------------------------------
+# --- its values -----------------------------------------------------------------------
 
 
 def plain_parameters(params: Iterable[Any]) -> list[Any]:
-    """Return the parameters of a command, whose values come by way of `_parameter_value`, once each.
+    """Return the parameters of a command, whose values come by way of
+    `_parameter_value`, once each.
 
-    From 0.29 on typer checks every value with pydantic, also the value of an option that is not given: this
-    doubles the start. The values here are text, numbers, flags and lists of text.
+    From 0.29 on typer checks every value with pydantic, also the value of an option
+    that is not given: this doubles the start. The values here are text, numbers, flags
+    and lists of text.
     """
     unique = list(params)
     for param in unique:
@@ -238,12 +285,19 @@ def plain_parameters(params: Iterable[Any]) -> list[Any]:
     return unique
 
 
-def _parameter_value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any) -> Any:
-    """The value of a parameter; what this does not know goes the usual way, with pydantic if typer has it."""
+def _parameter_value(
+    param: Any, usual: Callable[..., Any], ctx: Any, value: Any
+) -> Any:
+    """The value of a parameter; what this does not know goes the usual way, with
+    pydantic if typer has it.
+    """
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     result: Any = value
     if value is None:
-        is_known, result = kind is not None, () if param.multiple or param.nargs == -1 else None
+        is_known, result = (
+            kind is not None,
+            () if param.multiple or param.nargs == -1 else None,
+        )
     elif kind in (int, float):
         is_known, result = True, _checked_number(kind, param, ctx, value)
     elif kind in (str, bool):
@@ -259,14 +313,24 @@ def _parameter_value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any
     return result
 
 
-def _checked_number(kind: Callable[[Any], float], param: Any, ctx: Any, value: Any) -> float:
+def _checked_number(
+    kind: Callable[[Any], float], param: Any, ctx: Any, value: Any
+) -> float:
     """A number within its limits, or the error in the words of click."""
     low, high = param.min, param.max
     try:
         number = kind(value)
     except ValueError:
-        raise typer.BadParameter(f"{value!r} is not a valid float range.", ctx, param) from None
+        raise typer.BadParameter(
+            f"{value!r} is not a valid float range.", ctx, param
+        ) from None
     if (low is not None and number < low) or (high is not None and number > high):
-        limits = f"x>={low}" if high is None else f"x<={high}" if low is None else f"{low}<=x<={high}"
+        limits = (
+            f"x>={low}"
+            if high is None
+            else f"x<={high}"
+            if low is None
+            else f"{low}<=x<={high}"
+        )
         raise typer.BadParameter(f"{number} is not in the range {limits}.", ctx, param)
     return number

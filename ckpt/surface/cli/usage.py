@@ -27,39 +27,61 @@ _ALIASES = {
     **dict.fromkeys(("mean", "avg", "swa", "soup"), "average"),
 }
 """Words that are no commands -> the command that does this."""
-_RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to": "--format"}
-"""The former options -> their names now, in a command that knows the new name and not the old one."""
+_RENAMED = {
+    "--values": "--read-values",
+    "--annotate": "--output-format",
+    "--to": "--format",
+}
+"""The former options -> their names now, in a command that knows the new name and not
+the old one.
+"""
 _NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
 """The words of the releases of click for it."""
 
 
 def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
-    """An error of the parser of the command line, which typer has no public class for, as one of ours."""
+    """An error of the parser of the command line, which typer has no public class for,
+    as one of ours.
+    """
     context = getattr(error, "ctx", None)
-    command = "" if context is None or context.parent is None else str(context.info_name)
+    command = (
+        "" if context is None or context.parent is None else str(context.info_name)
+    )
     place = f"{command}: " if command else ""
     problem, hint = _explain_error(error, context, command, commands)
-    return UsageError(f"{place}{problem}", hint=hint or f"ckpt {command} --help".replace("  ", " "))
+    return UsageError(
+        f"{place}{problem}", hint=hint or f"ckpt {command} --help".replace("  ", " ")
+    )
 
 
-def _explain_error(error: Any, context: Any, command: str, commands: Sequence[str]) -> tuple[str, str | None]:
+def _explain_error(
+    error: Any, context: Any, command: str, commands: Sequence[str]
+) -> tuple[str, str | None]:
     kind = type(error).__name__
     if kind == "NoSuchOption":
         return _unknown_option(str(error.option_name), context)
     if kind == "MissingParameter":
         param = error.param
-        metavar = str(getattr(param, "metavar", None) or getattr(param, "name", "")).strip("{}[]")
+        metavar = str(
+            getattr(param, "metavar", None) or getattr(param, "name", "")
+        ).strip("{}[]")
         return f"{metavar} is missing", None
     if kind == "BadParameter":
         param = getattr(error, "param", None)
-        option = next((name for name in getattr(param, "opts", ()) if name.startswith("--")), "")
-        text = _as_sentence(_NO_NUMBER.sub("is not a number that fits", str(error.message)))
+        option = next(
+            (name for name in getattr(param, "opts", ()) if name.startswith("--")), ""
+        )
+        text = _as_sentence(
+            _NO_NUMBER.sub("is not a number that fits", str(error.message))
+        )
         return f"{option}: {text}" if option else text, None
     text = str(error.format_message())
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
     if name:
         return _unknown_command(name[1], commands)
-    extra = re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL)
+    extra = re.match(
+        r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL
+    )
     if extra:
         takes_output = any("-o" in param.opts for param in context.command.params)
         out = pasted_path(extra[1]) if takes_output and " " not in extra[1] else None
@@ -75,23 +97,40 @@ def _as_sentence(text: str) -> str:
 
 def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     """An option that there is not: one dash too few, an old name, or a typing error."""
-    options = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
+    options = [
+        option
+        for param in context.command.params
+        for option in (*param.opts, *param.secondary_opts)
+    ]
     options += ["--help"]
-    typed = next((word for word in sys.argv[1:] if word.startswith(name) and not word.startswith("--")), name)
+    typed = next(
+        (
+            word
+            for word in sys.argv[1:]
+            if word.startswith(name) and not word.startswith("--")
+        ),
+        name,
+    )
     doubled = f"-{typed}".partition("=")[0]
     if doubled in options and len(typed) > 2:
         return f"no option {show(typed, 60)}", f"did you mean {doubled}?"
     renamed = _RENAMED.get(name)
     if renamed in options:
         return f"no option {name}", f"{name} is {renamed} now"
-    near = get_close_matches(name, [option for option in options if option.startswith("--")], 1, ALIKE)
+    near = get_close_matches(
+        name, [option for option in options if option.startswith("--")], 1, ALIKE
+    )
     return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
 
 
 def _unknown_command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
-    meant = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), commands, 1)), None)
+    meant = _ALIASES.get(name.lower()) or next(
+        iter(get_close_matches(name.lower(), commands, 1)), None
+    )
     if meant is None and (os.sep in name or name.endswith((*CHECKPOINTS, *PERHAPS))):
-        return f"{show(name, 80)}: no such file, and no command", missing(name) or "ckpt inspect FILE"
+        return f"{show(name, 80)}: no such file, and no command", missing(
+            name
+        ) or "ckpt inspect FILE"
     return (
         f"no command {show(name, 60)}",
         f"did you mean ckpt {meant}?" if meant else None,

@@ -1,1 +1,3 @@
-"""Reports as text: pure functions of a report and a width. Colour is a style name beside the text."""
+"""Reports as text: pure functions of a report and a width. Colour is a style name
+beside the text.
+"""

@@ -1,7 +1,8 @@
 """Folding names: thousands of tensors as the few lines that a person reads.
 
-Numbered runs of equal blocks fold (`layers.0-31`), equal siblings brace (`{q,k,v,o}_proj`), single-child
-chains join, small groups of leaves move up, and the deepest uniform depth that fits is opened.
+Numbered runs of equal blocks fold (`layers.0-31`), equal siblings brace
+(`{q,k,v,o}_proj`), single-child chains join, small groups of leaves move up, and the
+deepest uniform depth that fits is opened.
 """
 
 from __future__ import annotations
@@ -14,17 +15,28 @@ from ckpt.model.columns import Chain, parts
 from ckpt.model.names import name_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor
-from ckpt.model.text import in_braces, in_ranges, is_number, is_plain, number_range, show
+from ckpt.model.text import (
+    in_braces,
+    in_ranges,
+    is_number,
+    is_plain,
+    number_range,
+    show,
+)
 
 LINES = 40
 SHUT = 24
-"""A node with more folded children than this stays shut, unless a depth was asked for."""
+"""A node with more folded children than this stays shut, unless a depth was
+asked for.
+"""
 _PARTS = 64
 _INLINE = 2
 
 
 class Leaf(NamedTuple):
-    """A tensor as folding sees it: `look` (what makes two of them equal), and its sums."""
+    """A tensor as folding sees it: `look` (what makes two of them equal), and
+    its sums.
+    """
 
     look: Hashable
     numel: int
@@ -32,8 +44,9 @@ class Leaf(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """A folded node. `times` equal blocks stand for it; sums are over all of them. `look` is None unless all
-    tensors in it look the same; a leaf has no children."""
+    """A folded node. `times` equal blocks stand for it; sums are over all of them.
+    `look` is None unless all tensors in it look the same; a leaf has no children.
+    """
 
     label: str
     look: Hashable | None
@@ -45,7 +58,9 @@ class Fold(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line to print: a fold at a level; `shut` when it has children that are not shown."""
+    """One line to print: a fold at a level; `shut` when it has children that are not
+    shown.
+    """
 
     level: int
     fold: Fold
@@ -53,14 +68,18 @@ class Line(NamedTuple):
 
 
 class _Node:
-    """A part of names with others below it, and the tensor that has this very name, if there is one.
+    """A part of names with others below it, and the tensor that has this very name, if
+    there is one.
 
-    Once it has a number it stands for every node that is equal, and is not changed any more.
+    Once it has a number it stands for every node that is equal, and is not changed any
+    more.
     """
 
     __slots__ = ("children", "leaf", "number")
 
-    def __init__(self, children: dict[str, _Node | Leaf] | None = None, leaf: Leaf | None = None) -> None:
+    def __init__(
+        self, children: dict[str, _Node | Leaf] | None = None, leaf: Leaf | None = None
+    ) -> None:
         self.children: dict[str, _Node | Leaf] = {} if children is None else children
         self.leaf = leaf
         self.number = -1
@@ -89,19 +108,27 @@ class _Node:
 
 
 def fold(names: Sequence[str], leaves: Sequence[Leaf]) -> tuple[Fold, ...]:
-    """Return the folded tree of dotted names, in the order of first appearance. Each name has its leaf."""
+    """Return the folded tree of dotted names, in the order of first appearance. Each
+    name has its leaf.
+    """
     folder = _Folder()
     return folder.children(folder.tree(names, leaves))
 
 
-def lines(folds: tuple[Fold, ...], depth: int | None = None, most: int = LINES) -> list[Line]:
-    """The lines to print: opened down to `depth`, or to the deepest depth that fits into `most` lines."""
+def lines(
+    folds: tuple[Fold, ...], depth: int | None = None, most: int = LINES
+) -> list[Line]:
+    """The lines to print: opened down to `depth`, or to the deepest depth that fits
+    into `most` lines.
+    """
     if depth is not None:
         return _open_folds(folds, depth, None)
     best = _open_folds(folds, 0, SHUT)
     for level in range(1, _PARTS):
         deeper = _open_folds(folds, level, SHUT)
-        if len(deeper) > most or (len(deeper) == len(best) and all(not line.shut for line in best)):
+        if len(deeper) > most or (
+            len(deeper) == len(best) and all(not line.shut for line in best)
+        ):
             break
         best = deeper
     return best
@@ -111,7 +138,9 @@ def _open_folds(folds: tuple[Fold, ...], depth: int, shut: int | None) -> list[L
     out: list[Line] = []
 
     def add(fold: Fold, level: int) -> None:
-        closed = bool(fold.children) and (level >= depth or (shut is not None and len(fold.children) > shut))
+        closed = bool(fold.children) and (
+            level >= depth or (shut is not None and len(fold.children) > shut)
+        )
         out.append(Line(level, fold, closed))
         if not closed:
             for child in fold.children:
@@ -123,14 +152,18 @@ def _open_folds(folds: tuple[Fold, ...], depth: int, shut: int | None) -> list[L
 
 
 class _Folder:
-    """Folds bottom-up. Equal subtrees get equal numbers, so that comparing two costs nothing."""
+    """Folds bottom-up. Equal subtrees get equal numbers, so that comparing two costs
+    nothing.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._equal: dict[int, _Node] = {}
 
     def tree(self, names: Sequence[str], leaves: Sequence[Leaf]) -> _Node:
-        """The tree of names. Layers of equal names and leaves are made once, so that a million names take little."""
+        """The tree of names. Layers of equal names and leaves are made once, so that a
+        million names take little.
+        """
         root = _Node()
         if max(map(len, names), default=0) >= _PARTS and any(map(_is_dots, names)):
             for name, leaf in zip(names, leaves, strict=True):
@@ -138,7 +171,11 @@ class _Folder:
             return root
         layers: dict[Hashable, _Node] = {}
         for begin, first, last in name_blocks(names):
-            inside = [name[len(begin) :] for name in names[first:last]] if begin else names[first:last]
+            inside = (
+                [name[len(begin) :] for name in names[first:last]]
+                if begin
+                else names[first:last]
+            )
             here = leaves[first:last]
             above = begin.split(".")[:-1]
             node = root
@@ -154,20 +191,26 @@ class _Folder:
             layer = layers.get(key)
             if layer is None:
                 layer = self.tree(inside, here)
-                layer = layers[key] = self._equal.setdefault(self._number_node(layer), layer)
+                layer = layers[key] = self._equal.setdefault(
+                    self._number_node(layer), layer
+                )
             node.children[above[-1]] = layer
         return root
 
     def children(self, node: _Node) -> tuple[Fold, ...]:
         items = list(node.children.items())
-        if all(name.isascii() and name.isdigit() and len(name) < 10 for name, _ in items):
+        if all(
+            name.isascii() and name.isdigit() and len(name) < 10 for name, _ in items
+        ):
             items.sort(key=lambda item: int(item[0]))
         folds: list[Fold] = []
         for names, child in self._group_equal(items):
             folds += self._folds(names, child)
         return tuple(_brace_leaves(folds))
 
-    def _group_equal(self, items: list[tuple[str, _Node | Leaf]]) -> list[tuple[list[str], _Node | Leaf]]:
+    def _group_equal(
+        self, items: list[tuple[str, _Node | Leaf]]
+    ) -> list[tuple[list[str], _Node | Leaf]]:
         """Neighbours that are equal, as one: (their names, one of them)."""
         groups: list[tuple[list[str], _Node | Leaf]] = []
         numbers: list[int] = []
@@ -186,7 +229,11 @@ class _Folder:
         leaf = node.leaf if isinstance(node, _Node) else node
         if leaf is not None:
             own = Fold(label, leaf.look, times, leaf.numel * times, leaf.nbytes * times)
-            return [own, *self._folds(names, _Node(node.children))] if isinstance(node, _Node) else [own]
+            return (
+                [own, *self._folds(names, _Node(node.children))]
+                if isinstance(node, _Node)
+                else [own]
+            )
         assert isinstance(node, _Node)
         inner = [_scale_fold(fold, times) for fold in self.children(node)]
         if len(inner) == 1 and (times == 1 or inner[0].times == times):
@@ -221,7 +268,9 @@ class _Folder:
                 ]
             )
             look = node.leaf.look if node.leaf else None
-            node.number = numbers.setdefault((look, tuple(node.children), below), len(numbers))
+            node.number = numbers.setdefault(
+                (look, tuple(node.children), below), len(numbers)
+            )
         return node.number
 
 
@@ -257,7 +306,9 @@ def _group_label(names: list[str]) -> str:
 
 
 def _brace_leaves(folds: list[Fold]) -> list[Fold]:
-    """Leaves of one look and one last word, or without dots, as one line at the place of the first."""
+    """Leaves of one look and one last word, or without dots, as one line at the place
+    of the first.
+    """
     groups: dict[Hashable, list[Fold]] = {}
     for index, fold in enumerate(folds):
         number, dot, rest = fold.label.partition(".")
@@ -293,7 +344,9 @@ def _sum_folds(folds: list[Fold], label: str) -> Fold:
 
 
 class Optimizer(NamedTuple):
-    """All state of an optimizer as one row: its name, how many tensors it has, their elements and bytes."""
+    """All state of an optimizer as one row: its name, how many tensors it has, their
+    elements and bytes.
+    """
 
     name: str
     tensors: int
@@ -302,7 +355,9 @@ class Optimizer(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Names as they are printed, and a leaf of each. The look of a leaf is the index of a tensor in `kinds`."""
+    """Names as they are printed, and a leaf of each. The look of a leaf is the index of
+    a tensor in `kinds`.
+    """
 
     names: list[str]
     leaves: list[Leaf]
@@ -311,7 +366,9 @@ class Leaves(NamedTuple):
 
 
 def leaves_of(report: Inspection, everything: bool) -> Leaves:
-    """The tensors of a report. Without `everything`, and unless its section is asked for, an optimizer is one row."""
+    """The tensors of a report. Without `everything`, and unless its section is asked
+    for, an optimizer is one row.
+    """
     folded = _optimizer_rows(report, everything)
     entries, optimizers = report.entries, []
     if folded:
@@ -322,7 +379,10 @@ def leaves_of(report: Inspection, everything: bool) -> Leaves:
             entries.extend(report.entries[begin : indices.start])
             begin = indices.stop
             inside = tensors[indices.start : indices.stop]
-            numel, nbytes = sum(entry.numel for entry in inside), sum(entry.nbytes for entry in inside)
+            numel, nbytes = (
+                sum(entry.numel for entry in inside),
+                sum(entry.nbytes for entry in inside),
+            )
             optimizers.append(Optimizer(name, len(inside), numel, nbytes))
         entries.extend(report.entries[begin:])
     numbers: dict[tuple[object, ...], int] = {}
@@ -340,21 +400,28 @@ def leaves_of(report: Inspection, everything: bool) -> Leaves:
             leaf = Leaf(number, tensor.numel, tensor.nbytes)
             leaf = leaf_of[tensor] = same.setdefault(leaf, leaf)
         leaves.append(leaf)
-    return Leaves(_shown_names(entries, _parameter_names(report)), leaves, kinds, optimizers)
+    return Leaves(
+        _shown_names(entries, _parameter_names(report)), leaves, kinds, optimizers
+    )
 
 
 def _optimizer_rows(report: Inspection, everything: bool) -> list[tuple[str, range]]:
-    """The optimizers that are one row: their names, and the indices of their tensors."""
+    """The optimizers that are one row: their names, and the indices of their
+    tensors.
+    """
     if report.selected or everything:
         return []
-    parts = [part for part in report.sections if part.kind == "optimizer" and part.tensors]
+    parts = [
+        part for part in report.sections if part.kind == "optimizer" and part.tensors
+    ]
     if sum(part.tensors for part in parts) == len(report.entries):
         return []  # there is nothing else
     return [(part.name or part.kind, part.indices) for part in parts]
 
 
 def _parameter_names(report: Inspection) -> dict[int, str]:
-    """For tensors in the state of an optimizer the name of their parameter and what they are of it, where known.
+    """For tensors in the state of an optimizer the name of their parameter and what
+    they are of it, where known.
 
     The keys are their numbers among the tensors of the report.
     """
@@ -371,7 +438,9 @@ def _parameter_names(report: Inspection) -> dict[int, str]:
 
 
 def _shown_names(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
-    """The names of tensors as they are printed. `names` has other ones for some of them."""
+    """The names of tensors as they are printed. `names` has other ones for some of
+    them.
+    """
     texts: list[str] = []
     for part in parts(entries):
         if isinstance(part, Entries) and not names:
@@ -379,7 +448,11 @@ def _shown_names(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
             texts += part.names if plain else [show(name, None) for name in part.names]
             continue
         for entry in part:
-            name = show(names.get(len(texts), entry.name), None) if entry.path else "(the root)"
+            name = (
+                show(names.get(len(texts), entry.name), None)
+                if entry.path
+                else "(the root)"
+            )
             if not entry.registered:
                 name += " (unregistered)"
             elif not entry.persistent:

@@ -1,4 +1,6 @@
-"""Lines of styled text, and columns of them. Never prints, never asks how wide the screen is."""
+"""Lines of styled text, and columns of them. Never prints, never asks how wide the
+screen is.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def plain_text(lines: Sequence[Line]) -> str:
 
 
 class Column(NamedTuple):
-    """A column of a text table: its title, and how it behaves where the screen is narrow."""
+    """A column of a text table: its title, and how it behaves where the screen is
+    narrow.
+    """
 
     name: str
     right: bool = False
@@ -37,21 +41,29 @@ class Column(NamedTuple):
     least: int | None = None
     """The most cells that it insists on, before others are given up for it."""
     is_file: bool = False
-    """Its cells are the names of files. They are shortened so that they can be found again, and without a width not at all."""
+    """Its cells are the names of files. They are shortened so that they can be found
+    again, and without a width not at all.
+    """
     given_up: int = 0
-    """The place in the order of the columns that a narrow screen does without; 0 is never given up."""
+    """The place in the order of the columns that a narrow screen does without; 0 is
+    never given up.
+    """
 
 
 def narrow_columns(
     heads: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
 ) -> tuple[list[Column], list[Sequence[str]]]:
-    """Return the columns that fit `width` cells, and their rows. Columns go in the order of `given_up`, equal ones together."""
+    """Return the columns that fit `width` cells, and their rows. Columns go in the
+    order of `given_up`, equal ones together.
+    """
     kept = list(range(len(heads)))
     sizes = [
-        max(cells(text) for text in (head.name, *column)) for head, column in _columns_with_cells(heads, rows)
+        max(cells(text) for text in (head.name, *column))
+        for head, column in _columns_with_cells(heads, rows)
     ]
     wanted = [
-        size if head.least is None else min(size, head.least) for head, size in zip(heads, sizes, strict=True)
+        size if head.least is None else min(size, head.least)
+        for head, size in zip(heads, sizes, strict=True)
     ]
     for rank in sorted({head.given_up for head in heads if head.given_up}):
         if width is None or sum(wanted[i] for i in kept) + 2 * (len(kept) - 1) <= width:
@@ -60,36 +72,55 @@ def narrow_columns(
     return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def given_up_lines(heads: Sequence[Column], kept: Sequence[Column], width: int | None) -> list[Line]:
-    """The line below a table that names the columns for which the screen has no room; no line where all are shown."""
+def given_up_lines(
+    heads: Sequence[Column], kept: Sequence[Column], width: int | None
+) -> list[Line]:
+    """The line below a table that names the columns for which the screen has no room;
+    no line where all are shown.
+    """
     names = [head.name for head in heads if head not in kept]
     if not names:
         return []
-    return hanging_lines([], f"… no room for {', '.join(names)} (--tsv, or a wider screen)", width, 2, "dim")
+    return hanging_lines(
+        [],
+        f"… no room for {', '.join(names)} (--tsv, or a wider screen)",
+        width,
+        2,
+        "dim",
+    )
 
 
 def _columns_with_cells(
     heads: Sequence[Column], rows: Sequence[Sequence[str]]
 ) -> Iterable[tuple[Column, Sequence[str]]]:
     """Yield each column with its cells."""
-    return zip(heads, zip(*rows, strict=True) if rows else ((),) * len(heads), strict=True)
+    return zip(
+        heads, zip(*rows, strict=True) if rows else ((),) * len(heads), strict=True
+    )
 
 
 def column_lines(
     heads: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None = None
 ) -> list[Line]:
-    """Return aligned columns below their titles. Columns that give way are shortened to fit `width`, the widest first.
+    """Return aligned columns below their titles. Columns that give way are shortened to
+    fit `width`, the widest first.
 
-    Without a width they take at most `NAME` cells: nobody's long key pushes the numbers away.
+    Without a width they take at most `NAME` cells: nobody's long key pushes the numbers
+    away.
     """
     widths = [
-        max(cells(text) for text in (head.name, *column)) for head, column in _columns_with_cells(heads, rows)
+        max(cells(text) for text in (head.name, *column))
+        for head, column in _columns_with_cells(heads, rows)
     ]
     give = [i for i, head in enumerate(heads) if head.gives_way]
     if width is None:
         level = NAME
     else:
-        room = width - 2 * (len(widths) - 1) - sum(size for i, size in enumerate(widths) if i not in give)
+        room = (
+            width
+            - 2 * (len(widths) - 1)
+            - sum(size for i, size in enumerate(widths) if i not in give)
+        )
         level = max(_fair_width([widths[i] for i in give], room), _LEAST)
     texts = [list(row) for row in rows]
     for i in give:
@@ -101,7 +132,9 @@ def column_lines(
             widths[i] = max(map(cells, (heads[i].name, *names)))
         else:
             widths[i] = min(widths[i], level)
-            names = _tell_apart(names, [shorten_name(name, widths[i]) for name in names], widths[i])
+            names = _tell_apart(
+                names, [shorten_name(name, widths[i]) for name in names], widths[i]
+            )
         for row, name in zip(texts, names, strict=True):
             row[i] = name
     lines: list[Line] = []
@@ -110,23 +143,33 @@ def column_lines(
         for i, (head, text) in enumerate(zip(heads, row, strict=True)):
             pad = " " * (widths[i] - cells(text))
             padded = pad + text if head.right else text + pad
-            line.append((padded + ("  " if i < len(row) - 1 else ""), head.style if number else "head"))
+            line.append(
+                (
+                    padded + ("  " if i < len(row) - 1 else ""),
+                    head.style if number else "head",
+                )
+            )
         lines.append(line)
     return lines
 
 
 def _tell_apart(names: Sequence[str], short: Sequence[str], width: int) -> list[str]:
-    """Shortened names. Two that became the same keep their begins too, and are without their middles."""
+    """Shortened names. Two that became the same keep their begins too, and are without
+    their middles.
+    """
     whose: dict[str, set[str]] = {}
     for name, text in zip(names, short, strict=True):
         whose.setdefault(text, set()).add(name)
     return [
-        text if len(whose[text]) == 1 else cut(name, width) for name, text in zip(names, short, strict=True)
+        text if len(whose[text]) == 1 else cut(name, width)
+        for name, text in zip(names, short, strict=True)
     ]
 
 
 def _fair_width(widths: Sequence[int], room: int) -> int:
-    """The most cells that each of some columns may take, so that all together take `room`."""
+    """The most cells that each of some columns may take, so that all together take
+    `room`.
+    """
     for index, size in enumerate(sorted(widths)):
         if size * (len(widths) - index) >= room:
             return room // (len(widths) - index)
@@ -135,26 +178,33 @@ def _fair_width(widths: Sequence[int], room: int) -> int:
 
 
 def ragged_lines(
-    rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
+    rows: Sequence[Sequence[str]],
+    *,
+    right: frozenset[int] = frozenset(),
+    width: int | None = None,
 ) -> list[Line]:
     """Rows as columns in which no text is shortened; the first row is the header.
 
-    Where they do not all fit, a column is as wide as most of its cells, and a wider cell moves what is behind it, or is
-    broken at blanks.
+    Where they do not all fit, a column is as wide as most of its cells, and a wider
+    cell moves what is behind it, or is broken at blanks.
     """
     kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])] or [0]
     rows, right = (
         [[row[i] for i in kept] for row in rows],
         frozenset(kept.index(i) for i in right if i in kept),
     )
-    widths = _ragged_widths([[cells(row[i]) for row in rows] for i in range(len(kept))], width)
+    widths = _ragged_widths(
+        [[cells(row[i]) for row in rows] for i in range(len(kept))], width
+    )
     lines: list[Line] = []
     for number, row in enumerate(rows):
         style = "" if number else "head"
         line, used, start = "", 0, 0
         for i, text in enumerate(row):
             size = cells(text)
-            begin = max(start + (widths[i] - size if i in right else 0), used + 2 if used else 0)
+            begin = max(
+                start + (widths[i] - size if i in right else 0), used + 2 if used else 0
+            )
             start += widths[i] + 2
             if not text:
                 continue
@@ -162,8 +212,11 @@ def ragged_lines(
                 line, used = line + " " * (begin - used) + text, begin + size
                 continue
             if not number:
-                break  # no room for the names of columns whose texts have lines of their own
-            hangs = begin if begin + max(map(cells, text.split(" "))) <= width else _HANGS
+                # no room for the names of columns whose texts have lines of their own
+                break
+            hangs = (
+                begin if begin + max(map(cells, text.split(" "))) <= width else _HANGS
+            )
             first, *more = wrap_text(text, width - hangs, 0)
             if hangs == begin:
                 first = line + " " * (begin - used) + first
@@ -178,18 +231,28 @@ def ragged_lines(
 
 
 def lined_up(
-    rows: Sequence[Sequence[str]], name: int, *, right: frozenset[int] = frozenset(), width: int | None = None
+    rows: Sequence[Sequence[str]],
+    name: int,
+    *,
+    right: frozenset[int] = frozenset(),
+    width: int | None = None,
 ) -> list[Line]:
-    """Rows as columns that always line up; the first row is the header. No text is shortened or broken.
+    """Rows as columns that always line up; the first row is the header. No text is
+    shortened or broken.
 
-    Where the columns do not fit, the column of names, `name`, comes last: a long name is whole, and moves nothing.
+    Where the columns do not fit, the column of names, `name`, comes last: a long name
+    is whole, and moves nothing.
     """
     sizes = [
         max(cells(row[i]) for row in rows) if any(row[i] for row in rows[1:]) else 0
         for i in range(len(rows[0]))
     ]
     kept = [i for i, size in enumerate(sizes) if size]
-    fits = sizes[name] <= NAME if width is None else sum(sizes) + 2 * (len(kept) - 1) <= width
+    fits = (
+        sizes[name] <= NAME
+        if width is None
+        else sum(sizes) + 2 * (len(kept) - 1) <= width
+    )
     if fits or name not in kept:
         return ragged_lines(rows, right=right, width=width)
     order = [*(i for i in kept if i != name), name]
@@ -204,7 +267,9 @@ def lined_up(
 
 
 def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[int]:
-    """Widths of columns, whose cells have these sizes: all of each, or where that is too much, what most of it needs."""
+    """Widths of columns, whose cells have these sizes: all of each, or where that is
+    too much, what most of it needs.
+    """
     widest = [max(column) for column in sizes]
     if width is None:
         return [min(size, NAME) for size in widest]
@@ -220,37 +285,49 @@ def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[in
 
 
 def _usual_size(sizes: Sequence[int]) -> int:
-    """Return the size that three of four sizes do not exceed. Sizes of 0 do not count."""
+    """Return the size that three of four sizes do not exceed. Sizes of 0 do not
+    count.
+    """
     some = sorted(size for size in sizes if size)
     return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
 
 
 class Written:
-    """The function that gives a text as stdout will write it, where its encoding lacks characters; or None."""
+    """The function that gives a text as stdout will write it, where its encoding lacks
+    characters; or None.
+    """
 
     form: Callable[[str], str] | None = None
 
 
 def as_written(text: str) -> str:
-    """Return a text with the stand-ins and escapes of what the encoding of stdout lacks."""
+    """Return a text with the stand-ins and escapes of what the encoding of stdout
+    lacks.
+    """
     return text if Written.form is None or text.isascii() else Written.form(text)
 
 
 def cells(text: str) -> int:
-    """Cells of a terminal that a text takes when it is written: two for wide characters."""
+    """Cells of a terminal that a text takes when it is written: two for wide
+    characters.
+    """
     if text.isascii():
         return len(text)
     text = as_written(text)
     far = [char for char in text if char >= _WIDE]
     if not far:
         return len(text)
-    from unicodedata import east_asian_width  # here: a tenth of what inspect adds to the start
+    from unicodedata import (
+        east_asian_width,
+    )  # here: a tenth of what inspect adds to the start
 
     return len(text) + sum(east_asian_width(char) in "WF" for char in far)
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most `width` cells, its middle left out, because names differ at their ends."""
+    """A text of at most `width` cells, its middle left out, because names differ at
+    their ends.
+    """
     if cells(text) <= width:
         return text
     head = (width - 1) // 2
@@ -261,9 +338,11 @@ def cut(text: str, width: int) -> str:
 
 
 def shorten_name(name: str, width: int) -> str:
-    """A dotted name of at most `width` cells: fewer siblings in its braces, or shortened from the left, at a dot.
+    """A dotted name of at most `width` cells: fewer siblings in its braces, or
+    shortened from the left, at a dot.
 
-    What tells names apart is at their ends. Blanks before the name, which show its level, stay.
+    What tells names apart is at their ends. Blanks before the name, which show its
+    level, stay.
     """
     if cells(name) <= width:
         return name
@@ -281,7 +360,9 @@ def shorten_name(name: str, width: int) -> str:
 
 
 def drop_siblings(name: str, width: int) -> str | None:
-    """A name of at most `width` cells with fewer siblings in its braces, or None where that is not enough."""
+    """A name of at most `width` cells with fewer siblings in its braces, or None where
+    that is not enough.
+    """
     head, _, rest = name.partition("{")
     inside, _, tail = rest.partition("}")
     items = inside.split(",")
@@ -293,10 +374,12 @@ def drop_siblings(name: str, width: int) -> str | None:
 
 
 def fit_file_names(names: Sequence[str], width: int) -> list[str]:
-    """Names of files that stand together, in at most `width` cells each: those that fit are whole.
+    """Names of files that stand together, in at most `width` cells each: those that fit
+    are whole.
 
-    Of a series each has its label, `Epoch-100`, for what they share stands above them. Else a long name loses its first
-    folders, then its middle, its end or its begin, unless two would be the same: what is shown can be found again.
+    Of a series each has its label, `Epoch-100`, for what they share stands above them.
+    Else a long name loses its first folders, then its middle, its end or its begin,
+    unless two would be the same: what is shown can be found again.
     """
     if max(map(cells, names), default=0) <= width:
         return list(names)
@@ -310,7 +393,9 @@ def fit_file_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def _last_folders(path: str, width: int) -> str:
-    """The end of a path from a folder on, in at most `width` cells: `…/run_a/epoch_1.pth`. Cut where the name is longer."""
+    """The end of a path from a folder on, in at most `width` cells:
+    `…/run_a/epoch_1.pth`. Cut where the name is longer.
+    """
     if cells(path) <= width:
         return path
     start = path.find("/")
@@ -340,7 +425,8 @@ def _keep_tail(text: str, width: int) -> str:
 def hanging_lines(
     head: Line, text: str, width: int | None, indent: int | None = None, style: str = ""
 ) -> list[Line]:
-    """A text behind `head`, broken at spaces to fit `width`; the lines after the first are indented.
+    """A text behind `head`, broken at spaces to fit `width`; the lines after the first
+    are indented.
 
     The indent is the width of the head, unless another is given.
     """
@@ -348,13 +434,18 @@ def hanging_lines(
     indent = size if indent is None else indent
     # The first line is as if the head were a word of it.
     first, *more = wrap_text("x" * size + text if text else "", width, indent)
-    return [[*head, (first[size:], style)], *([(" " * indent, ""), (line, style)] for line in more)]
+    return [
+        [*head, (first[size:], style)],
+        *([(" " * indent, ""), (line, style)] for line in more),
+    ]
 
 
 def flowing_lines(
     head: Line, pieces: Sequence[str], width: int | None, indent: int | None = None
 ) -> list[Line]:
-    """Pieces behind `head`, with dots between them, in lines of at most `width` cells; no piece that fits is broken."""
+    """Pieces behind `head`, with dots between them, in lines of at most `width` cells;
+    no piece that fits is broken.
+    """
     size = sum(cells(part) for part, _ in head)
     indent = size if indent is None else indent
     out: list[Line] = []
@@ -362,7 +453,12 @@ def flowing_lines(
     is_new = True
     for piece in pieces:
         dot = "" if is_new else " · "
-        if width is not None and not (is_new and out) and used + cells(dot + piece) > width and used > indent:
+        if (
+            width is not None
+            and not (is_new and out)
+            and used + cells(dot + piece) > width
+            and used > indent
+        ):
             out.append(line)
             line, used, dot, is_new = [(" " * indent, "")], indent, "", True
         if width is not None and used + cells(dot + piece) > width:
@@ -379,27 +475,38 @@ def height_of(lines: Sequence[Line], width: int | None) -> int:
     """The rows that lines take on a screen, which breaks those that are too long."""
     if width is None:
         return len(lines)
-    return sum(max(-(-sum(cells(text) for text, _ in line) // max(width, 1)), 1) for line in lines)
+    return sum(
+        max(-(-sum(cells(text) for text, _ in line) // max(width, 1)), 1)
+        for line in lines
+    )
 
 
 def pasted_line(command: str, width: int | None, indent: int = 2) -> Line:
-    """A command or an expression on its own line, whole, to be copied; indented less where it would not fit."""
+    """A command or an expression on its own line, whole, to be copied; indented less
+    where it would not fit.
+    """
     if width is not None and indent + cells(command) > width:
         indent = min(indent, 2)
     return [(" " * indent, ""), (command, "command")]
 
 
 _KEPT = "\0"
-"""Stands for a blank where no line is broken. No text that is safe to print holds it."""
+"""Stands for a blank where no line is broken. No text that is safe to print
+holds it.
+"""
 
 
 def whole(text: str) -> str:
-    """A text that is not broken at its blanks: a path, a name, a command. For `wrap_text`, `hanging_lines` and `break_line`."""
+    """A text that is not broken at its blanks: a path, a name, a command. For
+    `wrap_text`, `hanging_lines` and `break_line`.
+    """
     return text.replace(" ", _KEPT)
 
 
 def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
-    """A line broken at blanks to fit `width`, with its styles; the lines after the first are indented."""
+    """A line broken at blanks to fit `width`, with its styles; the lines after the
+    first are indented.
+    """
     if width is None or sum(cells(text) for text, _ in line) <= width:
         return [[(text.replace(_KEPT, " "), style) for text, style in line]]
     words: list[Line] = [[]]
@@ -415,7 +522,8 @@ def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
         blanks += bool(number)
         size = sum(cells(text) for text, _ in word)
         if not size:
-            continue  # more blanks: between columns they stay, at the begin of a line they do not
+            # more blanks: between columns they stay, at the begin of a line they do not
+            continue
         if used and used + blanks + size > width:
             out.append([(" " * indent, "")])
             used, blanks = indent, 0
@@ -425,7 +533,8 @@ def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
 
 
 def wrap_text(text: str, width: int | None, indent: int = 2) -> list[str]:
-    """A text broken at spaces into lines of at most `width` cells, those after the first to be indented.
+    """A text broken at spaces into lines of at most `width` cells, those after the
+    first to be indented.
 
     A word that is longer than a line stays whole. Without a width there is one line.
     """
@@ -448,17 +557,28 @@ def _break_text(text: str, width: int | None, indent: int) -> list[str]:
 _LIMIT = 2000
 """Characters of one sentence that are shown."""
 _CODES = 8
-"""Cells for the codes. A longer one takes its own, and the lines below it are indented as all others."""
+"""Cells for the codes. A longer one takes its own, and the lines below it are indented
+as all others.
+"""
 
 
 def findings_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
-    """Findings, broken to fit `width`, their texts below each other. Commands stay whole."""
-    size = max((len(finding.code) for finding in findings if len(finding.code) <= _CODES), default=6)
-    return [line for finding in findings for line in finding_lines(finding, width, size)]
+    """Findings, broken to fit `width`, their texts below each other. Commands stay
+    whole.
+    """
+    size = max(
+        (len(finding.code) for finding in findings if len(finding.code) <= _CODES),
+        default=6,
+    )
+    return [
+        line for finding in findings for line in finding_lines(finding, width, size)
+    ]
 
 
 def finding_lines(finding: Finding, width: int | None, size: int = 0) -> list[Line]:
-    """A finding: the fact, the consequence, the command. Its code takes `size` cells at least."""
+    """A finding: the fact, the consequence, the command. Its code takes `size` cells at
+    least.
+    """
     indent = (size or len(finding.code)) + 4
     head: Line = [
         ("! ", ""),
@@ -473,14 +593,18 @@ def follow_lines(finding: Finding, width: int | None, indent: int) -> list[Line]
     """The consequence of a finding and the command that helps, which stays whole."""
     lines: list[Line] = []
     if finding.consequence is not None:
-        lines += hanging_lines([(" " * indent, "")], safe_sentence(finding.consequence), width)
+        lines += hanging_lines(
+            [(" " * indent, "")], safe_sentence(finding.consequence), width
+        )
     if finding.hint is not None:
         lines.append(pasted_line(finding.hint, width, indent))
     return lines
 
 
 def safe_sentence(text: str) -> str:
-    """A sentence made safe. Parts that came from a file may be escaped already: a backslash is not doubled again."""
+    """A sentence made safe. Parts that came from a file may be escaped already: a
+    backslash is not doubled again.
+    """
     return show_literal(text[:_LIMIT])
 
 
@@ -513,11 +637,17 @@ def table_lines(
     if table == "tsv":
         rows = ([*map(_cell_text, head, row)] for row in rows)
     elif table in ("github", "pipe"):
-        head, rows = [*map(_markdown_cell, head)], ([*map(_markdown_cell, row)] for row in rows)
+        head, rows = (
+            [*map(_markdown_cell, head)],
+            ([*map(_markdown_cell, row)] for row in rows),
+        )
     elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
         rows = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     text: str = tabulate(
-        [*rows], headers=head if header else (), tablefmt=table or "plain", disable_numparse=True
+        [*rows],
+        headers=head if header else (),
+        tablefmt=table or "plain",
+        disable_numparse=True,
     )
     yield from text.split("\n")
 
@@ -527,7 +657,9 @@ def _cell_text(column: str, text: str) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    """A cell of a Markdown table: as code where it holds markup, a link, or a mention."""
+    """A cell of a Markdown table: as code where it holds markup, a link, or a
+    mention.
+    """
     if re.fullmatch(_NO_MARKUP, text) and "www." not in text.lower():
         return text
     longest = max(map(len, re.findall("`+", text)), default=0)
@@ -541,16 +673,23 @@ _COMMAND = r"(?:^|(?<=: ))ckpt [a-z]+ .+"
 
 
 def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
-    """A sentence with its hint on one line where that fits; else broken at words, and a command on a line of its own."""
+    """A sentence with its hint on one line where that fits; else broken at words, and a
+    command on a line of its own.
+    """
     line = text if hint is None else f"{text} ({hint})"
     if hint is None or width is None or cells(line) <= width:
         return _text_lines(line, width)
     command = re.search(_COMMAND, hint)
     if command is None:
-        return _text_lines(f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}", width)
+        return _text_lines(
+            f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}",
+            width,
+        )
     lines = _text_lines(text, width)
     if command.start():
-        lead = hanging_lines([(" " * _INDENT, "")], hint[: command.start()].rstrip(), width)
+        lead = hanging_lines(
+            [(" " * _INDENT, "")], hint[: command.start()].rstrip(), width
+        )
         lines += plain_text(lead).splitlines()
     return lines + plain_text([pasted_line(command[0], width, _INDENT)]).splitlines()
 

@@ -1,6 +1,7 @@
 """A report as HTML for a notebook: the lines of the text report in their colours.
 
-Notebooks drop scripts and style sheets, so styles are inline. A text of a file is text and no more.
+Notebooks drop scripts and style sheets, so styles are inline. A text of a file is text
+and no more.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ WIDTH = 100
 """Cells of a line, as of a terminal."""
 _MOST = 200_000
 """Characters of the lines as HTML, which a notebook keeps in its file."""
-# Each colour has a contrast of 3.8 with white and at least 3 with the blacks of dark notebooks.
-_RED, _GREEN, _YELLOW, _CYAN = "color:#e54949", "color:#089637", "color:#b47305", "color:#098da8"
+# Each colour has a contrast of 3.8 with white and at least 3 with the blacks of dark
+# notebooks.
+_RED, _GREEN, _YELLOW, _CYAN = (
+    "color:#e54949",
+    "color:#089637",
+    "color:#b47305",
+    "color:#098da8",
+)
 _BOLD = "font-weight:bold"
 _STYLES = {
     "head": _BOLD,
@@ -26,7 +33,8 @@ _STYLES = {
     "error": f"{_BOLD};{_RED}",
     "warning": _YELLOW,
     "info": _CYAN,
-    "command": "text-decoration:underline;text-underline-offset:0.3em",  # else it hides underscores
+    # else it hides underscores
+    "command": "text-decoration:underline;text-underline-offset:0.3em",
     "group": _BOLD,
     "good": _GREEN,
     "added": _GREEN,
@@ -37,7 +45,9 @@ _STYLES = {
 
 
 def html_of(lines: Sequence[Line]) -> str:
-    """Return lines as one block in which no notebook looks for formulas. Lines that have no room are counted."""
+    """Return lines as one block in which no notebook looks for formulas. Lines that
+    have no room are counted.
+    """
     rows: list[str] = []
     room = _MOST
     for number, line in enumerate(lines):
@@ -47,12 +57,20 @@ def html_of(lines: Sequence[Line]) -> str:
         )
         room -= len(row) + 1
         if room < 0:
-            rows.append(_html_span(f"… {len(lines) - number:,} more lines in a terminal", "dim"))
+            rows.append(
+                _html_span(f"… {len(lines) - number:,} more lines in a terminal", "dim")
+            )
             break
         rows.append(row)
     # Both classes are of MathJax, for its versions 2 and 3.
-    pre = '<pre style="white-space:pre;overflow-x:auto;font-family:monospace;line-height:1.25">'
-    return f'<div class="tex2jax_ignore mathjax_ignore">{pre}{chr(10).join(rows)}</pre></div>'
+    pre = (
+        "<pre "
+        'style="white-space:pre;overflow-x:auto;font-family:monospace;line-height:1.25">'
+    )
+    return (
+        '<div class="tex2jax_ignore '
+        f'mathjax_ignore">{pre}{chr(10).join(rows)}</pre></div>'
+    )
 
 
 def _html_span(text: str, style: str) -> str:

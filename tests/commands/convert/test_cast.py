@@ -1,4 +1,6 @@
-"""`--dtype`: every floating tensor of the model has the new dtype or is listed, whatever holds it and whatever is written."""
+"""`--dtype`: every floating tensor of the model has the new dtype or is listed,
+whatever holds it and whatever is written.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from ckpt.evidence.survey import Survey
 
 pytestmark = oracle.QUIET
 
-FORMATS = {"o.pth": "torch-zip", "o.pt": "torch-legacy", "o.safetensors": "safetensors", "o.dcp": "dcp"}
+FORMATS = {
+    "o.pth": "torch-zip",
+    "o.pt": "torch-legacy",
+    "o.safetensors": "safetensors",
+    "o.dcp": "dcp",
+}
 
 
 def state(count: int, key: str = "layer") -> dict[str, torch.Tensor]:
@@ -79,7 +86,10 @@ SOURCES: dict[str, Callable[[Path, Path], Path]] = {
     "accelerate": _accelerate,
     "accelerate of dcp": _accelerate_fsdp,
     "zip": _file("a.pth", lambda path: torch.save(state(3), path)),
-    "legacy": _file("a.pth", lambda path: torch.save(state(3), path, _use_new_zipfile_serialization=False)),
+    "legacy": _file(
+        "a.pth",
+        lambda path: torch.save(state(3), path, _use_new_zipfile_serialization=False),
+    ),
     "safetensors": _file("a.safetensors", lambda path: save_file(state(3), path)),
     "script": _file("a.pt", _script),
 }
@@ -89,7 +99,9 @@ def written(path: Path, out: Path, *options: str) -> dict[str, Any]:
     """What `ckpt convert` says of a file or a folder, the result at `out`."""
     to = ("-o", str(out), "--format", FORMATS[out.name])
     to += ("--optimizer-keys", "numbers") if out.name == "o.dcp" else ()
-    done = inside("convert", str(path), *to, "--drop-other", "--json", *options, cwd=out.parent)
+    done = inside(
+        "convert", str(path), *to, "--drop-other", "--json", *options, cwd=out.parent
+    )
     assert done.code == 0, done
     document: dict[str, Any] = json.loads(done.out)
     return document
@@ -109,7 +121,9 @@ def of_model(path: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("out", FORMATS)
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_float_of_the_model_has_the_dtype(source: str, out: str, tmp_path: Path, ranks: Path) -> None:
+def test_every_float_of_the_model_has_the_dtype(
+    source: str, out: str, tmp_path: Path, ranks: Path
+) -> None:
     path = SOURCES[source](tmp_path, ranks)
     (tmp_path / "cast").mkdir()
     written(path, tmp_path / "o.safetensors")
@@ -117,8 +131,13 @@ def test_every_float_of_the_model_has_the_dtype(source: str, out: str, tmp_path:
     found = of_model(tmp_path / "cast" / out)
     assert len(found) >= len(of_model(tmp_path / "o.safetensors"))
     assert set(found.values()) == {"float16"}
-    assert {row["what"] for row in report["left_alone"]} <= {"an optimizer keeps its precision"}
-    with ckpt.open(tmp_path / "o.safetensors") as before, ckpt.open(tmp_path / "cast" / out) as after:
+    assert {row["what"] for row in report["left_alone"]} <= {
+        "an optimizer keeps its precision"
+    }
+    with (
+        ckpt.open(tmp_path / "o.safetensors") as before,
+        ckpt.open(tmp_path / "cast" / out) as after,
+    ):
         names = {name.removeprefix("model."): name for name in after}
         for name in before:
             wanted = before[name].torch()
@@ -132,7 +151,11 @@ def test_what_keeps_its_dtype_is_listed(out: str, tmp_path: Path) -> None:
     torch.save({**state(3), "pairs.weight": pairs}, tmp_path / "a.pth")
     report = written(tmp_path / "a.pth", tmp_path / out, "--dtype", "float16")
     assert report["left_alone"] == [
-        {"name": "pairs.weight", "what": "float4_e2m1fn_x2, which is not cast", "bytes": 6}
+        {
+            "name": "pairs.weight",
+            "what": "float4_e2m1fn_x2, which is not cast",
+            "bytes": 6,
+        }
     ]
 
 
@@ -149,7 +172,9 @@ def test_sections_that_keep_their_dtype_are_listed(tmp_path: Path) -> None:
     }
     torch.save(whole, tmp_path / "a.pth")
     report = written(tmp_path / "a.pth", tmp_path / "o.pth", "--dtype", "bfloat16")
-    assert {row["name"]: (row["what"], row["bytes"]) for row in report["left_alone"]} == {
+    assert {
+        row["name"]: (row["what"], row["bytes"]) for row in report["left_alone"]
+    } == {
         "optimizer": ("an optimizer keeps its precision", 72),
         "noise": ("not among the weights that are cast", 20),
     }
@@ -160,16 +185,25 @@ def test_sections_that_keep_their_dtype_are_listed(tmp_path: Path) -> None:
     )
     assert loaded["model"]["weight"].dtype is torch.bfloat16
     (tmp_path / "again").mkdir()
-    assert not written(tmp_path / "a.pth", tmp_path / "again" / "o.pth", "--dtype", "float32")["left_alone"]
+    assert not written(
+        tmp_path / "a.pth", tmp_path / "again" / "o.pth", "--dtype", "float32"
+    )["left_alone"]
 
 
 def test_tensors_without_data_are_listed(tmp_path: Path) -> None:
-    empty = {f"l{number}.weight": torch.zeros(2, 3, device="meta") for number in range(3)}
+    empty = {
+        f"l{number}.weight": torch.zeros(2, 3, device="meta") for number in range(3)
+    }
     torch.save({**empty, "l.bias": torch.ones(2)}, tmp_path / "a.pth")
     report = written(tmp_path / "a.pth", tmp_path / "o.pth", "--dtype", "bfloat16")
     assert {row["name"] for row in report["left_alone"]} == set(empty)
-    assert {row["what"] for row in report["left_alone"]} == {"on meta, without data, which is not cast"}
-    assert torch.load(tmp_path / "o.pth", weights_only=True)["l.bias"].dtype is torch.bfloat16
+    assert {row["what"] for row in report["left_alone"]} == {
+        "on meta, without data, which is not cast"
+    }
+    assert (
+        torch.load(tmp_path / "o.pth", weights_only=True)["l.bias"].dtype
+        is torch.bfloat16
+    )
 
 
 def test_a_chain_of_files_keeps_the_dtype(tmp_path: Path, ranks: Path) -> None:

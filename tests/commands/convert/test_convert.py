@@ -1,4 +1,6 @@
-"""`ckpt convert`: other formats hold the same values, plain classes the same content; losses are told first."""
+"""`ckpt convert`: other formats hold the same values, plain classes the same content;
+losses are told first.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
 
 
-def converted(source: Path, out: Path, format: str = "torch-zip", **options: Any) -> RewriteReport:
+def converted(
+    source: Path, out: Path, format: str = "torch-zip", **options: Any
+) -> RewriteReport:
     with formats.open(str(source)) as checkpoint:
         report = rewriting.convert(checkpoint, format, **options)
         rewriting.write(report.result, out, format)
@@ -70,7 +74,7 @@ def equal(one: torch.Tensor, two: torch.Tensor) -> bool:
     return raw[0] == raw[1]
 
 
-# --- safetensors ----------------------------------------------------------------------------------------------------
+# --- safetensors ----------------------------------------------------------------------
 
 _HELD = [
     name
@@ -81,16 +85,21 @@ _HELD = [
 
 @given(st.data())
 @settings(max_examples=many(30, 120))
-def test_every_view_of_every_dtype(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_every_view_of_every_dtype(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("views")
     bases = [
         strategies._bytes_as(
-            getattr(torch, data.draw(st.sampled_from(_HELD))), data.draw(st.integers(0, 40)), i
+            getattr(torch, data.draw(st.sampled_from(_HELD))),
+            data.draw(st.integers(0, 40)),
+            i,
         )
         for i in range(data.draw(st.integers(1, 3)))
     ]
     state = {
-        f"layer.{i}.weight": data.draw(strategies.tensors(bases)) for i in range(data.draw(st.integers(1, 4)))
+        f"layer.{i}.weight": data.draw(strategies.tensors(bases))
+        for i in range(data.draw(st.integers(1, 4)))
     }
     state = rewriting.load(rewriting.saved(state, folder / "s.pt"))
 
@@ -115,7 +124,9 @@ def test_the_model_goes_under_its_own_names(tmp_path: Path) -> None:
 
     found, report = to_safetensors(thing, tmp_path)
 
-    assert found.keys() == {"weight", "bias"} and torch.equal(found["weight"], net.weight)
+    assert found.keys() == {"weight", "bias"} and torch.equal(
+        found["weight"], net.weight
+    )
     assert [row.name for row in report.left_out] == ["optimizer", "epoch"]
 
 
@@ -138,7 +149,9 @@ def test_ties_are_held_once_and_come_back(tmp_path: Path) -> None:
     report = converted(tmp_path / "b.safetensors", tmp_path / "c.pt")
     back = torch.load(tmp_path / "c.pt", weights_only=True)
     assert back["head.weight"].data_ptr() == back["emb.weight"].data_ptr()
-    assert report.left_out == () and all(torch.equal(back[name], value) for name, value in state.items())
+    assert report.left_out == () and all(
+        torch.equal(back[name], value) for name, value in state.items()
+    )
 
 
 def test_the_library_loads_a_model_with_ties(tmp_path: Path) -> None:
@@ -153,7 +166,10 @@ def test_the_library_loads_a_model_with_ties(tmp_path: Path) -> None:
     to_safetensors(net.state_dict(), tmp_path)
 
     other = Tied()
-    assert safetensors.torch.load_model(other, tmp_path / "b.safetensors") == (set(), [])
+    assert safetensors.torch.load_model(other, tmp_path / "b.safetensors") == (
+        set(),
+        [],
+    )
     assert torch.equal(other.head.weight, net.emb.weight)
 
 
@@ -174,8 +190,13 @@ def test_what_it_cannot_hold_is_listed(tmp_path: Path) -> None:
     with pytest.raises(LossError) as caught:
         to_safetensors(state, tmp_path)
     assert str(caught.value).endswith("would be lost (--drop-other)")
-    report = converted(source, tmp_path / "b.safetensors", "safetensors", drop_other=True)
-    assert safetensors.torch.load_file(tmp_path / "b.safetensors").keys() == {"fc.weight", "fc.bias"}
+    report = converted(
+        source, tmp_path / "b.safetensors", "safetensors", drop_other=True
+    )
+    assert safetensors.torch.load_file(tmp_path / "b.safetensors").keys() == {
+        "fc.weight",
+        "fc.bias",
+    }
     assert {row.name: row.what for row in report.left_out} == {
         "c": "complex128",
         "s": "sparse_coo",
@@ -188,7 +209,11 @@ def test_what_it_cannot_hold_is_listed(tmp_path: Path) -> None:
 
 
 def test_two_paths_of_one_name_are_refused(tmp_path: Path) -> None:
-    state = {"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}, "c.weight": torch.ones(2)}
+    state = {
+        "a.b": torch.ones(1),
+        "a": {"b": torch.zeros(1)},
+        "c.weight": torch.ones(2),
+    }
 
     with pytest.raises(LossError, match="two tensors of one name"):
         to_safetensors(state, tmp_path)
@@ -196,7 +221,9 @@ def test_two_paths_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def test_keys_that_are_no_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LossError, match="its key is not a string"):
-        to_safetensors({b"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, tmp_path)
+        to_safetensors(
+            {b"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, tmp_path
+        )
 
 
 def test_big_endian_becomes_little(tmp_path: Path) -> None:
@@ -215,7 +242,11 @@ def test_big_endian_becomes_little(tmp_path: Path) -> None:
         for name in old.namelist():
             data = old.read(name)
             if "/data/" in name:
-                data = np.frombuffer(data, f"u{widths[int(name.rpartition('/')[2])]}").byteswap().tobytes()
+                data = (
+                    np.frombuffer(data, f"u{widths[int(name.rpartition('/')[2])]}")
+                    .byteswap()
+                    .tobytes()
+                )
             new.writestr(name, b"big" if name.endswith("byteorder") else data)
 
     converted(source, tmp_path / "b.safetensors", "safetensors")
@@ -223,7 +254,10 @@ def test_big_endian_becomes_little(tmp_path: Path) -> None:
 
     found = safetensors.torch.load_file(tmp_path / "b.safetensors")
     legacy = torch.load(tmp_path / "l.pt")
-    assert all(equal(found[name], value) and equal(legacy[name], value) for name, value in state.items())
+    assert all(
+        equal(found[name], value) and equal(legacy[name], value)
+        for name, value in state.items()
+    )
 
 
 def test_float4_counts_its_elements(tmp_path: Path) -> None:
@@ -241,32 +275,46 @@ def test_float4_counts_its_elements(tmp_path: Path) -> None:
 def test_real_files_through_safetensors_and_back(name: str, tmp_path: Path) -> None:
     source = real_files.path(name)
     with formats.open(str(source)) as checkpoint:
-        weights = [e for e in checkpoint.tensors if e.path[:1] == ("state_dict",)] or checkpoint.tensors
+        weights = [
+            e for e in checkpoint.tensors if e.path[:1] == ("state_dict",)
+        ] or checkpoint.tensors
         wanted = {
-            e.name.removeprefix("state_dict."): oracle.elements(e.tensor, oracle.stored(e.tensor.storage))  # type: ignore[union-attr, arg-type]
+            e.name.removeprefix("state_dict."): oracle.elements(
+                e.tensor, oracle.stored(e.tensor.storage)
+            )  # type: ignore[union-attr, arg-type]
             for e in weights
         }
 
     converted(source, tmp_path / "b.safetensors", "safetensors")
     converted(tmp_path / "b.safetensors", tmp_path / "c.pt")
 
-    for found in (safetensors.torch.load_file(tmp_path / "b.safetensors"), torch.load(tmp_path / "c.pt")):
+    for found in (
+        safetensors.torch.load_file(tmp_path / "b.safetensors"),
+        torch.load(tmp_path / "c.pt"),
+    ):
         assert {key: value.numpy().tobytes() for key, value in found.items()} == wanted
 
 
-def test_the_header_is_aligned_and_ordered_as_the_library_does_it(tmp_path: Path) -> None:
+def test_the_header_is_aligned_and_ordered_as_the_library_does_it(
+    tmp_path: Path,
+) -> None:
     state = {
         f"n{i}.weight": torch.ones(3).to(dtype)
-        for i, dtype in enumerate((torch.uint8, torch.float64, torch.float16, torch.float32))
+        for i, dtype in enumerate(
+            (torch.uint8, torch.float64, torch.float16, torch.float32)
+        )
     }
     to_safetensors(state, tmp_path)
     safetensors.torch.save_file(state, tmp_path / "lib.safetensors", {"format": "pt"})
 
-    ours, theirs = (header(tmp_path / name) for name in ("b.safetensors", "lib.safetensors"))
+    ours, theirs = (
+        header(tmp_path / name) for name in ("b.safetensors", "lib.safetensors")
+    )
 
     assert (
         ours == theirs
-        and (tmp_path / "b.safetensors").stat().st_size == (tmp_path / "lib.safetensors").stat().st_size
+        and (tmp_path / "b.safetensors").stat().st_size
+        == (tmp_path / "lib.safetensors").stat().st_size
     )
 
 
@@ -277,11 +325,13 @@ def header(path: Path) -> Any:
     return json.loads(data[8 : 8 + size])
 
 
-# --- shards ---------------------------------------------------------------------------------------------------------
+# --- shards ---------------------------------------------------------------------------
 
 
 def test_shards(tmp_path: Path) -> None:
-    state = OrderedDict((f"layers.{i}.weight", torch.full((100,), float(i))) for i in range(10))
+    state = OrderedDict(
+        (f"layers.{i}.weight", torch.full((100,), float(i))) for i in range(10)
+    )
     state["tied.weight"] = state["layers.2.weight"]
     state["big.weight"] = torch.ones(1000)
     source = rewriting.saved(state, tmp_path / "a.pt")
@@ -300,30 +350,50 @@ def test_shards(tmp_path: Path) -> None:
         assert all(index["weight_map"][name] == shard for name in part)
         assert sum(value.nbytes for value in part.values()) <= 1000 or len(part) == 1
         found |= part
-    assert all(torch.equal(found[name], value) for name, value in state.items() if name != "tied.weight")
+    assert all(
+        torch.equal(found[name], value)
+        for name, value in state.items()
+        if name != "tied.weight"
+    )
     assert ckpt("convert", out, "-o", tmp_path / "back.pt").code == 0
     back = torch.load(tmp_path / "back.pt")
     assert back["tied.weight"].data_ptr() == back["layers.2.weight"].data_ptr()
-    check_error(ckpt("convert", source, "-o", out, "--shard-size", "1KB"), "exists (--force to replace)")
+    check_error(
+        ckpt("convert", source, "-o", out, "--shard-size", "1KB"),
+        "exists (--force to replace)",
+    )
 
 
 def test_one_shard_is_a_file(tmp_path: Path) -> None:
     source = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
 
-    assert ckpt("convert", source, "-o", tmp_path / "m.safetensors", "--shard-size", "5GB").code == 0
+    assert (
+        ckpt(
+            "convert", source, "-o", tmp_path / "m.safetensors", "--shard-size", "5GB"
+        ).code
+        == 0
+    )
 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pt", "m.safetensors"]
 
 
 def test_a_shard_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    source = rewriting.saved({f"l{i}.weight": torch.ones(300) for i in range(4)}, tmp_path / "a.pt")
+    source = rewriting.saved(
+        {f"l{i}.weight": torch.ones(300) for i in range(4)}, tmp_path / "a.pt"
+    )
     (tmp_path / "m-00003-of-00004.safetensors").mkdir()
 
-    check_error(ckpt("convert", source, "-o", tmp_path / "m.safetensors", "--shard-size", "1K"), "directory")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pt", "m-00003-of-00004.safetensors"]
+    check_error(
+        ckpt("convert", source, "-o", tmp_path / "m.safetensors", "--shard-size", "1K"),
+        "directory",
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a.pt",
+        "m-00003-of-00004.safetensors",
+    ]
 
 
-# --- dtypes ---------------------------------------------------------------------------------------------------------
+# --- dtypes ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("to", cast.CASTS)
@@ -337,7 +407,11 @@ def test_casts_are_torchs(source: str, to: str) -> None:
     else:
         torch.manual_seed(0)
         bits = torch.randint(-(2**63), 2**63 - 1, (50_000,), dtype=torch.int64)
-        values = bits.view(dtype) if dtype is torch.float64 else bits.view(torch.int32).view(dtype)
+        values = (
+            bits.view(dtype)
+            if dtype is torch.float64
+            else bits.view(torch.int32).view(dtype)
+        )
         edges = torch.tensor(
             [
                 0.0,
@@ -367,7 +441,9 @@ def test_casts_are_torchs(source: str, to: str) -> None:
         )
     expected = values.to(wanted)
 
-    data, overflowed = cast.cast(values.view(torch.uint8).numpy().tobytes(), BY_NAME[source], BY_NAME[to])
+    data, overflowed = cast.cast(
+        values.view(torch.uint8).numpy().tobytes(), BY_NAME[source], BY_NAME[to]
+    )
 
     found = torch.frombuffer(bytearray(data), dtype=wanted)
     assert torch.equal(found.isnan(), expected.isnan())
@@ -375,27 +451,42 @@ def test_casts_are_torchs(source: str, to: str) -> None:
     assert equal(found[keep], expected[keep])
     assert overflowed == int(
         (expected.isinf() & ~values.float().isinf() & ~values.double().isinf()).sum()
-    ) or (source == "float64" and overflowed == int((expected.isinf() & ~values.isinf()).sum()))
+    ) or (
+        source == "float64"
+        and overflowed == int((expected.isinf() & ~values.isinf()).sum())
+    )
 
 
 @pytest.mark.parametrize("format", ["safetensors", "torch-zip", "torch-legacy"])
 def test_dtype_casts_the_tensors_of_safetensors(format: str, tmp_path: Path) -> None:
-    state = {"a.weight": torch.randn(2, 3), "a.steps": torch.tensor([3]), "b.weight": torch.randn(4).half()}
+    state = {
+        "a.weight": torch.randn(2, 3),
+        "a.steps": torch.tensor([3]),
+        "b.weight": torch.randn(4).half(),
+    }
     safetensors.torch.save_file(state, tmp_path / "a.safetensors")
     out = tmp_path / ("b.safetensors" if format == "safetensors" else "b.pt")
 
     report = converted(tmp_path / "a.safetensors", out, format, dtype="bfloat16")
 
-    found = safetensors.torch.load_file(out) if format == "safetensors" else torch.load(out)
+    found = (
+        safetensors.torch.load_file(out) if format == "safetensors" else torch.load(out)
+    )
     for name, value in state.items():
-        assert equal(found[name], value.to(torch.bfloat16) if value.is_floating_point() else value), name
+        assert equal(
+            found[name],
+            value.to(torch.bfloat16) if value.is_floating_point() else value,
+        ), name
     counts = {row.before: row.number for row in report.changes if row.kind == "dtype"}
     assert counts == {"float32": 1, "float16": 1}
 
 
 @pytest.mark.parametrize("format", ["torch-zip", "torch-legacy"])
 def test_dtype_casts_what_numpy_left_behind(format: str, tmp_path: Path) -> None:
-    arrays = {"a.weight": np.arange(6.0).reshape(2, 3), "a.bias": np.asfortranarray(np.ones((2, 3), "f4"))}
+    arrays = {
+        "a.weight": np.arange(6.0).reshape(2, 3),
+        "a.bias": np.asfortranarray(np.ones((2, 3), "f4")),
+    }
     source = rewriting.saved({**arrays, "b.weight": torch.ones(2)}, tmp_path / "a.pt")
 
     converted(source, tmp_path / "b.pt", format, plain=True, dtype="float16")
@@ -431,7 +522,11 @@ def test_dtype_casts_floating_tensors_of_the_model(format: str, tmp_path: Path) 
 
     report = converted(source, out, format, dtype="bfloat16")
 
-    found = safetensors.torch.load_file(out) if format == "safetensors" else torch.load(out)["model"]
+    found = (
+        safetensors.torch.load_file(out)
+        if format == "safetensors"
+        else torch.load(out)["model"]
+    )
     for name, value in state.items():
         if name in found:
             expected = value.to(torch.bfloat16) if value.is_floating_point() else value
@@ -439,15 +534,20 @@ def test_dtype_casts_floating_tensors_of_the_model(format: str, tmp_path: Path) 
     assert not report.unchanged_bytes
     if format != "safetensors":
         assert (
-            found["a.weight"].untyped_storage().data_ptr() == found["b.weight"].untyped_storage().data_ptr()
+            found["a.weight"].untyped_storage().data_ptr()
+            == found["b.weight"].untyped_storage().data_ptr()
         )
-        assert torch.load(out)["optimizer"]["state"][0]["exp_avg"].dtype is torch.float32
+        assert (
+            torch.load(out)["optimizer"]["state"][0]["exp_avg"].dtype is torch.float32
+        )
         assert type(found["c.weight"]) is nn.Parameter
 
 
 def test_fp8_is_cast_tensor_by_tensor(tmp_path: Path) -> None:
     values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
-    source = rewriting.saved({"a.weight": values, "b.weight": values[10:20]}, tmp_path / "a.pt")
+    source = rewriting.saved(
+        {"a.weight": values, "b.weight": values[10:20]}, tmp_path / "a.pt"
+    )
 
     converted(source, tmp_path / "b.pt", dtype="float32")
 
@@ -457,21 +557,47 @@ def test_fp8_is_cast_tensor_by_tensor(tmp_path: Path) -> None:
 
 
 def test_overflow_is_counted(tmp_path: Path) -> None:
-    source = rewriting.saved({"a.weight": torch.tensor([1e10, -1e10, float("inf"), 1.0])}, tmp_path / "a.pt")
+    source = rewriting.saved(
+        {"a.weight": torch.tensor([1e10, -1e10, float("inf"), 1.0])}, tmp_path / "a.pt"
+    )
 
     done = ckpt("convert", source, "--dtype", "float16", "-o", tmp_path / "b.pt")
 
-    assert "2 elements became infinite, because float16 cannot represent them" in done.lines
-    document = ckpt("convert", source, "--dtype", "float16", "-o", tmp_path / "c.safetensors", "--json")
+    assert (
+        "2 elements became infinite, because float16 cannot represent them"
+        in done.lines
+    )
+    document = ckpt(
+        "convert",
+        source,
+        "--dtype",
+        "float16",
+        "-o",
+        tmp_path / "c.safetensors",
+        "--json",
+    )
     assert json.loads(document.out)["overflowed"] == 2
 
 
 def test_overflow_is_counted_over_all_shards(tmp_path: Path) -> None:
-    state = {"a.weight": torch.tensor([1e10, -1e10]), "b.weight": torch.tensor([1e10, 1.0])}
+    state = {
+        "a.weight": torch.tensor([1e10, -1e10]),
+        "b.weight": torch.tensor([1e10, 1.0]),
+    }
     source = rewriting.saved(state, tmp_path / "a.pt")
     out = tmp_path / "m.safetensors"
 
-    done = ckpt("convert", source, "--dtype", "float16", "-o", out, "--shard-size", "4", "--json")
+    done = ckpt(
+        "convert",
+        source,
+        "--dtype",
+        "float16",
+        "-o",
+        out,
+        "--shard-size",
+        "4",
+        "--json",
+    )
 
     assert json.loads(done.out)["overflowed"] == 3
 
@@ -484,7 +610,7 @@ def test_one_tensor_that_is_a_section_keeps_its_name(tmp_path: Path) -> None:
     assert found.keys() == {"scale"}
 
 
-# --- plain ----------------------------------------------------------------------------------------------------------
+# --- plain ----------------------------------------------------------------------------
 
 
 def plain(thing: Any, tmp_path: Path, **options: Any) -> Any:
@@ -545,10 +671,30 @@ def test_objects_become_their_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", ">f4", ">i8", ">c8"],
+    [
+        "?",
+        "i1",
+        "i2",
+        "i4",
+        "i8",
+        "u1",
+        "u2",
+        "u4",
+        "u8",
+        "f2",
+        "f4",
+        "f8",
+        "c8",
+        "c16",
+        ">f4",
+        ">i8",
+        ">c8",
+    ],
 )
 @pytest.mark.parametrize("protocol", [2, 5])
-def test_numpy_becomes_tensors_and_numbers(dtype: str, protocol: int, tmp_path: Path) -> None:
+def test_numpy_becomes_tensors_and_numbers(
+    dtype: str, protocol: int, tmp_path: Path
+) -> None:
     array = np.arange(24).reshape(2, 3, 4).astype(dtype)
     thing = {
         "c": array,
@@ -566,17 +712,28 @@ def test_numpy_becomes_tensors_and_numbers(dtype: str, protocol: int, tmp_path: 
     native = array.astype(array.dtype.newbyteorder("="))
     for name, value in thing.items():
         if isinstance(value, np.ndarray):
-            expected = native if name in ("c", "fortran") else value.astype(value.dtype.newbyteorder("="))
+            expected = (
+                native
+                if name in ("c", "fortran")
+                else value.astype(value.dtype.newbyteorder("="))
+            )
             assert torch.equal(
-                found[name], torch.from_numpy(np.ascontiguousarray(expected).reshape(value.shape))
+                found[name],
+                torch.from_numpy(np.ascontiguousarray(expected).reshape(value.shape)),
             ), name
     if "c" not in dtype:
-        assert found["zero"] == array[0, 0, 1].item() and type(found["zero"]) is type(array[0, 0, 1].item())
+        assert found["zero"] == array[0, 0, 1].item() and type(found["zero"]) is type(
+            array[0, 0, 1].item()
+        )
 
 
 def test_other_arrays(tmp_path: Path) -> None:
     found = plain(
-        {"words": np.array(["cat", "dog"]), "mixed": np.array([None, 1, "x"], dtype=object)}, tmp_path
+        {
+            "words": np.array(["cat", "dog"]),
+            "mixed": np.array([None, 1, "x"], dtype=object),
+        },
+        tmp_path,
     )
 
     assert found == {"words": ["cat", "dog"], "mixed": [None, 1, "x"]}
@@ -587,7 +744,10 @@ def test_modules_become_state_dicts(tmp_path: Path) -> None:
     found = plain({"model": net, "epoch": 3}, tmp_path)
 
     assert found["epoch"] == 3 and list(found["model"]) == list(net.state_dict())
-    assert all(torch.equal(found["model"][name], value) for name, value in net.state_dict().items())
+    assert all(
+        torch.equal(found["model"][name], value)
+        for name, value in net.state_dict().items()
+    )
 
 
 def test_sharing_stays(tmp_path: Path) -> None:
@@ -610,7 +770,9 @@ def test_cycles_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_saved_object_is_plain_or_refused(name: str, tmp_path: Path) -> None:
     try:
-        source = rewriting.saved({"it": OBJECTS[name](), "w": torch.ones(2)}, tmp_path / "a.pt")
+        source = rewriting.saved(
+            {"it": OBJECTS[name](), "w": torch.ones(2)}, tmp_path / "a.pt"
+        )
     except Exception:
         pytest.skip("torch does not save it")
     try:
@@ -621,7 +783,9 @@ def test_every_saved_object_is_plain_or_refused(name: str, tmp_path: Path) -> No
 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
 
-    assert torch.equal(found["w"], torch.ones(2)) and any(key.partition(".")[0] == "it" for key in found)
+    assert torch.equal(found["w"], torch.ones(2)) and any(
+        key.partition(".")[0] == "it" for key in found
+    )
 
 
 def test_what_weights_only_took_stays_as_it_is(tmp_path: Path) -> None:
@@ -639,25 +803,34 @@ def test_what_weights_only_took_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_inside_a_pickle_joins_it(tmp_path: Path) -> None:
-    tagged = rewriting.in_memory(torch.arange(4.0), _use_new_zipfile_serialization=False)
+    tagged = rewriting.in_memory(
+        torch.arange(4.0), _use_new_zipfile_serialization=False
+    )
 
     class Inside:
         def __reduce__(self) -> Any:
             return torch.storage._load_from_bytes, (tagged,)
 
-    assert plain({"a": Inside(), "b": torch.ones(2)}, tmp_path)["a"].tolist() == [0, 1, 2, 3]
+    assert plain({"a": Inside(), "b": torch.ones(2)}, tmp_path)["a"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_what_is_dropped_is_none(tmp_path: Path) -> None:
     thing = {"it": np.ma.array([1]), "list": [np.ma.array([1]), 1], "w": torch.ones(1)}
 
-    with pytest.raises(LossError, match=r"it \(numpy\.ma\.core\._mareconstruct\); list\.0"):
+    with pytest.raises(
+        LossError, match=r"it \(numpy\.ma\.core\._mareconstruct\); list\.0"
+    ):
         plain(thing, tmp_path)
     found = plain(thing, tmp_path, drop_other=True)
     assert found["it"] is None and found["list"] == [None, 1]
 
 
-# --- Python 2 -------------------------------------------------------------------------------------------------------
+# --- Python 2 -------------------------------------------------------------------------
 
 
 def test_text_of_python_2_is_repaired(tmp_path: Path) -> None:
@@ -667,7 +840,9 @@ def test_text_of_python_2_is_repaired(tmp_path: Path) -> None:
 
     report = converted(source, tmp_path / "b.pt", encoding="latin1")
 
-    expected = torch.load(source, map_location="cpu", weights_only=False, encoding="latin1")
+    expected = torch.load(
+        source, map_location="cpu", weights_only=False, encoding="latin1"
+    )
     found = torch.load(tmp_path / "b.pt", map_location="cpu", weights_only=False)
     assert difference(expected, found) is None
     assert ("text", 1) in [(change.kind, change.number) for change in report.changes]
@@ -727,15 +902,23 @@ def of_python_2(pickled: bytes, path: Path) -> Path:
     return path
 
 
-def test_an_encoding_reads_the_texts_of_objects_that_become_plain(tmp_path: Path) -> None:
-    """Keys, values and attributes: with an encoding none is lost, without one all that are not UTF-8 are."""
+def test_an_encoding_reads_the_texts_of_objects_that_become_plain(
+    tmp_path: Path,
+) -> None:
+    """Keys, values and attributes: with an encoding none is lost, without one all that
+    are not UTF-8 are.
+    """
     text = b"caf\xe9 \x80"
     pickled = b"".join(
         [
             b"\x80\x02}(",
             short(b"list") + b"]" + short(text) + b"a",
             short(text) + short(b"ascii"),
-            short(b"args") + b"cargparse\nNamespace\n)\x81}" + short(b"name") + short(text) + b"sb",
+            short(b"args")
+            + b"cargparse\nNamespace\n)\x81}"
+            + short(b"name")
+            + short(text)
+            + b"sb",
             b"u.",
         ]
     )
@@ -753,8 +936,12 @@ def test_an_encoding_reads_the_texts_of_objects_that_become_plain(tmp_path: Path
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_an_encoding_that_does_not_fit_loses_texts_and_says_so(encoding: str, tmp_path: Path) -> None:
-    source = of_python_2(b"\x80\x02}(" + short(b"a") + short(b"\xe9") + b"u.", tmp_path / "a.pt")
+def test_an_encoding_that_does_not_fit_loses_texts_and_says_so(
+    encoding: str, tmp_path: Path
+) -> None:
+    source = of_python_2(
+        b"\x80\x02}(" + short(b"a") + short(b"\xe9") + b"u.", tmp_path / "a.pt"
+    )
     with pytest.raises(LossError):
         converted(source, tmp_path / "b.pt", encoding=encoding, plain=True)
 
@@ -766,12 +953,16 @@ def test_an_encoding_that_does_not_fit(tmp_path: Path) -> None:
         converted(SAMPLES / "legacy_python2.pth", tmp_path / "b.pt", encoding="koi8")
 
 
-# --- other formats --------------------------------------------------------------------------------------------------
+# --- other formats --------------------------------------------------------------------
 
 
-def test_storages_that_no_torch_reads_from_a_legacy_file_are_rescued(tmp_path: Path) -> None:
+def test_storages_that_no_torch_reads_from_a_legacy_file_are_rescued(
+    tmp_path: Path,
+) -> None:
     values = torch.tensor([1, 2, 65_535], dtype=torch.uint16)
-    source = rewriting.saved({"a": values}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    source = rewriting.saved(
+        {"a": values}, tmp_path / "a.pt", _use_new_zipfile_serialization=False
+    )
     with pytest.raises(AttributeError):
         torch.load(source)
 
@@ -779,13 +970,21 @@ def test_storages_that_no_torch_reads_from_a_legacy_file_are_rescued(tmp_path: P
 
     assert equal(torch.load(tmp_path / "b.pt")["a"], values)
     check_error(
-        ckpt("convert", tmp_path / "b.pt", "--format", "torch-legacy", "-o", tmp_path / "c.pt"),
+        ckpt(
+            "convert",
+            tmp_path / "b.pt",
+            "--format",
+            "torch-legacy",
+            "-o",
+            tmp_path / "c.pt",
+        ),
         "torch-legacy cannot hold",
     )
 
 
 @pytest.mark.parametrize(
-    "name", [p.name for p in sorted(SAMPLES.iterdir()) if p.suffix in (".pth", ".ckpt", ".pt")]
+    "name",
+    [p.name for p in sorted(SAMPLES.iterdir()) if p.suffix in (".pth", ".ckpt", ".pt")],
 )
 def test_samples_between_the_formats_of_torch(name: str, tmp_path: Path) -> None:
     try:
@@ -809,7 +1008,9 @@ def test_samples_between_the_formats_of_torch(name: str, tmp_path: Path) -> None
 
 
 class Scripted(nn.Module):
-    """Tensors of every kind that a script has: a parameter, buffers, an attribute, a list, a constant."""
+    """Tensors of every kind that a script has: a parameter, buffers, an attribute, a
+    list, a constant.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -841,7 +1042,9 @@ SCRIPTED = [*Scripted().state_dict(), "hidden"]
 
 @pytest.mark.parametrize("command", ["slim", "convert", "convert --plain"])
 @pytest.mark.parametrize("out", ["b.pth", "b.safetensors"])
-def test_tensors_of_a_script_that_are_no_weights_are_listed(command: str, out: str, tmp_path: Path) -> None:
+def test_tensors_of_a_script_that_are_no_weights_are_listed(
+    command: str, out: str, tmp_path: Path
+) -> None:
     script(tmp_path / "a.pt")
 
     if command == "slim" and out == "b.safetensors":
@@ -849,9 +1052,14 @@ def test_tensors_of_a_script_that_are_no_weights_are_listed(command: str, out: s
     done = inside(*command.split(), "a.pt", "-o", out, cwd=tmp_path)
 
     assert done.code == 0, done
-    left = [line.split(": ")[1:] for line in done.lines if line.startswith("left out: ")]
+    left = [
+        line.split(": ")[1:] for line in done.lines if line.startswith("left out: ")
+    ]
     assert sorted(name for name, _ in left) == NEITHER
-    assert all(what.startswith("neither parameter nor buffer of the program, ") for _, what in left)
+    assert all(
+        what.startswith("neither parameter nor buffer of the program, ")
+        for _, what in left
+    )
     with formats.open(str(tmp_path / out)) as written:
         assert {entry.name for entry in written.tensors} == set(SCRIPTED)
     if out == "b.pth":
@@ -874,59 +1082,93 @@ def test_a_script_of_torch_1_4_keeps_its_buffers(tmp_path: Path) -> None:
 def test_constants_of_a_trace_are_listed(tmp_path: Path) -> None:
     constant = torch.arange(4.0)
     model = nn.Linear(4, 4)
-    torch.jit.trace(lambda x: x + constant, torch.ones(1, 4)).save(str(tmp_path / "c.pt"))
+    torch.jit.trace(lambda x: x + constant, torch.ones(1, 4)).save(
+        str(tmp_path / "c.pt")
+    )
     wrapper = nn.Sequential(model)
     wrapper.forward = lambda x: model(x) + constant  # type: ignore[method-assign]
     torch.jit.trace(wrapper, torch.ones(1, 4)).save(str(tmp_path / "a.pt"))
 
-    for arguments in (("convert", "a.pt", "-o", "b.safetensors"), ("slim", "a.pt", "-o", "b.pth")):
+    for arguments in (
+        ("convert", "a.pt", "-o", "b.safetensors"),
+        ("slim", "a.pt", "-o", "b.pth"),
+    ):
         done = inside(*arguments, cwd=tmp_path)
-        assert done.code == 0 and "left out: constants: other, 1 tensor, 16 B" in done.lines
+        assert (
+            done.code == 0
+            and "left out: constants: other, 1 tensor, 16 B" in done.lines
+        )
         assert sum(line.startswith("left out") for line in done.lines) == 1
     assert torch.load(tmp_path / "b.pth").keys() == wrapper.state_dict().keys()
 
 
 def test_scripts_give_their_weights(tmp_path: Path) -> None:
     script = torch.jit.load(SAMPLES / "scripted.pt", map_location="cpu")
-    for out, load in (("b.safetensors", safetensors.torch.load_file), ("b.pt", torch.load)):
+    for out, load in (
+        ("b.safetensors", safetensors.torch.load_file),
+        ("b.pt", torch.load),
+    ):
         assert ckpt("convert", SAMPLES / "scripted.pt", "-o", tmp_path / out).code == 0
-        found = load(tmp_path / out, **({"map_location": "cpu"} if out == "b.pt" else {}))
+        found = load(
+            tmp_path / out, **({"map_location": "cpu"} if out == "b.pt" else {})
+        )
         assert found.keys() == script.state_dict().keys()
-        assert all(equal(found[name], value) for name, value in script.state_dict().items())
+        assert all(
+            equal(found[name], value) for name, value in script.state_dict().items()
+        )
 
 
 def test_the_commands_lines(tmp_path: Path) -> None:
     source = rewriting.saved({"a.weight": torch.ones(1)}, tmp_path / "a.pth")
 
-    check_error(ckpt("convert", "a.pth", cwd=tmp_path), "where to write? (-o a.safetensors)")
     check_error(
-        ckpt("convert", source, "-o", tmp_path / "b.xyz"), "the ending names no format (--format torch-zip or"
-    )
-    check_error(ckpt("convert", source, "-o", "x", "--format", "onnx"), "ckpt does not write this format")
-    check_error(
-        ckpt("convert", source, "-o", "x.pt", "--dtype", "int8"), "not one of bfloat16 float16 float32"
+        ckpt("convert", "a.pth", cwd=tmp_path), "where to write? (-o a.safetensors)"
     )
     check_error(
-        ckpt("convert", source, "-o", "x.safetensors", "--shard-size", "many"), "not a number of bytes"
+        ckpt("convert", source, "-o", tmp_path / "b.xyz"),
+        "the ending names no format (--format torch-zip or",
     )
-    document = json.loads(ckpt("convert", source, "-o", tmp_path / "b.safetensors", "--json").out)
+    check_error(
+        ckpt("convert", source, "-o", "x", "--format", "onnx"),
+        "ckpt does not write this format",
+    )
+    check_error(
+        ckpt("convert", source, "-o", "x.pt", "--dtype", "int8"),
+        "not one of bfloat16 float16 float32",
+    )
+    check_error(
+        ckpt("convert", source, "-o", "x.safetensors", "--shard-size", "many"),
+        "not a number of bytes",
+    )
+    document = json.loads(
+        ckpt("convert", source, "-o", tmp_path / "b.safetensors", "--json").out
+    )
     assert document["schema"] == {"name": "ckpt.rewrite", "version": 1}
-    assert document["output"]["format"] == "safetensors" and document["command"] == "convert"
+    assert (
+        document["output"]["format"] == "safetensors"
+        and document["command"] == "convert"
+    )
     assert set(document["verified"]) == {"structure"}
 
 
-# --- what an attack found -------------------------------------------------------------------------------------------
+# --- what an attack found -------------------------------------------------------------
 
 
 def big_endian(thing: Any, path: Path, widths: list[int]) -> Path:
-    """`thing` as a big-endian machine saves it; `widths` are those of its storages' elements, in bytes."""
+    """`thing` as a big-endian machine saves it; `widths` are those of its storages'
+    elements, in bytes.
+    """
     little = rewriting.saved(thing, path.with_suffix(".le"))
     with zipfile.ZipFile(little) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             data = old.read(name)
             if "/data/" in name:
                 width = widths[int(name.rpartition("/")[2])]
-                data = np.frombuffer(data, f"u{width}").byteswap().tobytes() if width > 1 else data
+                data = (
+                    np.frombuffer(data, f"u{width}").byteswap().tobytes()
+                    if width > 1
+                    else data
+                )
             new.writestr(name, b"big" if name.endswith("byteorder") else data)
     return path
 
@@ -934,25 +1176,44 @@ def big_endian(thing: Any, path: Path, widths: list[int]) -> Path:
 @pytest.mark.parametrize("out", ["b.safetensors", "b.pt"])
 def test_a_cast_of_a_big_endian_file(out: str, tmp_path: Path) -> None:
     source = big_endian({"m.w": torch.tensor([1.0, -2.5])}, tmp_path / "a.pt", [4])
-    converted(source, tmp_path / out, "safetensors" if "safe" in out else "torch-zip", dtype="bfloat16")
+    converted(
+        source,
+        tmp_path / out,
+        "safetensors" if "safe" in out else "torch-zip",
+        dtype="bfloat16",
+    )
 
-    found = safetensors.torch.load_file(tmp_path / out) if "safe" in out else torch.load(tmp_path / out)
+    found = (
+        safetensors.torch.load_file(tmp_path / out)
+        if "safe" in out
+        else torch.load(tmp_path / out)
+    )
     assert found["m.w"].tolist() == [1.0, -2.5]
 
 
 def test_numpy_and_nested_checkpoints_in_a_big_endian_file(tmp_path: Path) -> None:
-    inner = rewriting.in_memory(torch.tensor([3.0, 4.0]), _use_new_zipfile_serialization=False)
+    inner = rewriting.in_memory(
+        torch.tensor([3.0, 4.0]), _use_new_zipfile_serialization=False
+    )
 
     class Inside:
         def __reduce__(self) -> Any:
             return torch.storage._load_from_bytes, (inner,)
 
-    thing = {"w.weight": torch.tensor([1.0, -2.5]), "np": np.arange(3.0), "in.weight": Inside()}
+    thing = {
+        "w.weight": torch.tensor([1.0, -2.5]),
+        "np": np.arange(3.0),
+        "in.weight": Inside(),
+    }
     source = big_endian(thing, tmp_path / "a.pt", [4])
     converted(source, tmp_path / "b.pt", plain=True)
 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
-    assert found["w.weight"].tolist() == [1.0, -2.5] and found["np"].tolist() == [0, 1, 2]
+    assert found["w.weight"].tolist() == [1.0, -2.5] and found["np"].tolist() == [
+        0,
+        1,
+        2,
+    ]
     assert found["in.weight"].tolist() == [3.0, 4.0]
 
 
@@ -969,14 +1230,19 @@ def test_fp8_views_stay_views(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "b.pt")
     assert len({value.untyped_storage().data_ptr() for value in found.values()}) == 1
     assert all(
-        torch.equal(found[name].nan_to_num(7), value.float().nan_to_num(7)) for name, value in state.items()
+        torch.equal(found[name].nan_to_num(7), value.float().nan_to_num(7))
+        for name, value in state.items()
     )
-    assert type(found["c.weight"]) is nn.Parameter and (tmp_path / "b.pt").stat().st_size < 10_000
+    assert (
+        type(found["c.weight"]) is nn.Parameter
+        and (tmp_path / "b.pt").stat().st_size < 10_000
+    )
 
 
 def test_what_is_not_cast_is_said(tmp_path: Path) -> None:
     source = rewriting.saved(
-        {"a.weight": torch.ones(2), "s.weight": torch.eye(2).to_sparse()}, tmp_path / "a.pt"
+        {"a.weight": torch.ones(2), "s.weight": torch.eye(2).to_sparse()},
+        tmp_path / "a.pt",
     )
 
     report = converted(source, tmp_path / "b.pt", dtype="float16")
@@ -996,9 +1262,15 @@ def test_sets_and_keys_that_would_not_be_hashable(tmp_path: Path) -> None:
 
     found = plain(thing, tmp_path)
 
-    assert sorted(map(sorted, found["frozen"])) == [[1], [2]] and sorted(found["points"]) == [[1, 2], [3, 4]]
+    assert sorted(map(sorted, found["frozen"])) == [[1], [2]] and sorted(
+        found["points"]
+    ) == [[1, 2], [3, 4]]
     assert found["same"] == [1, 1] and found["paths"] == ["a", "a"]
-    for keys in ({Colour.RED: 1, 1: 2}, {(pathlib.PurePosixPath("a"),): 2, ("a",): 3}, {Point(1, 2): 3}):
+    for keys in (
+        {Colour.RED: 1, 1: 2},
+        {(pathlib.PurePosixPath("a"),): 2, ("a",): 3},
+        {Point(1, 2): 3},
+    ):
         with pytest.raises(LossError, match="a key that is"):
             plain(keys, tmp_path)
 
@@ -1018,7 +1290,10 @@ def test_objects_with_odd_states(tmp_path: Path) -> None:
     converted(source, tmp_path / "b.pt", plain=True)
 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
-    assert found["first"] == [{"a": 1}, [1, 2, 3]] and found["second"] == {1: "a", "b": 2}
+    assert found["first"] == [{"a": 1}, [1, 2, 3]] and found["second"] == {
+        1: "a",
+        "b": 2,
+    }
 
 
 def test_arrays_that_are_odd(tmp_path: Path) -> None:
@@ -1035,9 +1310,17 @@ def test_arrays_that_are_odd(tmp_path: Path) -> None:
     )
 
     assert found["objects"] == [[1, "a"], [None, 2.5]] and found["complex"] == 1 + 2j
-    assert found["text"] == "abc" and found["many"][1999] == "w1999" and found["bytes"] == [b"a", b"b"]
+    assert (
+        found["text"] == "abc"
+        and found["many"][1999] == "w1999"
+        and found["bytes"] == [b"a", b"b"]
+    )
     assert found["nothing"].shape == (2**40, 0)
-    for value in (np.dtype([("a", "f4")]), np.ma.array([1, 2]), np.zeros(2, [("a", "f4")]).view(np.recarray)):
+    for value in (
+        np.dtype([("a", "f4")]),
+        np.ma.array([1, 2]),
+        np.zeros(2, [("a", "f4")]).view(np.recarray),
+    ):
         with pytest.raises(LossError):
             plain({"it": value, "w": torch.ones(1)}, tmp_path)
 
@@ -1045,14 +1328,23 @@ def test_arrays_that_are_odd(tmp_path: Path) -> None:
 def test_attributes_of_tensors_are_told(tmp_path: Path) -> None:
     weight = torch.ones(2)
     weight.note = "x"  # type: ignore[attr-defined]
-    _, report = to_safetensors({"a.weight": weight, "b.weight": torch.ones(1)}, tmp_path)
+    _, report = to_safetensors(
+        {"a.weight": weight, "b.weight": torch.ones(1)}, tmp_path
+    )
 
-    assert [(row.name, row.what) for row in report.left_out] == [("note", "an attribute of 1 tensor")]
+    assert [(row.name, row.what) for row in report.left_out] == [
+        ("note", "an attribute of 1 tensor")
+    ]
 
 
-def test_other_names_of_safetensors_are_tensors_for_every_command(tmp_path: Path) -> None:
+def test_other_names_of_safetensors_are_tensors_for_every_command(
+    tmp_path: Path,
+) -> None:
     weight = torch.ones(4)
-    torch.save({"emb.weight": weight, "head.weight": weight, "o.weight": torch.zeros(2)}, tmp_path / "a.pth")
+    torch.save(
+        {"emb.weight": weight, "head.weight": weight, "o.weight": torch.zeros(2)},
+        tmp_path / "a.pth",
+    )
     source = tmp_path / "t.safetensors"
     assert ckpt("convert", tmp_path / "a.pth", "-o", source).code == 0
 
@@ -1060,20 +1352,37 @@ def test_other_names_of_safetensors_are_tensors_for_every_command(tmp_path: Path
         out = tmp_path / "o.safetensors"
         assert ckpt(*arguments, "-o", out, "--force").code == 0
         with safetensors.safe_open(out, "pt") as opened:
-            return sorted([*opened.keys(), *(name for name in opened.metadata() if name != "format")])
+            return sorted(
+                [
+                    *opened.keys(),
+                    *(name for name in opened.metadata() if name != "format"),
+                ]
+            )
 
     assert held("slim", str(source)) == ["emb.weight", "head.weight", "o.weight"]
-    assert held("rename", str(source), "--sub", "s/^head/lm/") == ["emb.weight", "lm.weight", "o.weight"]
-    assert held("rename", str(source), "--sub", "s/^/m./") == ["m.emb.weight", "m.head.weight", "m.o.weight"]
+    assert held("rename", str(source), "--sub", "s/^head/lm/") == [
+        "emb.weight",
+        "lm.weight",
+        "o.weight",
+    ]
+    assert held("rename", str(source), "--sub", "s/^/m./") == [
+        "m.emb.weight",
+        "m.head.weight",
+        "m.o.weight",
+    ]
     check_error(
-        ckpt("rename", source, "--sub", "s/^emb/head/", "-o", tmp_path / "x.safetensors"),
+        ckpt(
+            "rename", source, "--sub", "s/^emb/head/", "-o", tmp_path / "x.safetensors"
+        ),
         "would both be called head.weight",
     )
 
 
 def test_texts_of_the_metadata_are_not_taken_for_tensors(tmp_path: Path) -> None:
     safetensors.torch.save_file(
-        {"pt": torch.ones(1), "x": torch.ones(2)}, tmp_path / "a.safetensors", {"format": "pt", "main": "x"}
+        {"pt": torch.ones(1), "x": torch.ones(2)},
+        tmp_path / "a.safetensors",
+        {"format": "pt", "main": "x"},
     )
 
     report = converted(tmp_path / "a.safetensors", tmp_path / "b.pt")
@@ -1090,21 +1399,31 @@ def test_scripts_under_every_way_out(command: str, tmp_path: Path) -> None:
 
     script = torch.jit.load(SAMPLES / "scripted.pt", map_location="cpu").state_dict()
     found = torch.load(out, map_location="cpu", weights_only=True)
-    assert found.keys() == script.keys() and all(equal(found[name], value) for name, value in script.items())
+    assert found.keys() == script.keys() and all(
+        equal(found[name], value) for name, value in script.items()
+    )
     check_error(
-        ckpt("strip", SAMPLES / "scripted.pt", "-o", tmp_path / "c.pt"), "torchscript is not rewritten"
+        ckpt("strip", SAMPLES / "scripted.pt", "-o", tmp_path / "c.pt"),
+        "torchscript is not rewritten",
     )
 
 
 def test_a_view_that_unfolds_is_never_unfolded(tmp_path: Path) -> None:
     source = rewriting.saved(
-        {"a.weight": torch.ones(1).expand(2**20, 2**20), "b.weight": torch.ones(1)}, tmp_path / "a.pt"
+        {"a.weight": torch.ones(1).expand(2**20, 2**20), "b.weight": torch.ones(1)},
+        tmp_path / "a.pt",
     )
 
     for command in ("rehome", "slim"):
-        assert ckpt(command, source, "-o", tmp_path / f"{command}.pt", "--verify", "crc").code == 0
+        assert (
+            ckpt(
+                command, source, "-o", tmp_path / f"{command}.pt", "--verify", "crc"
+            ).code
+            == 0
+        )
     check_error(
-        ckpt("convert", source, "-o", tmp_path / "b.safetensors"), "expands to 4,398,046,511,104 bytes"
+        ckpt("convert", source, "-o", tmp_path / "b.safetensors"),
+        "expands to 4,398,046,511,104 bytes",
     )
 
 
@@ -1120,10 +1439,14 @@ def test_a_key_of_tuples_of_tuples(tmp_path: Path) -> None:
     assert ckpt("convert", source, "--plain", "-o", tmp_path / "b.pt").code in (0, 2)
 
 
-def test_a_tensor_called_as_modules_call_their_parts_is_a_tensor(tmp_path: Path) -> None:
+def test_a_tensor_called_as_modules_call_their_parts_is_a_tensor(
+    tmp_path: Path,
+) -> None:
     state = {"a.weight": torch.ones(2), "_buffers": torch.zeros(3)}
     found, _ = to_safetensors({"model": state}, tmp_path)
-    assert set(found) == set(state) and torch.equal(found["_buffers"], state["_buffers"])
+    assert set(found) == set(state) and torch.equal(
+        found["_buffers"], state["_buffers"]
+    )
 
 
 class Bare(nn.Module):
@@ -1136,15 +1459,23 @@ class Bare(nn.Module):
 
 @pytest.mark.parametrize("command", ["slim", "convert --plain", "convert"])
 @pytest.mark.parametrize("out", ["b.pth", "b.safetensors"])
-def test_a_result_without_tensors_is_not_written(command: str, out: str, tmp_path: Path) -> None:
+def test_a_result_without_tensors_is_not_written(
+    command: str, out: str, tmp_path: Path
+) -> None:
     rewriting.saved(Bare(), tmp_path / "q.pth")
     rewriting.saved({"w": torch.ones(2).to_sparse()}, tmp_path / "s.pth")
 
-    if (command == "slim" and out == "b.safetensors") or (command, out) == ("convert", "b.pth"):
+    if (command == "slim" and out == "b.safetensors") or (command, out) == (
+        "convert",
+        "b.pth",
+    ):
         return
     done = inside(*command.split(), "q.pth", "-o", out, cwd=tmp_path)
     none = "nothing would be left of 1 tensor: w is not in the state dict"
-    check_error(done, "finds no model" if (command, out[-1]) == ("convert --plain", "s") else none)
+    check_error(
+        done,
+        "finds no model" if (command, out[-1]) == ("convert --plain", "s") else none,
+    )
     if command == "convert":
         done = inside("convert", "s.pth", "-o", out, "--drop-other", cwd=tmp_path)
         check_error(done, "nothing would be left of 1 tensor: w is sparse_coo")
@@ -1153,18 +1484,28 @@ def test_a_result_without_tensors_is_not_written(command: str, out: str, tmp_pat
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
-def test_sparse_csr_of_torch_1_13_keeps_its_layout(command: str, tmp_path: Path) -> None:
+def test_sparse_csr_of_torch_1_13_keeps_its_layout(
+    command: str, tmp_path: Path
+) -> None:
     eye = torch.eye(3).to_sparse_csr()
     rewriting.saved({"a.weight": eye, "b.weight": torch.ones(2)}, tmp_path / "n.pth")
-    with zipfile.ZipFile(tmp_path / "n.pth") as new, zipfile.ZipFile(tmp_path / "a.pth", "w") as old:
+    with (
+        zipfile.ZipFile(tmp_path / "n.pth") as new,
+        zipfile.ZipFile(tmp_path / "a.pth", "w") as old,
+    ):
         for name in new.namelist():
             data = new.read(name)
-            old.writestr(name, data.replace(b"_rebuild_sparse_tensor", b"_rebuild_sparse_csr_tensor"))
+            old.writestr(
+                name,
+                data.replace(b"_rebuild_sparse_tensor", b"_rebuild_sparse_csr_tensor"),
+            )
 
     assert inside(*command.split(), "a.pth", "-o", "b.pth", cwd=tmp_path).code == 0
 
     found = torch.load(tmp_path / "b.pth")["a.weight"]
-    assert found.layout == torch.sparse_csr and torch.equal(found.to_dense(), eye.to_dense())
+    assert found.layout == torch.sparse_csr and torch.equal(
+        found.to_dense(), eye.to_dense()
+    )
 
 
 @pytest.mark.parametrize(
@@ -1176,12 +1517,36 @@ def test_sparse_csr_of_torch_1_13_keeps_its_layout(command: str, tmp_path: Path)
         (torch.float32, "bfloat16", 0),
     ],
 )
-def test_what_a_cast_makes_zero_is_counted(dtype: torch.dtype, to: str, lost: int, tmp_path: Path) -> None:
+def test_what_a_cast_makes_zero_is_counted(
+    dtype: torch.dtype, to: str, lost: int, tmp_path: Path
+) -> None:
     """As many elements as torch makes 0: a zero, also with a sign, is none of them."""
-    values = torch.tensor([1e-9, -1e-12, 0.0, -0.0, 1.0, float("nan"), 1e30], dtype=dtype)
+    values = torch.tensor(
+        [1e-9, -1e-12, 0.0, -0.0, 1.0, float("nan"), 1e30], dtype=dtype
+    )
     torch.save({"w": values}, tmp_path / "m.pth")
     made = int((values.to(getattr(torch, to)) == 0).sum()) - 2
-    done = inside("convert", "m.pth", "--dtype", to, "-o", "out.safetensors", "--json", cwd=tmp_path)
+    done = inside(
+        "convert",
+        "m.pth",
+        "--dtype",
+        to,
+        "-o",
+        "out.safetensors",
+        "--json",
+        cwd=tmp_path,
+    )
     assert json.loads(done.out)["vanished"] == made == lost
-    shown = inside("convert", "m.pth", "--dtype", to, "-o", "out.safetensors", "--force", cwd=tmp_path)
-    assert (b"2 elements became 0, because float16 has no number so small" in shown.out) is bool(lost)
+    shown = inside(
+        "convert",
+        "m.pth",
+        "--dtype",
+        to,
+        "-o",
+        "out.safetensors",
+        "--force",
+        cwd=tmp_path,
+    )
+    assert (
+        b"2 elements became 0, because float16 has no number so small" in shown.out
+    ) is bool(lost)

@@ -1,4 +1,6 @@
-"""An optimizer by names in a distributed checkpoint: torch's strict load takes it, and what is not sure is refused."""
+"""An optimizer by names in a distributed checkpoint: torch's strict load takes it, and
+what is not sure is refused.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from inside import inside
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 
 import ckpt
 from ckpt.commands.convert.optimizers import KEYS
@@ -52,7 +58,9 @@ def adamw(net: nn.Module) -> torch.optim.Optimizer:
 def in_groups(net: nn.Module) -> torch.optim.Optimizer:
     matrices = [p for p in net.parameters() if p.dim() > 1]
     vectors = [p for p in net.parameters() if p.dim() < 2]
-    return torch.optim.Adam([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.25}])
+    return torch.optim.Adam(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.25}]
+    )
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
@@ -62,7 +70,9 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "amsgrad": lambda net: torch.optim.Adam(net.parameters(), amsgrad=True),
     "adamax": lambda net: torch.optim.Adamax(net.parameters()),
     "momentum": lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
-    "rmsprop": lambda net: torch.optim.RMSprop(net.parameters(), momentum=0.5, centered=True),
+    "rmsprop": lambda net: torch.optim.RMSprop(
+        net.parameters(), momentum=0.5, centered=True
+    ),
     "stateless": lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
 }
 
@@ -75,7 +85,9 @@ def stepped(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) ->
         optimizer.zero_grad()
 
 
-def saved(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, wrapper: str = "") -> Path:
+def saved(
+    path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, wrapper: str = ""
+) -> Path:
     model = {f"{wrapper}{name}": tensor for name, tensor in net.state_dict().items()}
     torch.save({"model": model, "optim": optimizer.state_dict(), "epoch": 3}, path)
     return path
@@ -87,18 +99,28 @@ def run(*arguments: str | Path, cwd: Path, code: int = 0) -> str:
     return (done.out + done.err).decode()
 
 
-def strictly_loaded(folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def strictly_loaded(
+    folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     """Load as torch documents it: whatever is missing raises."""
     model, state = get_state_dict(net, optimizer)
     whole: dict[str, Any] = {"model": model, "optim": state, "epoch": 0}
     dcp.load(whole, checkpoint_id=str(folder))
     assert whole["epoch"] == 3
-    set_state_dict(net, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optim"])
+    set_state_dict(
+        net, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optim"]
+    )
 
 
-def assert_same(mine: dict[str, Any], other: dict[str, Any], *, more: bool = False) -> None:
-    """Both hold the same state; with `more` the first has state of zeros for further parameters."""
-    assert [group["lr"] for group in mine["param_groups"]] == [group["lr"] for group in other["param_groups"]]
+def assert_same(
+    mine: dict[str, Any], other: dict[str, Any], *, more: bool = False
+) -> None:
+    """Both hold the same state; with `more` the first has state of zeros for further
+    parameters.
+    """
+    assert [group["lr"] for group in mine["param_groups"]] == [
+        group["lr"] for group in other["param_groups"]
+    ]
     for number, fields in mine["state"].items():
         if number not in other["state"]:
             assert more and all(not value.any() for value in fields.values())
@@ -112,7 +134,9 @@ def assert_same(mine: dict[str, Any], other: dict[str, Any], *, more: bool = Fal
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["", "module.", "_orig_mod.module."])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_the_strict_load_of_torch_takes_it(kind: str, wrapper: str, tmp_path: Path) -> None:
+def test_the_strict_load_of_torch_takes_it(
+    kind: str, wrapper: str, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     net = Net()
     optimizer = OPTIMIZERS[kind](net)
@@ -121,7 +145,9 @@ def test_the_strict_load_of_torch_takes_it(kind: str, wrapper: str, tmp_path: Pa
     options = (
         ("--optimizer-keys", "order") if kind == "groups" else ()
     )  # what has no state is in either group
-    said = run("convert", source, "-o", "a.dcp", "--complete-optimizer", *options, cwd=tmp_path)
+    said = run(
+        "convert", source, "-o", "a.dcp", "--complete-optimizer", *options, cwd=tmp_path
+    )
     assert ("module.* → *" in said) == ("module" in wrapper)
     assert ("no state → zero moments" in said) == (kind != "stateless")
     fresh = Net()
@@ -130,25 +156,42 @@ def test_the_strict_load_of_torch_takes_it(kind: str, wrapper: str, tmp_path: Pa
     for name, tensor in net.state_dict().items():
         assert torch.equal(fresh.state_dict()[name], tensor)
     assert_same(again.state_dict(), optimizer.state_dict(), more=True)
-    assert "resume-stops" not in {row.code for row in ckpt.inspect(tmp_path / "a.dcp").findings}
+    assert "resume-stops" not in {
+        row.code for row in ckpt.inspect(tmp_path / "a.dcp").findings
+    }
 
 
 def test_without_state_it_stops_and_the_hint_mends_it(tmp_path: Path) -> None:
     net = Net()
     optimizer = adamw(net)
     stepped(net, optimizer)
-    run("convert", saved(tmp_path / "a.pth", net, optimizer), "-o", "a.dcp", cwd=tmp_path)
+    run(
+        "convert",
+        saved(tmp_path / "a.pth", net, optimizer),
+        "-o",
+        "a.dcp",
+        cwd=tmp_path,
+    )
     fresh = Net()
     with pytest.raises(CheckpointException) as stopped:
         strictly_loaded(tmp_path / "a.dcp", fresh, adamw(fresh))
-    assert "Missing key in checkpoint state_dict: optim.state.unused.weight.step" in str(
-        stopped.value.failures
+    assert (
+        "Missing key in checkpoint state_dict: optim.state.unused.weight.step"
+        in str(stopped.value.failures)
     )
-    (finding,) = [row for row in ckpt.inspect(tmp_path / "a.dcp").findings if row.code == "resume-stops"]
+    (finding,) = [
+        row
+        for row in ckpt.inspect(tmp_path / "a.dcp").findings
+        if row.code == "resume-stops"
+    ]
     said = run("inspect", "a.dcp", cwd=tmp_path)
-    (command,) = [line.strip() for line in said.splitlines() if "--complete-optimizer" in line]
+    (command,) = [
+        line.strip() for line in said.splitlines() if "--complete-optimizer" in line
+    ]
     assert finding.hint == command.replace("a.", f"{tmp_path}/a.")
-    assert "no state → zero moments   2 parameters of optim" in run(*command.split()[1:], cwd=tmp_path)
+    assert "no state → zero moments   2 parameters of optim" in run(
+        *command.split()[1:], cwd=tmp_path
+    )
     again = adamw(fresh)
     strictly_loaded(tmp_path / command.split()[-1], fresh, again)
     assert again.state_dict()["state"][2]["step"].dtype == torch.float32
@@ -157,7 +200,9 @@ def test_without_state_it_stops_and_the_hint_mends_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_what_only_the_order_says_is_refused(is_reversed: bool, tmp_path: Path) -> None:
-    """Both orders look the same in the file, so neither is taken unless it is asked for."""
+    """Both orders look the same in the file, so neither is taken unless it is asked
+    for.
+    """
     net = Twins()
     layers = [net[1], net[0]] if is_reversed else [net[0], net[1]]
     optimizer = torch.optim.AdamW([p for layer in layers for p in layer.parameters()])
@@ -167,14 +212,21 @@ def test_what_only_the_order_says_is_refused(is_reversed: bool, tmp_path: Path) 
     assert "only the order says which is which of 4 of its 4 parameters" in said
     assert "--optimizer-keys order" in said and "--optimizer-keys numbers" in said
     assert not (tmp_path / "a.dcp").exists()
-    said = run("convert", source, "-o", "a.dcp", "--optimizer-keys", "order", cwd=tmp_path)
-    assert "numbers → names, if it has the order of the model   4 parameters of optim" in said
+    said = run(
+        "convert", source, "-o", "a.dcp", "--optimizer-keys", "order", cwd=tmp_path
+    )
+    assert (
+        "numbers → names, if it has the order of the model   4 parameters of optim"
+        in said
+    )
     fresh = Twins()
     again = adamw(fresh)
     strictly_loaded(tmp_path / "a.dcp", fresh, again)
     mine, other = again.state_dict()["state"], optimizer.state_dict()["state"]
     assert all(torch.equal(mine[n]["exp_avg"], other[n]["exp_avg"]) for n in range(4))
-    said = run("convert", source, "-o", "b.dcp", "--optimizer-keys", "numbers", cwd=tmp_path)
+    said = run(
+        "convert", source, "-o", "b.dcp", "--optimizer-keys", "numbers", cwd=tmp_path
+    )
     assert "numbers → text" in said
 
 
@@ -205,11 +257,16 @@ def _lbfgs(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     ("thing", "why"),
     [
         (_alone, "its parameters fit the order of no model here"),
-        (_chain, "it holds parameters of G_A and G_B, and torch names those of one model"),
+        (
+            _chain,
+            "it holds parameters of G_A and G_B, and torch names those of one model",
+        ),
         (_lbfgs, "one state stands for all of its parameters"),
     ],
 )
-def test_the_reason_is_named(thing: Callable[..., dict[str, Any]], why: str, tmp_path: Path) -> None:
+def test_the_reason_is_named(
+    thing: Callable[..., dict[str, Any]], why: str, tmp_path: Path
+) -> None:
     net = Net()
     optimizer = adamw(net)
     stepped(net, optimizer)
@@ -226,7 +283,11 @@ def test_each_of_several_optimizers_has_the_names_of_its_model(tmp_path: Path) -
         stepped(net, optimizer)
     whole = {name: net.state_dict() for name, net in nets.items()}
     torch.save(
-        {**whole, "optimizer_states": [each.state_dict() for each in optimizers.values()]}, tmp_path / "a.pth"
+        {
+            **whole,
+            "optimizer_states": [each.state_dict() for each in optimizers.values()],
+        },
+        tmp_path / "a.pth",
     )
     run("convert", "a.pth", "-o", "a.dcp", cwd=tmp_path)
     with ckpt.open(tmp_path / "a.dcp") as checkpoint:
@@ -237,11 +298,18 @@ def test_each_of_several_optimizers_has_the_names_of_its_model(tmp_path: Path) -
 
 def test_what_cannot_be_completed_is_refused(tmp_path: Path) -> None:
     net = Net()
-    optimizer = torch.optim.NAdam(net.parameters())  # its product of momenta begins with 1
+    optimizer = torch.optim.NAdam(
+        net.parameters()
+    )  # its product of momenta begins with 1
     stepped(net, optimizer)
     source = saved(tmp_path / "a.pth", net, optimizer)
-    said = run("convert", source, "-o", "a.dcp", "--complete-optimizer", cwd=tmp_path, code=2)
-    assert "the first value of mu_product does not follow from the state of the others" in said
+    said = run(
+        "convert", source, "-o", "a.dcp", "--complete-optimizer", cwd=tmp_path, code=2
+    )
+    assert (
+        "the first value of mu_product does not follow from the state of the others"
+        in said
+    )
 
 
 def test_moments_have_the_dtypes_of_the_others(tmp_path: Path) -> None:
@@ -251,14 +319,25 @@ def test_moments_have_the_dtypes_of_the_others(tmp_path: Path) -> None:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     source = saved(tmp_path / "a.pth", net, optimizer)
-    run("convert", source, "-o", "b.pth", "--complete-optimizer", "--verify", "torch", cwd=tmp_path)
+    run(
+        "convert",
+        source,
+        "-o",
+        "b.pth",
+        "--complete-optimizer",
+        "--verify",
+        "torch",
+        cwd=tmp_path,
+    )
     whole = torch.load(tmp_path / "b.pth")
     states = whole["optim"]["state"]
     assert sorted(states) == list(range(6))
     assert {fields["exp_avg"].dtype for fields in states.values()} == {torch.bfloat16}
     assert all(
         fields["exp_avg"].shape == p.shape
-        for fields, p in zip((states[n] for n in range(6)), net.parameters(), strict=True)
+        for fields, p in zip(
+            (states[n] for n in range(6)), net.parameters(), strict=True
+        )
     )
     states[4]["exp_avg"].add_(1)  # of its own memory
     assert not states[5]["exp_avg"].any()
@@ -272,16 +351,33 @@ def test_numbers_in_a_distributed_checkpoint_are_joined(tmp_path: Path) -> None:
     stepped(net, optimizer)
     state = {"model": net.state_dict(), "optim": optimizer.state_dict(), "epoch": 3}
     dcp.save(state, checkpoint_id=str(tmp_path / "numbers"))
-    (finding,) = [row for row in ckpt.inspect(tmp_path / "numbers").findings if row.code == "unused"]
+    (finding,) = [
+        row
+        for row in ckpt.inspect(tmp_path / "numbers").findings
+        if row.code == "unused"
+    ]
     assert finding.tensors == ("model.unused.weight", "model.unused.bias")
     said = run(
-        "explain", "Parameter indices which did not receive grad for rank 0: 2 3", "numbers", cwd=tmp_path
+        "explain",
+        "Parameter indices which did not receive grad for rank 0: 2 3",
+        "numbers",
+        cwd=tmp_path,
     )
     assert "unused.weight" in said
     run("convert", "numbers", "-o", "same.dcp", cwd=tmp_path)
     with ckpt.open(tmp_path / "same.dcp") as checkpoint:
-        assert "optim.state.0.exp_avg" in checkpoint  # what is one already keeps its keys
-    run("convert", "numbers", "-o", "names.dcp", "--optimizer-keys", "names", cwd=tmp_path)
+        assert (
+            "optim.state.0.exp_avg" in checkpoint
+        )  # what is one already keeps its keys
+    run(
+        "convert",
+        "numbers",
+        "-o",
+        "names.dcp",
+        "--optimizer-keys",
+        "names",
+        cwd=tmp_path,
+    )
     run(
         "convert",
         "numbers",
@@ -309,7 +405,9 @@ def test_a_flattened_optimizer_is_completed(tmp_path: Path) -> None:
     stepped(net, optimizer)
     model, state = get_state_dict(net, optimizer, options=options)
     dcp.save({**model, "optimizer": state}, checkpoint_id=str(tmp_path / "flat"))
-    said = run("convert", "flat", "-o", "flat.dcp", "--complete-optimizer", cwd=tmp_path)
+    said = run(
+        "convert", "flat", "-o", "flat.dcp", "--complete-optimizer", cwd=tmp_path
+    )
     assert "no state → zero moments   2 parameters of optimizer" in said
     fresh = Net()
     again = adamw(fresh)
@@ -317,7 +415,9 @@ def test_a_flattened_optimizer_is_completed(tmp_path: Path) -> None:
     whole: dict[str, Any] = {**model, "optimizer": state}
     dcp.load(whole, checkpoint_id=str(tmp_path / "flat.dcp"))
     state = whole.pop("optimizer")
-    set_state_dict(fresh, again, model_state_dict=whole, optim_state_dict=state, options=options)
+    set_state_dict(
+        fresh, again, model_state_dict=whole, optim_state_dict=state, options=options
+    )
     assert_same(again.state_dict(), optimizer.state_dict(), more=True)
 
 
@@ -326,10 +426,20 @@ def test_a_flattened_optimizer_is_completed(tmp_path: Path) -> None:
 def test_many_parameters_of_long_names(count: int, tmp_path: Path) -> None:
     names = [f"{'deep.' * 22}{number:05}.weight" for number in range(count)]
     weights = {name: torch.zeros(number + 1) for number, name in enumerate(names)}
-    moments = {n: {"step": torch.tensor(1.0), "exp_avg": tensor} for n, tensor in enumerate(weights.values())}
+    moments = {
+        n: {"step": torch.tensor(1.0), "exp_avg": tensor}
+        for n, tensor in enumerate(weights.values())
+    }
     groups = [{"lr": 0.1, "params": list(range(count))}]
     torch.save(
-        {"a": {"b": {"model": weights, "optim": {"state": moments, "param_groups": groups}}}},
+        {
+            "a": {
+                "b": {
+                    "model": weights,
+                    "optim": {"state": moments, "param_groups": groups},
+                }
+            }
+        },
         tmp_path / "a.pth",
     )
     said = run("convert", "a.pth", "-o", "a.dcp", cwd=tmp_path)
@@ -340,7 +450,9 @@ def test_many_parameters_of_long_names(count: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_deepspeed_has_names_already(stage: int, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_deepspeed_has_names_already(
+    stage: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
     live = deepspeeds.Live()
     deepspeeds.write(tmp_path / "run", stage, dtype=dtype)
     run("convert", "run", "-o", "run.dcp", "--ranks", "2", cwd=tmp_path)
@@ -361,7 +473,10 @@ def test_deepspeed_has_names_already(stage: int, dtype: torch.dtype, tmp_path: P
 
 def test_a_live_model_knows_the_order(tmp_path: Path) -> None:
     """safetensors keep none; which parameters are trained is known too."""
-    code = "from torch import nn\n\ndef make():\n    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6))\n"
+    code = (
+        "from torch import nn\n\ndef make():\n    net = nn.Sequential(nn.Linear(6, 6), "
+        "nn.Linear(6, 6), nn.Linear(6, 6))\n"
+    )
     (tmp_path / "net.py").write_text(
         f"{code}    net[1].requires_grad_(False)\n    return net\n", encoding="utf-8"
     )
@@ -388,7 +503,18 @@ def test_options_that_do_not_go(tmp_path: Path) -> None:
     net = Net()
     source = saved(tmp_path / "a.pth", net, adamw(net))
     for options in (("--optimizer-keys", "names"), ("--complete-optimizer",)):
-        said = run("convert", source, "-o", "a.safetensors", *options, cwd=tmp_path, code=2)
+        said = run(
+            "convert", source, "-o", "a.safetensors", *options, cwd=tmp_path, code=2
+        )
         assert "holds no optimizer" in said
-    said = run("convert", source, "-o", "a.dcp", "--optimizer-keys", "fqn", cwd=tmp_path, code=2)
+    said = run(
+        "convert",
+        source,
+        "-o",
+        "a.dcp",
+        "--optimizer-keys",
+        "fqn",
+        cwd=tmp_path,
+        code=2,
+    )
     assert f"not one of {' '.join(KEYS)}" in said

@@ -1,4 +1,6 @@
-"""`--plain`: objects of any class become what they hold, tensors of classes and quantized modules their parts."""
+"""`--plain`: objects of any class become what they hold, tensors of classes and
+quantized modules their parts.
+"""
 
 from __future__ import annotations
 
@@ -113,11 +115,19 @@ def noted() -> torch.Tensor:
     return tensor
 
 
-def plain(thing: Any, tmp_path: Path, protocol: int = 2, **options: Any) -> tuple[Any, RewriteReport]:
-    """The thing as `convert --plain` writes it and weights_only loads it, and what the report says."""
-    source = rewriting.saved({"it": thing, "w": torch.ones(1)}, tmp_path / "a.pt", pickle_protocol=protocol)
+def plain(
+    thing: Any, tmp_path: Path, protocol: int = 2, **options: Any
+) -> tuple[Any, RewriteReport]:
+    """The thing as `convert --plain` writes it and weights_only loads it, and what the
+    report says.
+    """
+    source = rewriting.saved(
+        {"it": thing, "w": torch.ones(1)}, tmp_path / "a.pt", pickle_protocol=protocol
+    )
     with formats.open(str(source)) as checkpoint:
-        report = rewriting.convert(checkpoint, save.own_format(checkpoint), plain=True, **options)
+        report = rewriting.convert(
+            checkpoint, save.own_format(checkpoint), plain=True, **options
+        )
         rewriting.write(report.result, tmp_path / "b.pt")
     return torch.load(tmp_path / "b.pt", weights_only=True), report
 
@@ -131,25 +141,41 @@ SAYS: dict[str, tuple[Any, Any, str | None]] = {
     "key": ({torch.float16: 1}, {torch.float16: 1}, None),
     "frozenset": (frozenset([1, 2]), {1, 2}, "frozenset"),
     "complex": (np.complex64(1 + 2j), 1 + 2j, "numpy.complex64"),
-    "pattern": (re.compile("a+", re.IGNORECASE), {"pattern": "a+", "flags": 34}, "re.Pattern"),
+    "pattern": (
+        re.compile("a+", re.IGNORECASE),
+        {"pattern": "a+", "flags": 34},
+        "re.Pattern",
+    ),
     "UUID": (uuid.UUID(int=5), str(uuid.UUID(int=5)), "uuid.UUID"),
     "timezone": (STAMP, "+02:00", "datetime.timezone"),
     "zone": (zoneinfo.ZoneInfo("UTC"), "UTC", "zoneinfo.ZoneInfo"),
-    "version": (torch.__version__, str(torch.__version__), "torch.torch_version.TorchVersion"),
+    "version": (
+        torch.__version__,
+        str(torch.__version__),
+        "torch.torch_version.TorchVersion",
+    ),
     "day": (np.datetime64("2020-01-01"), 18262, "numpy.datetime64[D]"),
     "hours": (np.timedelta64(5, "25h"), 5, "numpy.timedelta64[25h]"),
     "enum of a tuple": (Pair.BOTH, (1, "x"), f"{__name__}.Pair"),
     "enum by name": (ByName.RED, f"{__name__}.ByName.RED", "a name"),
     "flag": (Bits.R | Bits.W, 3, f"{__name__}.Bits"),
     "logger": (logging.getLogger("train"), "train", "logging.Logger"),
-    "function of torch": (torch.relu, "torch._C._VariableFunctionsClass.relu", "a name"),
+    "function of torch": (
+        torch.relu,
+        "torch._C._VariableFunctionsClass.relu",
+        "a name",
+    ),
     "set of a class": (Names([1]), [1], f"{__name__}.Names"),
     "arguments by name": (Keyword(a=1), {"a": 1}, f"{__name__}.Keyword"),
     "exception": (ValueError("a", 2), ["a", 2], None),
     "getter": (operator.itemgetter(1), 1, "operator.itemgetter"),
     "partial": (
         functools.partial(functional.gelu, 1, approximate="tanh"),
-        {"func": "torch._C._nn.gelu", "args": (1,), "keywords": {"approximate": "tanh"}},
+        {
+            "func": "torch._C._nn.gelu",
+            "args": (1,),
+            "keywords": {"approximate": "tanh"},
+        },
         "functools.partial",
     ),
     "decimal": (decimal.Decimal("1.50"), "1.50", "decimal.Decimal"),
@@ -166,11 +192,15 @@ SAYS: dict[str, tuple[Any, Any, str | None]] = {
 def test_objects_become_what_they_say(
     name: str, protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(copyreg.dispatch_table, ValueError, raising=False)  # Dask's, where it was imported
+    monkeypatch.delitem(
+        copyreg.dispatch_table, ValueError, raising=False
+    )  # Dask's, where it was imported
     thing, expected, kind = SAYS[name]
     found, report = plain(thing, tmp_path, protocol)
 
-    assert found["it"] == expected or (type(expected) is tuple and found["it"] in expected)
+    assert found["it"] == expected or (
+        type(expected) is tuple and found["it"] in expected
+    )
     assert type(found["it"]) in (str, int, complex, dict, list, tuple, set, torch.dtype)
     made = [change.before for change in report.changes if change.kind == "plain"]
     assert kind is None or kind in made
@@ -201,26 +231,39 @@ def test_objects_with_tensors_keep_them(protocol: int, tmp_path: Path) -> None:
 def test_generators_keep_their_state(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(3)
     numpys = np.random.RandomState(1), np.random.default_rng(1)
-    found, report = plain({"torch": generator, "old": numpys[0], "new": numpys[1]}, tmp_path)
+    found, report = plain(
+        {"torch": generator, "old": numpys[0], "new": numpys[1]}, tmp_path
+    )
 
     made = found["it"]["torch"]
     again = torch.Generator()
     again.set_state(made["state"])
-    assert torch.equal(torch.rand(3, generator=again), torch.rand(3, generator=generator))
+    assert torch.equal(
+        torch.rand(3, generator=again), torch.rand(3, generator=generator)
+    )
     assert made["seed"] == 3 and made["device"] == "cpu"
-    assert found["it"]["old"]["state"]["key"].tolist() == numpys[0].get_state()[1].tolist()
+    assert (
+        found["it"]["old"]["state"]["key"].tolist() == numpys[0].get_state()[1].tolist()
+    )
     assert found["it"]["new"]["state"] == numpys[1].bit_generator.state["state"]
-    assert {"torch.Generator", "numpy.random.RandomState", "numpy.random.Generator"} <= {
-        change.before for change in report.changes
-    }
+    assert {
+        "torch.Generator",
+        "numpy.random.RandomState",
+        "numpy.random.Generator",
+    } <= {change.before for change in report.changes}
 
 
 def test_times_of_numpy_are_counts_of_their_unit(tmp_path: Path) -> None:
     days = np.array(["2020-01-01", "NaT"], dtype="M8[D]")
     found, report = plain(days, tmp_path)
 
-    assert found["it"].tolist() == days.astype("i8").tolist() and found["it"].dtype == torch.int64
-    assert "numpy.ndarray of datetime64[D]" in [change.before for change in report.changes]
+    assert (
+        found["it"].tolist() == days.astype("i8").tolist()
+        and found["it"].dtype == torch.int64
+    )
+    assert "numpy.ndarray of datetime64[D]" in [
+        change.before for change in report.changes
+    ]
 
 
 def made_by_a_function() -> Any:
@@ -242,7 +285,7 @@ def test_a_small_array_of_python(tmp_path: Path) -> None:
     assert plain(array.array("f", [1, 2]), tmp_path)[0]["it"] == ["f", [1.0, 2.0]]
 
 
-# --- tensors of classes -----------------------------------------------------------------------------------------------
+# --- tensors of classes ---------------------------------------------------------------
 
 
 class Granularity(enum.Enum):
@@ -250,13 +293,19 @@ class Granularity(enum.Enum):
 
 
 class Int8Tensor(torch.Tensor):
-    """Pickles as torchao's class of this name: int8 data and scales, what describes them, an outer dtype."""
+    """Pickles as torchao's class of this name: int8 data and scales, what describes
+    them, an outer dtype.
+    """
 
     @staticmethod
-    def __new__(cls, qdata: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Any:
+    def __new__(
+        cls, qdata: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype
+    ) -> Any:
         return torch.Tensor._make_wrapper_subclass(cls, qdata.shape, dtype=dtype)  # type: ignore[attr-defined]
 
-    def __init__(self, qdata: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> None:
+    def __init__(
+        self, qdata: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype
+    ) -> None:
         self.qdata, self.scale, self.block_size = qdata, scale, [1, 4]
         self.granularity, self.zero_point = Granularity.ROW, None
 
@@ -264,7 +313,9 @@ class Int8Tensor(torch.Tensor):
         return ["qdata", "scale"], None
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return args[0]
 
 
@@ -282,34 +333,60 @@ def torchao() -> Iterator[Callable[[torch.Tensor, torch.Tensor], Any]]:
     Int8Tensor.__module__ = was
 
 
-QDATA, SCALE = torch.arange(-4, 4, dtype=torch.int8).reshape(2, 4), torch.tensor([[0.5], [0.25]])
+QDATA, SCALE = (
+    torch.arange(-4, 4, dtype=torch.int8).reshape(2, 4),
+    torch.tensor([[0.5], [0.25]]),
+)
 PARTS = ("dtype", "shape", "qdata", "scale", "block_size", "granularity")
 
 
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
-def test_wrappers_become_their_parts(command: str, torchao: Any, tmp_path: Path) -> None:
+def test_wrappers_become_their_parts(
+    command: str, torchao: Any, tmp_path: Path
+) -> None:
     bias = torch.ones(2)
-    state = collections.OrderedDict({"fc.weight": torchao(QDATA, SCALE), "fc.bias": bias})
+    state = collections.OrderedDict(
+        {"fc.weight": torchao(QDATA, SCALE), "fc.bias": bias}
+    )
     rewriting.saved(state, tmp_path / "a.pt")
 
     done = inside(*command.split(), "a.pt", "-o", "b.pt", cwd=tmp_path)
 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
-    assert done.code == 0 and list(found) == [*(f"fc.weight.{part}" for part in PARTS), "fc.bias"]
-    assert torch.equal(found["fc.weight.qdata"], QDATA) and torch.equal(found["fc.weight.scale"], SCALE)
-    assert found["fc.weight.dtype"] == "torch.bfloat16" and found["fc.weight.shape"] == (2, 4)
-    assert found["fc.weight.block_size"] == [1, 4] and found["fc.weight.granularity"] == "row"
+    assert done.code == 0 and list(found) == [
+        *(f"fc.weight.{part}" for part in PARTS),
+        "fc.bias",
+    ]
+    assert torch.equal(found["fc.weight.qdata"], QDATA) and torch.equal(
+        found["fc.weight.scale"], SCALE
+    )
+    assert found["fc.weight.dtype"] == "torch.bfloat16" and found[
+        "fc.weight.shape"
+    ] == (2, 4)
+    assert (
+        found["fc.weight.block_size"] == [1, 4]
+        and found["fc.weight.granularity"] == "row"
+    )
     listed = ", ".join(f".{part}" for part in PARTS)
-    assert f"a tensor of torchao.quantization.Int8Tensor → {listed}   1 tensor" in re.sub(
-        " {4,}", "   ", done.out.decode()
+    assert (
+        f"a tensor of torchao.quantization.Int8Tensor → {listed}   1 tensor"
+        in re.sub(" {4,}", "   ", done.out.decode())
     )
 
 
-def test_parts_whose_names_are_taken_lie_in_a_dict(torchao: Any, tmp_path: Path) -> None:
-    it = {"w": torchao(QDATA, SCALE), "w.scale": torch.zeros(1), "list": [torchao(QDATA, SCALE)]}
+def test_parts_whose_names_are_taken_lie_in_a_dict(
+    torchao: Any, tmp_path: Path
+) -> None:
+    it = {
+        "w": torchao(QDATA, SCALE),
+        "w.scale": torch.zeros(1),
+        "list": [torchao(QDATA, SCALE)],
+    }
     found, report = plain(it, tmp_path)
 
-    assert list(found["it"]) == ["w", "w.scale", "list"] and found["it"]["w.scale"].tolist() == [0]
+    assert list(found["it"]) == ["w", "w.scale", "list"] and found["it"][
+        "w.scale"
+    ].tolist() == [0]
     assert torch.equal(found["it"]["w"]["qdata"], QDATA) and torch.equal(
         found["it"]["list"][0]["scale"], SCALE
     )
@@ -320,39 +397,64 @@ def test_wrappers_in_wrappers_have_longer_names(torchao: Any, tmp_path: Path) ->
     found, _ = plain(torchao(QDATA, TwoTensor(SCALE, 2 * SCALE)), tmp_path)
 
     assert torch.equal(found["it.qdata"], QDATA)
-    assert torch.equal(found["it.scale.a"], SCALE) and torch.equal(found["it.scale.b"], 2 * SCALE)
+    assert torch.equal(found["it.scale.a"], SCALE) and torch.equal(
+        found["it.scale.b"], 2 * SCALE
+    )
 
 
-def test_a_wrapper_that_occurs_often_is_written_once(torchao: Any, tmp_path: Path) -> None:
+def test_a_wrapper_that_occurs_often_is_written_once(
+    torchao: Any, tmp_path: Path
+) -> None:
     one = torchao(QDATA, SCALE)
     found, _ = plain({"a": one, "b": one}, tmp_path)
 
     assert found["it"]["a.qdata"].data_ptr() == found["it"]["b.qdata"].data_ptr()
 
 
-def test_many_parts_do_not_multiply(torchao: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_parts_do_not_multiply(
+    torchao: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ckpt.commands.convert.plain._SPREAD", 10)
     one = torchao(QDATA, SCALE)
     found, _ = plain({str(index): one for index in range(5)}, tmp_path)
 
     it = found["it"]
-    assert list(it) == [*(f"{index}.{part}" for index in range(2) for part in PARTS), "2", "3", "4"]
+    assert list(it) == [
+        *(f"{index}.{part}" for index in range(2) for part in PARTS),
+        "2",
+        "3",
+        "4",
+    ]
     assert it["2"] is it["3"] and torch.equal(it["4"]["qdata"], QDATA)
 
 
 def test_attributes_of_a_subclass_stand_beside_it(tmp_path: Path) -> None:
     found, report = plain({"w": noted()}, tmp_path)
 
-    assert list(found["it"]) == ["w", "w.note", "w.extra"] and type(found["it"]["w"]) is torch.Tensor
-    assert found["it"]["w.note"] == "hi" and found["it"]["w.extra"].tolist() == [0, 0, 0]
-    assert Change("apart", f"a tensor of {__name__}.Note", ".note, .extra", 1, "tensor") in report.changes
+    assert (
+        list(found["it"]) == ["w", "w.note", "w.extra"]
+        and type(found["it"]["w"]) is torch.Tensor
+    )
+    assert found["it"]["w.note"] == "hi" and found["it"]["w.extra"].tolist() == [
+        0,
+        0,
+        0,
+    ]
+    assert (
+        Change("apart", f"a tensor of {__name__}.Note", ".note, .extra", 1, "tensor")
+        in report.changes
+    )
 
 
 def test_jagged_tensors_become_their_parts(tmp_path: Path) -> None:
-    rows = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)], layout=torch.jagged)
+    rows = torch.nested.nested_tensor(
+        [torch.ones(2), torch.zeros(3)], layout=torch.jagged
+    )
     found, _ = plain(rows, tmp_path)
 
-    assert torch.equal(found["it.values"], rows.values()) and torch.equal(found["it.offsets"], rows.offsets())
+    assert torch.equal(found["it.values"], rows.values()) and torch.equal(
+        found["it.offsets"], rows.offsets()
+    )
 
 
 class Quantizer(nn.Module):
@@ -370,25 +472,36 @@ class Quantizer(nn.Module):
 
 
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
-def test_scales_on_the_parameters_of_a_module_are_kept(command: str, tmp_path: Path) -> None:
+def test_scales_on_the_parameters_of_a_module_are_kept(
+    command: str, tmp_path: Path
+) -> None:
     rewriting.saved(nn.Sequential(Quantizer()), tmp_path / "a.pt")
 
     assert inside(*command.split(), "a.pt", "-o", "b.pt", cwd=tmp_path).code == 0
 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
-    assert list(found) == ["0.weight", "0.weight.SCB", "0.weight.quant_state", "0.plain"]
-    assert torch.equal(found["0.weight"], QDATA) and torch.equal(found["0.weight.SCB"], SCALE)
+    assert list(found) == [
+        "0.weight",
+        "0.weight.SCB",
+        "0.weight.quant_state",
+        "0.plain",
+    ]
+    assert torch.equal(found["0.weight"], QDATA) and torch.equal(
+        found["0.weight.SCB"], SCALE
+    )
     assert found["0.weight.quant_state"]["blocksize"] == 64
     assert torch.equal(found["0.weight.quant_state"]["absmax"], SCALE[0])
 
 
-# --- quantized modules ------------------------------------------------------------------------------------------------
+# --- quantized modules ----------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
 @pytest.mark.parametrize("name", MODELS)
-def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_path: Path) -> None:
+def test_quantized_modules_give_their_state_dict(
+    name: str, command: str, tmp_path: Path
+) -> None:
     model = MODELS[name]()
     rewriting.saved(model, tmp_path / "a.pt")
 
@@ -401,7 +514,10 @@ def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_pa
         key: contents(value) for key, value in expected.items()
     }
     assert "not in the state dict" not in done.out.decode()
-    assert found._metadata == {key: expected._metadata[key] for key in found._metadata} and found._metadata
+    assert (
+        found._metadata == {key: expected._metadata[key] for key in found._metadata}
+        and found._metadata
+    )
     if name != "dynamic":  # an LSTM loads only the packed objects of torch itself
         MODELS[name]().load_state_dict(found)
 
@@ -409,7 +525,9 @@ def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("is_module", [True, False])
-def test_safetensors_hold_quantized_tensors_in_parts(name: str, is_module: bool, tmp_path: Path) -> None:
+def test_safetensors_hold_quantized_tensors_in_parts(
+    name: str, is_module: bool, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file
 
     model = MODELS[name]()
@@ -418,7 +536,9 @@ def test_safetensors_hold_quantized_tensors_in_parts(name: str, is_module: bool,
 
     command = ["convert", "a.pt", "-o", "b.safetensors"]
     done = inside(*command, cwd=tmp_path)
-    values = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]
+    values = [
+        key for key, value in state.items() if not isinstance(value, torch.Tensor)
+    ]
     if not is_module and values:
         check_error(done, "(not a tensor)")
         done = inside(*command, "--drop-other", cwd=tmp_path)
@@ -429,11 +549,15 @@ def test_safetensors_hold_quantized_tensors_in_parts(name: str, is_module: bool,
         for number, part in enumerate(value if isinstance(value, tuple) else [value]):
             at = f"{key}.{number}" if isinstance(value, tuple) else key
             if isinstance(part, torch.Tensor):
-                assert torch.equal(dequantized(found, at), part.dequantize().detach()), at
+                assert torch.equal(
+                    dequantized(found, at), part.dequantize().detach()
+                ), at
 
 
 def dequantized(found: dict[str, torch.Tensor], name: str) -> torch.Tensor:
-    """The numbers of a tensor that safetensors hold, by the parts of a quantized one."""
+    """The numbers of a tensor that safetensors hold, by the parts of a
+    quantized one.
+    """
     if name in found:
         return found[name]
     whole = found[f"{name}.int_repr"].double()
@@ -441,7 +565,10 @@ def dequantized(found: dict[str, torch.Tensor], name: str) -> torch.Tensor:
         return ((whole - found[f"{name}.zero_point"]) * found[f"{name}.scale"]).float()
     assert found[f"{name}.axis"].item() == 0
     shape = (-1, *[1] * (whole.dim() - 1))
-    scales, zeros = found[f"{name}.scales"].reshape(shape), found[f"{name}.zero_points"].reshape(shape)
+    scales, zeros = (
+        found[f"{name}.scales"].reshape(shape),
+        found[f"{name}.zero_points"].reshape(shape),
+    )
     if scales.dtype == torch.float32:  # of an embedding: the zero points are floats
         return (whole.float() - zeros) * scales
     return ((whole - zeros) * scales).float()
@@ -474,8 +601,15 @@ def test_inspect_names_the_parts_of_quantized_modules(tmp_path: Path) -> None:
         "conv.bias",
         "fc._packed_params._packed_params.0",
     }
-    assert weight.registered and weight.tensor.dtype.name == "qint8" and weight.tensor.shape == (2, 4)
-    assert rows["conv.weight"].tensor.dtype.name == "qint8" and rows["conv.bias"].registered
+    assert (
+        weight.registered
+        and weight.tensor.dtype.name == "qint8"
+        and weight.tensor.shape == (2, 4)
+    )
+    assert (
+        rows["conv.weight"].tensor.dtype.name == "qint8"
+        and rows["conv.bias"].registered
+    )
 
 
 def test_packed_parameters_of_a_state_dict_are_what_they_hold(tmp_path: Path) -> None:
@@ -484,13 +618,17 @@ def test_packed_parameters_of_a_state_dict_are_what_they_hold(tmp_path: Path) ->
 
     key = "lstm._all_weight_values.0.param"
     assert contents(found["it"][key]) == contents(state[key])
-    assert "torch.classes.rnn.CellParamsBase" in [change.before for change in report.changes]
+    assert "torch.classes.rnn.CellParamsBase" in [
+        change.before for change in report.changes
+    ]
 
 
-# --- older torches ----------------------------------------------------------------------------------------------------
+# --- older torches --------------------------------------------------------------------
 
 NOT_IN_2_5 = {"builtins.set", "builtins.complex"}
-"""What weights_only of torch 2.13 takes and that of 2.5 does not, of what plain files hold."""
+"""What weights_only of torch 2.13 takes and that of 2.5 does not, of what plain files
+hold.
+"""
 NOT_IN_2_0 = NOT_IN_2_5 | {
     "_codecs.encode",
     "builtins.bytearray",
@@ -531,7 +669,9 @@ _DTYPES = {
 
 def names_in(path: Path) -> set[str]:
     with zipfile.ZipFile(path) as archive:
-        data = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+        data = archive.read(
+            next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        )
     names = set()
     for op, arg, _ in pickletools.genops(data):
         if op.name == "GLOBAL":
@@ -540,12 +680,18 @@ def names_in(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("name", [*SAYS, "wrapper", "attributes", "quantized", "bytes", "device", "counter"])
-def test_what_older_torches_refuse_is_documented(name: str, torchao: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [*SAYS, "wrapper", "attributes", "quantized", "bytes", "device", "counter"]
+)
+def test_what_older_torches_refuse_is_documented(
+    name: str, torchao: Any, tmp_path: Path
+) -> None:
     others = {
         "wrapper": lambda: torchao(QDATA, SCALE),
         "attributes": noted,
-        "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8),
+        "quantized": lambda: torch.quantize_per_tensor(
+            torch.ones(2), 0.5, 0, torch.qint8
+        ),
         "bytes": lambda: b"\xff",
         "device": lambda: torch.device("cuda", 1),
         "counter": lambda: collections.Counter("a"),
@@ -557,7 +703,11 @@ def test_what_older_torches_refuse_is_documented(name: str, torchao: Any, tmp_pa
     assert values - dtypes <= NOT_IN_2_0
     assert not dtypes or name in ("dtype", "narrow dtype", "key", "quantized")
     page = (ROOT / "docs" / "commands" / "convert.md").read_text(encoding="utf-8")
-    rows = {row.split("|")[1].strip(): row for row in page.splitlines() if row.startswith(("| 2", "| 1"))}
+    rows = {
+        row.split("|")[1].strip(): row
+        for row in page.splitlines()
+        if row.startswith(("| 2", "| 1"))
+    }
     for value in values - dtypes:
         assert KINDS[value] in rows["2.5" if value in NOT_IN_2_5 else "2.0"]
 
@@ -570,25 +720,30 @@ OLD_NAMES = {
     "torch.Tensor",
     *(f"torch.{dtype}" for dtype in _DTYPES),
     *(f"torch.{name}" for name in BY_STORAGE),
-    *(f"torch._utils._rebuild_{kind}" for kind in ("parameter", "tensor", "tensor_v2", "sparse_tensor")),
+    *(
+        f"torch._utils._rebuild_{kind}"
+        for kind in ("parameter", "tensor", "tensor_v2", "sparse_tensor")
+    ),
     "torch._utils._rebuild_meta_tensor_no_storage",
     "torch._tensor._rebuild_from_type_v2",
 }
 """What weights_only of torch 2.0 takes (torch/_weights_only_unpickler.py of 2.0.1)."""
 
 
-# --- what the other commands say of tensors of classes ----------------------------------------------------------------
+# --- what the other commands say of tensors of classes --------------------------------
 
 
 def test_inspect_says_what_a_wrapper_is(torchao: Any, tmp_path: Path) -> None:
     rewriting.saved(
-        {"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2).bfloat16()}, tmp_path / "a.pt"
+        {"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2).bfloat16()},
+        tmp_path / "a.pt",
     )
 
     done = inside("inspect", "a.pt", cwd=tmp_path)
 
     assert re.search(
-        r"fc\.weight +\[2, 4\] +8 bits \(torchao, a scale for each row\) +8 +16 B", done.out.decode()
+        r"fc\.weight +\[2, 4\] +8 bits \(torchao, a scale for each row\) +8 +16 B",
+        done.out.decode(),
     )
     assert "all bfloat16" not in done.out.decode(), "its parts are int8 and float32"
 
@@ -602,8 +757,14 @@ def test_inspect_says_what_a_wrapper_is(torchao: Any, tmp_path: Path) -> None:
     ],
 )
 def test_diff_of_wrappers(change: Any, says: str, torchao: Any, tmp_path: Path) -> None:
-    for name, (qdata, scale) in {"a.pt": (QDATA, SCALE), "b.pt": change(QDATA, SCALE)}.items():
-        rewriting.saved({"fc.weight": torchao(qdata, scale), "fc.bias": torch.ones(2)}, tmp_path / name)
+    for name, (qdata, scale) in {
+        "a.pt": (QDATA, SCALE),
+        "b.pt": change(QDATA, SCALE),
+    }.items():
+        rewriting.saved(
+            {"fc.weight": torchao(qdata, scale), "fc.bias": torch.ones(2)},
+            tmp_path / name,
+        )
 
     done = inside("diff", "a.pt", "b.pt", cwd=tmp_path)
 
@@ -613,16 +774,23 @@ def test_diff_of_wrappers(change: Any, says: str, torchao: Any, tmp_path: Path) 
 def test_safetensors_hold_wrappers_in_parts(torchao: Any, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    rewriting.saved({"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2)}, tmp_path / "a.pt")
+    rewriting.saved(
+        {"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2)},
+        tmp_path / "a.pt",
+    )
     command = ["convert", "a.pt", "-o", "b.safetensors"]
 
-    said = check_error(inside(*command, cwd=tmp_path), "fc.weight.block_size (not a tensor)")
+    said = check_error(
+        inside(*command, cwd=tmp_path), "fc.weight.block_size (not a tensor)"
+    )
     done = inside(*command, "--drop-other", cwd=tmp_path)
 
     found = load_file(tmp_path / "b.safetensors")
     assert "--drop-other" in said and done.code == 0
     assert set(found) == {"fc.weight.qdata", "fc.weight.scale", "fc.bias"}
-    assert torch.equal(found["fc.weight.qdata"], QDATA) and torch.equal(found["fc.weight.scale"], SCALE)
+    assert torch.equal(found["fc.weight.qdata"], QDATA) and torch.equal(
+        found["fc.weight.scale"], SCALE
+    )
     assert "left out: fc.weight.block_size: not a tensor" in done.lines
 
 
@@ -639,12 +807,19 @@ def test_slim_leaves_out_parts_that_are_not_plain(torchao: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_tensors_whose_attributes_share_a_list_of_them_become_bare(count: int, tmp_path: Path) -> None:
-    """Only the first of them was seen to hold itself; the file of the rest was "a bug in ckpt"."""
+def test_tensors_whose_attributes_share_a_list_of_them_become_bare(
+    count: int, tmp_path: Path
+) -> None:
+    """Only the first of them was seen to hold itself; the file of the rest was "a bug
+    in ckpt".
+    """
     tensors = [torch.full((2,), float(number)) for number in range(count)]
     for tensor in tensors:
         tensor.holder = tensors  # type: ignore[attr-defined]
-    torch.save({f"l{number}.weight": tensor for number, tensor in enumerate(tensors)}, tmp_path / "a.pth")
+    torch.save(
+        {f"l{number}.weight": tensor for number, tensor in enumerate(tensors)},
+        tmp_path / "a.pth",
+    )
     for words in (("slim", "--drop-other"), ("convert", "--plain", "--drop-other")):
         done = inside(*words, "a.pth", "-o", "o.pth", "--force", cwd=tmp_path)
         assert done.code == 0, done

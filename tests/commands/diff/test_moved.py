@@ -29,7 +29,9 @@ def renames(report: DiffReport) -> dict[str, str]:
 
 def test_a_tensor_is_found_although_no_part_of_its_name_is_left(tmp_path: Path) -> None:
     value = torch.randn(3, 4)
-    report = compared({**KEPT, "encoder.weight": value}, {**KEPT, "stem.kernel": value}, tmp_path)
+    report = compared(
+        {**KEPT, "encoder.weight": value}, {**KEPT, "stem.kernel": value}, tmp_path
+    )
     assert renames(report) == {"encoder.weight": "stem.kernel"} and not report.differs
 
 
@@ -46,14 +48,19 @@ def test_a_renamed_row_knows_both_of_its_places(tmp_path: Path) -> None:
 
 def test_where_two_could_be_the_one_none_is(tmp_path: Path) -> None:
     ones = torch.ones(3)
-    two, one = {**KEPT, "a.weight": ones, "b.weight": ones.clone()}, {**KEPT, "c.weight": ones}
+    two, one = (
+        {**KEPT, "a.weight": ones, "b.weight": ones.clone()},
+        {**KEPT, "c.weight": ones},
+    )
     there, back = compared(two, one, tmp_path), compared(one, two, tmp_path)
     assert not renames(there) and not renames(back)
     assert (there.count("removed"), there.count("added")) == (2, 1)
     assert (back.count("removed"), back.count("added")) == (1, 2)
 
 
-def test_the_longest_end_of_a_name_decides_first_and_leaves_the_rest_to_the_shorter(tmp_path: Path) -> None:
+def test_the_longest_end_of_a_name_decides_first_and_leaves_the_rest_to_the_shorter(
+    tmp_path: Path,
+) -> None:
     ones = torch.ones(3)
     report = compared(
         {**KEPT, "x.a.weight": ones, "x.b.weight": ones.clone()},
@@ -66,7 +73,9 @@ def test_the_longest_end_of_a_name_decides_first_and_leaves_the_rest_to_the_shor
 def test_the_same_bytes_in_another_shape_or_dtype_are_no_move(tmp_path: Path) -> None:
     value = torch.zeros(2, 3)
     for other in (value.reshape(3, 2).clone(), value.to(torch.int32)):
-        report = compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": other}, tmp_path)
+        report = compared(
+            {**KEPT, "a.weight": value}, {**KEPT, "b.weight": other}, tmp_path
+        )
         assert not renames(report) and report.differs
 
 
@@ -79,34 +88,52 @@ def test_one_of_another_shape_is_no_second_candidate(tmp_path: Path) -> None:
 
 def test_tensors_without_elements_or_data_do_not_move(tmp_path: Path) -> None:
     for value in (torch.zeros(0, 3), torch.ones(2, 3, device="meta")):
-        report = compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": value}, tmp_path)
-        assert statuses(report) == {"kept.weight": "same", "b.weight": "added", "a.weight": "removed"}
+        report = compared(
+            {**KEPT, "a.weight": value}, {**KEPT, "b.weight": value}, tmp_path
+        )
+        assert statuses(report) == {
+            "kept.weight": "same",
+            "b.weight": "added",
+            "a.weight": "removed",
+        }
 
 
 def test_other_bytes_are_no_move(tmp_path: Path) -> None:
-    """Nor are bytes with the same CRC-32, which anybody can make: 0 and this number have one."""
+    """Nor are bytes with the same CRC-32, which anybody can make: 0 and this number
+    have one.
+    """
     zeros = torch.zeros(5, dtype=torch.uint8)
     alike = torch.tensor(list((0x1DB710641).to_bytes(5, "little")), dtype=torch.uint8)
     assert zlib.crc32(bytes(zeros)) == zlib.crc32(bytes(alike))
     for one, two in ((torch.ones(3), torch.zeros(3)), (zeros, alike)):
-        report = compared({**KEPT, "a.weight": one}, {**KEPT, "b.weight": two}, tmp_path)
+        report = compared(
+            {**KEPT, "a.weight": one}, {**KEPT, "b.weight": two}, tmp_path
+        )
         assert not renames(report) and report.differs
 
 
 def test_a_large_tensor_moves_as_one(small_blocks: None, tmp_path: Path) -> None:
-    """Its spans are read apart; one in other strides is read as a whole, and so are those that it is compared with."""
+    """Its spans are read apart; one in other strides is read as a whole, and so are
+    those that it is compared with.
+    """
     value = torch.arange(3000, dtype=torch.float32).reshape(50, 60)
     turned = value.t().contiguous().t()
     for after in (value, turned):
-        report = compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": after.clone()}, tmp_path)
+        report = compared(
+            {**KEPT, "a.weight": value}, {**KEPT, "b.weight": after.clone()}, tmp_path
+        )
         assert renames(report) == {"a.weight": "b.weight"} and not report.differs
     other = value.clone()
     other[-1, -1] = 0
-    assert not renames(compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": other}, tmp_path))
+    assert not renames(
+        compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": other}, tmp_path)
+    )
 
 
 def operations_of(call: Callable[[], object], module: ModuleType) -> int:
-    """The operations of Python that the functions of a module take in this thread while something is called."""
+    """The operations of Python that the functions of a module take in this thread while
+    something is called.
+    """
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
@@ -126,10 +153,16 @@ def operations_of(call: Callable[[], object], module: ModuleType) -> int:
     return count
 
 
-def test_looking_for_moves_takes_twice_as_much_for_twice_the_tensors(tmp_path: Path) -> None:
+def test_looking_for_moves_takes_twice_as_much_for_twice_the_tensors(
+    tmp_path: Path,
+) -> None:
     def moved(count: int) -> int:
-        before = {f"a.{number}": torch.full((2,), float(number)) for number in range(count)}
-        after = {f"b{number}.w": torch.full((2,), float(number)) for number in range(count)}
+        before = {
+            f"a.{number}": torch.full((2,), float(number)) for number in range(count)
+        }
+        after = {
+            f"b{number}.w": torch.full((2,), float(number)) for number in range(count)
+        }
         return operations_of(lambda: compared(before, after, tmp_path), rows)
 
     few, many = moved(100), moved(400)

@@ -1,4 +1,6 @@
-"""An optimizer by numbers beside one by names: the moments are compared parameter by parameter."""
+"""An optimizer by numbers beside one by names: the moments are compared parameter by
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 import ckpt
 
 
-def both(path: Path, net: nn.Module, wrapper: str = "module.") -> tuple[dict[str, Any], dict[str, Any]]:
-    """One training state with an optimizer by numbers, under names with a wrapper, and as torch names it."""
+def both(
+    path: Path, net: nn.Module, wrapper: str = "module."
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One training state with an optimizer by numbers, under names with a wrapper, and
+    as torch names it.
+    """
     optimizer = torch.optim.AdamW(net.parameters())
     torch.manual_seed(1)
     net(torch.randn(4, 6)).square().sum().backward()
@@ -46,7 +52,10 @@ def test_another_moment_is_found_at_its_parameter(tmp_path: Path) -> None:
     two["optim"]["state"]["1.weight"]["exp_avg"][0, 0] += 1
     (row,) = [row for row in compared(tmp_path, one, two).rows if row.status != "same"]
     assert row.status == "changed" and row.before is not None and row.after is not None
-    assert (row.before.name, row.after.name) == ("optim.state.2.exp_avg", "optim.state.1.weight.exp_avg")
+    assert (row.before.name, row.after.name) == (
+        "optim.state.2.exp_avg",
+        "optim.state.1.weight.exp_avg",
+    )
 
 
 def test_state_names_its_parameter(tmp_path: Path) -> None:
@@ -70,11 +79,16 @@ def test_what_only_the_order_says_is_not_compared(tmp_path: Path) -> None:
     report = compared(tmp_path, one, two)
     (text,) = report.unjoined
     assert "only the order says which is which of 4 of its 4 parameters" in text
-    assert not report.same and not report.differs and not report.count("same", "optimizer")
+    assert (
+        not report.same and not report.differs and not report.count("same", "optimizer")
+    )
     assert report.to_json()["not_compared"] == [text]
     assert inside("diff", "a.pth", "b.pth", cwd=tmp_path).code == 0
     done = inside("diff", "a.pth", "b.pth", "--strict", cwd=tmp_path)
-    assert done.code == 1 and b"not compared: optim, by numbers in one file and by names" in done.out
+    assert (
+        done.code == 1
+        and b"not compared: optim, by numbers in one file and by names" in done.out
+    )
 
 
 def test_learning_rates_that_are_tensors_are_no_parameters(tmp_path: Path) -> None:
@@ -93,7 +107,10 @@ def test_learning_rates_that_are_tensors_are_no_parameters(tmp_path: Path) -> No
     assert report.frozen == () and not report.findings
     roles = {row.name: row.role.role for row in report.rows}
     assert roles["optimizer.param_groups.0.lr"] == "optimizer"
-    assert [name for name, role in roles.items() if role == "parameter"] == ["model.weight", "model.bias"]
+    assert [name for name, role in roles.items() if role == "parameter"] == [
+        "model.weight",
+        "model.bias",
+    ]
     assert not ckpt.diff(tmp_path / "alone1.pth", tmp_path / "alone2.pth").findings
     assert b"lr 0.001" in inside("inspect", "1.pth", cwd=tmp_path).out
 

@@ -1,4 +1,6 @@
-"""`ckpt diff` on a screen: the serious first, parameters before the rest, nothing cut and nothing said twice."""
+"""`ckpt diff` on a screen: the serious first, parameters before the rest, nothing cut
+and nothing said twice.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,35 @@ def seen(folder: Path, *options: str, columns: int = 100, rows: int = 40) -> lis
 
 
 def optimizer(count: int) -> dict[str, object]:
-    state = {number: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)} for number in range(count)}
+    state = {
+        number: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}
+        for number in range(count)
+    }
     return {"state": state, "param_groups": [{"lr": 0.1, "params": list(range(count))}]}
 
 
 def blocks(value: float) -> Tensors:
-    return {f"layers.{number}.mlp.fc.weight": torch.full((2,), value) for number in range(BLOCKS)}
+    return {
+        f"layers.{number}.mlp.fc.weight": torch.full((2,), value)
+        for number in range(BLOCKS)
+    }
 
 
 def test_counters_stand_above_the_rows_and_nowhere_else(tmp_path: Path) -> None:
     saved(
         tmp_path,
-        {"epoch": 0, "global_step": 10, "lr": 0.1, "model": {"w.weight": torch.zeros(2)}},
-        {"epoch": 1, "global_step": 20, "lr": 0.2, "model": {"w.weight": torch.ones(2)}},
+        {
+            "epoch": 0,
+            "global_step": 10,
+            "lr": 0.1,
+            "model": {"w.weight": torch.zeros(2)},
+        },
+        {
+            "epoch": 1,
+            "global_step": 20,
+            "lr": 0.2,
+            "model": {"w.weight": torch.ones(2)},
+        },
     )
     lines = lines_of(tmp_path)
 
@@ -77,12 +95,22 @@ def test_parameters_come_first_then_buffers_then_the_optimizer(
     def saves(value: float) -> dict[str, object]:
         state = {0: {"exp_avg": torch.full((2,), value), "step": torch.tensor(value)}}
         return {
-            "an_optimizer": {"state": state, "param_groups": [{"lr": 0.1, "params": [0]}]},
-            "model": {"bn.running_mean": torch.full((2,), value), "fc.weight": torch.full((2,), value)},
+            "an_optimizer": {
+                "state": state,
+                "param_groups": [{"lr": 0.1, "params": [0]}],
+            },
+            "model": {
+                "bn.running_mean": torch.full((2,), value),
+                "fc.weight": torch.full((2,), value),
+            },
         }
 
     saved(tmp_path, saves(1.0), saves(2.0))
-    names = [line.split()[1] for line in lines_of(tmp_path, *options) if line.startswith("M ")]
+    names = [
+        line.split()[1]
+        for line in lines_of(tmp_path, *options)
+        if line.startswith("M ")
+    ]
 
     assert names == [
         "fc.weight",
@@ -93,11 +121,18 @@ def test_parameters_come_first_then_buffers_then_the_optimizer(
 
 
 @pytest.mark.parametrize("side", ["added", "removed"])
-def test_an_optimizer_that_one_file_alone_has_is_one_row(side: str, tmp_path: Path) -> None:
-    model = {f"fc{number}.weight": torch.full((2,), 1.0 + number) for number in range(9)}
+def test_an_optimizer_that_one_file_alone_has_is_one_row(
+    side: str, tmp_path: Path
+) -> None:
+    model = {
+        f"fc{number}.weight": torch.full((2,), 1.0 + number) for number in range(9)
+    }
     fresh = {**optimizer(9), "state": {}}
     moved = {name: tensor + 1 for name, tensor in model.items()}
-    both = [{"model": model, "optimizer": fresh}, {"model": moved, "optimizer": optimizer(9)}]
+    both = [
+        {"model": model, "optimizer": fresh},
+        {"model": moved, "optimizer": optimizer(9)},
+    ]
     saved(tmp_path, *(both if side == "added" else both[::-1]))
     lines = lines_of(tmp_path)
 
@@ -106,20 +141,31 @@ def test_an_optimizer_that_one_file_alone_has_is_one_row(side: str, tmp_path: Pa
     assert f"{letter} optimizer  18 tensors, 108 B" in rows
     assert not any(".state." in row for row in rows)
     assert sum(line.startswith("M fc") for line in lines) == 9
-    assert sum(".state." in line for line in lines_of(tmp_path, "--show", "changed")) == 18
+    assert (
+        sum(".state." in line for line in lines_of(tmp_path, "--show", "changed")) == 18
+    )
 
 
 def test_an_optimizer_that_grew_is_listed(tmp_path: Path) -> None:
     model = {"fc.weight": torch.ones(2)}
-    saved(tmp_path, {"model": model, "optimizer": optimizer(1)}, {"model": model, "optimizer": optimizer(3)})
+    saved(
+        tmp_path,
+        {"model": model, "optimizer": optimizer(1)},
+        {"model": model, "optimizer": optimizer(3)},
+    )
 
     assert not any(line.startswith("A optimizer  ") for line in lines_of(tmp_path))
 
 
 @pytest.mark.parametrize("size", [20, 60, 200])
 @pytest.mark.parametrize("columns", [80, 100, 200])
-def test_parameters_that_did_not_change_are_all_named(size: int, columns: int, tmp_path: Path) -> None:
-    names = [f"block{number:02d}.{'long_name_' * 20}"[: size - 7] + ".weight" for number in range(13)]
+def test_parameters_that_did_not_change_are_all_named(
+    size: int, columns: int, tmp_path: Path
+) -> None:
+    names = [
+        f"block{number:02d}.{'long_name_' * 20}"[: size - 7] + ".weight"
+        for number in range(13)
+    ]
     before = {name: torch.ones(2) for name in (*names, "moved.weight")}
     saved(tmp_path, before, before | {"moved.weight": torch.zeros(2)})
     done = seen(tmp_path, "--show", "frozen", columns=columns)
@@ -137,37 +183,64 @@ def test_the_same_is_not_said_twice(tmp_path: Path) -> None:
 
     assert sum("fc3" in line for line in lines) == 1
     assert sum("never had a gradient" in line for line in lines) == 1
-    silent = ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--ignore", "frozen", cwd=SAMPLES).lines
+    silent = ckpt(
+        "diff", "ddp_before.pth", "ddp_after.pth", "--ignore", "frozen", cwd=SAMPLES
+    ).lines
     assert "    module.fc3.{weight,bias}" in silent  # where no finding says it
 
 
 @pytest.mark.parametrize("columns", [None, 80, 100, 200])
-def test_where_more_changed_than_fits_the_modules_are_drawn(columns: int | None, tmp_path: Path) -> None:
+def test_where_more_changed_than_fits_the_modules_are_drawn(
+    columns: int | None, tmp_path: Path
+) -> None:
     after = blocks(1.0)
     for number, name in enumerate(after):
         after[name] = after[name] + 0.001 * number
-    saved(tmp_path, blocks(1.0) | {"head.weight": torch.ones(2)}, after | {"head.weight": torch.ones(2)})
+    saved(
+        tmp_path,
+        blocks(1.0) | {"head.weight": torch.ones(2)},
+        after | {"head.weight": torch.ones(2)},
+    )
     lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns)
 
-    head = next(number for number, line in enumerate(lines) if line.startswith("MODULE"))
+    head = next(
+        number for number, line in enumerate(lines) if line.startswith("MODULE")
+    )
     assert lines[head].split() == ["MODULE", "TENSORS", "CHANGED", "REL.", "L2"]
     assert not any(line.startswith("M layers") for line in lines)
     assert "… 299 parameters (--show changed)" in lines
     assert len(lines) <= 60
-    assert sum(line.startswith("M layers") for line in lines_of(tmp_path, "--show", "changed")) == BLOCKS - 1
+    assert (
+        sum(
+            line.startswith("M layers")
+            for line in lines_of(tmp_path, "--show", "changed")
+        )
+        == BLOCKS - 1
+    )
 
 
 def test_the_bars_of_what_changed_are_of_what_changed(tmp_path: Path) -> None:
-    names = [f"{part}.{number}.weight" for part in ("one", "two") for number in range(40)]
+    names = [
+        f"{part}.{number}.weight" for part in ("one", "two") for number in range(40)
+    ]
     before = {name: torch.ones(4) for name in names}
-    after = {name: tensor * (3 if name.startswith("two") else 2) for name, tensor in before.items()}
+    after = {
+        name: tensor * (3 if name.startswith("two") else 2)
+        for name, tensor in before.items()
+    }
     after["one.0.weight"] = torch.ones(4)
     saved(tmp_path, before, after)
-    rows = [line.split() for line in lines_of(tmp_path) if re.match(r"(one|two)\.[0-9]", line)]
+    rows = [
+        line.split()
+        for line in lines_of(tmp_path)
+        if re.match(r"(one|two)\.[0-9]", line)
+    ]
 
     for part, count, change in (("one", 39, "1"), ("two", 40, "2")):
         inside = [row for row in rows if row[0].startswith(part)]
-        assert sum(int(row[1]) for row in inside) == count and {row[2] for row in inside} == {change}
+        assert sum(int(row[1]) for row in inside) == count and {
+            row[2] for row in inside
+        } == {change}
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf"])
@@ -181,9 +254,16 @@ def test_new_nan_is_an_error_and_comes_first(bad: str, tmp_path: Path) -> None:
     assert findings[0].split()[1] == bad
     rows = [line for line in lines if re.match("M |MODULE", line)]
     assert rows[0].startswith("M z.bias") and rows[1].startswith("MODULE")
-    listed = [line for line in lines_of(tmp_path, "--show", "changed") if line.startswith("M ")]
+    listed = [
+        line
+        for line in lines_of(tmp_path, "--show", "changed")
+        if line.startswith("M ")
+    ]
     assert listed[0].startswith("M z.bias") and len(listed) == BLOCKS + 1
-    assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code == 1
+    assert (
+        ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code
+        == 1
+    )
 
 
 def test_nan_that_was_there_before_is_no_error(tmp_path: Path) -> None:
@@ -194,8 +274,13 @@ def test_nan_that_was_there_before_is_no_error(tmp_path: Path) -> None:
         {"mask": mask + 1, "w.weight": torch.zeros(2)},
     )
 
-    assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code == 0
-    assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "nan", "-q", cwd=tmp_path).code == 1
+    assert (
+        ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code
+        == 0
+    )
+    assert (
+        ckpt("diff", "a.pth", "b.pth", "--fail-on", "nan", "-q", cwd=tmp_path).code == 1
+    )
     assert "! nan  1 element is NaN in mask, as before." in lines_of(tmp_path)
 
 
@@ -203,9 +288,18 @@ def test_nan_that_was_there_before_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [20, 60, 200])
 @pytest.mark.parametrize("count", [3, 30, 300])
 @pytest.mark.parametrize("columns", [80, 100, 200])
-def test_no_name_loses_its_begin(size: int, count: int, columns: int, tmp_path: Path) -> None:
-    names = [f"n{number:03d}.{'a_long_name.' * 20}"[: size - 7] + ".weight" for number in range(count)]
-    saved(tmp_path, dict.fromkeys(names, torch.ones(2)), dict.fromkeys(names, torch.zeros(2)))
+def test_no_name_loses_its_begin(
+    size: int, count: int, columns: int, tmp_path: Path
+) -> None:
+    names = [
+        f"n{number:03d}.{'a_long_name.' * 20}"[: size - 7] + ".weight"
+        for number in range(count)
+    ]
+    saved(
+        tmp_path,
+        dict.fromkeys(names, torch.ones(2)),
+        dict.fromkeys(names, torch.zeros(2)),
+    )
     shown = seen(tmp_path, "--show", "changed", columns=columns)
 
     assert sum(line.startswith("M n") for line in shown) == count
@@ -225,10 +319,14 @@ def test_names_of_one_shape_are_folded(count: int, tmp_path: Path) -> None:
     saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
     rows = [line for line in lines_of(tmp_path) if line.startswith("A ")]
 
-    assert rows == [f"A layers.0-{count // 2 - 1}.fc.{{weight,bias}}  [2] float32  ×{count}"]
+    assert rows == [
+        f"A layers.0-{count // 2 - 1}.fc.{{weight,bias}}  [2] float32  ×{count}"
+    ]
 
 
-def test_tensors_of_many_shapes_are_counted_where_they_do_not_fit(tmp_path: Path) -> None:
+def test_tensors_of_many_shapes_are_counted_where_they_do_not_fit(
+    tmp_path: Path,
+) -> None:
     new = {f"fc{number}.weight": torch.ones(number + 1) for number in range(100)}
     saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
     lines = lines_of(tmp_path)
@@ -245,20 +343,33 @@ def test_bars_count_tensors_that_became_nan(tmp_path: Path) -> None:
     }
     saved(tmp_path, blocks(1.0), after)
     rows = [
-        line.split() for line in lines_of(tmp_path, "--stat", "--depth", "2") if line.startswith("layers.7 ")
+        line.split()
+        for line in lines_of(tmp_path, "--stat", "--depth", "2")
+        if line.startswith("layers.7 ")
     ]
 
     assert rows == [["layers.7", "1", "1", "nan"]]
 
 
-def test_where_the_optimizer_alone_changed_its_tensors_are_shown(tmp_path: Path) -> None:
+def test_where_the_optimizer_alone_changed_its_tensors_are_shown(
+    tmp_path: Path,
+) -> None:
     model = {"fc.weight": torch.ones(2)}
     later = optimizer(30)
-    later["state"] = {number: {"step": torch.tensor(4.0), "exp_avg": torch.ones(2)} for number in range(30)}
-    saved(tmp_path, {"model": model, "optimizer": optimizer(30)}, {"model": model, "optimizer": later})
+    later["state"] = {
+        number: {"step": torch.tensor(4.0), "exp_avg": torch.ones(2)}
+        for number in range(30)
+    }
+    saved(
+        tmp_path,
+        {"model": model, "optimizer": optimizer(30)},
+        {"model": model, "optimizer": later},
+    )
     rows = [line for line in lines_of(tmp_path) if line.startswith("M ")]
 
-    assert rows == ["M optimizer.state.0-29.step  all elements, max |Δ| 1, relative L2 0.333  ×30"]
+    assert rows == [
+        "M optimizer.state.0-29.step  all elements, max |Δ| 1, relative L2 0.333  ×30"
+    ]
 
 
 def test_an_optimizer_that_appeared_stands_below_the_parameters(tmp_path: Path) -> None:
@@ -276,8 +387,14 @@ def test_an_optimizer_that_appeared_stands_below_the_parameters(tmp_path: Path) 
 
 def test_names_and_shapes_come_before_dtypes(tmp_path: Path) -> None:
     before = {f"a{number}.weight": torch.ones(number + 1) for number in range(60)}
-    after = {name: tensor.half() for name, tensor in before.items()} | {"z.weight": torch.ones(3)}
-    saved(tmp_path, before | {"y.weight": torch.ones(2)}, after | {"y.weight": torch.ones(4)})
+    after = {name: tensor.half() for name, tensor in before.items()} | {
+        "z.weight": torch.ones(3)
+    }
+    saved(
+        tmp_path,
+        before | {"y.weight": torch.ones(2)},
+        after | {"y.weight": torch.ones(4)},
+    )
     rows = [line for line in lines_of(tmp_path) if re.match("[AM] ", line)]
 
     assert {row.split()[1] for row in rows[:2]} == {"y.weight", "z.weight"}
@@ -285,16 +402,30 @@ def test_names_and_shapes_come_before_dtypes(tmp_path: Path) -> None:
 
 def test_long_names_of_modules_stay_apart(tmp_path: Path) -> None:
     names = [f"block{number:02d}.{'a_long_name_' * 12}.weight" for number in range(40)]
-    saved(tmp_path, dict.fromkeys(names, torch.ones(2)), dict.fromkeys(names, torch.zeros(2)))
+    saved(
+        tmp_path,
+        dict.fromkeys(names, torch.ones(2)),
+        dict.fromkeys(names, torch.zeros(2)),
+    )
     for lines in (seen(tmp_path, "--stat", columns=80), lines_of(tmp_path, "--stat")):
         rows = [line.split()[0] for line in lines if "█" in line]
         assert len(rows) == len(set(rows)) >= 4
 
 
 def test_the_bars_count_what_they_leave_out() -> None:
-    lines = list(ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--stat", cwd=SAMPLES).lines)
+    lines = list(
+        ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--stat", cwd=SAMPLES).lines
+    )
     every = list(
-        ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--stat", "--show", "all", cwd=SAMPLES).lines
+        ckpt(
+            "diff",
+            "ddp_before.pth",
+            "ddp_after.pth",
+            "--stat",
+            "--show",
+            "all",
+            cwd=SAMPLES,
+        ).lines
     )
 
     assert "… 6 buffers, 30 tensors of the optimizer changed too (--show all)" in lines
@@ -307,8 +438,13 @@ def test_rows_that_are_not_compared_for_folding_are_counted(
     new = {f"layers.{number}.weight": torch.ones(2) for number in range(30)}
     saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
     monkeypatch.setattr("ckpt.commands.diff.text._MERGED", 10)
-    with ckpt_open(tmp_path / "a.pth") as before, ckpt_open(tmp_path / "b.pth") as after:
-        lines = plain_text(diff_lines(ckpt_diff(before, after, check=False))).splitlines()
+    with (
+        ckpt_open(tmp_path / "a.pth") as before,
+        ckpt_open(tmp_path / "b.pth") as after,
+    ):
+        lines = plain_text(
+            diff_lines(ckpt_diff(before, after, check=False))
+        ).splitlines()
 
     assert "A layers.0-9.weight  [2] float32  ×10" in lines
     assert "… 20 more (--show changed)" in lines
@@ -316,9 +452,14 @@ def test_rows_that_are_not_compared_for_folding_are_counted(
 
 def layers(count: int, value: float, dtype: torch.dtype = torch.float32) -> Tensors:
     names = [
-        f"model.layers.{number}.{part}.weight" for number in range(count) for part in ("attn", "mlp", "norm")
+        f"model.layers.{number}.{part}.weight"
+        for number in range(count)
+        for part in ("attn", "mlp", "norm")
     ]
-    return {name: torch.full((2,), value * (1 + index / 64)).to(dtype) for index, name in enumerate(names)}
+    return {
+        name: torch.full((2,), value * (1 + index / 64)).to(dtype)
+        for index, name in enumerate(names)
+    }
 
 
 @pytest.mark.slow
@@ -329,7 +470,11 @@ def test_bars_are_never_one_where_there_are_many_modules(
 ) -> None:
     before = layers(count, 1.0)
     saved(tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()})
-    lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns, rows=24)
+    lines = (
+        lines_of(tmp_path)
+        if columns is None
+        else seen(tmp_path, columns=columns, rows=24)
+    )
     bars = [line for line in lines if "█" in line]
 
     if count == 1:
@@ -337,18 +482,26 @@ def test_bars_are_never_one_where_there_are_many_modules(
         return
     assert 4 <= len(bars) <= 16
     assert columns is None or len(lines) < 24
-    assert [bar.split()[0].startswith("model.layers.") for bar in bars] == [True] * len(bars)
+    assert [bar.split()[0].startswith("model.layers.") for bar in bars] == [True] * len(
+        bars
+    )
     assert sum(int(bar.split()[1].replace(",", "")) for bar in bars) == 3 * count
     command = next(line for line in lines if " modules in " in line)
     every = lines_of(tmp_path, *command.partition("(")[2].rstrip(")").split())
-    assert sum("█" in line for line in every) == int(command.split()[1].replace(",", ""))
+    assert sum("█" in line for line in every) == int(
+        command.split()[1].replace(",", "")
+    )
 
 
 @pytest.mark.parametrize("rows", [24, 30])
-def test_bars_leave_room_for_what_was_added_and_removed(rows: int, tmp_path: Path) -> None:
+def test_bars_leave_room_for_what_was_added_and_removed(
+    rows: int, tmp_path: Path
+) -> None:
     before = layers(80, 1.0)
     new = {f"new{number}.weight": torch.ones(number + 1) for number in range(30)}
-    saved(tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()} | new)
+    saved(
+        tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()} | new
+    )
     lines = seen(tmp_path, rows=rows)
 
     listed = [line for line in lines if line.startswith("A ")]
@@ -359,17 +512,30 @@ def test_bars_leave_room_for_what_was_added_and_removed(rows: int, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 21, 700])
-def test_a_dtype_that_all_parameters_change_is_one_row(count: int, tmp_path: Path) -> None:
+def test_a_dtype_that_all_parameters_change_is_one_row(
+    count: int, tmp_path: Path
+) -> None:
     before = layers(count, 1.0) | {"bn.num_batches_tracked": torch.tensor(3)}
-    saved(tmp_path, before, layers(count, 1.0, torch.bfloat16) | {"bn.num_batches_tracked": torch.tensor(3)})
+    saved(
+        tmp_path,
+        before,
+        layers(count, 1.0, torch.bfloat16)
+        | {"bn.num_batches_tracked": torch.tensor(3)},
+    )
     rows = [line for line in lines_of(tmp_path) if line.startswith("M ")]
 
     (row,) = rows
     assert row.startswith(f"M {3 * count:,} parameters  float32 → bfloat16, ")
     narrow = " ".join(seen(tmp_path, columns=40)).split()
     assert " ".join(row.split()[:7]) in " ".join(narrow) and "more" not in narrow
-    assert lines_of(tmp_path, "--structure")[-2] == f"M {3 * count:,} parameters  float32 → bfloat16"
-    assert sum(line.startswith("M ") for line in lines_of(tmp_path, "--show", "changed")) == 3 * count
+    assert (
+        lines_of(tmp_path, "--structure")[-2]
+        == f"M {3 * count:,} parameters  float32 → bfloat16"
+    )
+    assert (
+        sum(line.startswith("M ") for line in lines_of(tmp_path, "--show", "changed"))
+        == 3 * count
+    )
 
 
 def test_a_dtype_that_some_parameters_keep_is_no_single_row(tmp_path: Path) -> None:
@@ -381,7 +547,9 @@ def test_a_dtype_that_some_parameters_keep_is_no_single_row(tmp_path: Path) -> N
 
 
 def test_a_device_that_all_tensors_leave_is_one_note(tmp_path: Path) -> None:
-    state = torch.load(SAMPLES / "train_cuda.pth", map_location="cpu", weights_only=False)
+    state = torch.load(
+        SAMPLES / "train_cuda.pth", map_location="cpu", weights_only=False
+    )
     torch.save(state, tmp_path / "b.pth")
     (tmp_path / "a.pth").symlink_to(SAMPLES / "train_cuda.pth")
     moved = [line for line in lines_of(tmp_path, "--strict") if ", then on " in line]
@@ -400,7 +568,9 @@ def test_equal_values_of_another_dtype_are_said_in_words(tmp_path: Path) -> None
 @pytest.mark.parametrize("columns", [None, 80, 100, 200])
 def test_folded_rows_stand_in_columns(columns: int | None, tmp_path: Path) -> None:
     new = {
-        f"layers.{number}.attention.{part}.weight": torch.ones(2) for number in range(40) for part in "qkv"
+        f"layers.{number}.attention.{part}.weight": torch.ones(2)
+        for number in range(40)
+        for part in "qkv"
     }
     new |= {"a.weight": torch.ones(3), "b.c.weight": torch.ones(4)}
     saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
@@ -412,12 +582,22 @@ def test_folded_rows_stand_in_columns(columns: int | None, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("size", [20, 60, 200])
 @pytest.mark.parametrize("columns", [None, 80, 100, 200])
-def test_quick_has_names_alone_and_breaks_no_braces(size: int, columns: int | None, tmp_path: Path) -> None:
+def test_quick_has_names_alone_and_breaks_no_braces(
+    size: int, columns: int | None, tmp_path: Path
+) -> None:
     parts = [f"part_{letter * 8}" for letter in "abcdefgh"]
     long = f"{'a_long_name.' * 20}"[: max(size - 40, 0)]
-    before = {f"layers.{number}.{long}{part}.weight": torch.ones(2) for number in range(9) for part in parts}
+    before = {
+        f"layers.{number}.{long}{part}.weight": torch.ones(2)
+        for number in range(9)
+        for part in parts
+    }
     saved(tmp_path, before, dict.fromkeys(before, torch.zeros(2)))
-    lines = lines_of(tmp_path, "--quick") if columns is None else seen(tmp_path, "--quick", columns=columns)
+    lines = (
+        lines_of(tmp_path, "--quick")
+        if columns is None
+        else seen(tmp_path, "--quick", columns=columns)
+    )
     begin = next(number for number, line in enumerate(lines) if line.startswith("M "))
 
     rows = lines[begin:-1]
@@ -433,7 +613,11 @@ def test_names_in_findings_fold_across_layers(bad: str, tmp_path: Path) -> None:
     }
     after = dict(before) | {"fc.weight": torch.zeros(2)}
     if bad == "nan":
-        after |= {name: torch.full((2,), float("nan")) for name in before if name != "fc.weight"}
+        after |= {
+            name: torch.full((2,), float("nan"))
+            for name in before
+            if name != "fc.weight"
+        }
     saved(tmp_path, before, after)
     (line,) = [line for line in lines_of(tmp_path) if line.startswith(f"! {bad} ")]
 
@@ -446,7 +630,10 @@ def test_a_skipped_step_is_said_once(tmp_path: Path) -> None:
     for path in ("a.pth", "b.pth"):
         model(torch.ones(1, 2)).sum().backward()
         adam.step()
-        torch.save({"model": model.state_dict(), "optimizer": adam.state_dict()}, tmp_path / path)
+        torch.save(
+            {"model": model.state_dict(), "optimizer": adam.state_dict()},
+            tmp_path / path,
+        )
     lines = lines_of(tmp_path)
 
     assert sum("no parameter changed" in line for line in lines) == 1
@@ -457,7 +644,9 @@ def test_a_skipped_step_is_said_once(tmp_path: Path) -> None:
 def test_a_sparse_tensor_is_no_nan(tmp_path: Path) -> None:
     before = {"w.weight": torch.ones(2, 2).to_sparse(), "v.weight": torch.ones(2)}
     saved(tmp_path, before, before | {"w.weight": torch.eye(2).to_sparse()})
-    rows = [line.split() for line in lines_of(tmp_path, "--stat") if line.startswith("w ")]
+    rows = [
+        line.split() for line in lines_of(tmp_path, "--stat") if line.startswith("w ")
+    ]
 
     assert rows == [["w", "1", "1", "-"]]
 
@@ -468,7 +657,10 @@ def test_the_file_without_tensors_is_named(order: int, tmp_path: Path) -> None:
     done = ckpt("diff", *["a.pth", "b.pth"][::order], cwd=tmp_path)
 
     assert done.code == 2
-    text = "a.pth: no tensors, so there is nothing to compare with b.pth (what it holds: ckpt inspect a.pth)"
+    text = (
+        "a.pth: no tensors, so there is nothing to compare with b.pth (what it holds: "
+        "ckpt inspect a.pth)"
+    )
     assert done.complaints == [f"ckpt: {text}"]
 
 
@@ -477,8 +669,13 @@ def test_a_small_screen_shows_what_was_added_before_bars(tmp_path: Path) -> None
     (tmp_path / "b.pth").symlink_to(SAMPLES / "train_cuda.pth")
     lines = seen(tmp_path, columns=80, rows=24)
 
-    assert sum(line.startswith("A module.") for line in lines) >= 4 and not any("█" in line for line in lines)
-    assert "… 3 parameters, 3 buffers, 16 tensors of the optimizer (--show changed)" in lines
+    assert sum(line.startswith("A module.") for line in lines) >= 4 and not any(
+        "█" in line for line in lines
+    )
+    assert (
+        "… 3 parameters, 3 buffers, 16 tensors of the optimizer (--show changed)"
+        in lines
+    )
 
 
 def test_a_small_screen_has_bars_where_values_alone_changed(tmp_path: Path) -> None:
@@ -495,7 +692,9 @@ MODULE = "base_model.model.vision_tower_with_projection.encoder.transformer.laye
 def long_names(count: int) -> list[str]:
     ends = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight")
     return [
-        f"{MODULE}.{i // 4}.self_attention_block_of_the_encoder.{ends[i % 4]}".ljust(120, "_")
+        f"{MODULE}.{i // 4}.self_attention_block_of_the_encoder.{ends[i % 4]}".ljust(
+            120, "_"
+        )
         for i in range(count)
     ]
 
@@ -511,10 +710,19 @@ def rows_of(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("columns", [80, 100, 120])
 @pytest.mark.parametrize("kind", ["short", "long"])
 @pytest.mark.parametrize("options", [(), ("--histogram",)])
-def test_a_row_is_one_line(options: tuple[str, ...], kind: str, columns: int, tmp_path: Path) -> None:
-    names = long_names(7) if kind == "long" else [f"layers.{i}.k_proj.weight" for i in range(7)]
+def test_a_row_is_one_line(
+    options: tuple[str, ...], kind: str, columns: int, tmp_path: Path
+) -> None:
+    names = (
+        long_names(7)
+        if kind == "long"
+        else [f"layers.{i}.k_proj.weight" for i in range(7)]
+    )
     before = {name: torch.arange(512.0).reshape(16, 32) + 1 for name in names}
-    after = {name: tensor * (1.001 + i / 999) for i, (name, tensor) in enumerate(before.items())}
+    after = {
+        name: tensor * (1.001 + i / 999)
+        for i, (name, tensor) in enumerate(before.items())
+    }
     after[names[1]] = after[names[1]].half()
     after[names[2]] = torch.ones(5, 4)
     saved(tmp_path, deep(before), deep(after))
@@ -522,15 +730,24 @@ def test_a_row_is_one_line(options: tuple[str, ...], kind: str, columns: int, tm
 
     begin = shown.index("", 2)
     rows = shown[begin + 1 : -1]
-    assert len(rows) == 7 and all(row.startswith("M ") and len(row) <= columns for row in rows)
+    assert len(rows) == 7 and all(
+        row.startswith("M ") and len(row) <= columns for row in rows
+    )
     assert len({row.split()[1] for row in rows}) == 7, "names stay apart"
     assert kind == "long" or {row.split()[1] for row in rows} == set(names)
     assert sum("Δ" in row for row in rows) == 6
-    assert not options or sum(re.search("Δ -?[0-9.e-]+ [▁-█ ]+ [0-9]", row) is not None for row in rows) == 6
+    assert (
+        not options
+        or sum(
+            re.search("Δ -?[0-9.e-]+ [▁-█ ]+ [0-9]", row) is not None for row in rows
+        )
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
-    ("columns", "has_place", "has_all"), [(70, False, False), (80, False, True), (100, True, True)]
+    ("columns", "has_place", "has_all"),
+    [(70, False, False), (80, False, True), (100, True, True)],
 )
 def test_the_place_goes_first_then_all_elements(
     columns: int, has_place: bool, has_all: bool, tmp_path: Path
@@ -547,28 +764,52 @@ def test_the_place_goes_first_then_all_elements(
 
 
 def test_a_share_and_new_nan_are_never_left_out(tmp_path: Path) -> None:
-    before = {"block.layers.0.attention.q_proj.weight": torch.ones(16, 32), "other.weight": torch.ones(512)}
+    before = {
+        "block.layers.0.attention.q_proj.weight": torch.ones(16, 32),
+        "other.weight": torch.ones(512),
+    }
     after = {name: tensor.clone() for name, tensor in before.items()}
     after["block.layers.0.attention.q_proj.weight"][3, :3] = float("nan")
     after["other.weight"][5] = 2
     saved(tmp_path, before, after)
     rows = rows_of(seen(tmp_path, columns=80))
 
-    assert "3 of 512 elements, NaN 0 → 3" in rows[0] and "1 of 512 elements, max |Δ| 1" in rows[1]
+    assert (
+        "3 of 512 elements, NaN 0 → 3" in rows[0]
+        and "1 of 512 elements, max |Δ| 1" in rows[1]
+    )
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_a_value_is_one_line(columns: int, tmp_path: Path) -> None:
     model: Tensors = {}
     texts = [f"/data/runs/{'a_long_folder/' * 4}{name}" for name in ("one", "two")]
-    before = {"model": model, "the_name_of_a_setting_" * 6: 1.25, "list": [*range(30)], "path": texts[0]}
-    after = {"model": model, "the_name_of_a_setting_" * 6: 2.5, "list": [*range(32)], "path": texts[1]}
-    before["model"], after["model"] = {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2) * 2}
+    before = {
+        "model": model,
+        "the_name_of_a_setting_" * 6: 1.25,
+        "list": [*range(30)],
+        "path": texts[0],
+    }
+    after = {
+        "model": model,
+        "the_name_of_a_setting_" * 6: 2.5,
+        "list": [*range(32)],
+        "path": texts[1],
+    }
+    before["model"], after["model"] = (
+        {"w.weight": torch.ones(2)},
+        {"w.weight": torch.ones(2) * 2},
+    )
     saved(tmp_path, before, after)
     shown = seen(tmp_path, columns=columns)
-    rows = shown[shown.index("M w.weight  all elements, max |Δ| 1 at [0], relative L2 1") + 2 : -1]
+    rows = shown[
+        shown.index("M w.weight  all elements, max |Δ| 1 at [0], relative L2 1")
+        + 2 : -1
+    ]
 
-    assert len(rows) == 3 and all(row.startswith("M ") and len(row) <= columns for row in rows)
+    assert len(rows) == 3 and all(
+        row.startswith("M ") and len(row) <= columns for row in rows
+    )
     assert re.fullmatch(r"M the_name_of.*setting_  1\.25 → 2\.5", rows[0])
     assert rows[1] == "M list  list, 30 items → list, 32 items"
     assert re.fullmatch(r"M path  '/.*one' → '/.*two'", rows[2])
@@ -578,7 +819,11 @@ def test_a_value_is_one_line(columns: int, tmp_path: Path) -> None:
 def test_bars_shrink_before_names_do(columns: int, tmp_path: Path) -> None:
     names = [f"encoder.blocks.{i}.attention_of_the_block" for i in range(6)]
     before = {f"{name}.weight": torch.ones(4) for name in names}
-    saved(tmp_path, before, {name: tensor * (2 + i) for i, (name, tensor) in enumerate(before.items())})
+    saved(
+        tmp_path,
+        before,
+        {name: tensor * (2 + i) for i, (name, tensor) in enumerate(before.items())},
+    )
     shown = seen(tmp_path, "--stat", "--depth", "4", columns=columns)
     rows = [line for line in shown if "█" in line]
 
@@ -594,11 +839,20 @@ def test_what_did_not_change_is_unchanged_and_frozen_means_no_gradient(
 ) -> None:
     names = [f"fc{i}.weight" for i in range(4)]
     before = {name: torch.ones(4) for name in names}
-    saved(tmp_path, before, {name: tensor * (1 + i) for i, (name, tensor) in enumerate(before.items())})
+    saved(
+        tmp_path,
+        before,
+        {name: tensor * (1 + i) for i, (name, tensor) in enumerate(before.items())},
+    )
     lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns)
 
-    assert "! frozen  fc0.weight stayed unchanged while 3 other parameters changed." in lines
-    snapshots = ckpt_diff(SAMPLES / "snapshot_before.pth", SAMPLES / "snapshot_after.pth")
+    assert (
+        "! frozen  fc0.weight stayed unchanged while 3 other parameters changed."
+        in lines
+    )
+    snapshots = ckpt_diff(
+        SAMPLES / "snapshot_before.pth", SAMPLES / "snapshot_after.pth"
+    )
     for row in snapshots.rows:
         assert row.reason is None or ("frozen" in row.reason) == (row.cause == "frozen")
     assert {finding.code for finding in snapshots.findings} >= {"frozen"}
@@ -606,12 +860,25 @@ def test_what_did_not_change_is_unchanged_and_frozen_means_no_gradient(
 
 @pytest.mark.parametrize(
     ("which", "letters"),
-    [("auto", "M=M=M"), ("changed", "MMM"), ("unchanged", "=="), ("buffers", "M="), ("all", "M=M=M")],
+    [
+        ("auto", "M=M=M"),
+        ("changed", "MMM"),
+        ("unchanged", "=="),
+        ("buffers", "M="),
+        ("all", "M=M=M"),
+    ],
 )
-def test_a_table_has_the_rows_that_are_asked_for(which: str, letters: str, tmp_path: Path) -> None:
+def test_a_table_has_the_rows_that_are_asked_for(
+    which: str, letters: str, tmp_path: Path
+) -> None:
     for number in range(2):
         move = torch.full((2,), float(number))
-        state = {"w": move, "b": torch.ones(2), "n.running_mean": move, "n.running_var": torch.ones(2)}
+        state = {
+            "w": move,
+            "b": torch.ones(2),
+            "n.running_mean": move,
+            "n.running_var": torch.ones(2),
+        }
         torch.save({"model": state, "epoch": number}, tmp_path / f"{number}.pth")
     words = ("diff", "0.pth", "1.pth", "--tsv", "--no-header")
     done = ckpt(*words, *(() if which == "auto" else ("--show", which)), cwd=tmp_path)

@@ -1,4 +1,6 @@
-"""Comparing weights that are no values as they stand: codes with scales, and files without weights."""
+"""Comparing weights that are no values as they stand: codes with scales, and files
+without weights.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,39 @@ def test_the_numbers_of_codes_are_before_scaling(kind: str, tmp_path: Path) -> N
     before = scaled.model(scaled.LAYERS[kind][0]())
     codes = next(iter(scaled.LAYERS[kind][0]()))
     name = f"layers.1.{codes}"
-    after = before | {name: before[name].view(torch.uint8).bitwise_xor(1).view(before[name].dtype)}
+    after = before | {
+        name: before[name].view(torch.uint8).bitwise_xor(1).view(before[name].dtype)
+    }
     report = compared(before, after, tmp_path)
     (row,) = [row for row in report.findings if row.code == "scaled"]
-    assert row.tensors == (name,) and row.message == f"The numbers of {name} are of codes, before scaling."
+    assert (
+        row.tensors == (name,)
+        and row.message == f"The numbers of {name} are of codes, before scaling."
+    )
     assert row.level == "info"
 
 
 def test_equal_codes_are_not_mentioned(tmp_path: Path) -> None:
     before = scaled.model(scaled.deepseek())
     after = before | {"layers.0.norm.weight": torch.zeros(16)}
-    assert [row for row in compared(before, after, tmp_path).findings if row.code == "scaled"] == []
+    assert [
+        row
+        for row in compared(before, after, tmp_path).findings
+        if row.code == "scaled"
+    ] == []
 
 
 def test_codes_that_became_values(tmp_path: Path) -> None:
     before = scaled.model(scaled.deepseek())
-    after = {name: value.float() for name, value in before.items() if not name.endswith("_scale_inv")}
+    after = {
+        name: value.float()
+        for name, value in before.items()
+        if not name.endswith("_scale_inv")
+    }
     for one, two in ((before, after), (after, before)):
-        (row,) = [row for row in compared(one, two, tmp_path).findings if row.code == "scaled"]
+        (row,) = [
+            row for row in compared(one, two, tmp_path).findings if row.code == "scaled"
+        ]
         assert row.tensors == ("layers.0.a.weight", "layers.1.a.weight")
 
 
@@ -56,7 +73,9 @@ def test_a_side_without_weights_is_an_error(is_first: bool, tmp_path: Path) -> N
     report = compared(*sides, tmp_path)
     (row,) = [row for row in report.findings if row.code == "no-weights"]
     path = tmp_path / ("a.pt" if is_first else "b.pt")
-    assert row.level == "error" and row.message.startswith(f"{path}: The file holds no weights")
+    assert row.level == "error" and row.message.startswith(
+        f"{path}: The file holds no weights"
+    )
 
 
 def test_numbers_of_codes_in_stats(tmp_path: Path) -> None:
@@ -74,5 +93,7 @@ def test_numbers_of_codes_in_stats(tmp_path: Path) -> None:
 
 def test_lint_says_once_what_holds_codes(tmp_path: Path) -> None:
     torch.save(scaled.by_row(), tmp_path / "a.pt")
-    said = ckpt("lint", "--read-values", "--select", "scaled", tmp_path / "a.pt").out.decode()
+    said = ckpt(
+        "lint", "--read-values", "--select", "scaled", tmp_path / "a.pt"
+    ).out.decode()
     assert said.count("scaled") == 1 + said.count("findings (scaled")

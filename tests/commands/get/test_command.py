@@ -22,7 +22,10 @@ from process import Run, check_error
         (["yolo_style.pt", "ema"], "None\n"),
         (["legacy_python2.pth", "author"], "Jäger\n"),
         (["weights.safetensors", "__metadata__.format"], "pt\n"),
-        (["lightning.ckpt", "hyper_parameters.classes"], "['cat', 'cow', 'dog', 'hen']\n"),
+        (
+            ["lightning.ckpt", "hyper_parameters.classes"],
+            "['cat', 'cow', 'dog', 'hen']\n",
+        ),
         (["train_cuda.pth", "model.module.none_of_these"], None),
         (
             ["llama_bf16.pth", "lm_head.weight"],
@@ -102,7 +105,10 @@ def test_a_file_without_names(ckpt: Run, tmp_path: Path) -> None:
     torch.save(17, tmp_path / "number.pt")
     torch.save({}, tmp_path / "empty.pt")
 
-    assert ckpt("get", "one.pt", cwd=tmp_path).stdout.splitlines()[-1] == "  values   True, False, True"
+    assert (
+        ckpt("get", "one.pt", cwd=tmp_path).stdout.splitlines()[-1]
+        == "  values   True, False, True"
+    )
     assert ckpt("get", "number.pt", cwd=tmp_path).stdout == "17\n"
     assert ckpt("get", "empty.pt", cwd=tmp_path).stdout == "{}\n"
 
@@ -111,8 +117,13 @@ def test_a_tree_is_bounded(ckpt: Run, tmp_path: Path) -> None:
     """In its lines, its levels and its texts; an object may hold itself."""
     ring: dict[str, object] = {"x": 1}
     ring["ring"] = ring
-    wide = {f"k{number}": {f"j{inner}": inner for inner in range(100)} for number in range(100)}
-    torch.save({"ring": ring, "wide": wide, "long": {"text": "a" * 100_000}}, tmp_path / "a.pt")
+    wide = {
+        f"k{number}": {f"j{inner}": inner for inner in range(100)}
+        for number in range(100)
+    }
+    torch.save(
+        {"ring": ring, "wide": wide, "long": {"text": "a" * 100_000}}, tmp_path / "a.pt"
+    )
 
     deep = ckpt("get", "a.pt", "ring", cwd=tmp_path).stdout.splitlines()
     assert deep[-1] == "        ring  dict, 2 fields" and len(deep) == 9
@@ -123,7 +134,9 @@ def test_a_tree_is_bounded(ckpt: Run, tmp_path: Path) -> None:
 
 
 def test_tensors_without_plain_values_have_their_row(ckpt: Run) -> None:
-    text = ckpt("get", "dtypes.pth", "sparse_coo", "bits8", "float8_e4m3fn", "complex64").stdout
+    text = ckpt(
+        "get", "dtypes.pth", "sparse_coo", "bits8", "float8_e4m3fn", "complex64"
+    ).stdout
 
     assert "  layout   sparse_coo\n" in text and text.count("  values ") == 2
     assert text.count("  storage  ") == 4
@@ -135,12 +148,20 @@ def test_json(ckpt: Run) -> None:
     assert document["schema"] == {"name": "ckpt.get", "version": 1}
     assert document["type"] == "argparse.Namespace"
     assert document["value"]["device"] == "cuda:0"
-    row = json.loads(ckpt("get", "train_cuda.pth", "model.module.fc.weight", "--json").stdout)
-    assert (row["shape"], row["device"], row["role"]) == ([10, 8], "cuda:0", "parameter")
+    row = json.loads(
+        ckpt("get", "train_cuda.pth", "model.module.fc.weight", "--json").stdout
+    )
+    assert (row["shape"], row["device"], row["role"]) == (
+        [10, 8],
+        "cuda:0",
+        "parameter",
+    )
 
 
 def test_several_names_are_a_line_each(ckpt: Run) -> None:
-    lines = ckpt("get", "train_cuda.pth", "epoch", "best_acc", "--json").stdout.splitlines()
+    lines = ckpt(
+        "get", "train_cuda.pth", "epoch", "best_acc", "--json"
+    ).stdout.splitlines()
 
     assert [json.loads(line)["value"] for line in lines] == [12, 0.7615]
 
@@ -149,7 +170,10 @@ def test_no_such_name_offers_the_nearest(ckpt: Run) -> None:
     done = ckpt("get", "train_cuda.pth", "args.lrr")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ckpt: train_cuda.pth: no value called args.lrr (did you mean args.lr?)\n"
+    assert (
+        done.stderr
+        == "ckpt: train_cuda.pth: no value called args.lrr (did you mean args.lr?)\n"
+    )
 
 
 def test_an_ambiguous_name_is_refused(ckpt: Run, tmp_path: Path) -> None:
@@ -162,7 +186,9 @@ def test_an_ambiguous_name_is_refused(ckpt: Run, tmp_path: Path) -> None:
 
 
 def test_several_files_get_the_loop_that_asks_each(tmp_path: Path) -> None:
-    """`ckpt get run/*.pth epoch`, as other commands take it: the second file would be a name."""
+    """`ckpt get run/*.pth epoch`, as other commands take it: the second file would be a
+    name.
+    """
     for number in (1, 2):
         torch.save({"epoch": number}, tmp_path / f"e {number}.pth")
     done = inside("get", "e 1.pth", "e 2.pth", "epoch", cwd=tmp_path)
@@ -172,6 +198,8 @@ def test_several_files_get_the_loop_that_asks_each(tmp_path: Path) -> None:
     for name in many:
         (tmp_path / name).write_bytes((tmp_path / "e 1.pth").read_bytes())
     done = inside("get", *many, "epoch", cwd=tmp_path)
-    assert check_error(done, "takes one").endswith("1.pth: a second file, and ckpt get takes one")
+    assert check_error(done, "takes one").endswith(
+        "1.pth: a second file, and ckpt get takes one"
+    )
     torch.save({"epoch": 3, "e 2.pth": "x"}, tmp_path / "named.pth")
     assert inside("get", "named.pth", "e 2.pth", cwd=tmp_path).lines == ["x"]

@@ -1,4 +1,6 @@
-"""`ckpt get` of long lists of numbers: columns, each line behind the place of its first number."""
+"""`ckpt get` of long lists of numbers: columns, each line behind the place of its first
+number.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_they_fit_the_screen() -> None:
     for width in (30, 40, 80, 200):
         lines = shown(numbers, width)
         assert all(len(line) <= width for line in lines)
-        assert " ".join(line[4:] for line in lines[1:]).split() == [str(10**i) for i in range(20)]
+        assert " ".join(line[4:] for line in lines[1:]).split() == [
+            str(10**i) for i in range(20)
+        ]
     assert len(shown(numbers, 10)) == 22  # the head takes two lines
 
 
@@ -52,5 +56,7 @@ def test_lists_in_a_tree_share_its_room() -> None:
     rows: list[Node] = [list(range(1000)) for _ in range(30)]
 
     lines = shown(rows)
-    assert lines[1] == "  0   list, 1,000 items" and lines[2].startswith("       0    0    1    2")
+    assert lines[1] == "  0   list, 1,000 items" and lines[2].startswith(
+        "       0    0    1    2"
+    )
     assert len(lines) < 210

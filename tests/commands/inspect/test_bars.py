@@ -1,4 +1,6 @@
-"""`ckpt inspect --bars`: the largest parts, each below its parent, with bars that say what they are of all bytes."""
+"""`ckpt inspect --bars`: the largest parts, each below its parent, with bars that say
+what they are of all bytes.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,13 @@ STATE = {
 }
 
 
-def lines(path: Path | str, select: Globs | None = None, **options: int | bool | None) -> list[str]:
+def lines(
+    path: Path | str, select: Globs | None = None, **options: int | bool | None
+) -> list[str]:
     with formats.open(str(path)) as checkpoint:
-        return plain_text(bar_lines(inspect(Survey(checkpoint), select), **options)).splitlines()  # type: ignore[arg-type]
+        return plain_text(
+            bar_lines(inspect(Survey(checkpoint), select), **options)
+        ).splitlines()  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -80,16 +86,24 @@ def test_screen() -> None:
 
 
 def test_ascii() -> None:
-    out = ckpt("inspect", "train_cuda.pth", "--bars", cwd=SAMPLES, PYTHONIOENCODING="ascii").out.decode(
-        "ascii"
-    )
+    out = ckpt(
+        "inspect", "train_cuda.pth", "--bars", cwd=SAMPLES, PYTHONIOENCODING="ascii"
+    ).out.decode("ascii")
 
-    assert "14.3 KiB    layers.0-2  x3                                30.9 %  #########=\n" in out
-    assert " 384 B      bn1.{weight,bias,running_mean,running_var}   0.8 %  #========-\n" in out
+    assert (
+        "14.3 KiB    layers.0-2  x3                                30.9 %  #########=\n"
+        in out
+    )
+    assert (
+        " 384 B      bn1.{weight,bias,running_mean,running_var}   0.8 %  #========-\n"
+        in out
+    )
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-@pytest.mark.parametrize("name", ["train_cuda.pth", "llama_bf16.pth", "lightning.ckpt", "hostile.pth", "dcp"])
+@pytest.mark.parametrize(
+    "name", ["train_cuda.pth", "llama_bf16.pth", "lightning.ckpt", "hostile.pth", "dcp"]
+)
 def test_a_screen_is_never_exceeded(name: str, columns: int) -> None:
     for rows in (3, 4, 7, 20):
         found = lines(SAMPLES / name, width=columns, rows=rows)
@@ -103,16 +117,33 @@ def test_the_largest_are_shown_and_the_others_counted(path: Path) -> None:
     def shown(rows: int) -> list[str]:
         return [" ".join(line.split()[2:4]) for line in lines(path, rows=rows)[1:-1]]
 
-    assert (shown(3), lines(path, rows=3)[-1]) == (["head.weight 49.8"], "… 6 more (--all, --depth N)")
-    assert (shown(4)[1], lines(path, rows=4)[-1]) == ("layers.0-1 ×2", "… 5 more (--all, --depth N)")
-    assert (shown(6)[-1], lines(path, rows=6)[-1]) == ("out 14.9", "… 3 more (--all, --depth N)")
-    assert (shown(7)[-1], lines(path, rows=7)[-1]) == ("stem.weight 12.4", "… 2 more (--all, --depth N)")
+    assert (shown(3), lines(path, rows=3)[-1]) == (
+        ["head.weight 49.8"],
+        "… 6 more (--all, --depth N)",
+    )
+    assert (shown(4)[1], lines(path, rows=4)[-1]) == (
+        "layers.0-1 ×2",
+        "… 5 more (--all, --depth N)",
+    )
+    assert (shown(6)[-1], lines(path, rows=6)[-1]) == (
+        "out 14.9",
+        "… 3 more (--all, --depth N)",
+    )
+    assert (shown(7)[-1], lines(path, rows=7)[-1]) == (
+        "stem.weight 12.4",
+        "… 2 more (--all, --depth N)",
+    )
     assert len(lines(path, rows=8)) == 8 and "more" not in lines(path, rows=8)[-1]
 
 
 def test_depth_and_all(path: Path) -> None:
     top = lines(path, depth=0, rows=2)
-    assert [line.split()[2] for line in top[1:]] == ["head.weight", "layers.0-1", "stem.weight", "steps"]
+    assert [line.split()[2] for line in top[1:]] == [
+        "head.weight",
+        "layers.0-1",
+        "stem.weight",
+        "steps",
+    ]
     assert len(lines(path, depth=1, rows=2)) == 8
     every = lines(path, everything=True, rows=2)
     assert len(every) == 10 and every[1].split()[2] == "head.weight"
@@ -124,7 +155,9 @@ def test_the_optimizer_is_one_part_unless_it_is_asked_for() -> None:
     assert sum("optimizer" in line for line in lines(path)) == 1
     assert not any("exp_avg" in line for line in lines(path))
     with formats.open(str(path)) as checkpoint:
-        found = plain_text(bar_lines(inspect(Survey(checkpoint), None, "optimizer"), everything=True))
+        found = plain_text(
+            bar_lines(inspect(Survey(checkpoint), None, "optimizer"), everything=True)
+        )
     assert "conv1.weight.exp_avg" in found
 
 
@@ -136,7 +169,9 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_a_file_without_bytes_has_no_bars(tmp_path: Path) -> None:
-    assert lines(rewriting.saved({"a": torch.zeros(0)}, tmp_path / "a.pt"))[1:] == [" 0 B  a       0 %"]
+    assert lines(rewriting.saved({"a": torch.zeros(0)}, tmp_path / "a.pt"))[1:] == [
+        " 0 B  a       0 %"
+    ]
     assert lines(rewriting.saved({"a": 1}, tmp_path / "b.pt")) == ["SIZE  NAME  SHARE"]
 
 
@@ -152,10 +187,13 @@ def test_a_bar_is_as_long_as_its_parents(sizes: list[int], room: int) -> None:
     assert list(found) == sorted(found, key="█▏▓▒░".index)
 
 
-@pytest.mark.parametrize("other", ["--json", "--tsv", "--values", "--storages", "--imports", "--quiet"])
+@pytest.mark.parametrize(
+    "other", ["--json", "--tsv", "--values", "--storages", "--imports", "--quiet"]
+)
 def test_other_forms_refuse_it(other: str) -> None:
     check_error(
-        ckpt("inspect", SAMPLES / "weights.safetensors", "--bars", other), f"--bars and {other} exclude"
+        ckpt("inspect", SAMPLES / "weights.safetensors", "--bars", other),
+        f"--bars and {other} exclude",
     )
 
 

@@ -1,4 +1,6 @@
-"""`ckpt inspect` as people and programs see it: whole screens at 80 columns, and every other form."""
+"""`ckpt inspect` as people and programs see it: whole screens at 80 columns, and every
+other form.
+"""
 
 from __future__ import annotations
 
@@ -248,13 +250,18 @@ def opened(*options: str) -> list[str]:
 
 def test_depth_opens_and_shuts() -> None:
     assert opened("--depth", "0") == ["model.module", "optimizer"]
-    assert len(opened("--depth", "1")) < len(opened("--depth", "2")) <= len(opened("--depth", "9"))
+    assert (
+        len(opened("--depth", "1"))
+        < len(opened("--depth", "2"))
+        <= len(opened("--depth", "9"))
+    )
     assert "layers.0-2" in " ".join(opened("--depth", "1"))
 
 
 def test_all_is_a_line_a_tensor() -> None:
     names = [
-        line.partition("\t")[0] for line in ckpt("inspect", "train_cuda.pth", "--tsv", cwd=SAMPLES).lines
+        line.partition("\t")[0]
+        for line in ckpt("inspect", "train_cuda.pth", "--tsv", cwd=SAMPLES).lines
     ]
 
     assert opened("--all") == names[1:]
@@ -282,9 +289,13 @@ def test_a_terminal_is_coloured_unless_asked_not_to_be() -> None:
 
 @pytest.mark.parametrize("columns", [20, 60, 100, 200])
 def test_tables_fit_the_terminal(columns: int) -> None:
-    seen = terminal("inspect", "train_cuda.pth", columns=columns, NO_COLOR="1").splitlines()
+    seen = terminal(
+        "inspect", "train_cuda.pth", columns=columns, NO_COLOR="1"
+    ).splitlines()
     if columns == 20:  # there are no rows left
-        seen = terminal("inspect", "train_cuda.pth", "--all", columns=columns, NO_COLOR="1").splitlines()
+        seen = terminal(
+            "inspect", "train_cuda.pth", "--all", columns=columns, NO_COLOR="1"
+        ).splitlines()
     start = next(number for number, line in enumerate(seen) if line.startswith("NAME"))
     table = [line for line in seen[start:] if "…" not in line[:2]]
 
@@ -294,38 +305,74 @@ def test_tables_fit_the_terminal(columns: int) -> None:
 
 def test_several_paths_are_told_apart() -> None:
     names = ("legacy.pth", "weights.safetensors")
-    rows = [line.split("\t") for line in ckpt("inspect", *names, "--tsv", cwd=SAMPLES).lines]
-    documents = [json.loads(line) for line in ckpt("inspect", *names, "--json", cwd=SAMPLES).lines]
+    rows = [
+        line.split("\t") for line in ckpt("inspect", *names, "--tsv", cwd=SAMPLES).lines
+    ]
+    documents = [
+        json.loads(line)
+        for line in ckpt("inspect", *names, "--json", cwd=SAMPLES).lines
+    ]
 
-    assert rows[0] == ["file", "name", "dtype", "shape", "device", "bytes", "role", "storage"]
-    assert [row[0] for row in rows[1:]] == ["legacy.pth"] * 9 + ["weights.safetensors"] * 9
+    assert rows[0] == [
+        "file",
+        "name",
+        "dtype",
+        "shape",
+        "device",
+        "bytes",
+        "role",
+        "storage",
+    ]
+    assert [row[0] for row in rows[1:]] == ["legacy.pth"] * 9 + [
+        "weights.safetensors"
+    ] * 9
     assert [document["file"]["path"] for document in documents] == list(names)
-    assert "file\t" not in ckpt("inspect", *names, "--tsv", "--no-header", cwd=SAMPLES).out.decode()
+    assert (
+        "file\t"
+        not in ckpt("inspect", *names, "--tsv", "--no-header", cwd=SAMPLES).out.decode()
+    )
 
 
 def test_json_is_one_document() -> None:
-    document = json.loads(ckpt("inspect", "train_cuda.pth", "--json", "--section", "model", cwd=SAMPLES).out)
+    document = json.loads(
+        ckpt(
+            "inspect", "train_cuda.pth", "--json", "--section", "model", cwd=SAMPLES
+        ).out
+    )
 
     assert document["schema"] == {"name": "ckpt.inspect", "version": 1}
     assert document["totals"]["tensors"] == len(document["tensors"]) == 46
     assert document["totals"]["devices"] == {"cuda:0": {"tensors": 46, "bytes": 16360}}
     assert document["prefixes"] == [
-        {"prefix": "module.", "writer": "DataParallel or DDP", "section": "model", "tensors": 46, "of": 46}
+        {
+            "prefix": "module.",
+            "writer": "DataParallel or DDP",
+            "section": "model",
+            "tensors": 46,
+            "of": 46,
+        }
     ]
     assert document["load"].startswith('torch.load("train_cuda.pth"')
 
 
 def test_raising_a_limit_lets_a_file_through() -> None:
-    refused = ckpt("inspect", "train_cuda.pth", "--limit", "operations=100", cwd=SAMPLES)
+    refused = ckpt(
+        "inspect", "train_cuda.pth", "--limit", "operations=100", cwd=SAMPLES
+    )
     line = refused.err.decode()
 
     assert refused.code == 2
     assert line.startswith("ckpt: train_cuda.pth: ")
     assert "--limit operations=N" in line
-    assert ckpt("inspect", "train_cuda.pth", "--limit", "operations=1M", cwd=SAMPLES).code == 0
+    assert (
+        ckpt("inspect", "train_cuda.pth", "--limit", "operations=1M", cwd=SAMPLES).code
+        == 0
+    )
 
 
-def test_the_state_of_an_optimizer_is_one_row_and_its_section_names_the_parameters() -> None:
+def test_the_state_of_an_optimizer_is_one_row_and_its_section_names_the_parameters() -> (
+    None
+):
     assert [name for name in opened() if name.startswith("optimizer")] == ["optimizer"]
 
     names = opened("--section", "optimizer", "--depth", "9")
@@ -334,7 +381,10 @@ def test_the_state_of_an_optimizer_is_one_row_and_its_section_names_the_paramete
 
 
 def test_a_table_is_cut_to_the_rows_that_are_left() -> None:
-    heights = {rows: terminal("inspect", "train_cuda.pth", rows=rows, NO_COLOR="1") for rows in (24, 30, 50)}
+    heights = {
+        rows: terminal("inspect", "train_cuda.pth", rows=rows, NO_COLOR="1")
+        for rows in (24, 30, 50)
+    }
 
     assert heights[24].splitlines()[-1] == "… 115 tensors (--all, --depth N)"
     assert all(seen.count("\n") < rows for rows, seen in heights.items() if rows > 24)
@@ -346,9 +396,14 @@ def test_a_table_is_cut_to_the_rows_that_are_left() -> None:
 
 def test_a_long_name_leaves_the_numbers_where_they_are(tmp_path: Path) -> None:
     key = "a" * 205
-    torch.save({f"{key}.weight": torch.ones(3), "b.weight": torch.ones(4)}, tmp_path / "long.pth")
+    torch.save(
+        {f"{key}.weight": torch.ones(3), "b.weight": torch.ones(4)},
+        tmp_path / "long.pth",
+    )
 
     lines = ckpt("inspect", "long.pth", cwd=tmp_path).lines
-    table = lines[next(number for number, line in enumerate(lines) if line.startswith("NAME")) :]
+    table = lines[
+        next(number for number, line in enumerate(lines) if line.startswith("NAME")) :
+    ]
     assert max(map(len, table)) < 100
     assert key in ckpt("inspect", "long.pth", "--tsv", cwd=tmp_path).out.decode()

@@ -1,4 +1,6 @@
-"""The report of `ckpt inspect`: sections, roles with evidence, storages, prefixes, findings, values."""
+"""The report of `ckpt inspect`: sections, roles with evidence, storages, prefixes,
+findings, values.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def report(tmp_path: Path) -> Inspect:
     """Saves an object with torch and inspects it."""
 
     def run(
-        saved: Any, select: Globs | None = None, section: str | None = None, **options: Any
+        saved: Any,
+        select: Globs | None = None,
+        section: str | None = None,
+        **options: Any,
     ) -> Inspection:
         torch.save(saved, tmp_path / "saved.pth", **options)
         with formats.open(str(tmp_path / "saved.pth")) as checkpoint:
@@ -51,14 +56,17 @@ def kinds(found: Inspection) -> dict[str, str]:
 
 def roles(found: Inspection) -> dict[str, tuple[str, str]]:
     return {
-        row.entry.name: (role.role, role.trust) for row, role in zip(found.rows, found.roles(), strict=True)
+        row.entry.name: (role.role, role.trust)
+        for row, role in zip(found.rows, found.roles(), strict=True)
     }
 
 
-# --- sections ---------------------------------------------------------------------------------------------------
+# --- sections -------------------------------------------------------------------------
 
 
-def stepped(model: nn.Module, kind: type[torch.optim.Optimizer] = torch.optim.Adam) -> dict[str, Any]:
+def stepped(
+    model: nn.Module, kind: type[torch.optim.Optimizer] = torch.optim.Adam
+) -> dict[str, Any]:
     optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
     sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
     optimizer.step()
@@ -67,7 +75,9 @@ def stepped(model: nn.Module, kind: type[torch.optim.Optimizer] = torch.optim.Ad
 
 def test_a_bare_state_dict_is_one_section_at_the_root(report: Inspect) -> None:
     assert kinds(report(nn.Linear(3, 2).state_dict())) == {"": "model"}
-    assert kinds(report({"weight": torch.ones(2), "bias": torch.ones(2)})) == {"": "model"}
+    assert kinds(report({"weight": torch.ones(2), "bias": torch.ones(2)})) == {
+        "": "model"
+    }
 
 
 def test_a_training_checkpoint(report: Inspect) -> None:
@@ -102,7 +112,10 @@ def test_a_training_checkpoint(report: Inspect) -> None:
 def test_lists_of_optimizers_and_models_below_lists(report: Inspect) -> None:
     model = nn.Linear(3, 2)
     found = report(
-        {"optimizer_states": [stepped(model), stepped(model)], "nets": [{"state_dict": model.state_dict()}]}
+        {
+            "optimizer_states": [stepped(model), stepped(model)],
+            "nets": [{"state_dict": model.state_dict()}],
+        }
     )
 
     assert kinds(found) == {
@@ -115,7 +128,10 @@ def test_lists_of_optimizers_and_models_below_lists(report: Inspect) -> None:
 def test_basicsr_and_yolo_styles(report: Inspect, samples: Path) -> None:
     state = nn.Conv2d(3, 8, 3).state_dict()
 
-    assert kinds(report({"params": state, "params_ema": state})) == {"params": "model", "params_ema": "ema"}
+    assert kinds(report({"params": state, "params_ema": state})) == {
+        "params": "model",
+        "params_ema": "ema",
+    }
     assert kinds(sample(samples, "yolo_style.pt")) == {"model": "model"}
     assert kinds(sample(samples, "lightning.ckpt")) == {
         "state_dict": "model",
@@ -129,13 +145,18 @@ def test_sections_select(report: Inspect) -> None:
     model = nn.Linear(3, 2)
     saved = {"model": model.state_dict(), "optimizer": stepped(model), "epoch": 1}
 
-    assert [row.relative for row in report(saved, None, "model").rows] == ["weight", "bias"]
-    assert [row.entry.name for row in report(saved, Globs(["weight"])).rows] == ["model.weight"]
+    assert [row.relative for row in report(saved, None, "model").rows] == [
+        "weight",
+        "bias",
+    ]
+    assert [row.entry.name for row in report(saved, Globs(["weight"])).rows] == [
+        "model.weight"
+    ]
     with pytest.raises(UsageError, match=r"no section models \(sections: model\)"):
         report(saved, None, "models")
 
 
-# --- roles ------------------------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------
 
 
 def test_a_whole_module_tells_for_certain(samples: Path) -> None:
@@ -150,11 +171,23 @@ def test_a_whole_module_tells_for_certain(samples: Path) -> None:
         f"cells.{i}.{leaf}" for i in (0, 1) for leaf in ("weight", "bias")
     ]
     assert [name for name, entry in by_name.items() if not entry.persistent] == ["grid"]
-    assert by_name["stem.0.weight"].path == ("_modules", "stem", "_modules", "0", "_parameters", "weight")
+    assert by_name["stem.0.weight"].path == (
+        "_modules",
+        "stem",
+        "_modules",
+        "0",
+        "_parameters",
+        "weight",
+    )
 
 
 def test_names_of_a_module_are_those_of_its_state_dict(report: Inspect) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.MultiheadAttention(4, 2), nn.LSTM(3, 4))
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3),
+        nn.BatchNorm2d(2),
+        nn.MultiheadAttention(4, 2),
+        nn.LSTM(3, 4),
+    )
 
     assert [row.entry.name for row in report({"m": model}).rows] == [
         f"m.{name}" for name in model.state_dict()
@@ -173,21 +206,31 @@ def test_siblings_and_dtypes(report: Inspect) -> None:
     plain = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
     with pytest.warns(FutureWarning):
         normed = nn.utils.weight_norm(nn.Linear(4, 4))
-    told = roles(report(nn.ModuleDict({"bn": nn.BatchNorm1d(3), "sn": plain, "wn": normed}).state_dict()))
+    told = roles(
+        report(
+            nn.ModuleDict(
+                {"bn": nn.BatchNorm1d(3), "sn": plain, "wn": normed}
+            ).state_dict()
+        )
+    )
 
-    assert told["bn.running_var"] == told["bn.num_batches_tracked"] == ("buffer", "strong")
+    assert (
+        told["bn.running_var"] == told["bn.num_batches_tracked"] == ("buffer", "strong")
+    )
     assert told["bn.weight"] == ("parameter", "strong")
     assert told["sn.parametrizations.weight.original"] == ("parameter", "strong")
     assert told["sn.parametrizations.weight.0._u"] == ("buffer", "strong")
     assert told["wn.weight_v"] == ("parameter", "strong")
     assert told["wn.bias"] == ("parameter", "likely")
-    assert roles(report({"m.weight": torch.ones(2), "m.position_ids": torch.arange(3)}))[
-        "m.position_ids"
-    ] == (
+    assert roles(
+        report({"m.weight": torch.ones(2), "m.position_ids": torch.arange(3)})
+    )["m.position_ids"] == (
         "buffer",
         "strong",
     )
-    assert roles(report({"rope.inv_freq": torch.ones(3), "w.w": torch.ones(2)}))["rope.inv_freq"] == (
+    assert roles(report({"rope.inv_freq": torch.ones(3), "w.w": torch.ones(2)}))[
+        "rope.inv_freq"
+    ] == (
         "buffer",
         "likely",
     )
@@ -196,12 +239,14 @@ def test_siblings_and_dtypes(report: Inspect) -> None:
 def test_names_in_the_optimizer(report: Inspect) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
-    told = roles(report({"model": model.state_dict(), "optimizer": optimizer.state_dict()}))
+    told = roles(
+        report({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    )
 
     assert set(told.values()) == {("parameter", "certain")}
 
 
-# --- storages ---------------------------------------------------------------------------------------------------
+# --- storages -------------------------------------------------------------------------
 
 
 def test_only_equal_ranges_are_ties(report: Inspect) -> None:
@@ -235,7 +280,10 @@ def test_overlap_and_bytes_kept_alive(report: Inspect) -> None:
     base = torch.zeros(10)
     found = report({"slice": wide[10:20], "left": base[:6], "right": base[4:]})
 
-    assert [(row.kind, row.held) for row in found.storages] == [("own", 3960), ("overlapping", 0)]
+    assert [(row.kind, row.held) for row in found.storages] == [
+        ("own", 3960),
+        ("overlapping", 0),
+    ]
     assert codes(found) == ["bloat"]
     assert (
         found.findings[0].message
@@ -243,15 +291,21 @@ def test_overlap_and_bytes_kept_alive(report: Inspect) -> None:
     )
 
 
-# --- findings ---------------------------------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------
 
 
 def test_devices_are_told_with_what_a_bare_load_needs(samples: Path) -> None:
-    found = {finding.code: finding for finding in sample(samples, "train_cuda.pth").findings}
+    found = {
+        finding.code: finding for finding in sample(samples, "train_cuda.pth").findings
+    }
 
-    assert found["cuda"].message == "A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1."
     assert (
-        found["cuda"].consequence == "Each process opens a CUDA context (some hundred MiB). It needs 2 GPUs."
+        found["cuda"].message
+        == "A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1."
+    )
+    assert (
+        found["cuda"].consequence
+        == "Each process opens a CUDA context (some hundred MiB). It needs 2 GPUs."
     )
     assert found["cuda"].to_json()["consequence"] == found["cuda"].consequence
     assert len(found["cuda"].tensors) == 115
@@ -259,10 +313,15 @@ def test_devices_are_told_with_what_a_bare_load_needs(samples: Path) -> None:
 
 
 def test_devices_hide_in_values(report: Inspect) -> None:
-    args = argparse.Namespace(device=torch.device("cuda", 1), gpu="cuda:0", name="cuda-model", cpu="cpu")
+    args = argparse.Namespace(
+        device=torch.device("cuda", 1), gpu="cuda:0", name="cuda-model", cpu="cpu"
+    )
     found = report({"args": args, "w": torch.ones(1)})
 
-    assert found.hidden_devices == (("args.device", "cuda:1", "torch.device"), ("args.gpu", "cuda:0", "str"))
+    assert found.hidden_devices == (
+        ("args.device", "cuda:1", "torch.device"),
+        ("args.gpu", "cuda:0", "str"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -272,7 +331,10 @@ def test_devices_hide_in_values(report: Inspect) -> None:
         (["module.a.w", "b.w"], [("module.", 1, 2)]),
         (["_orig_mod.module.a.w"], [("_orig_mod.module.", 1, 1)]),
         (["a.w", "b.module.w"], []),
-        (["model._orig_mod.a.w", "model._orig_mod.b", "c.w"], [("model._orig_mod.", 2, 3)]),
+        (
+            ["model._orig_mod.a.w", "model._orig_mod.b", "c.w"],
+            [("model._orig_mod.", 2, 3)],
+        ),
         (
             ["module.0._fsdp_wrapped_module.w", "module.1._fsdp_wrapped_module.w"],
             [("module.", 2, 2), ("*._fsdp_wrapped_module.", 2, 2)],
@@ -280,17 +342,30 @@ def test_devices_hide_in_values(report: Inspect) -> None:
         (["_orig_mod", "a._orig_mod"], []),
     ],
 )
-def test_prefixes(report: Inspect, names: list[str], prefixes: list[tuple[str, int, int]]) -> None:
+def test_prefixes(
+    report: Inspect, names: list[str], prefixes: list[tuple[str, int, int]]
+) -> None:
     found = report({name: torch.ones(2) for name in names})
 
     assert [(row.prefix, row.tensors, row.of) for row in found.prefixes] == prefixes
-    sure = [row for row in found.findings if row.code == "prefix" and row.level == "warning"]
+    sure = [
+        row for row in found.findings if row.code == "prefix" and row.level == "warning"
+    ]
     assert len(sure) == len(prefixes)
-    assert ("prefix" in codes(found)) == bool(prefixes or "b.module.w" in names), "one layer: perhaps"
+    assert ("prefix" in codes(found)) == bool(prefixes or "b.module.w" in names), (
+        "one layer: perhaps"
+    )
 
 
 def test_two_paths_with_one_name_are_marked_and_kept(report: Inspect) -> None:
-    found = report({"a.b": torch.ones(1), "a": {"b": torch.ones(2)}, 1: torch.ones(3), "1": torch.ones(4)})
+    found = report(
+        {
+            "a.b": torch.ones(1),
+            "a": {"b": torch.ones(2)},
+            1: torch.ones(3),
+            "1": torch.ones(4),
+        }
+    )
 
     assert [(row.entry.name, row.tensor.shape) for row in found.rows] == [
         ("a.b", (1,)),
@@ -298,17 +373,29 @@ def test_two_paths_with_one_name_are_marked_and_kept(report: Inspect) -> None:
         ("1", (3,)),
         ("1#2", (4,)),
     ]
-    assert [list(row.entry.path) for row in found.rows] == [["a.b"], ["a", "b"], [1], ["1"]]
+    assert [list(row.entry.path) for row in found.rows] == [
+        ["a.b"],
+        ["a", "b"],
+        [1],
+        ["1"],
+    ]
     assert codes(found) == ["ambiguous-name"]
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_name_that_a_large_dict_has_too_is_marked(report: Inspect, late: bool) -> None:
+def test_a_name_that_a_large_dict_has_too_is_marked(
+    report: Inspect, late: bool
+) -> None:
     """Names of one large dict are known to differ, those beside it are not."""
-    large, other = {"a": {f"w{n}": torch.ones(1) for n in range(100)}}, {"a.w7": torch.ones(2)}
+    large, other = (
+        {"a": {f"w{n}": torch.ones(1) for n in range(100)}},
+        {"a.w7": torch.ones(2)},
+    )
     found = report({**large, **other} if late else {**other, **large})
 
-    assert [row.tensor.shape for row in found.rows if row.entry.name == "a.w7#2"] == [(2,) if late else (1,)]
+    assert [row.tensor.shape for row in found.rows if row.entry.name == "a.w7#2"] == [
+        (2,) if late else (1,)
+    ]
     assert codes(found) == ["ambiguous-name"]
 
 
@@ -326,7 +413,10 @@ def test_a_name_of_two_large_dicts_is_marked(report: Inspect) -> None:
 
 
 def test_clean_files_have_no_findings(report: Inspect, samples: Path) -> None:
-    assert codes(report(nn.Transformer(8, 2, 1, 1, 8, batch_first=True).state_dict())) == []
+    assert (
+        codes(report(nn.Transformer(8, 2, 1, 1, 8, batch_first=True).state_dict()))
+        == []
+    )
     assert codes(sample(samples, "weights.safetensors")) == []
     assert codes(sample(samples, "sharded")) == []
 
@@ -336,14 +426,15 @@ def test_what_loading_would_call_comes_first(samples: Path) -> None:
 
     assert codes(found) == ["called-on-load", "weights-only"]
     assert found.findings[0].message == (
-        "DANGER: loading this file runs posix.system('echo ckpt-sample') (stored at version)."
+        "DANGER: loading this file runs posix.system('echo ckpt-sample') (stored at "
+        "version)."
     )
     groups = {(row.module, row.name): row.group for row in found.checkpoint.imports}
     assert groups["posix", "system"] == "called"
     assert set(groups.values()) == {"called", "known"}
 
 
-# --- values -----------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------
 
 
 def test_values_are_read_through_objects(samples: Path) -> None:
@@ -393,17 +484,22 @@ def test_the_document_is_strict_json(report: Inspect) -> None:
     assert values["('a', 1)"]["path"] == [{"type": "tuple", "text": "('a', 1)"}]
 
 
-# --- what was wrong once ------------------------------------------------------------------------------------------
+# --- what was wrong once --------------------------------------------------------------
 
 
 def test_a_model_that_is_a_dict_of_parts_is_one_section(report: Inspect) -> None:
-    parts = {"enc": nn.Linear(3, 2).state_dict(), "head": {"weight": torch.ones(4), "bias": torch.ones(4)}}
+    parts = {
+        "enc": nn.Linear(3, 2).state_dict(),
+        "head": {"weight": torch.ones(4), "bias": torch.ones(4)},
+    }
 
     found = report({"model": parts, "epoch": 1})
 
     assert kinds(found) == {"model": "model"}
     assert (found.load.expression or "").endswith('["model"]')
-    assert kinds(report({"model": {"state_dict": parts["enc"], "ema": parts["enc"]}})) == {
+    assert kinds(
+        report({"model": {"state_dict": parts["enc"], "ema": parts["enc"]}})
+    ) == {
         "model.state_dict": "model",
         "model.ema": "ema",
     }
@@ -433,15 +529,25 @@ def test_kinds_go_by_whole_words(report: Inspect) -> None:
 
 
 def test_data_is_no_model(report: Inspect) -> None:
-    assert kinds(report({"features": torch.ones(2), "labels": torch.arange(3)})) == {"": "other"}
+    assert kinds(report({"features": torch.ones(2), "labels": torch.arange(3)})) == {
+        "": "other"
+    }
     assert kinds(report(torch.arange(3))) == {"": "other"}
 
 
 def test_trust_is_no_more_than_the_names_can_carry(report: Inspect) -> None:
-    frozen = {f"bn.{name}": torch.ones(2) for name in ("weight", "bias", "running_mean", "running_var")}
-    packed = {"blocks": torch.zeros(2, dtype=torch.uint8), "ids": torch.zeros(2, dtype=torch.int64)}
+    frozen = {
+        f"bn.{name}": torch.ones(2)
+        for name in ("weight", "bias", "running_mean", "running_var")
+    }
+    packed = {
+        "blocks": torch.zeros(2, dtype=torch.uint8),
+        "ids": torch.zeros(2, dtype=torch.int64),
+    }
 
-    found = roles(report({**frozen, **{f"mlp.{name}": value for name, value in packed.items()}}))
+    found = roles(
+        report({**frozen, **{f"mlp.{name}": value for name, value in packed.items()}})
+    )
 
     assert found["bn.weight"] == ("unknown", "none")
     assert found["bn.running_mean"] == ("buffer", "strong")
@@ -458,12 +564,22 @@ def test_a_whole_optimizer_beside_its_model(report: Inspect) -> None:
 
     found = report({"model": model, "optimizer": optimizer, "scheduler": scheduler})
 
-    assert kinds(found) == {"model": "model", "optimizer": "optimizer", "scheduler": "scheduler"}
+    assert kinds(found) == {
+        "model": "model",
+        "optimizer": "optimizer",
+        "scheduler": "scheduler",
+    }
     assert [part.tensors for part in found.sections] == [4, 12, 0]
     assert "tied" not in codes(found)
-    assert not [name for name in (row.entry.name for row in found.rows) if "param_groups" in name]
+    assert not [
+        name
+        for name in (row.entry.name for row in found.rows)
+        if "param_groups" in name
+    ]
     alone = report(optimizer)
-    handed = [role for name, role in roles(alone).items() if name.startswith("param_groups")]
+    handed = [
+        role for name, role in roles(alone).items() if name.startswith("param_groups")
+    ]
     assert handed == [("parameter", "certain")] * 4
 
 
@@ -496,7 +612,9 @@ def test_attributes_of_tensors_are_seen(report: Inspect) -> None:
     tensor = torch.ones(2)
     tensor.extra = torch.ones(7)  # type: ignore[attr-defined]
 
-    assert [(row.entry.name, row.entry.registered) for row in report({"t": tensor}).rows] == [
+    assert [
+        (row.entry.name, row.entry.registered) for row in report({"t": tensor}).rows
+    ] == [
         ("t", True),
         ("t.extra", False),
     ]
@@ -504,17 +622,29 @@ def test_attributes_of_tensors_are_seen(report: Inspect) -> None:
 
 def test_marks_never_meet_a_name(report: Inspect) -> None:
     found = report(
-        {"a.b": torch.ones(1), "a": {"b": torch.ones(2)}, "a.b#2": torch.ones(3), "v.w": 1, "v": {"w": 2}}
+        {
+            "a.b": torch.ones(1),
+            "a": {"b": torch.ones(2)},
+            "a.b#2": torch.ones(3),
+            "v.w": 1,
+            "v": {"w": 2},
+        }
     )
 
     assert [row.entry.name for row in found.rows] == ["a.b", "a.b#3", "a.b#2"]
     assert [value.name for value in found.values] == ["v.w", "v.w#2"]
     assert codes(found).count("ambiguous-name") == 2
-    assert [name for row in found.storages for name in row.tensors] == ["a.b", "a.b#3", "a.b#2"]
+    assert [name for row in found.storages for name in row.tensors] == [
+        "a.b",
+        "a.b#3",
+        "a.b#2",
+    ]
 
 
 def test_devices_in_lists_are_found_and_the_cpu_is_none(report: Inspect) -> None:
-    found = report({"gpus": ["cuda:1", 5], "map": ("cpu",), "device": torch.device("cpu")})
+    found = report(
+        {"gpus": ["cuda:1", 5], "map": ("cpu",), "device": torch.device("cpu")}
+    )
 
     assert found.hidden_devices == (("gpus.0", "cuda:1", "str"),)
 
@@ -522,30 +652,48 @@ def test_devices_in_lists_are_found_and_the_cpu_is_none(report: Inspect) -> None
 def test_averaged_models_are_named(report: Inspect) -> None:
     averaged = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2))
 
-    assert [row.writer for row in report(averaged.state_dict()).prefixes] == ["AveragedModel"]
+    assert [row.writer for row in report(averaged.state_dict()).prefixes] == [
+        "AveragedModel"
+    ]
 
 
 @pytest.mark.parametrize(
     ("prefix", "beside", "key", "writer"),
     [
-        ("module.", {"steps": torch.tensor(3)}, "ema_state_dict", "AveragedModel"),  # MMEngine
+        # MMEngine
+        ("module.", {"steps": torch.tensor(3)}, "ema_state_dict", "AveragedModel"),
         ("module.", {"n_averaged": torch.tensor(3)}, "model", "AveragedModel"),
-        ("module.module.", {"n_averaged": torch.tensor(3)}, "ema", "AveragedModel around DataParallel or DDP"),
+        ("module.module.", {"n_averaged": torch.tensor(3)}, "ema", (
+            "AveragedModel around DataParallel or "
+            "DDP"
+        )),
         ("_orig_mod.module.", {"_orig_mod.n_averaged": torch.tensor(3)}, "model", "torch.compile around AveragedModel"),
-        ("module.module.", {"module.n_averaged": torch.tensor(3)}, "model", "DataParallel or DDP around AveragedModel"),
-        ("module.module.", {}, "ema", "the average, DataParallel or DDP around DataParallel or DDP"),
+        ("module.module.", {"module.n_averaged": torch.tensor(3)}, "model", (
+            "DataParallel or DDP around "
+            "AveragedModel"
+        )),
+        ("module.module.", {}, "ema", (
+            "the average, DataParallel or DDP "
+            "around DataParallel or DDP"
+        )),
         ("module.", {}, "ema", "the average, DataParallel or DDP"),
         ("_orig_mod.", {}, "ema", "torch.compile"),
         ("module.", {}, "model", "DataParallel or DDP"),
-        ("module.", {"module.steps": torch.tensor(3)}, "model", "DataParallel or DDP"),  # a buffer of the model
+        # a buffer of the model
+        ("module.", {"module.steps": torch.tensor(3)}, "model", "DataParallel or DDP"),
         ("module.", {"steps": torch.ones(3)}, "model", "DataParallel or DDP"),
     ],
 )  # fmt: skip
 def test_the_writer_of_module_is_named_truly(
     report: Inspect, prefix: str, beside: dict[str, torch.Tensor], key: str, writer: str
 ) -> None:
-    weights = {f"{prefix}fc.weight": torch.ones(2, 2), f"{prefix}fc.bias": torch.ones(2)}
-    assert [row.writer for row in report({key: weights | beside, "epoch": 1}).prefixes][:1] == [writer]
+    weights = {
+        f"{prefix}fc.weight": torch.ones(2, 2),
+        f"{prefix}fc.bias": torch.ones(2),
+    }
+    assert [row.writer for row in report({key: weights | beside, "epoch": 1}).prefixes][
+        :1
+    ] == [writer]
 
 
 def test_the_reason_stands_with_its_own_place(report: Inspect) -> None:
@@ -566,14 +714,25 @@ def test_the_reason_stands_with_its_own_place(report: Inspect) -> None:
             lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
             "no step taken yet, 0 of 2 parameters have state, lr 0.1",
         ),
-        (lambda p: torch.optim.RMSprop(p, 0.1), "no state yet, 0 of 2 parameters have state, lr 0.1"),
-        (lambda p: torch.optim.Adam(p, 0.1), "no step taken yet, 0 of 2 parameters have state, lr 0.1"),
+        (
+            lambda p: torch.optim.RMSprop(p, 0.1),
+            "no state yet, 0 of 2 parameters have state, lr 0.1",
+        ),
+        (
+            lambda p: torch.optim.Adam(p, 0.1),
+            "no step taken yet, 0 of 2 parameters have state, lr 0.1",
+        ),
     ],
 )
-def test_an_optimizer_that_never_has_state_is_told(make: Any, said: str, tmp_path: Path) -> None:
+def test_an_optimizer_that_never_has_state_is_told(
+    make: Any, said: str, tmp_path: Path
+) -> None:
     net = torch.nn.Linear(2, 2)
     torch.save(
-        {"model": net.state_dict(), "optimizer": make(net.parameters()).state_dict()}, tmp_path / "a.pt"
+        {"model": net.state_dict(), "optimizer": make(net.parameters()).state_dict()},
+        tmp_path / "a.pt",
     )
     done = inside("inspect", "a.pt", cwd=tmp_path)
-    assert [line.split(None, 1)[1] for line in done.lines if line.startswith("  optimizer")] == [said]
+    assert [
+        line.split(None, 1)[1] for line in done.lines if line.startswith("  optimizer")
+    ] == [said]

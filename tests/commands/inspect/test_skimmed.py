@@ -1,4 +1,6 @@
-"""What inspect and get say of a state dict that is read in columns is what they say of one that the machine reads."""
+"""What inspect and get say of a state dict that is read in columns is what they say of
+one that the machine reads.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def opened(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> Checkpoin
 
 
 def text(report: Inspection) -> list[str]:
-    shown = [inspect_lines(report, width=100, everything=whole) for whole in (False, True)]
+    shown = [
+        inspect_lines(report, width=100, everything=whole) for whole in (False, True)
+    ]
     return ["".join(piece for piece, _ in line) for lines in shown for line in lines]
 
 
@@ -64,7 +68,12 @@ def said(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> dict[str, o
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [kind for kind in states() if kind not in ("list", "wide", "two thousand", "negative")]
+    "kind",
+    [
+        kind
+        for kind in states()
+        if kind not in ("list", "wide", "two thousand", "negative")
+    ],
 )
 def test_columns_say_what_the_machine_says(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,28 +98,37 @@ def test_a_tensor_outside_of_a_column_is_seen_to_share_memory_with_one_inside(
         path = tmp_path / f"{number}.pth"
         torch.save(thing, path)
         tensors = opened(path, monkeypatch, 0).tensors
-        assert sum(len(part) for part in parts(tensors) if isinstance(part, Entries)) > 3_000
+        assert (
+            sum(len(part) for part in parts(tensors) if isinstance(part, Entries))
+            > 3_000
+        )
         assert shared(path, monkeypatch) == codes
 
 
 def test_a_column_of_which_tensors_see_a_part_of_their_storage_is_bloated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.save({f"t.{n}": torch.zeros(600)[:3] for n in range(2_500)}, tmp_path / "a.pth")
+    torch.save(
+        {f"t.{n}": torch.zeros(600)[:3] for n in range(2_500)}, tmp_path / "a.pth"
+    )
     assert shared(tmp_path / "a.pth", monkeypatch) == ["bloat"]
 
 
 @pytest.mark.usefixtures("as_shipped")
-def test_looks_have_what_the_tensors_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_have_what_the_tensors_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.save({"model": blocks(600, usual)}, tmp_path / "a.pth")
     checkpoint = opened(tmp_path / "a.pth", monkeypatch, 0)
     alike = looks_of(checkpoint.tensors)
     names, keys = names_of(checkpoint.tensors), keys_at(checkpoint.tensors, 2)
     storages = looks(checkpoint.storages)
-    assert not any(part.made for part in parts(checkpoint.tensors) if isinstance(part, Column)), (
-        "asks for no row"
-    )
-    for entry, look, name, key in zip(checkpoint.tensors, alike, names, keys, strict=True):
+    assert not any(
+        part.made for part in parts(checkpoint.tensors) if isinstance(part, Column)
+    ), "asks for no row"
+    for entry, look, name, key in zip(
+        checkpoint.tensors, alike, names, keys, strict=True
+    ):
         assert entry.tensor[1:] == look[1:]
         assert entry.tensor.storage[1:4] == look.storage[1:4]
         assert (entry.name, entry.path) == (name, ("model", key))
@@ -136,7 +154,11 @@ def test_layers_that_are_alike_inside_differ_by_what_is_around_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights of a loss are constants, those of a layer parameters."""
-    state = {f"{part}.{n}.weight": torch.zeros(2) for part in ("layers", "criterion") for n in range(40)}
+    state = {
+        f"{part}.{n}.weight": torch.zeros(2)
+        for part in ("layers", "criterion")
+        for n in range(40)
+    }
     torch.save(state, tmp_path / "a.pth")
     roles = Survey(opened(tmp_path / "a.pth", monkeypatch, 0)).roles
     assert [role.role for role in roles] == ["parameter"] * 40 + ["unknown"] * 40

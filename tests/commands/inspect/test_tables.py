@@ -1,4 +1,6 @@
-"""Views of `ckpt inspect` and `ckpt stats` for people: rows that are alike are one, and `--all` parts them."""
+"""Views of `ckpt inspect` and `ckpt stats` for people: rows that are alike are one, and
+`--all` parts them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from ckpt.evidence.survey import Survey
 
 def below_header(lines: list[str]) -> list[str]:
     """The rows of a table, which ends with an empty line."""
-    first = next(number for number, line in enumerate(lines) if line.startswith("NAME ")) + 1
+    first = (
+        next(number for number, line in enumerate(lines) if line.startswith("NAME "))
+        + 1
+    )
     return lines[first : lines.index("", first)]
 
 
@@ -30,18 +35,28 @@ def test_storages_that_are_alike_are_one_row_with_the_sum_of_their_bytes() -> No
         "0 cuda:0 2048 2048 own model.embed_tokens.weight",
         "×24 cuda:0 12288 12288 own model.layers.0-5.self_attn.{q,k,v,o}_proj.weight",
         "×18 cuda:0 25344 25344 own model.layers.0-5.mlp.{gate,up,down}_proj.weight",
-        "×12 cuda:0 384 384 own model.layers.0-5.{input,post_attention}_layernorm.weight",
+        (
+            "×12 cuda:0 384 384 own "
+            "model.layers.0-5.{input,post_attention}_layernorm.weight"
+        ),
         "55 cuda:0 32 32 own model.norm.weight",
         "56 cuda:0 2048 2048 own lm_head.weight",
     ]
     for exact in ("--all", "--tsv"):
-        whole = inside("inspect", "llama_bf16.pth", "--storages", exact, cwd=SAMPLES).out.decode()
+        whole = inside(
+            "inspect", "llama_bf16.pth", "--storages", exact, cwd=SAMPLES
+        ).out.decode()
         assert "layers.3.self_attn.q_proj.weight" in whole and "×" not in whole
 
 
 def test_storages_of_another_device_size_or_use_are_apart(tmp_path: Path) -> None:
     spare = torch.zeros(8)[:4]
-    tensors = {"a.0.w": torch.ones(4), "a.1.w": torch.ones(4), "a.2.w": torch.ones(5), "a.3.w": spare}
+    tensors = {
+        "a.0.w": torch.ones(4),
+        "a.1.w": torch.ones(4),
+        "a.2.w": torch.ones(5),
+        "a.3.w": spare,
+    }
     tensors |= {"a.4.w": torch.zeros(4), "a.5.w": torch.zeros(4, dtype=torch.int32)}
     tensors["a.6.w"] = tensors["a.4.w"]
     tensors |= {"p.0": torch.ones(3), "p.1": torch.zeros(3)}
@@ -61,7 +76,9 @@ def test_storages_of_another_device_size_or_use_are_apart(tmp_path: Path) -> Non
 
 
 def test_stats_folds_what_is_equal_and_nothing_else(tmp_path: Path) -> None:
-    tensors = {f"h.{i}.{name}.w": torch.ones(4) for i in range(3) for name in ("q", "k")}
+    tensors = {
+        f"h.{i}.{name}.w": torch.ones(4) for i in range(3) for name in ("q", "k")
+    }
     tensors |= {f"h.{i}.v.w": torch.arange(4.0) + i for i in range(3)}
     tensors["h.1.k.w"] = torch.full((4,), 1.001)
     tensors["h.3.q.w"] = torch.ones(2, 2)
@@ -87,10 +104,14 @@ def test_stats_counts_the_tensors_that_are_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["__builtin__", "builtins"])
-def test_names_of_python_2_and_3_of_one_thing_are_one_row(first: str, tmp_path: Path) -> None:
+def test_names_of_python_2_and_3_of_one_thing_are_one_row(
+    first: str, tmp_path: Path
+) -> None:
     second = "builtins" if first == "__builtin__" else "__builtin__"
     path = tmp_path / "a.pt"
-    stream = f"(c{first}\neval\n(V1\ntRc{second}\neval\n(V2\ntRcposix\nsystem\n(Vx\ntRt.".encode()
+    stream = (
+        f"(c{first}\neval\n(V1\ntRc{second}\neval\n(V2\ntRcposix\nsystem\n(Vx\ntRt."
+    ).encode()
     path.write_bytes(torch_zip(stream, {}))
     with formats.open(str(path)) as checkpoint:
         report = inspect(Survey(checkpoint))
@@ -106,5 +127,11 @@ def test_names_of_python_2_and_3_of_one_thing_are_one_row(first: str, tmp_path: 
         ["called", "posix.system", "refused"],
     ]
     assert rows[1][4] == f"{first}.eval('1'), {second}.eval('2')"
-    assert "also stored as" in inside("inspect", path, "--imports", cwd=tmp_path).out.decode()
-    assert "also stored as" not in inside("inspect", path, "--imports", "--all", cwd=tmp_path).out.decode()
+    assert (
+        "also stored as"
+        in inside("inspect", path, "--imports", cwd=tmp_path).out.decode()
+    )
+    assert (
+        "also stored as"
+        not in inside("inspect", path, "--imports", "--all", cwd=tmp_path).out.decode()
+    )

@@ -45,17 +45,24 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
     assert (done.returncode, done.stderr) == (
         0,
         f"ckpt: {runs}/again: skipped: a link to a folder\n"
-        "5 checkpoints, 215 KiB · 1 runs code · 3 with unused parameters: DDP stops unless they are frozen"
+        "5 checkpoints, 215 KiB · 1 runs code · 3 with unused parameters: DDP stops "
+        "unless they are frozen"
         f" · 3 not looked at (--others) (ckpt lint {runs} --level error)\n",
     )
     assert done.stdout == (
         f"{runs}/   float32\n"
-        "NAME                      EPOCH  FORMAT           SIZE  PARAMS  DEVICE  LOADS               FINDINGS\n"
-        "epoch_9.pth                   0  torch-zip    60.2 KiB  4.16 K  cpu     weights_only        prefix unused\n"
-        "epoch_10.pth                  1  torch-zip    60.1 KiB  4.16 K  cpu     weights_only        prefix unused\n"
-        "export/model.safetensors         safetensors  12.9 KiB  3.13 K          safetensors\n"
-        "old/best.pth.tar             12  torch-zip    80.3 KiB  3.96 K  cuda:0  weights_only=False  prefix unused cuda\n"
-        "stranger.pt                      torch-zip    1.67 KiB          cpu     RUNS CODE           called-on-load\n"
+        "NAME                      EPOCH  FORMAT           SIZE  PARAMS  DEVICE  LOADS "
+        "              FINDINGS\n"
+        "epoch_9.pth                   0  torch-zip    60.2 KiB  4.16 K  cpu     "
+        "weights_only        prefix unused\n"
+        "epoch_10.pth                  1  torch-zip    60.1 KiB  4.16 K  cpu     "
+        "weights_only        prefix unused\n"
+        "export/model.safetensors         safetensors  12.9 KiB  3.13 K          "
+        "safetensors\n"
+        "old/best.pth.tar             12  torch-zip    80.3 KiB  3.96 K  cuda:0  "
+        "weights_only=False  prefix unused cuda\n"
+        "stranger.pt                      torch-zip    1.67 KiB          cpu     RUNS "
+        "CODE           called-on-load\n"
     )
 
 
@@ -75,12 +82,16 @@ def series(samples: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("columns", [30, 40, 44, 80, 200])
-def test_names_of_a_series_keep_what_tells_them_apart(columns: int, series: Path) -> None:
+def test_names_of_a_series_keep_what_tells_them_apart(
+    columns: int, series: Path
+) -> None:
     seen = terminal("ls", "run", columns=columns, cwd=series, NO_COLOR="1", TERM="dumb")
 
     lines = [line.rstrip() for line in seen.splitlines()]
     is_whole = columns >= len(SERIES[0])
-    expected = SERIES if is_whole else [f"Epoch-{epoch}" for epoch in range(100, 230, 5)]
+    expected = (
+        SERIES if is_whole else [f"Epoch-{epoch}" for epoch in range(100, 230, 5)]
+    )
     assert lines[lines.index("NAME") + 1 :][:26] == expected
     assert " ".join(lines[: lines.index("NAME")]).replace("·", " ").split() == [
         "run/RFB-Epoch-*-Loss-*.pth",
@@ -104,7 +115,8 @@ def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None
     done = ckpt("ls", str(series / "run"))
 
     assert done.stdout.splitlines() == [
-        f"{series}/run/RFB-Epoch-*-Loss-*.pth   torch-legacy · 13.8 KiB each · 3.13 K parameters"
+        f"{series}/run/RFB-Epoch-*-Loss-*.pth   torch-legacy · 13.8 KiB each · 3.13 K "
+        "parameters"
         " · float32 · cuda:0 · weights_only · each with cuda",
         "NAME",
         *SERIES,
@@ -118,9 +130,15 @@ def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None
 def test_names_of_any_length_stay_apart_on_any_screen(
     size: int, count: int, columns: int, samples: Path, tmp_path: Path
 ) -> None:
-    names = [f"{'a_long_word_' * 20}"[: size - 8] + f"-{number:03d}.pt" for number in range(count)]
+    names = [
+        f"{'a_long_word_' * 20}"[: size - 8] + f"-{number:03d}.pt"
+        for number in range(count)
+    ]
     for name in names:
-        os.symlink(samples / ("legacy.pth" if name.endswith("1.pt") else "ddp_after.pth"), tmp_path / name)
+        os.symlink(
+            samples / ("legacy.pth" if name.endswith("1.pt") else "ddp_after.pth"),
+            tmp_path / name,
+        )
     seen = terminal("ls", ".", columns=columns, cwd=tmp_path, NO_COLOR="1", TERM="dumb")
 
     lines = seen.splitlines()
@@ -132,17 +150,30 @@ def test_names_of_any_length_stay_apart_on_any_screen(
     assert not any("…" in text for text in shown)
 
 
-def test_best_and_last_stand_where_their_values_put_them(ckpt: Run, tmp_path: Path) -> None:
+def test_best_and_last_stand_where_their_values_put_them(
+    ckpt: Run, tmp_path: Path
+) -> None:
     import torch
 
-    for name, epoch in (("epoch_1", 1), ("epoch_2", 2), ("epoch_10", 10), ("best", 2), ("last", 10)):
-        torch.save({"epoch": epoch, "model": {"w.weight": torch.zeros(2)}}, tmp_path / f"{name}.pth")
+    for name, epoch in (
+        ("epoch_1", 1),
+        ("epoch_2", 2),
+        ("epoch_10", 10),
+        ("best", 2),
+        ("last", 10),
+    ):
+        torch.save(
+            {"epoch": epoch, "model": {"w.weight": torch.zeros(2)}},
+            tmp_path / f"{name}.pth",
+        )
     rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
     documents = map(json.loads, ckpt("ls", str(tmp_path), "--json").stdout.splitlines())
 
     expected = ["epoch_1", "epoch_2", "best", "epoch_10", "last"]
     assert [Path(row.split("\t")[0]).stem for row in rows] == expected
-    assert [document["counters"] for document in documents] == [{"epoch": n} for n in (1, 2, 2, 10, 10)]
+    assert [document["counters"] for document in documents] == [
+        {"epoch": n} for n in (1, 2, 2, 10, 10)
+    ]
 
     torch.save(
         {"model": {"w.weight": torch.zeros(2)}}, tmp_path / "epoch_3.pth"
@@ -160,7 +191,14 @@ def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
 
     assert max(map(len, seen.splitlines())) <= columns
     words = set(seen.replace("…", " … ").split())
-    for name in ("branch.rank0.pth", "weights_only", "unused", "called-on-load", "list-modules", "RUNS"):
+    for name in (
+        "branch.rank0.pth",
+        "weights_only",
+        "unused",
+        "called-on-load",
+        "list-modules",
+        "RUNS",
+    ):
         assert name in words
     assert "a Git LFS pointer, not the file" in " ".join(seen.split())
     assert ("EPOCH" in words) == (columns >= 100)
@@ -179,11 +217,17 @@ def test_what_cannot_be_read(ckpt: Run, samples: Path) -> None:
     skipped = ckpt("ls", *names, "--skip-unreadable", "--no-summary")
 
     assert (done.returncode, skipped.returncode, skipped.stderr) == (2, 0, "")
-    assert done.stderr == "0 checkpoints, 0 B · 4 unreadable (ckpt lint PATH... --level error)\n"
+    assert (
+        done.stderr
+        == "0 checkpoints, 0 B · 4 unreadable (ckpt lint PATH... --level error)\n"
+    )
     assert done.stdout == skipped.stdout
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
     assert set(rows) == set(names)
-    assert "unreadable  a Git LFS pointer, not the file (git lfs pull)" in rows["lfs_pointer.pth"]
+    assert (
+        "unreadable  a Git LFS pointer, not the file (git lfs pull)"
+        in rows["lfs_pointer.pth"]
+    )
     assert "no such file" in rows["missing.pth"]
 
 
@@ -228,7 +272,9 @@ def test_files_of_a_folder_that_are_no_checkpoints(
     ],
 )
 def test_sort(order: str, first: str, ckpt: Run, runs: Path) -> None:
-    rows = ckpt("ls", str(runs), "--sort", order, "--tsv", "--no-header").stdout.splitlines()
+    rows = ckpt(
+        "ls", str(runs), "--sort", order, "--tsv", "--no-header"
+    ).stdout.splitlines()
 
     assert Path(rows[0].split("\t")[0]).name == first
     assert len(rows) == 5
@@ -245,7 +291,9 @@ def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
     names = ["train_cuda.pth", "llama_bf16.pth", "lfs_pointer.pth", "hostile.pth"]
     done = ckpt("ls", *names, "--json")
     documents = {row["path"]: row for row in map(json.loads, done.stdout.splitlines())}
-    table = [line.split("\t") for line in ckpt("ls", *names, "--tsv").stdout.splitlines()]
+    table = [
+        line.split("\t") for line in ckpt("ls", *names, "--tsv").stdout.splitlines()
+    ]
 
     assert table[0] == [
         "file",
@@ -263,7 +311,9 @@ def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
     for row in (dict(zip(table[0], cells, strict=True)) for cells in table[1:]):
         document = documents[row["file"]]
         error = document["error"]
-        assert row["error"] == ("" if error is None else f"{error['message']} ({error['hint']})")
+        assert row["error"] == (
+            "" if error is None else f"{error['message']} ({error['hint']})"
+        )
         if document["error"] is None:
             shown = json.loads(ckpt("inspect", row["file"], "--json").stdout)
             assert document["findings"] == shown["findings"]
@@ -271,15 +321,27 @@ def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
                 shown["file"]["bytes"],
                 shown["file"]["format"],
             )
-            assert row["bytes"] == str(document["bytes"]) and row["parameters"] == str(document["parameters"])
+            assert row["bytes"] == str(document["bytes"]) and row["parameters"] == str(
+                document["parameters"]
+            )
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [("cuda", 1), ("bloat", 0), ("error", 1), ("warning", 1), ("any", 1), ("bloat,cuda", 1)],
+    [
+        ("cuda", 1),
+        ("bloat", 0),
+        ("error", 1),
+        ("warning", 1),
+        ("any", 1),
+        ("bloat,cuda", 1),
+    ],
 )
 def test_fail_on(code: str, expected: int, ckpt: Run) -> None:
-    assert ckpt("ls", "train_cuda.pth", "hostile.pth", "--fail-on", code).returncode == expected
+    assert (
+        ckpt("ls", "train_cuda.pth", "hostile.pth", "--fail-on", code).returncode
+        == expected
+    )
     assert ckpt("ls", "llama_bf16.pth", "--fail-on", "warning").returncode == 0
 
 
@@ -288,35 +350,53 @@ def test_paths_from_a_list(mark: str, ckpt: Run, tmp_path: Path) -> None:
     text = mark.join(("llama_bf16.pth", "legacy.pth", ""))
     (tmp_path / "list").write_text(text)
 
-    from_stdin = ckpt("ls", "--files-from", "-", "tied_and_bloated.pth", "--tsv", input=text)
-    from_file = ckpt("ls", "tied_and_bloated.pth", "--files-from", str(tmp_path / "list"), "--tsv")
+    from_stdin = ckpt(
+        "ls", "--files-from", "-", "tied_and_bloated.pth", "--tsv", input=text
+    )
+    from_file = ckpt(
+        "ls", "tied_and_bloated.pth", "--files-from", str(tmp_path / "list"), "--tsv"
+    )
 
     assert from_stdin.stdout == from_file.stdout
     names = [line.split("\t")[0] for line in from_stdin.stdout.splitlines()[1:]]
     assert names == ["legacy.pth", "llama_bf16.pth", "tied_and_bloated.pth"]
 
 
-def test_a_list_on_stdin_is_read_whole_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_on_stdin_is_read_whole_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = io.TextIOWrapper(io.BytesIO(b"weights.safetensors\n" * 900_000))
     monkeypatch.setattr("sys.stdin", text)
-    with pytest.raises(UsageError, match="--files-from -: the list has over 16,777,216 bytes"):
+    with pytest.raises(
+        UsageError, match="--files-from -: the list has over 16,777,216 bytes"
+    ):
         named_paths([], ["-"])
 
 
 def test_nothing_to_look_at(ckpt: Run) -> None:
     done = ckpt("verify")  # ls alone lists the folder
 
-    assert (done.returncode, done.stderr) == (2, "ckpt: nothing to look at (PATH..., or --files-from FILE)\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ckpt: nothing to look at (PATH..., or --files-from FILE)\n",
+    )
 
 
 def test_many_files_are_read_by_several_processes_and_are_the_same(
     ckpt: Run, samples: Path, tmp_path: Path
 ) -> None:
-    names = [name for name in ("ddp_after.pth", "hostile.pth", "truncated.pth") for _ in range(FEW)]
+    names = [
+        name
+        for name in ("ddp_after.pth", "hostile.pth", "truncated.pth")
+        for _ in range(FEW)
+    ]
     for number, name in enumerate(names):
         shutil.copy(samples / name, tmp_path / f"{number}.pth")
     together = ckpt("ls", str(tmp_path), "--tsv")
-    alone = [ckpt("ls", str(tmp_path / f"{n}.pth"), "--tsv", "--no-header").stdout for n in (0, FEW, 2 * FEW)]
+    alone = [
+        ckpt("ls", str(tmp_path / f"{n}.pth"), "--tsv", "--no-header").stdout
+        for n in (0, FEW, 2 * FEW)
+    ]
 
     rows = together.stdout.splitlines(keepends=True)[1:]
     assert len(rows) == 3 * FEW and together.returncode == 2
@@ -328,11 +408,13 @@ def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> N
         shutil.copy(samples / "ddp_after.pth", tmp_path / f"{number}.pth")
     os.mkfifo(tmp_path / "list")
     code = (
-        "import sys; from ckpt.bytes import executor; from ckpt.surface.cli import start, app\n"
+        "import sys; from ckpt.bytes import executor; from ckpt.surface.cli import "
+        "start, app\n"
         "each, flag = executor.Forks.each, open(sys.argv.pop(), 'a')\n"
         "def slow(self, tasks):\n"
         "    for number, row in enumerate(each(self, tasks)):\n"
-        "        if number == 3: print(file=flag, flush=True); import time; time.sleep(600)\n"
+        "        if number == 3: print(file=flag, flush=True); import time; "
+        "time.sleep(600)\n"
         "        yield row\n"
         "executor.Forks.each = slow\n"
         "start.run(app.run)"
@@ -341,7 +423,16 @@ def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> N
     flag = tmp_path / "flag"
     flag.touch()
     child = subprocess.Popen(
-        [sys.executable, "-c", code, "ls", str(tmp_path), "--tsv", "--no-header", str(flag)],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "ls",
+            str(tmp_path),
+            "--tsv",
+            "--no-header",
+            str(flag),
+        ],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -355,7 +446,11 @@ def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> N
     out, err = child.communicate(timeout=TIMEOUT)
 
     assert (child.returncode, err) == (130, "ckpt: interrupted\n")
-    assert [Path(line.split("\t")[0]).name for line in out.splitlines()] == ["0.pth", "1.pth", "2.pth"]
+    assert [Path(line.split("\t")[0]).name for line in out.splitlines()] == [
+        "0.pth",
+        "1.pth",
+        "2.pth",
+    ]
 
 
 @pytest.mark.slow
@@ -364,11 +459,16 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
     done = ckpt("inspect", str(runs))
 
     assert done.returncode == 0
-    assert (done.stdout, done.stderr) == (ckpt("ls", str(runs)).stdout, ckpt("ls", str(runs)).stderr)
+    assert (done.stdout, done.stderr) == (
+        ckpt("ls", str(runs)).stdout,
+        ckpt("ls", str(runs)).stderr,
+    )
     documents = ckpt("inspect", str(runs), "--json").stdout
     assert documents == ckpt("ls", str(runs), "--json").stdout
     refused = ckpt("inspect", str(runs), "--tsv")
-    assert refused.returncode == 2 and "name one, such as epoch_10.pth" in refused.stderr
+    assert (
+        refused.returncode == 2 and "name one, such as epoch_10.pth" in refused.stderr
+    )
 
 
 def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
@@ -377,7 +477,10 @@ def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
         shutil.copy(runs / "epoch_9.pth", runs / name)
     items = [item for item in found([str(runs)]) if item.skipped is None]
     names = {os.path.relpath(item.path, runs) for item in items if not item.is_other}
-    assert {os.path.relpath(item.path, runs) for item in items if item.is_other} == {"notes.txt", "data.pkl"}
+    assert {os.path.relpath(item.path, runs) for item in items if item.is_other} == {
+        "notes.txt",
+        "data.pkl",
+    }
     shards = [item.path for item in found([str(samples / "sharded")])]
 
     assert names == {
@@ -401,14 +504,23 @@ def test_files_whose_numbers_are_no_order_of_saves_stay_in_the_order_of_their_na
     import torch
 
     for name, epoch in (("fold_1", 9), ("fold_2", 4), ("best", 5)):
-        torch.save({"epoch": epoch, "model": {"w.weight": torch.zeros(2)}}, tmp_path / f"{name}.pth")
+        torch.save(
+            {"epoch": epoch, "model": {"w.weight": torch.zeros(2)}},
+            tmp_path / f"{name}.pth",
+        )
     rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
 
-    assert [Path(row.split("\t")[0]).stem for row in rows] == ["best", "fold_1", "fold_2"]
+    assert [Path(row.split("\t")[0]).stem for row in rows] == [
+        "best",
+        "fold_1",
+        "fold_2",
+    ]
 
 
 def test_an_epoch_below_0_is_none(ckpt: Run, samples: Path) -> None:
-    lines = ckpt("ls", "yolo_style.pt", "ddp_after.pth", "ddp_before.pth").stdout.splitlines()
+    lines = ckpt(
+        "ls", "yolo_style.pt", "ddp_after.pth", "ddp_before.pth"
+    ).stdout.splitlines()
     document = json.loads(ckpt("ls", "yolo_style.pt", "--json").stdout)
 
     assert lines[1].split()[:2] == ["NAME", "EPOCH"]
@@ -416,7 +528,9 @@ def test_an_epoch_below_0_is_none(ckpt: Run, samples: Path) -> None:
     assert document["counters"] == {"epoch": -1}
 
 
-def test_one_file_and_danger_stay_rows(ckpt: Run, samples: Path, tmp_path: Path) -> None:
+def test_one_file_and_danger_stay_rows(
+    ckpt: Run, samples: Path, tmp_path: Path
+) -> None:
     one = ckpt("ls", "train_cuda.pth").stdout.splitlines()
     for name in ("a.pth", "b.pth", "c.pth"):
         shutil.copy(samples / "hostile.pth", tmp_path / name)
@@ -442,12 +556,24 @@ def test_one_file_and_danger_stay_rows(ckpt: Run, samples: Path, tmp_path: Path)
 
 
 def test_short_labels_leave_room_for_columns(samples: Path, tmp_path: Path) -> None:
-    for number, name in enumerate(("train_cuda.pth", "weights.safetensors", "ddp_after.pth", "legacy.pth")):
+    for number, name in enumerate(
+        ("train_cuda.pth", "weights.safetensors", "ddp_after.pth", "legacy.pth")
+    ):
         os.symlink(samples / name, tmp_path / f"{'a_long_word_' * 5}-{number}.pth")
-    lines = terminal("ls", ".", columns=88, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
+    lines = terminal(
+        "ls", ".", columns=88, cwd=tmp_path, NO_COLOR="1", TERM="dumb"
+    ).splitlines()
 
     first = next(number for number, line in enumerate(lines) if line.startswith("NAME"))
-    assert lines[first].split() == ["NAME", "EPOCH", "SIZE", "PARAMS", "DEVICE", "LOADS", "FINDINGS"]
+    assert lines[first].split() == [
+        "NAME",
+        "EPOCH",
+        "SIZE",
+        "PARAMS",
+        "DEVICE",
+        "LOADS",
+        "FINDINGS",
+    ]
     assert [line.split()[0] for line in lines[first + 1 : first + 5]] == [
         f"word_-{number}" for number in range(4)
     ]
@@ -456,7 +582,9 @@ def test_short_labels_leave_room_for_columns(samples: Path, tmp_path: Path) -> N
 def test_two_long_names_are_named_in_a_headline(samples: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("train_cuda.pth", "weights.safetensors")):
         os.symlink(samples / name, tmp_path / f"{'a_long_word_' * 5}-{number}.pth")
-    lines = terminal("ls", ".", columns=80, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
+    lines = terminal(
+        "ls", ".", columns=80, cwd=tmp_path, NO_COLOR="1", TERM="dumb"
+    ).splitlines()
 
     assert lines[0] == "./a_long_word_a_long_word_a_l…a_long_word_a_long_word_-*.pth"
     assert len(lines[0]) == 60 and lines[1].startswith("NAME ")
@@ -464,7 +592,9 @@ def test_two_long_names_are_named_in_a_headline(samples: Path, tmp_path: Path) -
 
 def test_a_pipe_cuts_no_name(ckpt: Run, samples: Path, tmp_path: Path) -> None:
     names = [f"{'a_long_word_' * 16}-{number}.pth" for number in range(3)]
-    for name, sample in zip(names, ("train_cuda.pth", "weights.safetensors", "legacy.pth"), strict=True):
+    for name, sample in zip(
+        names, ("train_cuda.pth", "weights.safetensors", "legacy.pth"), strict=True
+    ):
         os.symlink(samples / sample, tmp_path / name)
     lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
 
@@ -478,7 +608,9 @@ def test_what_only_looks_alike_stays_a_column(ckpt: Run, tmp_path: Path) -> None
     import torch
 
     for number in range(3):
-        torch.save({"w.weight": torch.zeros(100_000 + number)}, tmp_path / f"m{number}.pth")
+        torch.save(
+            {"w.weight": torch.zeros(100_000 + number)}, tmp_path / f"m{number}.pth"
+        )
     lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
 
     assert lines[1].split() == ["NAME", "SIZE", "PARAMS"]
@@ -504,7 +636,9 @@ def test_names_that_differ_by_their_unicode_form_are_shown_apart(
     if columns is None:
         lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
     else:
-        lines = terminal("ls", ".", columns=columns, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
+        lines = terminal(
+            "ls", ".", columns=columns, cwd=tmp_path, NO_COLOR="1", TERM="dumb"
+        ).splitlines()
 
     names = [line.split()[0] for line in lines[lines.index("NAME") + 1 :][:3]]
     assert sorted(names) == sorted(["caf\u00e9.pth", "cafe\\u0301.pth", "the.pth"])
@@ -523,24 +657,34 @@ def test_tsv_has_the_counters(ckpt: Run, tmp_path: Path) -> None:
     import torch
 
     torch.save(
-        {"epoch": 3, "global_step": 1_500_000, "model": {"w.weight": torch.zeros(2)}}, tmp_path / "a.pth"
+        {"epoch": 3, "global_step": 1_500_000, "model": {"w.weight": torch.zeros(2)}},
+        tmp_path / "a.pth",
     )
     torch.save({"w.weight": torch.zeros(2)}, tmp_path / "b.pth")
     (tmp_path / "c.pth").write_bytes(b"")
-    head, *rows = (line.split("\t") for line in ckpt("ls", str(tmp_path), "--tsv").stdout.splitlines())
+    head, *rows = (
+        line.split("\t")
+        for line in ckpt("ls", str(tmp_path), "--tsv").stdout.splitlines()
+    )
 
     assert head[-3:] == ["error", "epoch", "step"]
     assert [row[-2:] for row in rows] == [["3", "1500000"], ["", ""], ["", ""]]
 
 
-def test_a_line_about_an_unreadable_file_reads_alike_in_ls_and_lint(ckpt: Run, tmp_path: Path) -> None:
+def test_a_line_about_an_unreadable_file_reads_alike_in_ls_and_lint(
+    ckpt: Run, tmp_path: Path
+) -> None:
     (tmp_path / "a\n.pth").write_bytes(b"")
     lines = {
-        ckpt(*command, str(tmp_path)).stderr.splitlines()[0] for command in (("ls", "-q"), ("lint", "-q"))
+        ckpt(*command, str(tmp_path)).stderr.splitlines()[0]
+        for command in (("ls", "-q"), ("lint", "-q"))
     }
 
     assert lines == {
-        f"ckpt: {tmp_path}/a\\n.pth: an empty file (an unfinished save, or a full disk? use an earlier save)"
+        (
+            f"ckpt: {tmp_path}/a\\n.pth: an empty file (an unfinished save, or a full "
+            "disk? use an earlier save)"
+        )
     }
 
 

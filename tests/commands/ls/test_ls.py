@@ -43,12 +43,15 @@ def test_how_a_file_loads(name: str, loads: str, samples: Path) -> None:
 
 
 def test_parameters_are_counted_without_buffers_and_optimizers(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(4)
+    )
     model(torch.zeros(2, 3, 8, 8)).sum().backward()
     optimizer = torch.optim.Adam(model.parameters())
     optimizer.step()
     path = rewriting.saved(
-        {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pth"
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "x.pth",
     )
 
     row = row_of(path)
@@ -66,23 +69,35 @@ def test_the_dtype_with_the_most_bytes_is_the_first(tmp_path: Path) -> None:
         "b.bias": torch.ones(3),
     }
 
-    assert row_of(rewriting.saved(state, tmp_path / "x.pth")).dtypes == ("float16", "float32")
+    assert row_of(rewriting.saved(state, tmp_path / "x.pth")).dtypes == (
+        "float16",
+        "float32",
+    )
 
 
 def test_averages_count_where_there_is_no_model(tmp_path: Path) -> None:
-    state = {"ema": {"fc.weight": torch.zeros(4, 4), "fc.bias": torch.zeros(4)}, "step": 3}
+    state = {
+        "ema": {"fc.weight": torch.zeros(4, 4), "fc.bias": torch.zeros(4)},
+        "step": 3,
+    }
 
     assert row_of(rewriting.saved(state, tmp_path / "x.pth")).parameters == 20
 
 
 def test_a_file_without_a_model_has_no_parameters(tmp_path: Path) -> None:
-    row = row_of(rewriting.saved({"images": torch.zeros(4, 4, dtype=torch.uint8)}, tmp_path / "x.pth"))
+    row = row_of(
+        rewriting.saved(
+            {"images": torch.zeros(4, 4, dtype=torch.uint8)}, tmp_path / "x.pth"
+        )
+    )
 
     assert (row.parameters, row.dtypes, row.tensors) == (0, ("uint8",), 1)
 
 
 def test_a_class_of_the_standard_library_needs_trust(tmp_path: Path) -> None:
-    path = rewriting.saved({"args": SimpleNamespace(lr=1), "w.weight": torch.ones(2)}, tmp_path / "x.pth")
+    path = rewriting.saved(
+        {"args": SimpleNamespace(lr=1), "w.weight": torch.ones(2)}, tmp_path / "x.pth"
+    )
 
     assert row_of(path).loads == "weights_only=False"
 
@@ -111,4 +126,6 @@ def test_a_row_goes_to_another_process_and_into_json(samples: Path) -> None:
     assert pickle.loads(pickle.dumps(row)) == row
     assert document["schema"] == {"name": "ckpt.ls", "version": 2}
     assert {finding["code"] for finding in document["findings"]} <= set(CATALOGUE)  # type: ignore[union-attr, index, call-overload]
-    assert LsRow("x", error=Failure("unreadable", "why")).to_json()["parameters"] is None
+    assert (
+        LsRow("x", error=Failure("unreadable", "why")).to_json()["parameters"] is None
+    )

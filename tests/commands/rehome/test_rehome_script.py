@@ -1,4 +1,6 @@
-"""`ckpt rehome` of TorchScript: the tags in its pickles change and nothing else does; devices in its code are named."""
+"""`ckpt rehome` of TorchScript: the tags in its pickles change and nothing else does;
+devices in its code are named.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_a_program_runs_where_its_device_is_not(kind: str, tmp_path: Path) -> No
     assert made.state_dict().keys() == expected.state_dict().keys()
     before, after = scripted.records(source), scripted.records(out)
     assert list(before) == list(after)
-    assert {name for name in before if before[name] != after[name]} <= set(scripted.PICKLES)
+    assert {name for name in before if before[name] != after[name]} <= set(
+        scripted.PICKLES
+    )
 
 
 @pytest.mark.parametrize("kind", scripted.ONE_DEVICE)
@@ -81,15 +85,21 @@ def test_the_mobile_interpreter_loads_it(kind: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(moved(source)) as archive:
         left = archive.read("a/bytecode.pkl")
 
-    assert torch.equal(_load_for_lite_interpreter(str(tmp_path / "out.pt"))(scripted.INPUT), expected)
+    assert torch.equal(
+        _load_for_lite_interpreter(str(tmp_path / "out.pt"))(scripted.INPUT), expected
+    )
     assert b"cuda" not in left
 
 
 def test_the_bytecode_of_torch_1_7_has_storages_of_its_own(tmp_path: Path) -> None:
     source = scripted.tagged(scripted.KINDS["frozen lite"](tmp_path / "a.ptl"))
     with zipfile.ZipFile(source, "a") as archive:
-        for name in [name for name in archive.namelist() if name.startswith("a/constants/")]:
-            archive.writestr(name.replace("/constants/", "/bytecode/"), archive.read(name))
+        for name in [
+            name for name in archive.namelist() if name.startswith("a/constants/")
+        ]:
+            archive.writestr(
+                name.replace("/constants/", "/bytecode/"), archive.read(name)
+            )
 
     with formats.open(str(source)) as checkpoint:
         assert sum(row.id.startswith("bytecode:") for row in checkpoint.storages) == 3
@@ -114,7 +124,10 @@ def test_texts_and_devices_beside_a_storage_stay(tmp_path: Path) -> None:
     rows = {row["name"]: row["what"] for row in json.loads(said.out)["left_alone"]}
     assert rows == {"name": "'cuda:0'", "device": "device('cuda:0')"}
     text = ckpt("rehome", source, "--dry-run", "-o", tmp_path / "c.pt").out.decode()
-    assert "device('cuda:0')  (--objects to change it)" in text and "'cuda:0'  (" not in text
+    assert (
+        "device('cuda:0')  (--objects to change it)" in text
+        and "'cuda:0'  (" not in text
+    )
 
 
 class Many(nn.Module):
@@ -166,7 +179,9 @@ def test_in_place_and_back(kind: str, copy: bool, tmp_path: Path) -> None:
     assert torch.equal(load(source)(scripted.INPUT), expected)
     assert ckpt("verify", source).code == 0
     assert source.read_bytes().startswith(before) != copy
-    assert source.read_bytes().count(b"CK\x08\0") == (not copy), "one mark of where the old archive ends"
+    assert source.read_bytes().count(b"CK\x08\0") == (not copy), (
+        "one mark of where the old archive ends"
+    )
 
     undone = ckpt("rehome", "--undo", source)
     assert undone.code == (2 if copy else 0)
@@ -185,7 +200,7 @@ def test_an_interrupted_rewrite_is_taken_back(tmp_path: Path) -> None:
         assert source.read_bytes() == before
 
 
-# --- devices in the code ----------------------------------------------------------------------------------------------
+# --- devices in the code --------------------------------------------------------------
 
 
 def test_devices_in_the_code_are_named_with_their_lines(tmp_path: Path) -> None:
@@ -196,7 +211,10 @@ def test_devices_in_the_code_are_named_with_their_lines(tmp_path: Path) -> None:
     assert len(lines) == 2
 
     done = ckpt("rehome", source, "--to", "cuda:3", "-o", tmp_path / "b.pt")
-    first = f"left alone: code/__torch__/scripted.py:{lines[0]}: the code names cuda:0, 2 times (lines {lines[0]}, {lines[1]})"
+    first = (
+        f"left alone: code/__torch__/scripted.py:{lines[0]}: the code names cuda:0, 2 "
+        f"times (lines {lines[0]}, {lines[1]})"
+    )
     assert done.code == 0 and first.encode() in done.out
     assert b"names cuda:1, which map_location leaves too" in done.out
 
@@ -220,7 +238,9 @@ class Both(nn.Module):
         self.device = torch.device("cuda:0")
 
     def forward(self) -> torch.Tensor:
-        return torch.zeros(3, device=torch.device("cuda:0")) + torch.ones(3, device=self.device)
+        return torch.zeros(3, device=torch.device("cuda:0")) + torch.ones(
+            3, device=self.device
+        )
 
 
 def test_objects_does_not_change_the_code(tmp_path: Path) -> None:
@@ -246,7 +266,9 @@ def test_devices_in_the_code_are_a_finding(tmp_path: Path) -> None:
 
 
 class Recurrent(nn.Module):
-    """A trace of it names the device of the trace, in its own code and in that of torch."""
+    """A trace of it names the device of the trace, in its own code and in that of
+    torch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,18 +286,27 @@ class Chosen(nn.Module):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_the_device_of_a_trace_is_a_finding_on_the_cpu_too(frozen: bool, tmp_path: Path) -> None:
+def test_the_device_of_a_trace_is_a_finding_on_the_cpu_too(
+    frozen: bool, tmp_path: Path
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced = torch.jit.trace(Recurrent().eval(), torch.randn(2, 1, 4), check_trace=False)
+        traced = torch.jit.trace(
+            Recurrent().eval(), torch.randn(2, 1, 4), check_trace=False
+        )
         (torch.jit.freeze(traced) if frozen else traced).save(str(tmp_path / "a.pt"))
 
     document = json.loads(ckpt("inspect", tmp_path / "a.pt", "--json").out)
     (row,) = [row for row in document["findings"] if row["code"] == "device-in-code"]
-    assert row["level"] == "info" and row["message"].startswith("The code names cpu: code/__torch__")
+    assert row["level"] == "info" and row["message"].startswith(
+        "The code names cpu: code/__torch__"
+    )
     assert len(row["where"]) == (3 if frozen else 4)
-    # Where another LSTM was traced before, torch gives the file of this one another name.
-    lstm = re.compile(r"code/__torch__/torch/nn/modules/rnn(?:/___torch_mangle_\d+)?\.py:18")
+    # Where another LSTM was traced before, torch gives the file of this one another
+    # name.
+    lstm = re.compile(
+        r"code/__torch__/torch/nn/modules/rnn(?:/___torch_mangle_\d+)?\.py:18"
+    )
     assert frozen or any(lstm.fullmatch(place) for place in row["where"])
     assert "trace the model there, or script it" in row["consequence"]
 
@@ -299,13 +330,14 @@ def test_a_device_in_a_text_of_the_code_is_none(tmp_path: Path) -> None:
         assert checkpoint.code_devices == ()
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------
 
 
 def test_an_exported_program_is_not_moved(tmp_path: Path) -> None:
     source = exported.written(tmp_path, "a.pt2", exported.pt2())
     check_error(
-        ckpt("rehome", source, "-o", tmp_path / "b.pt2"), "is not moved: its program names devices beside"
+        ckpt("rehome", source, "-o", tmp_path / "b.pt2"),
+        "is not moved: its program names devices beside",
     )
     assert not (tmp_path / "b.pt2").exists()
 
@@ -328,7 +360,9 @@ def test_the_result_is_a_program_whatever_it_is_called(tmp_path: Path) -> None:
     assert ckpt("rehome", source, "-o", tmp_path / "b.pth").code == 0
     load(tmp_path / "b.pth")
     assert ckpt("slim", source, "-o", tmp_path / "w.pth").code == 0
-    assert set(torch.load(tmp_path / "w.pth", weights_only=True, map_location="cpu")) == {
+    assert set(
+        torch.load(tmp_path / "w.pth", weights_only=True, map_location="cpu")
+    ) == {
         "fc.weight",
         "fc.bias",
     }
@@ -340,7 +374,10 @@ def test_torch_compiles_nothing(tmp_path: Path) -> None:
     source = scripted.tagged(scripted.KINDS["trace"](tmp_path / "a.pt"))
     done = inside("rehome", source, "-o", "b.pt", "--verify", "torch", cwd=tmp_path)
 
-    assert done.code == 0 and b"that would compile its code; every byte was compared" in done.err
+    assert (
+        done.code == 0
+        and b"that would compile its code; every byte was compared" in done.err
+    )
 
 
 def test_a_payload_is_not_passed_on(tmp_path: Path) -> None:

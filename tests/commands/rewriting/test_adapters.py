@@ -1,4 +1,6 @@
-"""LoRA in the names of kohya, PEFT and older diffusers: what `inspect` says, and which tensors meet."""
+"""LoRA in the names of kohya, PEFT and older diffusers: what `inspect` says, and which
+tensors meet.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,17 @@ from ckpt.evidence.adapters import adapter_translation, piece_of
 pytestmark = oracle.QUIET
 
 Tensors = dict[str, torch.Tensor]
-FACTS = {"ss_network_dim": "4", "ss_network_alpha": "2", "ss_base_model_version": "sd_v1"}
+FACTS = {
+    "ss_network_dim": "4",
+    "ss_network_alpha": "2",
+    "ss_base_model_version": "sd_v1",
+}
 
 
 def layers() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The layers of a UNet and of a text encoder in the names of diffusers, each with its two matrices."""
+    """The layers of a UNet and of a text encoder in the names of diffusers, each with
+    its two matrices.
+    """
     names = [
         f"unet.down_blocks.{block}.attentions.0.transformer_blocks.0.attn1.{part}"
         for block in range(2)
@@ -33,7 +41,9 @@ def layers() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return {name: (torch.randn(4, 8), torch.randn(8, 4)) for name in names}
 
 
-def kohya(made: dict[str, tuple[torch.Tensor, torch.Tensor]], te: str = "te") -> Tensors:
+def kohya(
+    made: dict[str, tuple[torch.Tensor, torch.Tensor]], te: str = "te"
+) -> Tensors:
     state: Tensors = {}
     for name, (down, up) in made.items():
         flat = "lora_" + name.replace("text_encoder", te, 1).replace(".", "_")
@@ -101,8 +111,13 @@ def test_kohya_fills_the_names_of_others_and_the_lost_alpha_is_said(
     made = layers()
     wanted = other(made)
     save_file(kohya(made, te), tmp_path / "a.safetensors")
-    torch.save({name: torch.zeros_like(value) for name, value in wanted.items()}, tmp_path / "b.pth")
-    done = inside("warmstart", "a.safetensors", "--into", "b.pth", "-o", "out.pth", cwd=tmp_path)
+    torch.save(
+        {name: torch.zeros_like(value) for name, value in wanted.items()},
+        tmp_path / "b.pth",
+    )
+    done = inside(
+        "warmstart", "a.safetensors", "--into", "b.pth", "-o", "out.pth", cwd=tmp_path
+    )
     said = " ".join(done.out.decode().split())
     assert "loads 18 of 18 tensors" in said
     assert "alpha 2 (scale 0.5). The target has no alpha" in said
@@ -111,22 +126,38 @@ def test_kohya_fills_the_names_of_others_and_the_lost_alpha_is_said(
     assert all(torch.equal(written[name], value) for name, value in wanted.items())
 
 
-def test_the_other_direction_keeps_the_alpha_of_the_target_and_says_so(tmp_path: Path) -> None:
+def test_the_other_direction_keeps_the_alpha_of_the_target_and_says_so(
+    tmp_path: Path,
+) -> None:
     made = layers()
     zeros = {name: torch.zeros_like(value) for name, value in kohya(made).items()}
     zeros |= {name: torch.tensor(2.0) for name in zeros if name.endswith("alpha")}
     save_file(peft(made), tmp_path / "a.safetensors")
     save_file(zeros, tmp_path / "b.safetensors")
-    words = ("warmstart", "a.safetensors", "--into", "b.safetensors", "-o", "out.safetensors")
+    words = (
+        "warmstart",
+        "a.safetensors",
+        "--into",
+        "b.safetensors",
+        "-o",
+        "out.safetensors",
+    )
     done = inside(*words, cwd=tmp_path)
-    assert "The target keeps its own alpha 2 (scale 0.5)" in " ".join(done.out.decode().split())
+    assert "The target keeps its own alpha 2 (scale 0.5)" in " ".join(
+        done.out.decode().split()
+    )
     written = load_file(tmp_path / "out.safetensors")
     assert all(torch.equal(written[name], value) for name, value in kohya(made).items())
 
 
-def test_the_adapter_of_a_unet_alone_has_no_part_before_its_names(tmp_path: Path) -> None:
+def test_the_adapter_of_a_unet_alone_has_no_part_before_its_names(
+    tmp_path: Path,
+) -> None:
     made = {name: pair for name, pair in layers().items() if name.startswith("unet.")}
-    alone = {f"base_model.model.{name.removeprefix('unet.')}": value for name, value in peft(made).items()}
+    alone = {
+        f"base_model.model.{name.removeprefix('unet.')}": value
+        for name, value in peft(made).items()
+    }
     save_file(kohya(made), tmp_path / "a.safetensors")
     save_file(alone, tmp_path / "b.safetensors")
     done = inside("diff", "a.safetensors", "b.safetensors", cwd=tmp_path).out.decode()
@@ -135,7 +166,11 @@ def test_the_adapter_of_a_unet_alone_has_no_part_before_its_names(tmp_path: Path
 
 def test_a_layer_that_two_names_may_be_is_not_paired() -> None:
     one = ["lora_unet_a_b_c.lora_up.weight", "lora_unet_d_e.lora_up.weight"]
-    two = ["unet.a_b.c.lora_B.weight", "unet.a.b_c.lora_B.weight", "unet.d.e.lora_B.weight"]
+    two = [
+        "unet.a_b.c.lora_B.weight",
+        "unet.a.b_c.lora_B.weight",
+        "unet.d.e.lora_B.weight",
+    ]
     found = adapter_translation(one, two)
     assert found is not None
     assert found.names == {"lora_unet_d_e.lora_up.weight": "unet.d.e.lora_B.weight"}
@@ -144,15 +179,25 @@ def test_a_layer_that_two_names_may_be_is_not_paired() -> None:
     assert adapter_translation(one, ["a.lora_B.weight"]) is None
 
 
-def test_the_blocks_of_another_unet_do_not_meet_and_nothing_is_written(tmp_path: Path) -> None:
+def test_the_blocks_of_another_unet_do_not_meet_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
     made = layers()
     other = {
-        f"unet.input_blocks.{n}.1.transformer_blocks.0.attn1.to_q": (torch.randn(4, 8), torch.randn(8, 4))
+        f"unet.input_blocks.{n}.1.transformer_blocks.0.attn1.to_q": (
+            torch.randn(4, 8),
+            torch.randn(8, 4),
+        )
         for n in (4, 5)
     }
     save_file(kohya(other), tmp_path / "a.safetensors")
-    torch.save(peft({name: pair for name, pair in made.items() if "unet" in name}), tmp_path / "b.pth")
-    done = inside("warmstart", "a.safetensors", "--into", "b.pth", "-o", "out.pth", cwd=tmp_path)
+    torch.save(
+        peft({name: pair for name, pair in made.items() if "unet" in name}),
+        tmp_path / "b.pth",
+    )
+    done = inside(
+        "warmstart", "a.safetensors", "--into", "b.pth", "-o", "out.pth", cwd=tmp_path
+    )
     assert done.code == 1 and not (tmp_path / "out.pth").exists()
 
 
@@ -163,7 +208,9 @@ def test_the_blocks_of_another_unet_do_not_meet_and_nothing_is_written(tmp_path:
         (("lokr_w1", "lokr_w2_a", "lokr_w2_b"), "LoKr"),
     ],
 )
-def test_the_kin_of_lycoris_is_named(tmp_path: Path, parts: tuple[str, ...], method: str) -> None:
+def test_the_kin_of_lycoris_is_named(
+    tmp_path: Path, parts: tuple[str, ...], method: str
+) -> None:
     state: Tensors = {}
     for name in layers():
         flat = "lora_" + name.replace("text_encoder", "te", 1).replace(".", "_")
@@ -182,7 +229,9 @@ def test_a_model_with_a_word_of_lora_is_no_adapter(tmp_path: Path) -> None:
     state |= {"layers.0.lora_A.weight": torch.randn(2, 3), "alpha": torch.tensor(1.0)}
     torch.save(state, tmp_path / "a.pth")
     assert inspected(tmp_path / "a.pth")["adapter"] is None
-    assert piece_of("layers.0.weight") is None and piece_of("lora_unet_x.weight") is None
+    assert (
+        piece_of("layers.0.weight") is None and piece_of("lora_unet_x.weight") is None
+    )
 
 
 def two_layers(rank: int = 4) -> dict[str, torch.Tensor]:
@@ -196,29 +245,53 @@ def two_layers(rank: int = 4) -> dict[str, torch.Tensor]:
 
 
 def test_adapters_have_no_mean(tmp_path: Path) -> None:
-    one, two = (rewriting.saved(two_layers(), tmp_path / name) for name in ("one.pth", "two.pth"))
+    one, two = (
+        rewriting.saved(two_layers(), tmp_path / name)
+        for name in ("one.pth", "two.pth")
+    )
 
     done = ckpt("average", one.name, two.name, "-o", "mean.pth", cwd=tmp_path)
 
     assert done.code == 2 and b"holds an adapter (LoRA): a layer gets B" in done.err
     assert not (tmp_path / "mean.pth").exists()
     base = {f"layers.{layer}.q.weight": torch.ones(8, 8) for layer in range(2)}
-    runs = [rewriting.saved(base | two_layers(), tmp_path / name) for name in ("three.pth", "four.pth")]
-    mixed = ckpt("average", *(path.name for path in runs), "-o", "mean.pth", cwd=tmp_path)
+    runs = [
+        rewriting.saved(base | two_layers(), tmp_path / name)
+        for name in ("three.pth", "four.pth")
+    ]
+    mixed = ckpt(
+        "average", *(path.name for path in runs), "-o", "mean.pth", cwd=tmp_path
+    )
     assert mixed.code == 2 and b"--exclude" in mixed.err
 
 
 def test_a_run_with_an_adapter_is_no_start_for_its_base(tmp_path: Path) -> None:
     base = {f"layers.{layer}.q.weight": torch.ones(8, 8) for layer in range(2)}
     rewriting.saved(base, tmp_path / "base.pth")
-    layers = {f"base_model.model.layers.{layer}.q.base_layer.weight": torch.ones(8, 8) for layer in range(2)}
+    layers = {
+        f"base_model.model.layers.{layer}.q.base_layer.weight": torch.ones(8, 8)
+        for layer in range(2)
+    }
     rewriting.saved(layers | two_layers(), tmp_path / "run.pth")
 
-    done = ckpt("warmstart", "run.pth", "--into", "base.pth", "-o", "out.pth", cwd=tmp_path)
+    done = ckpt(
+        "warmstart", "run.pth", "--into", "base.pth", "-o", "out.pth", cwd=tmp_path
+    )
 
     assert done.code == 1 and not (tmp_path / "out.pth").exists()
-    assert b"PRETRAINED holds an adapter of 2 layers, which TARGET has no place for" in done.err
+    assert (
+        b"PRETRAINED holds an adapter of 2 layers, which TARGET has no place for"
+        in done.err
+    )
     again = ckpt(
-        "warmstart", "run.pth", "--into", "base.pth", "--min-coverage", "0", "-o", "out.pth", cwd=tmp_path
+        "warmstart",
+        "run.pth",
+        "--into",
+        "base.pth",
+        "--min-coverage",
+        "0",
+        "-o",
+        "out.pth",
+        cwd=tmp_path,
     )
     assert again.code == 0 and (tmp_path / "out.pth").exists()

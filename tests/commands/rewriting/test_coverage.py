@@ -14,7 +14,9 @@ FLOAT = BY_NAME["float32"]
 
 def entry(name: str, numel: int) -> Entry:
     storage = Storage(name, "cpu", FLOAT, 4 * numel, None)
-    return Entry((name,), name, tensor_ref(storage, FLOAT, (numel,), contiguous((numel,)), 0))
+    return Entry(
+        (name,), name, tensor_ref(storage, FLOAT, (numel,), contiguous((numel,)), 0)
+    )
 
 
 def row(status: Status, name: str, numel: int, copied: int) -> Pairing:
@@ -39,7 +41,9 @@ COVERAGE = Coverage(
 )
 
 
-def test_tied_tensors_are_loaded_and_what_nobody_takes_is_no_part_of_the_target() -> None:
+def test_tied_tensors_are_loaded_and_what_nobody_takes_is_no_part_of_the_target() -> (
+    None
+):
     assert COVERAGE.tensors == (5, 7)
     assert COVERAGE.elements == (34, 100)
     assert COVERAGE.share == 0.34
@@ -51,13 +55,25 @@ def test_an_empty_target_is_covered() -> None:
     assert Coverage((row("loaded", "a", 0, 0),), "p", ("", "")).share == 1.0
 
 
-def test_modules_are_those_of_the_target_and_tensors_outside_of_any_stand_together() -> None:
-    rows = [(module.name, module.tensors, module.elements) for module in COVERAGE.modules()]
-    assert rows == [("body", (4, 4), (24, 30)), ("head", (1, 2), (10, 30)), ("", (0, 1), (0, 40))]
+def test_modules_are_those_of_the_target_and_tensors_outside_of_any_stand_together() -> (
+    None
+):
+    rows = [
+        (module.name, module.tensors, module.elements) for module in COVERAGE.modules()
+    ]
+    assert rows == [
+        ("body", (4, 4), (24, 30)),
+        ("head", (1, 2), (10, 30)),
+        ("", (0, 1), (0, 40)),
+    ]
 
 
 def test_a_module_that_is_the_model_is_shown_by_its_parts() -> None:
-    names = [f"net.vit.{part}.{number}" for part in ("stem", "blocks", "norm") for number in range(4)]
+    names = [
+        f"net.vit.{part}.{number}"
+        for part in ("stem", "blocks", "norm")
+        for number in range(4)
+    ]
     rows = [row("loaded", name, 1, 1) for name in [*names, "net.head.weight"]]
     modules = Coverage(tuple(rows), "p", ("", "")).modules()
     assert [module.name for module in modules] == [
@@ -71,7 +87,10 @@ def test_a_module_that_is_the_model_is_shown_by_its_parts() -> None:
 def test_body_and_head_add_up_to_the_whole() -> None:
     coverage = COVERAGE._replace(head=frozenset(("head.a", "head.b")))
     assert coverage.halves() == ((24, 70), (10, 30))
-    assert coverage.to_json()["body"] == [24, 70] and coverage.to_json()["head"] == [10, 30]
+    assert coverage.to_json()["body"] == [24, 70] and coverage.to_json()["head"] == [
+        10,
+        30,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,5 +111,8 @@ def test_the_head_is_called_like_one_or_is_a_last_layer_that_does_not_fit(
     names: list[str], statuses: str, head: set[str]
 ) -> None:
     words: dict[str, Status] = {"l": "loaded", "k": "kept", "m": "missing"}
-    rows = [row(words[status], name, 2, 0) for name, status in zip(names, statuses, strict=True)]
+    rows = [
+        row(words[status], name, 2, 0)
+        for name, status in zip(names, statuses, strict=True)
+    ]
     assert head_of(rows) == head

@@ -1,4 +1,6 @@
-"""DataParallel around a part of a model: every command sees it, and a module that its author called `module` stays."""
+"""DataParallel around a part of a model: every command sees it, and a module that its
+author called `module` stays.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Vgg(nn.Module):
 
 
 def vgg(folder: Path) -> None:
-    """The ImageNet example wraps the features of VGG and AlexNet alone: plain.pth before it, vgg.pth.tar after it."""
+    """The ImageNet example wraps the features of VGG and AlexNet alone: plain.pth
+    before it, vgg.pth.tar after it.
+    """
     model = Vgg()
     torch.save(model.state_dict(), folder / "plain.pth")
     model.features = nn.DataParallel(model.features)  # type: ignore[assignment]
@@ -42,7 +46,9 @@ def prefixes(path: Path) -> list[dict[str, Any]]:
     return [row for row in json.loads(done.out)["findings"] if row["code"] == "prefix"]
 
 
-def test_the_features_of_vgg_come_out_of_their_wrapper_and_load_into_the_plain_model(tmp_path: Path) -> None:
+def test_the_features_of_vgg_come_out_of_their_wrapper_and_load_into_the_plain_model(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
     vgg(folder)
@@ -50,10 +56,13 @@ def test_the_features_of_vgg_come_out_of_their_wrapper_and_load_into_the_plain_m
     (finding,) = prefixes(folder / "vgg.pth.tar")
 
     assert finding["message"] == (
-        "4 of 8 names of state_dict begin with features.module. (DataParallel or DDP around features)."
+        "4 of 8 names of state_dict begin with features.module. (DataParallel or DDP "
+        "around features)."
     )
     assert finding["level"] == "warning" and len(finding["tensors"]) == 4
-    (wrote,) = printed.check_commands(finding["hint"], folder, tmp_path / "scratch").values()
+    (wrote,) = printed.check_commands(
+        finding["hint"], folder, tmp_path / "scratch"
+    ).values()
     written = torch.load(wrote[0], weights_only=True)
     plain = torch.load(folder / "plain.pth", weights_only=True)
     assert list(written["state_dict"]) == list(plain)
@@ -67,7 +76,10 @@ def test_diff_warmstart_and_python_see_the_wrapper_of_a_part(tmp_path: Path) -> 
     assert same.code == 0 and "aligned: features.module → features" in same.out.decode()
     words = ("warmstart", "plain.pth", "--into", "vgg.pth.tar", "-o", "out.pth")
     done = inside(*words, cwd=tmp_path).out.decode()
-    assert "loads 8 of 8 tensors" in done and "renamed: features → features.module, 4 tensors" in done
+    assert (
+        "loads 8 of 8 tensors" in done
+        and "renamed: features → features.module, 4 tensors" in done
+    )
     with ckpt.open(tmp_path / "vgg.pth.tar") as opened:
         model = Vgg()
         assert opened.load_into(model, strict=True).share == 1
@@ -78,7 +90,11 @@ def test_diff_warmstart_and_python_see_the_wrapper_of_a_part(tmp_path: Path) -> 
     ("state", "section", "names"),
     [
         (
-            {"net.module.conv.weight": [3, 3], "net.module.conv.bias": [3], "net.module.bn.weight": [3]},
+            {
+                "net.module.conv.weight": [3, 3],
+                "net.module.conv.bias": [3],
+                "net.module.bn.weight": [3],
+            },
             "generator",
             ["net.conv.weight", "net.conv.bias", "net.bn.weight"],
         ),
@@ -92,7 +108,11 @@ def test_diff_warmstart_and_python_see_the_wrapper_of_a_part(tmp_path: Path) -> 
             ["_model.field.aabb", "_model.field.w.weight", "datamanager.x"],
         ),
         (
-            {"block.module.weight": [3, 3], "block.norm.weight": [3], "block.out.weight": [3, 3]},
+            {
+                "block.module.weight": [3, 3],
+                "block.norm.weight": [3],
+                "block.out.weight": [3, 3],
+            },
             "model",
             ["block.module.weight", "block.norm.weight", "block.out.weight"],
         ),
@@ -103,7 +123,11 @@ def test_diff_warmstart_and_python_see_the_wrapper_of_a_part(tmp_path: Path) -> 
             [f"{part}.{n}.weight" for part in "GD" for n in range(3)],
         ),
         (
-            {f"blocks.{n}.module.{m}.weight": [3, 3] for n in range(3) for m in range(2)},
+            {
+                f"blocks.{n}.module.{m}.weight": [3, 3]
+                for n in range(3)
+                for m in range(2)
+            },
             "model",
             [f"blocks.{n}.module.{m}.weight" for n in range(3) for m in range(2)],
         ),
@@ -113,7 +137,11 @@ def test_strip_takes_the_wrapper_of_a_part_and_leaves_a_module_of_the_author(
     tmp_path: Path, state: dict[str, list[int]], section: str, names: list[str]
 ) -> None:
     torch.save(
-        {section: {name: torch.randn(shape) for name, shape in state.items()}, "epoch": 3}, tmp_path / "a.pth"
+        {
+            section: {name: torch.randn(shape) for name, shape in state.items()},
+            "epoch": 3,
+        },
+        tmp_path / "a.pth",
     )
     done = inside("strip", "a.pth", "-o", "out.pth", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -122,23 +150,39 @@ def test_strip_takes_the_wrapper_of_a_part_and_leaves_a_module_of_the_author(
     assert ("nothing to strip" in done.out.decode()) == (names == list(state))
 
 
-def test_one_layer_called_module_is_possibly_wrapped_and_only_taken_out_where_asked(tmp_path: Path) -> None:
+def test_one_layer_called_module_is_possibly_wrapped_and_only_taken_out_where_asked(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
-    state = {"encoder.module.weight": torch.randn(3, 3), "head.weight": torch.randn(2, 3)}
+    state = {
+        "encoder.module.weight": torch.randn(3, 3),
+        "head.weight": torch.randn(2, 3),
+    }
     torch.save(state, folder / "a.pth")
     stripped = inside("strip", "a.pth", "-o", "out.pth", cwd=folder)
     assert list(torch.load(folder / "out.pth", weights_only=True)) == list(state)
-    assert "all names below encoder begin with module., perhaps a wrapper's" in stripped.out.decode()
+    assert (
+        "all names below encoder begin with module., perhaps a wrapper's"
+        in stripped.out.decode()
+    )
     (folder / "out.pth").unlink()
 
     (finding,) = prefixes(folder / "a.pth")
 
     assert finding["level"] == "info" and "may be around encoder" in finding["message"]
-    (wrote,) = printed.check_commands(finding["hint"], folder, tmp_path / "scratch").values()
-    assert list(torch.load(wrote[0], weights_only=True)) == ["encoder.weight", "head.weight"]
+    (wrote,) = printed.check_commands(
+        finding["hint"], folder, tmp_path / "scratch"
+    ).values()
+    assert list(torch.load(wrote[0], weights_only=True)) == [
+        "encoder.weight",
+        "head.weight",
+    ]
     # The names of another file are evidence enough.
-    torch.save({name.replace(".module", ""): value for name, value in state.items()}, folder / "b.pth")
+    torch.save(
+        {name.replace(".module", ""): value for name, value in state.items()},
+        folder / "b.pth",
+    )
     assert inside("diff", "a.pth", "b.pth", cwd=folder).code == 0
     assert inside("diff", "a.pth", "a.pth", cwd=folder).code == 0
 
@@ -146,7 +190,8 @@ def test_one_layer_called_module_is_possibly_wrapped_and_only_taken_out_where_as
 def test_a_dict_of_dicts_with_a_key_module_is_left(tmp_path: Path) -> None:
     parts = {part: {"weight": torch.randn(3, 3)} for part in ("a", "b")}
     torch.save(
-        {"model": {"features": {"module": parts}, "fc": {"weight": torch.randn(2)}}}, tmp_path / "a.pth"
+        {"model": {"features": {"module": parts}, "fc": {"weight": torch.randn(2)}}},
+        tmp_path / "a.pth",
     )
     done = inside("strip", "a.pth", "-o", "out.pth", cwd=tmp_path)
     assert done.code == 0 and "nothing to strip" in done.out.decode()
@@ -157,12 +202,27 @@ def test_a_dict_of_dicts_with_a_key_module_is_left(tmp_path: Path) -> None:
     [
         (["a.module", "a.modules.b", "amodule.b"], Inner()),
         (["a.module.x.w", "a.module.y.w"], Inner(("a.module.",))),
-        (["a.module.module.x.w", "a.module.module.y.w"], Inner(("a.module.", "a.module.module."))),
-        (["a._orig_mod.module.x.w", "a._orig_mod.module.y.w"], Inner(("a._orig_mod.module.",))),
-        (["module.a.module.x.w", "module.a.module.y.w"], Inner((), ("module.a.module.",))),
+        (
+            ["a.module.module.x.w", "a.module.module.y.w"],
+            Inner(("a.module.", "a.module.module.")),
+        ),
+        (
+            ["a._orig_mod.module.x.w", "a._orig_mod.module.y.w"],
+            Inner(("a._orig_mod.module.",)),
+        ),
+        (
+            ["module.a.module.x.w", "module.a.module.y.w"],
+            Inner((), ("module.a.module.",)),
+        ),
         (["a.module.w", "a.module.b"], Inner((), ("a.module.",))),
-        (["a.module.x.w", "a.module.y.w", "b.module.w", "b.own.w"], Inner((), ("a.module.",))),
-        (["a.module.x.module.w", "a.module.y.w"], Inner((), ("a.module.",), ("a.module.x.module.",))),
+        (
+            ["a.module.x.w", "a.module.y.w", "b.module.w", "b.own.w"],
+            Inner((), ("a.module.",)),
+        ),
+        (
+            ["a.module.x.module.w", "a.module.y.w"],
+            Inner((), ("a.module.",), ("a.module.x.module.",)),
+        ),
         (["a.0.module.x.w", "a.0.module.y.w"], Inner((), (), ("a.0.module.",))),
         (
             [f"part{n}.module.{leaf}.w" for n in range(2) for leaf in "xy"],
@@ -177,12 +237,18 @@ def test_a_dict_of_dicts_with_a_key_module_is_left(tmp_path: Path) -> None:
 def test_the_names_say_how_sure_a_wrapper_is(names: list[str], inner: Inner) -> None:
     assert inner_modules(names) == inner
     rule = unwrapping_rule(names)
-    assert inner.sure or [rule(name) for name in names] == [name.removeprefix("module.") for name in names]
+    assert inner.sure or [rule(name) for name in names] == [
+        name.removeprefix("module.") for name in names
+    ]
 
 
 def test_a_hundred_thousand_long_names_are_looked_at_once() -> None:
     begin = "a_part_of_a_model_with_a_rather_long_name.that_goes_on_and_on_until_it_fills_the_line.layers"
-    names = [f"{begin}.{n}.module.{leaf}.weight" for n in range(50_000) for leaf in ("one", "two")]
+    names = [
+        f"{begin}.{n}.module.{leaf}.weight"
+        for n in range(50_000)
+        for leaf in ("one", "two")
+    ]
     assert len(inner_modules(names).rest) == 50_000
     rule = unwrapping_rule(names, every=True)
     assert rule(names[0]) == f"{begin}.0.one.weight" and "module" not in rule(names[-1])

@@ -1,4 +1,6 @@
-"""`--strip`, `--to` and `--with-config`: a release out of a training run in one command."""
+"""`--strip`, `--to` and `--with-config`: a release out of a training run in one
+command.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,15 @@ def a_base(folder: Path) -> Path:
 def test_a_prefix_that_stays_is_said(command: str, tmp_path: Path) -> None:
     training(tmp_path)
     done = inside(command, "train.pt", "-o", "out.safetensors", cwd=tmp_path)
-    line = f"left alone: {PREFIX}*: the prefix of a wrapper, on 7 tensors  (--strip takes it off)"
+    line = (
+        f"left alone: {PREFIX}*: the prefix of a wrapper, on 7 tensors  (--strip takes "
+        "it off)"
+    )
     assert done.code == 0 and line in done.lines
-    assert all(name.startswith(PREFIX) for name in safetensors.torch.load_file(tmp_path / "out.safetensors"))
+    assert all(
+        name.startswith(PREFIX)
+        for name in safetensors.torch.load_file(tmp_path / "out.safetensors")
+    )
 
 
 @pytest.mark.parametrize("command", ["convert", "slim"])
@@ -107,7 +115,9 @@ def test_a_folder_of_hugging_face_becomes_its_weights_alone(
 
 def test_a_training_in_a_folder_keeps_its_documents(tmp_path: Path) -> None:
     base = a_base(tmp_path)
-    torch.save(torch.optim.AdamW(net().parameters()).state_dict(), base / "optimizer.pt")
+    torch.save(
+        torch.optim.AdamW(net().parameters()).state_dict(), base / "optimizer.pt"
+    )
     (base / "training_args.bin").unlink()
     assert inside("convert", "base", "-o", "out.pth", cwd=tmp_path).code == 0
     loaded = torch.load(tmp_path / "out.pth", weights_only=True)
@@ -117,20 +127,49 @@ def test_a_training_in_a_folder_keeps_its_documents(tmp_path: Path) -> None:
 def test_a_prefix_of_ones_own(tmp_path: Path) -> None:
     training(tmp_path, "model.")
     done = inside("slim", "train.pt", "--strip", "-o", "out.pth", cwd=tmp_path)
-    row = "left alone: names: nothing to strip: no name has the prefix of a wrapper; all 7 begin with model. (--prefix model.)"
+    row = (
+        "left alone: names: nothing to strip: no name has the prefix of a wrapper; all "
+        "7 begin with model. (--prefix model.)"
+    )
     assert done.code == 0 and row in done.lines
-    done = inside("slim", "train.pt", "--prefix", "model.", "-o", "out.pth", "--force", cwd=tmp_path)
+    done = inside(
+        "slim",
+        "train.pt",
+        "--prefix",
+        "model.",
+        "-o",
+        "out.pth",
+        "--force",
+        cwd=tmp_path,
+    )
     assert done.code == 0 and "left alone" not in "\n".join(done.lines)
     net().load_state_dict(torch.load(tmp_path / "out.pth", weights_only=True))
-    done = inside("convert", "train.pt", "--prefix", "nothing.", "-o", "out.safetensors", cwd=tmp_path)
-    assert done.code == 2 and "no tensor's name begins with nothing." in " ".join(done.complaints)
+    done = inside(
+        "convert",
+        "train.pt",
+        "--prefix",
+        "nothing.",
+        "-o",
+        "out.safetensors",
+        cwd=tmp_path,
+    )
+    assert done.code == 2 and "no tensor's name begins with nothing." in " ".join(
+        done.complaints
+    )
 
 
 def test_a_dcp_gets_the_new_names_of_model_and_optimizer(tmp_path: Path) -> None:
     training(tmp_path)
     assert (
         inside(
-            "convert", "train.pt", "--strip", "--optimizer-keys", "order", "-o", "out.dcp", cwd=tmp_path
+            "convert",
+            "train.pt",
+            "--strip",
+            "--optimizer-keys",
+            "order",
+            "-o",
+            "out.dcp",
+            cwd=tmp_path,
         ).code
         == 0
     )
@@ -140,23 +179,31 @@ def test_a_dcp_gets_the_new_names_of_model_and_optimizer(tmp_path: Path) -> None
 
 
 def test_devices_move_in_the_same_command(tmp_path: Path) -> None:
-    sample = Path(__file__).resolve().parents[3] / "sample_checkpoints" / "train_cuda.pth"
+    sample = (
+        Path(__file__).resolve().parents[3] / "sample_checkpoints" / "train_cuda.pth"
+    )
     done = inside("slim", str(sample), "--to", "cpu", "-o", "out.pth", cwd=tmp_path)
     assert (
-        done.code == 0 and "cuda:0 → cpu" in "\n".join(done.lines) and "kept model" in "\n".join(done.lines)
+        done.code == 0
+        and "cuda:0 → cpu" in "\n".join(done.lines)
+        and "kept model" in "\n".join(done.lines)
     )
     with ckpt.open(tmp_path / "out.pth") as opened:
         assert {opened[name].device for name in opened} == {"cpu"}
-    done = inside("slim", str(sample), "--to", "nowhere", "-o", "out2.pth", cwd=tmp_path)
+    done = inside(
+        "slim", str(sample), "--to", "nowhere", "-o", "out2.pth", cwd=tmp_path
+    )
     assert done.code == 2 and not (tmp_path / "out2.pth").exists()
 
 
-# --- config.json and the tokenizer --------------------------------------------------------------------------------------
+# --- config.json and the tokenizer ----------------------------------------------------
 
 
 def test_a_folder_that_loads(tmp_path: Path) -> None:
     base = a_base(tmp_path)
-    done = inside("slim", "base", "--strip", "--with-config", "-o", "release", cwd=tmp_path)
+    done = inside(
+        "slim", "base", "--strip", "--with-config", "-o", "release", cwd=tmp_path
+    )
     assert done.code == 0, done
     assert "carried along: config.json, tokenizer.json, tokenizer.model" in done.lines
     assert "left out: modeling_net.py: code, which is not carried along" in done.lines
@@ -172,11 +219,15 @@ def test_a_folder_that_loads(tmp_path: Path) -> None:
 def test_shards_and_the_weights_file_itself(tmp_path: Path) -> None:
     a_base(tmp_path)
     words = ["convert", "base/pytorch_model.bin", "--strip", "--with-config"]
-    done = inside(*words, "--shard-size", "60", "--json", "-o", "release/", cwd=tmp_path)
+    done = inside(
+        *words, "--shard-size", "60", "--json", "-o", "release/", cwd=tmp_path
+    )
     assert done.code == 0
     document = json.loads(done.out)
     assert document["carried"] == ["config.json", "tokenizer.json", "tokenizer.model"]
-    index = json.loads((tmp_path / "release" / "model.safetensors.index.json").read_text())
+    index = json.loads(
+        (tmp_path / "release" / "model.safetensors.index.json").read_text()
+    )
     assert set(index["weight_map"]) == set(net().state_dict())
     assert (tmp_path / "release" / "config.json").exists()
 
@@ -184,10 +235,15 @@ def test_shards_and_the_weights_file_itself(tmp_path: Path) -> None:
 def test_an_adapter_keeps_the_name_of_its_file(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
-    weights = {f"base_model.model.fc.lora_{letter}.weight": torch.ones(2, 2) for letter in "AB"}
+    weights = {
+        f"base_model.model.fc.lora_{letter}.weight": torch.ones(2, 2) for letter in "AB"
+    }
     torch.save(weights, base / "adapter_model.bin")
     (base / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    assert inside("convert", "base", "--with-config", "-o", "release", cwd=tmp_path).code == 0
+    assert (
+        inside("convert", "base", "--with-config", "-o", "release", cwd=tmp_path).code
+        == 0
+    )
     names = sorted(path.name for path in (tmp_path / "release").iterdir())
     assert names == ["adapter_config.json", "adapter_model.safetensors"]
 
@@ -198,14 +254,30 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     release.mkdir()
     (release / "config.json").write_text("mine")
     done = inside("slim", "base", "--with-config", "-o", "release", cwd=tmp_path)
-    assert done.code == 2 and "release/config.json: already exists" in " ".join(done.complaints)
+    assert done.code == 2 and "release/config.json: already exists" in " ".join(
+        done.complaints
+    )
     assert sorted(path.name for path in release.iterdir()) == ["config.json"]
     assert (
-        inside("slim", "base", "--with-config", "-o", "release", "--dry-run", "--force", cwd=tmp_path).code
+        inside(
+            "slim",
+            "base",
+            "--with-config",
+            "-o",
+            "release",
+            "--dry-run",
+            "--force",
+            cwd=tmp_path,
+        ).code
         == 0
     )
     assert (release / "config.json").read_text() == "mine"
-    assert inside("slim", "base", "--with-config", "-o", "release", "--force", cwd=tmp_path).code == 0
+    assert (
+        inside(
+            "slim", "base", "--with-config", "-o", "release", "--force", cwd=tmp_path
+        ).code
+        == 0
+    )
     assert json.loads((release / "config.json").read_text()) == {"model_type": "net"}
 
 
@@ -215,7 +287,10 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
         (["base", "--with-config"], "where to write?"),
         (["base", "--with-config", "-o", "s3://bucket/x"], "writes local files only"),
         (["base", "--with-config", "-o", "out.safetensors"], "OUT is a folder"),
-        (["base", "--with-config", "--format", "torch-zip", "-o", "out"], "goes with safetensors"),
+        (
+            ["base", "--with-config", "--format", "torch-zip", "-o", "out"],
+            "goes with safetensors",
+        ),
         (["base", "train.pt", "--with-config", "-o", "out"], "takes one PATH"),
         (["train.pt", "--with-config", "-o", "out"], "finds no config.json"),
     ],
@@ -233,53 +308,97 @@ def test_a_link_to_a_file_of_yours_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("mine")
     (base / "tokenizer.json").unlink()
     (base / "tokenizer.json").symlink_to(tmp_path / "secret.txt")
-    done = inside("slim", "base/pytorch_model.bin", "--with-config", "-o", "out", cwd=tmp_path)
-    assert done.code == 2 and "is a link" in " ".join(done.complaints) and not (tmp_path / "out").exists()
+    done = inside(
+        "slim", "base/pytorch_model.bin", "--with-config", "-o", "out", cwd=tmp_path
+    )
+    assert (
+        done.code == 2
+        and "is a link" in " ".join(done.complaints)
+        and not (tmp_path / "out").exists()
+    )
 
 
 def test_shards_say_how_they_are_opened(tmp_path: Path) -> None:
     (a_base(tmp_path) / "training_args.bin").unlink()
-    done = inside("convert", "base", "-o", "small.safetensors", "--shard-size", "60", cwd=tmp_path)
+    done = inside(
+        "convert", "base", "-o", "small.safetensors", "--shard-size", "60", cwd=tmp_path
+    )
     line = (
-        "  from_pretrained looks for model.safetensors.index.json in a folder (-o FOLDER/model.safetensors)"
+        "  from_pretrained looks for model.safetensors.index.json in a folder (-o "
+        "FOLDER/model.safetensors)"
     )
     assert done.code == 0 and line in done.lines
     (tmp_path / "out").mkdir()
-    done = inside("convert", "base", "-o", "out/model.safetensors", "--shard-size", "60", cwd=tmp_path)
-    line = "  from_pretrained opens the folder out once config.json of the model lies in it (--with-config)"
+    done = inside(
+        "convert",
+        "base",
+        "-o",
+        "out/model.safetensors",
+        "--shard-size",
+        "60",
+        cwd=tmp_path,
+    )
+    line = (
+        "  from_pretrained opens the folder out once config.json of the model lies in "
+        "it (--with-config)"
+    )
     assert done.code == 0 and line in done.lines
-    done = inside("convert", "base", "--with-config", "-o", "whole", "--shard-size", "60", cwd=tmp_path)
+    done = inside(
+        "convert",
+        "base",
+        "--with-config",
+        "-o",
+        "whole",
+        "--shard-size",
+        "60",
+        cwd=tmp_path,
+    )
     assert done.code == 0 and "  from_pretrained opens the folder whole" in done.lines
     assert {"config.json", "model.safetensors.index.json"} <= {
         path.name for path in (tmp_path / "whole").iterdir()
     }
 
 
-# --- a part with a wrapper, and a device ------------------------------------------------------------------------------
+# --- a part with a wrapper, and a device ----------------------------------------------
 
 
 @pytest.fixture
 def compiled_part(tmp_path: Path) -> Path:
-    """A model of which torch.compile wraps one part, with an average and an optimizer, on two devices."""
+    """A model of which torch.compile wraps one part, with an average and an optimizer,
+    on two devices.
+    """
     model = {
         "enc._orig_mod.weight": torch.ones(2),
         "enc._orig_mod.bias": torch.ones(2),
         "head.w": torch.ones(3),
     }
     average = {name: value.clone() for name, value in model.items()}
-    optimizer = {"state": {0: {"m": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-    torch.save({"model": model, "ema": average, "optimizer": optimizer}, tmp_path / "a.pt")
+    optimizer = {
+        "state": {0: {"m": torch.ones(2)}},
+        "param_groups": [{"lr": 0.1, "params": [0]}],
+    }
+    torch.save(
+        {"model": model, "ema": average, "optimizer": optimizer}, tmp_path / "a.pt"
+    )
     return tmp_path
 
 
-def test_a_wrapper_around_a_part_is_said_of_the_names_that_have_it(compiled_part: Path) -> None:
+def test_a_wrapper_around_a_part_is_said_of_the_names_that_have_it(
+    compiled_part: Path,
+) -> None:
     text = inside("inspect", "a.pt", cwd=compiled_part).out.decode()
     assert "3 tensors, 28 B, 2 of 3 names begin with enc._orig_mod." in text
     assert "names begin with" not in text.replace("2 of 3 names begin with", "")
 
     done = inside("strip", "a.pt", "-o", "b.pt", cwd=compiled_part)
-    assert [line.split("   ")[0] for line in done.lines[:2]] == ["*._orig_mod.* → *.*"] * 2
-    assert list(torch.load(compiled_part / "b.pt")["model"]) == ["enc.weight", "enc.bias", "head.w"]
+    assert [line.split("   ")[0] for line in done.lines[:2]] == [
+        "*._orig_mod.* → *.*"
+    ] * 2
+    assert list(torch.load(compiled_part / "b.pt")["model"]) == [
+        "enc.weight",
+        "enc.bias",
+        "head.w",
+    ]
 
 
 def test_no_change_is_printed_of_what_is_left_out(compiled_part: Path) -> None:
@@ -292,26 +411,52 @@ def test_no_change_is_printed_of_what_is_left_out(compiled_part: Path) -> None:
     ]
     kept = inside("slim", *words, "--keep", "ema", cwd=compiled_part)
     assert kept.lines[1] == "*._orig_mod.* → *.*   2 tensors of ema"
-    done = inside("convert", *words, "-o", "b.safetensors", "--section", "model", cwd=compiled_part)
+    done = inside(
+        "convert",
+        *words,
+        "-o",
+        "b.safetensors",
+        "--section",
+        "model",
+        cwd=compiled_part,
+    )
     assert [line for line in done.lines if "_orig_mod" in line] == [
         "*._orig_mod.* → *.*       2 tensors of model"
     ]
 
 
 @pytest.mark.parametrize("words", [("slim",), ("convert", "--drop-other")])
-def test_a_device_in_a_format_without_devices_is_refused(words: tuple[str, ...], compiled_part: Path) -> None:
-    done = inside(*words, "a.pt", "--to", "cuda:1", "-o", "b.safetensors", cwd=compiled_part)
-    check_error(done, "a.pt: safetensors keeps no device, so nothing in it can be moved to cuda:1")
+def test_a_device_in_a_format_without_devices_is_refused(
+    words: tuple[str, ...], compiled_part: Path
+) -> None:
+    done = inside(
+        *words, "a.pt", "--to", "cuda:1", "-o", "b.safetensors", cwd=compiled_part
+    )
+    check_error(
+        done,
+        "a.pt: safetensors keeps no device, so nothing in it can be moved to cuda:1",
+    )
     assert not (compiled_part / "b.safetensors").exists()
-    assert inside(*words, "a.pt", "--to", "cpu", "-o", "b.safetensors", cwd=compiled_part).code == 0
+    assert (
+        inside(
+            *words, "a.pt", "--to", "cpu", "-o", "b.safetensors", cwd=compiled_part
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module."])
-def test_a_folder_with_its_config_stays_one_without_the_prefix(prefix: str, tmp_path: Path) -> None:
-    """The printed command writes what PeftModel and from_pretrained open, and layers have their names in the base model."""
+def test_a_folder_with_its_config_stays_one_without_the_prefix(
+    prefix: str, tmp_path: Path
+) -> None:
+    """The printed command writes what PeftModel and from_pretrained open, and layers
+    have their names in the base model.
+    """
     adapter, base = folders.adapter(tmp_path / "lora"), tmp_path / "base"
     base.mkdir()
-    (base / "config.json").write_text(json.dumps({"architectures": ["Net"], "dtype": "float32"}))
+    (base / "config.json").write_text(
+        json.dumps({"architectures": ["Net"], "dtype": "float32"})
+    )
     safetensors.torch.save_file(net().state_dict(), base / "model.safetensors")
     for folder, file, config in (
         (adapter, "adapter_model.safetensors", "adapter_config.json"),
@@ -324,14 +469,21 @@ def test_a_folder_with_its_config_stays_one_without_the_prefix(prefix: str, tmp_
 
         text = inside("inspect", folder.name, cwd=tmp_path).out.decode()
 
-        command = f"ckpt slim {folder.name} --strip --with-config -o {folder.name}.stripped"
+        command = (
+            f"ckpt slim {folder.name} --strip --with-config -o {folder.name}.stripped"
+        )
         assert command in text
         if folder is adapter:
-            assert "LoRA    names of PEFT" in text and "changes 1 layer of the base model: 0\n" in text
+            assert (
+                "LoRA    names of PEFT" in text
+                and "changes 1 layer of the base model: 0\n" in text
+            )
         assert inside(*command.split()[1:], cwd=tmp_path).code == 0
         result = tmp_path / f"{folder.name}.stripped"
         assert set(safetensors.torch.load_file(result / file)) == set(state)
-        assert json.loads((result / config).read_text()) == json.loads((folder / config).read_text())
+        assert json.loads((result / config).read_text()) == json.loads(
+            (folder / config).read_text()
+        )
 
 
 @pytest.mark.parametrize(
@@ -351,13 +503,25 @@ def test_a_config_with_another_dtype_than_the_cast_weights_is_said(
     base = tmp_path / "base"
     base.mkdir()
     (base / "config.json").write_text(json.dumps(config))
-    safetensors.torch.save_file(net().bfloat16().state_dict(), base / "model.safetensors")
+    safetensors.torch.save_file(
+        net().bfloat16().state_dict(), base / "model.safetensors"
+    )
 
-    done = inside("convert", "base", "--dtype", "float16", "--with-config", "-o", "out", cwd=tmp_path)
+    done = inside(
+        "convert",
+        "base",
+        "--dtype",
+        "float16",
+        "--with-config",
+        "-o",
+        "out",
+        cwd=tmp_path,
+    )
 
     assert done.code == 0
     text = (
-        "left alone: config.json: says dtype bfloat16, so transformers casts the weights of float16 to that"
+        "left alone: config.json: says dtype bfloat16, so transformers casts the "
+        "weights of float16 to that"
     )
     assert (f"{text}  (set its dtype to float16)" in done.lines) == said
     assert json.loads((tmp_path / "out/config.json").read_text()) == config

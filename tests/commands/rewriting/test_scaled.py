@@ -1,4 +1,6 @@
-"""Codes with scales in what writes: a cast refuses them, a mean and a warm start take both or neither."""
+"""Codes with scales in what writes: a cast refuses them, a mean and a warm start take
+both or neither.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def loaded(path: Path) -> scaled.Tensors:
     return load_file(path) if path.suffix == ".safetensors" else torch.load(path, **CPU)  # type: ignore[no-any-return]
 
 
-# --- convert ------------------------------------------------------------------------------------------------------------
+# --- convert --------------------------------------------------------------------------
 
 
 def deepseek(folder: Path) -> Path:
@@ -61,13 +63,18 @@ def test_a_cast_of_a_model_with_scales_is_refused(out: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", scaled.LAYERS)
 @pytest.mark.parametrize(
-    ("before", "after"), [(".safetensors", ".pt"), (".pt", ".safetensors"), (".pt", ".pt")]
+    ("before", "after"),
+    [(".safetensors", ".pt"), (".pt", ".safetensors"), (".pt", ".pt")],
 )
 def test_no_layout_is_cast(kind: str, before: str, after: str, tmp_path: Path) -> None:
     tensors = scaled.model(scaled.LAYERS[kind][0]())
     source = stored(tensors, tmp_path / f"in{before}")
-    with pytest.raises(package.CkptError, match="hold codes, which are values only with their scales"):
-        package.convert(str(source), out=str(tmp_path / f"out{after}"), dtype="bfloat16")
+    with pytest.raises(
+        package.CkptError, match="hold codes, which are values only with their scales"
+    ):
+        package.convert(
+            str(source), out=str(tmp_path / f"out{after}"), dtype="bfloat16"
+        )
     assert not (tmp_path / f"out{after}").exists()
 
     if before != after:
@@ -77,19 +84,31 @@ def test_no_layout_is_cast(kind: str, before: str, after: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("out", ["out.safetensors", "out.dcp"])
 @pytest.mark.parametrize("kind", scaled.LAYERS)
-def test_what_is_selected_without_codes_is_cast_and_no_scale(kind: str, out: str, tmp_path: Path) -> None:
+def test_what_is_selected_without_codes_is_cast_and_no_scale(
+    kind: str, out: str, tmp_path: Path
+) -> None:
     layer = scaled.LAYERS[kind][0]()
     source = stored(scaled.model(layer), tmp_path / "in.safetensors")
     codes = next(iter(layer))
     report = package.convert(
-        str(source), out=str(tmp_path / out), dtype="bfloat16", exclude=[f"layers.*.{codes}"]
+        str(source),
+        out=str(tmp_path / out),
+        dtype="bfloat16",
+        exclude=[f"layers.*.{codes}"],
     )
     with package.open(str(tmp_path / out)) as written:
         types = {name: written[name].dtype for name in written}
     norms = [name for name in types if name.endswith("norm.weight")]
     assert len(norms) == 2 and {types.pop(name) for name in norms} == {"bfloat16"}
-    beside = {f"layers.{i}.{name}": value for i in (0, 1) for name, value in layer.items() if name != codes}
-    assert types == {name: str(value.dtype).removeprefix("torch.") for name, value in beside.items()}
+    beside = {
+        f"layers.{i}.{name}": value
+        for i in (0, 1)
+        for name, value in layer.items()
+        if name != codes
+    }
+    assert types == {
+        name: str(value.dtype).removeprefix("torch.") for name, value in beside.items()
+    }
     kept = {row.name for row in report.left_alone}
     assert kept == {
         name
@@ -100,18 +119,25 @@ def test_what_is_selected_without_codes_is_cast_and_no_scale(kind: str, out: str
 
 @pytest.mark.parametrize("before", [".safetensors", ".pt"])
 @pytest.mark.parametrize("after", [".safetensors", ".pt"])
-def test_scales_beside_values_are_not_cast(before: str, after: str, tmp_path: Path) -> None:
+def test_scales_beside_values_are_not_cast(
+    before: str, after: str, tmp_path: Path
+) -> None:
     """Those that nobody took away when the weights were multiplied."""
     tensors = {"a.weight": torch.randn(8, 8), "a.weight_scale_inv": torch.rand(1, 1)}
     source = stored(tensors, tmp_path / f"in{before}")
-    report = package.convert(str(source), out=str(tmp_path / f"out{after}"), dtype="float16")
+    report = package.convert(
+        str(source), out=str(tmp_path / f"out{after}"), dtype="float16"
+    )
     wanted = tensors | {"a.weight": tensors["a.weight"].half()}
     assert identical(loaded(tmp_path / f"out{after}"), wanted)
     assert [row.name for row in report.left_alone] == ["a.weight_scale_inv"]
 
 
 def test_a_section_without_codes_is_cast(tmp_path: Path) -> None:
-    both = {"model": scaled.model(scaled.deepseek()), "model_ema": {"a.weight": torch.ones(4, 4)}}
+    both = {
+        "model": scaled.model(scaled.deepseek()),
+        "model_ema": {"a.weight": torch.ones(4, 4)},
+    }
     torch.save(both, tmp_path / "in.pt")
     words = ("--dtype", "float16", "-o", tmp_path / "out.pt", "--section")
     assert ckpt("convert", tmp_path / "in.pt", *words, "model").code == 2
@@ -122,11 +148,17 @@ def test_a_section_without_codes_is_cast(tmp_path: Path) -> None:
 
 
 def test_eight_bit_floats_without_scales_are_cast(tmp_path: Path) -> None:
-    tensors = {"a.weight": scaled.eight_bits(8, 8), "a.norm.scale": scaled.eight_bits(8)}
+    tensors = {
+        "a.weight": scaled.eight_bits(8, 8),
+        "a.norm.scale": scaled.eight_bits(8),
+    }
     source = stored(tensors, tmp_path / "in.safetensors")
-    package.convert(str(source), out=str(tmp_path / "out.safetensors"), dtype="bfloat16")
+    package.convert(
+        str(source), out=str(tmp_path / "out.safetensors"), dtype="bfloat16"
+    )
     assert identical(
-        load_file(tmp_path / "out.safetensors"), {name: value.bfloat16() for name, value in tensors.items()}
+        load_file(tmp_path / "out.safetensors"),
+        {name: value.bfloat16() for name, value in tensors.items()},
     )
 
 
@@ -134,13 +166,21 @@ def test_eight_bit_floats_whose_scale_must_be_elsewhere_are_not(tmp_path: Path) 
     """A shard may hold a weight, and the next one its scale."""
     tensors = scaled.deepseek() | {"b.weight": scaled.eight_bits(8, 8)}
     source = stored(tensors, tmp_path / "in.safetensors")
-    with pytest.raises(package.CkptError, match=r"b\.weight \(FP8, of which the scale is not in this file\)"):
+    with pytest.raises(
+        package.CkptError,
+        match=r"b\.weight \(FP8, of which the scale is not in this file\)",
+    ):
         package.convert(
-            str(source), out=str(tmp_path / "out.safetensors"), dtype="bfloat16", include=["b.weight"]
+            str(source),
+            out=str(tmp_path / "out.safetensors"),
+            dtype="bfloat16",
+            include=["b.weight"],
         )
 
 
-@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["model-00001-of-00002.safetensors", "model.safetensors"]
+)
 def test_one_shard_may_have_its_scales_in_another(name: str, tmp_path: Path) -> None:
     tensors = {"a.weight": scaled.eight_bits(8, 8), "norm.weight": torch.ones(8)}
     source = stored(tensors, tmp_path / name)
@@ -149,7 +189,9 @@ def test_one_shard_may_have_its_scales_in_another(name: str, tmp_path: Path) -> 
     is_part = "-of-" in name
     assert (done.code, out.exists()) == ((2, False) if is_part else (0, True)), done
     said = ckpt("inspect", source).out.decode()
-    assert ("This is one file of several, so a scale may be in another" in said) == is_part
+    assert (
+        "This is one file of several, so a scale may be in another" in said
+    ) == is_part
 
 
 def test_scales_in_another_shard(tmp_path: Path) -> None:
@@ -158,7 +200,10 @@ def test_scales_in_another_shard(tmp_path: Path) -> None:
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     held = {name: files[name.endswith("_scale_inv")] for name in tensors}
     for file in files:
-        stored({name: tensors[name] for name in held if held[name] == file}, tmp_path / file)
+        stored(
+            {name: tensors[name] for name in held if held[name] == file},
+            tmp_path / file,
+        )
     index = {"metadata": {}, "weight_map": held}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     said = ckpt("inspect", tmp_path).out.decode()
@@ -167,21 +212,29 @@ def test_scales_in_another_shard(tmp_path: Path) -> None:
     assert done.code == 2 and b"hold codes" in done.err
 
 
-# --- average ------------------------------------------------------------------------------------------------------------
+# --- average --------------------------------------------------------------------------
 
 
 def averaged(models: list[scaled.Tensors], folder: Path) -> scaled.Tensors:
-    paths = [str(stored(model, folder / f"{number}.safetensors")) for number, model in enumerate(models)]
+    paths = [
+        str(stored(model, folder / f"{number}.safetensors"))
+        for number, model in enumerate(models)
+    ]
     package.average(paths, out=str(folder / "mean.safetensors"))
     return load_file(folder / "mean.safetensors")
 
 
 @pytest.mark.parametrize("kind", scaled.LAYERS)
-def test_a_mean_of_models_that_differ_in_codes_or_scales_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_mean_of_models_that_differ_in_codes_or_scales_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
     one = scaled.model(scaled.LAYERS[kind][0]())
     layer = scaled.LAYERS[kind][0]()
     other = scaled.model(
-        {name: value if i else one[f"layers.0.{name}"] for i, (name, value) in enumerate(layer.items())}
+        {
+            name: value if i else one[f"layers.0.{name}"]
+            for i, (name, value) in enumerate(layer.items())
+        }
     )
     with pytest.raises(package.CkptError, match="mean"):
         averaged([one, other], tmp_path)
@@ -189,18 +242,30 @@ def test_a_mean_of_models_that_differ_in_codes_or_scales_is_refused(kind: str, t
 
 
 @pytest.mark.parametrize("kind", scaled.LAYERS)
-def test_a_mean_of_models_with_the_same_codes_and_scales(kind: str, tmp_path: Path) -> None:
+def test_a_mean_of_models_with_the_same_codes_and_scales(
+    kind: str, tmp_path: Path
+) -> None:
     one = scaled.model(scaled.LAYERS[kind][0]())
     other = one | {"layers.0.norm.weight": torch.full((16,), 3.0)}
-    assert identical(averaged([one, other], tmp_path), one | {"layers.0.norm.weight": torch.full((16,), 2.0)})
+    assert identical(
+        averaged([one, other], tmp_path),
+        one | {"layers.0.norm.weight": torch.full((16,), 2.0)},
+    )
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_mean_of_codes_and_values_is_refused(order: int, tmp_path: Path) -> None:
     """Nor does a hint leave the scales out."""
     one = scaled.model(scaled.deepseek())
-    plain = {name: value.float() for name, value in one.items() if not name.endswith("_scale_inv")}
-    paths = [stored(model, tmp_path / f"{i}.safetensors") for i, model in enumerate([one, plain][::order])]
+    plain = {
+        name: value.float()
+        for name, value in one.items()
+        if not name.endswith("_scale_inv")
+    }
+    paths = [
+        stored(model, tmp_path / f"{i}.safetensors")
+        for i, model in enumerate([one, plain][::order])
+    ]
     done = ckpt("average", *paths, "-o", tmp_path / "mean.safetensors")
     assert done.code == 2 and not (tmp_path / "mean.safetensors").exists()
     words = ("--exclude", "*_scale_inv", "-o", tmp_path / "mean.safetensors")
@@ -209,44 +274,65 @@ def test_a_mean_of_codes_and_values_is_refused(order: int, tmp_path: Path) -> No
     assert not (tmp_path / "mean.safetensors").exists()
 
 
-# --- no weights ---------------------------------------------------------------------------------------------------------
+# --- no weights -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [("convert", "out.safetensors"), ("slim", "out.pt"), ("rehome", "out.pt")])
-def test_who_writes_an_empty_model_is_told(words: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("convert", "out.safetensors"), ("slim", "out.pt"), ("rehome", "out.pt")]
+)
+def test_who_writes_an_empty_model_is_told(
+    words: tuple[str, str], tmp_path: Path
+) -> None:
     command, out = words
     source = stored(EMPTY, tmp_path / "in.pt")
     done = ckpt(command, source, "-o", tmp_path / out)
     assert done.code == 0 and (tmp_path / out).exists()
-    assert done.err.decode() == (f"ckpt: {source}: The file holds no weights: 8 of 8 parameters are empty.\n")
+    assert done.err.decode() == (
+        f"ckpt: {source}: The file holds no weights: 8 of 8 parameters are empty.\n"
+    )
     whole = stored(WHOLE, tmp_path / "whole.pt")
     assert ckpt(command, whole, "-o", tmp_path / out, "--force").err == b""
 
 
-# --- warmstart ----------------------------------------------------------------------------------------------------------
+# --- warmstart ------------------------------------------------------------------------
 
 
-def warm(one: scaled.Tensors, two: scaled.Tensors, folder: Path, *words: str) -> tuple[int, str, Path]:
+def warm(
+    one: scaled.Tensors, two: scaled.Tensors, folder: Path, *words: str
+) -> tuple[int, str, Path]:
     """The exit code, the text, and the file of a warm start."""
-    source, target = stored(one, folder / "one.safetensors"), stored(two, folder / "two.safetensors")
+    source, target = (
+        stored(one, folder / "one.safetensors"),
+        stored(two, folder / "two.safetensors"),
+    )
     out = folder / "out.safetensors"
     done = ckpt("warmstart", source, "--into", target, "-o", out, *words)
     return done.code, (done.out + done.err).decode(), out
 
 
 def values_of(tensors: scaled.Tensors) -> scaled.Tensors:
-    return {name: value.float() for name, value in tensors.items() if not name.endswith("_scale_inv")}
+    return {
+        name: value.float()
+        for name, value in tensors.items()
+        if not name.endswith("_scale_inv")
+    }
 
 
 @pytest.mark.parametrize("to_values", [True, False])
-def test_codes_do_not_become_values_nor_values_codes(to_values: bool, tmp_path: Path) -> None:
+def test_codes_do_not_become_values_nor_values_codes(
+    to_values: bool, tmp_path: Path
+) -> None:
     model = scaled.model(scaled.deepseek())
     sides = [model, values_of(model)][:: 1 if to_values else -1]
     code, said, out = warm(*sides, tmp_path)
     assert code != 0 and not out.exists()
     holder = "PRETRAINED" if to_values else "the target"
-    assert f"FP8 with scales in {holder}, values in the other: layers.0-1.a.weight" in said
-    assert ("ckpt convert --dequantize makes values of PRETRAINED first" in said) == to_values
+    assert (
+        f"FP8 with scales in {holder}, values in the other: layers.0-1.a.weight" in said
+    )
+    assert (
+        "ckpt convert --dequantize makes values of PRETRAINED first" in said
+    ) == to_values
 
     code, said, out = warm(*sides, tmp_path, "--min-coverage", "0")
     assert code == 0, said
@@ -258,11 +344,17 @@ def test_codes_do_not_become_values_nor_values_codes(to_values: bool, tmp_path: 
 
 
 def test_codes_under_another_name_are_not_missing_in_silence(tmp_path: Path) -> None:
-    """GPTQ calls them qweight: the model would keep its own values for all linear layers, with exit code 0."""
+    """GPTQ calls them qweight: the model would keep its own values for all linear
+    layers, with exit code 0.
+    """
     G, rows, columns = 32, 64, 64
     layer = {
-        "fc.qweight": torch.randint(-(2**31), 2**31 - 1, (rows // 8, columns), dtype=torch.int32),
-        "fc.qzeros": torch.randint(-(2**31), 2**31 - 1, (rows // G, columns // 8), dtype=torch.int32),
+        "fc.qweight": torch.randint(
+            -(2**31), 2**31 - 1, (rows // 8, columns), dtype=torch.int32
+        ),
+        "fc.qzeros": torch.randint(
+            -(2**31), 2**31 - 1, (rows // G, columns // 8), dtype=torch.int32
+        ),
         "fc.scales": torch.rand(rows // G, columns, dtype=torch.float16),
         "fc.g_idx": torch.arange(rows, dtype=torch.int32) // G,
     }
@@ -270,9 +362,14 @@ def test_codes_under_another_name_are_not_missing_in_silence(tmp_path: Path) -> 
     folder = tmp_path / "gptq"
     folder.mkdir()
     stored({**embedding, **layer}, folder / "model.safetensors")
-    config = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": G}}
+    config = {
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": G}
+    }
     (folder / "config.json").write_text(json.dumps(config))
-    target = stored({**embedding, "fc.weight": torch.rand(columns, rows)}, tmp_path / "target.safetensors")
+    target = stored(
+        {**embedding, "fc.weight": torch.rand(columns, rows)},
+        tmp_path / "target.safetensors",
+    )
     words = ("warmstart", folder, "--into", target, "-o", tmp_path / "out.safetensors")
     done = ckpt(*words)
     said = done.err.decode()
@@ -298,7 +395,9 @@ def test_a_scale_that_does_not_fit_keeps_its_codes(tmp_path: Path) -> None:
     code, said, out = warm(one, two, tmp_path)
     assert code == 0, said
     found = load_file(out)
-    assert identical(found, one | {name: two[name] for name in two if name.startswith("layers.0.a.")})
+    assert identical(
+        found, one | {name: two[name] for name in two if name.startswith("layers.0.a.")}
+    )
     assert "codes and scales are loaded together or not at all" in said
 
 
@@ -316,21 +415,31 @@ def test_a_scale_of_inputs_is_no_part_of_a_weight(tmp_path: Path) -> None:
 
 def test_codes_into_a_live_model(tmp_path: Path) -> None:
     source = stored(
-        {"weight": scaled.eight_bits(8, 8), "weight_scale_inv": torch.ones(1, 1)}, tmp_path / "a.pt"
+        {"weight": scaled.eight_bits(8, 8), "weight_scale_inv": torch.ones(1, 1)},
+        tmp_path / "a.pt",
     )
     model = nn.Linear(8, 8, bias=False)
     before = model.weight.detach().clone()
-    with package.open(str(source)) as checkpoint, pytest.raises(package.CkptError, match="FP8 with scales"):
+    with (
+        package.open(str(source)) as checkpoint,
+        pytest.raises(package.CkptError, match="FP8 with scales"),
+    ):
         checkpoint.load_into(model)
     assert torch.equal(model.weight, before)
 
 
-EMPTY = {f"layers.{i}.{name}_proj.weight": torch.empty(0) for i in range(2) for name in "qkvo"}
+EMPTY = {
+    f"layers.{i}.{name}_proj.weight": torch.empty(0)
+    for i in range(2)
+    for name in "qkvo"
+}
 WHOLE = {name: torch.randn(4, 4) for name in EMPTY}
 
 
 @pytest.mark.parametrize(
-    "sides", [(EMPTY, WHOLE), (WHOLE, EMPTY), (EMPTY, EMPTY)], ids=["from", "into", "both"]
+    "sides",
+    [(EMPTY, WHOLE), (WHOLE, EMPTY), (EMPTY, EMPTY)],
+    ids=["from", "into", "both"],
 )
 @pytest.mark.parametrize("words", [(), ("--min-coverage", "0")])
 def test_no_warm_start_with_an_empty_file(
@@ -342,13 +451,26 @@ def test_no_warm_start_with_an_empty_file(
 
 
 def test_no_warm_start_with_flat_parameters(tmp_path: Path) -> None:
-    flat = {"_fsdp_wrapped_module._flat_param": torch.randn(50), "norm.weight": torch.ones(4)}
-    code, said, out = warm(flat, {"norm.weight": torch.zeros(4), "fc.weight": torch.ones(4, 4)}, tmp_path)
+    flat = {
+        "_fsdp_wrapped_module._flat_param": torch.randn(50),
+        "norm.weight": torch.ones(4),
+    }
+    code, said, out = warm(
+        flat, {"norm.weight": torch.zeros(4), "fc.weight": torch.ones(4, 4)}, tmp_path
+    )
     assert code == 2 and "save with FULL_STATE_DICT" in said and not out.exists()
 
 
 def test_no_live_model_is_filled_from_an_empty_file(tmp_path: Path) -> None:
-    source = stored({"q_proj.weight": torch.empty(0), "k_proj.weight": torch.empty(0)}, tmp_path / "a.pt")
-    model = nn.ModuleDict({"q_proj": nn.Linear(4, 4, bias=False), "k_proj": nn.Linear(4, 4, bias=False)})
-    with package.open(str(source)) as checkpoint, pytest.raises(package.CkptError, match="holds no weights"):
+    source = stored(
+        {"q_proj.weight": torch.empty(0), "k_proj.weight": torch.empty(0)},
+        tmp_path / "a.pt",
+    )
+    model = nn.ModuleDict(
+        {"q_proj": nn.Linear(4, 4, bias=False), "k_proj": nn.Linear(4, 4, bias=False)}
+    )
+    with (
+        package.open(str(source)) as checkpoint,
+        pytest.raises(package.CkptError, match="holds no weights"),
+    ):
         checkpoint.load_into(model)

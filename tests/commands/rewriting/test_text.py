@@ -44,8 +44,12 @@ def test_a_file_of_torch_keeps_what_is_none(command: str, folder: Path) -> None:
     assert {name: kept[name] for name in VALUES} == VALUES
 
 
-@pytest.mark.parametrize("command", ["slim a.pth -o b.pth", "convert a.pth -o b.safetensors"])
-def test_what_is_none_is_lost_with_the_other_values_and_named_on_one_line(command: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "command", ["slim a.pth -o b.pth", "convert a.pth -o b.safetensors"]
+)
+def test_what_is_none_is_lost_with_the_other_values_and_named_on_one_line(
+    command: str, folder: Path
+) -> None:
     lines = inside(*command.split(), cwd=folder).lines
 
     assert [line for line in lines if "left out" in line] == [
@@ -61,9 +65,14 @@ def test_what_is_none_is_lost_with_the_other_values_and_named_on_one_line(comman
 
 
 def test_one_value_that_is_none_is_told_as_any_other(tmp_path: Path) -> None:
-    rewriting.saved({"model": {"fc.weight": torch.ones(2, 3)}, "best": None}, tmp_path / "a.pth")
+    rewriting.saved(
+        {"model": {"fc.weight": torch.ones(2, 3)}, "best": None}, tmp_path / "a.pth"
+    )
 
-    assert "left out: best = None" in inside("slim", "a.pth", "--dry-run", cwd=tmp_path).lines
+    assert (
+        "left out: best = None"
+        in inside("slim", "a.pth", "--dry-run", cwd=tmp_path).lines
+    )
 
 
 def test_the_command_that_takes_a_change_back_is_not_broken(tmp_path: Path) -> None:

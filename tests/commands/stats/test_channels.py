@@ -1,4 +1,6 @@
-"""Along which dimension the output channels of a weight lie: what is known, and what is said to be ambiguous."""
+"""Along which dimension the output channels of a weight lie: what is known, and what is
+said to be ambiguous.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,18 @@ Shape = tuple[int, ...]
 
 def ref(shape: Shape, dtype: str = "float32") -> TensorRef:
     kind = BY_NAME[dtype]
-    return tensor_ref(Storage("0", "cpu", kind, 1 << 20, None), kind, shape, contiguous(shape), 0)
+    return tensor_ref(
+        Storage("0", "cpu", kind, 1 << 20, None), kind, shape, contiguous(shape), 0
+    )
 
 
-def dim(name: str, shape: Shape, cls: str | None = None, dtype: str = "float32", **siblings: Shape) -> object:
+def dim(
+    name: str,
+    shape: Shape,
+    cls: str | None = None,
+    dtype: str = "float32",
+    **siblings: Shape,
+) -> object:
     """The dimension, `ambiguous`, or None."""
     beside: Mapping[str, Shape] = siblings
     found = axis_of(name, ref(shape, dtype), beside, cls)
@@ -48,7 +58,9 @@ def dim(name: str, shape: Shape, cls: str | None = None, dtype: str = "float32",
         (0, "decoder.conv.weight", (8, 4, 3, 3), {"bias": (8,)}),
     ],
 )
-def test_by_name_and_shapes(expected: object, name: str, shape: Shape, siblings: dict[str, Shape]) -> None:
+def test_by_name_and_shapes(
+    expected: object, name: str, shape: Shape, siblings: dict[str, Shape]
+) -> None:
     assert dim(name, shape, **siblings) == expected
 
 
@@ -60,11 +72,20 @@ def test_by_name_and_shapes(expected: object, name: str, shape: Shape, siblings:
         (0, "torch.nn.modules.conv.Conv2d", (8, 8, 3, 3), {}),
         (1, "torch.nn.modules.conv.ConvTranspose2d", (8, 4, 3, 3), {"bias": (4,)}),
         ("ambiguous", "torch.nn.modules.conv.ConvTranspose2d", (8, 4, 3, 3), {}),
-        ("ambiguous", "torch.nn.modules.conv.ConvTranspose2d", (8, 2, 3, 3), {"bias": (4,)}),
+        (
+            "ambiguous",
+            "torch.nn.modules.conv.ConvTranspose2d",
+            (8, 2, 3, 3),
+            {"bias": (4,)},
+        ),
     ],
 )
-def test_by_the_class(expected: object, cls: str, shape: Shape, siblings: dict[str, Shape]) -> None:
-    """A class that a file names says more than any name: a Linear called `emb` has rows that are channels."""
+def test_by_the_class(
+    expected: object, cls: str, shape: Shape, siblings: dict[str, Shape]
+) -> None:
+    """A class that a file names says more than any name: a Linear called `emb` has rows
+    that are channels.
+    """
     assert dim("emb.weight", shape, cls, **siblings) == expected
 
 

@@ -1,4 +1,6 @@
-"""`ckpt stats` on narrow screens: the least number never stands without the largest, and what has no room is named."""
+"""`ckpt stats` on narrow screens: the least number never stands without the largest,
+and what has no room is named.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,23 @@ MODULE = "base_model.vision_tower_with_projection.encoder"
 
 def shown(folder: Path, *options: str, columns: int) -> list[str]:
     names = [
-        f"{MODULE}.layers.{i}.self_attention_block_of_the_encoder_{'x' * 20}.k_proj.weight" for i in range(6)
+        f"{MODULE}.layers.{i}.self_attention_block_of_the_encoder_{'x' * 20}.k_proj.weight"
+        for i in range(6)
     ]
-    tensors = {name: torch.full((64, 32), 1000.0 * i - 2000.0) for i, name in enumerate(names)}
+    tensors = {
+        name: torch.full((64, 32), 1000.0 * i - 2000.0) for i, name in enumerate(names)
+    }
     tensors[names[0]][0, 0] = float("nan")
     torch.save({"state": {"trainer": {"model": tensors}}}, folder / "a.pth")
-    text = terminal("stats", "a.pth", *options, columns=columns, cwd=folder, TERM="dumb", NO_COLOR="1")
+    text = terminal(
+        "stats",
+        "a.pth",
+        *options,
+        columns=columns,
+        cwd=folder,
+        TERM="dumb",
+        NO_COLOR="1",
+    )
     return text.splitlines()
 
 
@@ -30,15 +43,27 @@ def test_min_and_max_go_together_and_what_has_no_room_is_named(
 ) -> None:
     lines = shown(tmp_path, *options, columns=columns)
     (head,) = (line for line in lines if line.startswith("NAME"))
-    said = " ".join(" ".join(lines).split()).partition("… no room for ")[2].partition(" (--tsv")[0]
+    said = (
+        " ".join(" ".join(lines).split())
+        .partition("… no room for ")[2]
+        .partition(" (--tsv")[0]
+    )
 
-    there = [name for name in ("SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS") if name in head.split()]
+    there = [
+        name
+        for name in ("SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS")
+        if name in head.split()
+    ]
     gone = [name for name in re.split(", +", said) if name]
     assert ("MIN" in there) == ("MAX" in there) and {*there, *gone} == {
         "SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS",
     }  # fmt: skip
-    assert not set(there) & set(gone) and ("MIN" in there or bool(options) or columns < 80)
-    assert "NAN" in head.split() and all(len(line) <= columns for line in lines if not line.startswith("  "))
+    assert not set(there) & set(gone) and (
+        "MIN" in there or bool(options) or columns < 80
+    )
+    assert "NAN" in head.split() and all(
+        len(line) <= columns for line in lines if not line.startswith("  ")
+    )
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
@@ -55,9 +80,17 @@ def test_a_histogram_shrinks_before_a_column_goes(tmp_path: Path) -> None:
 
     def head(columns: int) -> list[str]:
         text = terminal(
-            "stats", "a.pth", "--histogram", columns=columns, cwd=tmp_path, TERM="dumb", NO_COLOR="1"
+            "stats",
+            "a.pth",
+            "--histogram",
+            columns=columns,
+            cwd=tmp_path,
+            TERM="dumb",
+            NO_COLOR="1",
         )
-        return next(line for line in text.splitlines() if line.startswith("NAME")).split()
+        return next(
+            line for line in text.splitlines() if line.startswith("NAME")
+        ).split()
 
     wide, narrow = head(200), head(74)
     assert wide[-1] == "HISTOGRAM" and narrow[-1] == "HIST"

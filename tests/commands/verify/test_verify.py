@@ -1,4 +1,6 @@
-"""`ckpt verify` and `ckpt sum`: every cut and every flipped byte is found, or it is said that nothing could tell."""
+"""`ckpt verify` and `ckpt sum`: every cut and every flipped byte is found, or it is
+said that nothing could tell.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ WHOLE = [
     path
     for path in sorted(SAMPLES.iterdir())
     if path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", "")
-    and path.name not in ("truncated.pth", "html_page.pth", "lfs_pointer.pth", "dcp_interrupted")
+    and path.name
+    not in ("truncated.pth", "html_page.pth", "lfs_pointer.pth", "dcp_interrupted")
     and not path.name.startswith(("_", "."))
 ]
 
@@ -57,9 +60,13 @@ def test_whole_samples(path: Path) -> None:
         report = verified(path, quick=quick)
         assert report.verdict == "intact" and not report.problems
         assert quick == ("the bytes themselves (--quick)" in report.not_checked)
-    has_crc = path.suffix in (".pth", ".pt", ".ckpt") and not path.name.startswith("legacy")
+    has_crc = path.suffix in (".pth", ".pt", ".ckpt") and not path.name.startswith(
+        "legacy"
+    )
     has_crc = has_crc or path.name == "dcp"
-    has_all = has_crc and path.name != "dtypes.pth"  # one tensor of it is on meta, and has no values to check
+    has_all = (
+        has_crc and path.name != "dtypes.pth"
+    )  # one tensor of it is on meta, and has no values to check
     assert bool(verified(path).not_checked) != has_all
 
 
@@ -70,12 +77,20 @@ def test_whole_real_files(name: str) -> None:
 
 def test_the_words_of_each_verdict() -> None:
     done = ckpt(
-        "verify", SAMPLES / "llama_bf16.pth", SAMPLES / "weights.safetensors", SAMPLES / "truncated.pth"
+        "verify",
+        SAMPLES / "llama_bf16.pth",
+        SAMPLES / "weights.safetensors",
+        SAMPLES / "truncated.pth",
     )
 
     assert done.code == 1 and done.err == b"3 files: 2 intact, 1 damaged\n"
-    assert done.lines[0].endswith("llama_bf16.pth: intact: 57 tensors, all checksums match")
-    assert "not checked: values of 12.3 KiB (safetensors has no checksums)" in done.lines[1]
+    assert done.lines[0].endswith(
+        "llama_bf16.pth: intact: 57 tensors, all checksums match"
+    )
+    assert (
+        "not checked: values of 12.3 KiB (safetensors has no checksums)"
+        in done.lines[1]
+    )
     assert "12 of 18 tensors are whole, lost: fc1.weight" in done.lines[2]
     for name in ("none.pth", "lfs_pointer.pth", "html_page.pth"):
         done = ckpt("verify", SAMPLES / name)
@@ -84,11 +99,17 @@ def test_the_words_of_each_verdict() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ddp_after.pth", "legacy.pth", "weights.safetensors", "scripted.pt"])
+@pytest.mark.parametrize(
+    "name", ["ddp_after.pth", "legacy.pth", "weights.safetensors", "scripted.pt"]
+)
 def test_every_cut_is_found(name: str, tmp_path: Path) -> None:
     data = (SAMPLES / name).read_bytes()
     path = tmp_path / name
-    sizes = {*range(1, len(data), max(1, len(data) // 150)), len(data) - 1, len(data) - 22}
+    sizes = {
+        *range(1, len(data), max(1, len(data) // 150)),
+        len(data) - 1,
+        len(data) - 22,
+    }
     for size in sorted(sizes):
         path.write_bytes(data[:size])
         report = verified(path)
@@ -98,8 +119,12 @@ def test_every_cut_is_found(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "zip, small blocks", "legacy", "safetensors"])
-def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """What is said to be whole is there, byte for byte; what is said to be lost is not."""
+def test_what_is_left_of_a_cut_file(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """What is said to be whole is there, byte for byte; what is said to be lost
+    is not.
+    """
     if "small" in kind:
         request.getfixturevalue("small_blocks")
     tied = torch.randn(50)
@@ -112,7 +137,9 @@ def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path, request: pytest.F
     }
     path = tmp_path / ("a.safetensors" if kind == "safetensors" else "a.pth")
     if kind == "safetensors":
-        safetensors.torch.save_file({name: value.clone() for name, value in state.items()}, path)
+        safetensors.torch.save_file(
+            {name: value.clone() for name, value in state.items()}, path
+        )
     else:
         rewriting.saved(state, path, _use_new_zipfile_serialization=kind != "legacy")
     data = path.read_bytes()
@@ -131,7 +158,9 @@ def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path, request: pytest.F
             assert size < min(end for name, end in ends.items() if name != "d.weight")
             continue
         assert {*report.whole, *report.lost} == state.keys()
-        here = {name for name, end in ends.items() if end <= size or not state[name].numel()}
+        here = {
+            name for name, end in ends.items() if end <= size or not state[name].numel()
+        }
         assert set(report.whole) == here, size
         seen.add(len(report.whole))
     assert len(seen) > 5
@@ -141,7 +170,9 @@ def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path, request: pytest.F
 def test_a_record_of_unknown_size_before_the_data(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end is where a descriptor gives the size that it has, in whatever block that lies, and not sooner."""
+    """Its end is where a descriptor gives the size that it has, in whatever block that
+    lies, and not sooner.
+    """
     monkeypatch.setattr(import_module("ckpt.formats.common.recovered"), "_STEP", step)
     tensor = torch.randn(20)
     rewriting.saved({"a.weight": tensor}, tmp_path / "plain.pth")
@@ -165,7 +196,9 @@ def test_a_record_of_unknown_size_before_the_data(
             path.write_bytes(whole[:cut])
             found = remainder(str(path), Limits())
             assert found is not None
-            assert (found.whole, found.lost) == ((("a.weight",), ()) if held else ((), ("a.weight",))), size
+            assert (found.whole, found.lost) == (
+                (("a.weight",), ()) if held else ((), ("a.weight",))
+            ), size
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -182,7 +215,9 @@ def test_a_flipped_bit_in_a_storage_is_found(seed: int, tmp_path: Path) -> None:
     data = bytearray((SAMPLES / name).read_bytes())
     with formats.open(str(SAMPLES / name)) as checkpoint:
         storages = [
-            storage for storage in checkpoint.storages if isinstance(storage.place, Range) and storage.nbytes
+            storage
+            for storage in checkpoint.storages
+            if isinstance(storage.place, Range) and storage.nbytes
         ]
         storage = chance.choice(storages)
         assert isinstance(storage.place, Range)
@@ -198,7 +233,10 @@ def test_a_flipped_bit_in_a_storage_is_found(seed: int, tmp_path: Path) -> None:
     report = verified(tmp_path / name)
 
     assert report.verdict == "damaged" and len(report.problems) == 1
-    assert set(report.problems[0].tensors) == hit and "recorded checksum" in report.problems[0].what
+    assert (
+        set(report.problems[0].tensors) == hit
+        and "recorded checksum" in report.problems[0].what
+    )
     assert verified(tmp_path / name, quick=True).verdict == "intact"  # it does not look
     assert ckpt("verify", tmp_path / name).code == 1
 
@@ -211,11 +249,15 @@ def oracle_parts(tensor: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["ddp_before.pth", "scripted.pt"])
 def test_every_flipped_byte_of_an_archive(name: str, tmp_path: Path) -> None:
-    """Of the bytes of records every one; of headers and padding, where readers look at them."""
+    """Of the bytes of records every one; of headers and padding, where readers look at
+    them.
+    """
     data = (SAMPLES / name).read_bytes()
     with formats.open(str(SAMPLES / name)) as checkpoint:
         places = [s.place for s in checkpoint.storages if isinstance(s.place, Range)]
-    inside = [at for place in places for at in range(place.offset, place.offset + place.size)]
+    inside = [
+        at for place in places for at in range(place.offset, place.offset + place.size)
+    ]
     chance = random.Random(0)
     for at in chance.sample(inside, 60):
         damaged = bytearray(data)
@@ -224,10 +266,16 @@ def test_every_flipped_byte_of_an_archive(name: str, tmp_path: Path) -> None:
         assert verified(tmp_path / name).verdict == "damaged", at
 
 
-def test_a_record_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of a record are combined, so damage in any of them is damage, and whole ones are whole."""
+def test_a_record_is_checked_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of a record are combined, so damage in any of them is damage, and whole
+    ones are whole.
+    """
     monkeypatch.setattr("ckpt.bytes.executor.SPAN", 1000)
-    path = rewriting.saved({"a.weight": torch.randn(1500), "b.weight": torch.randn(7)}, tmp_path / "a.pth")
+    path = rewriting.saved(
+        {"a.weight": torch.randn(1500), "b.weight": torch.randn(7)}, tmp_path / "a.pth"
+    )
     with formats.open(str(path)) as checkpoint:
         place = checkpoint.storages[0].place
     assert isinstance(place, Range)
@@ -238,7 +286,9 @@ def test_a_record_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
         damaged[place.offset + at] ^= 4
         path.write_bytes(damaged)
         report = verified(path)
-        assert report.verdict == "damaged" and report.problems[0].tensors == ("a.weight",), at
+        assert report.verdict == "damaged" and report.problems[0].tensors == (
+            "a.weight",
+        ), at
 
 
 def test_without_crcs_it_says_so(tmp_path: Path) -> None:
@@ -253,7 +303,9 @@ def test_without_crcs_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_deflated_archive(tmp_path: Path) -> None:
-    source = rewriting.saved({"a.weight": torch.randint(0, 9, (5000,))}, tmp_path / "a.pth")
+    source = rewriting.saved(
+        {"a.weight": torch.randint(0, 9, (5000,))}, tmp_path / "a.pth"
+    )
     with (
         zipfile.ZipFile(source) as old,
         zipfile.ZipFile(tmp_path / "b.pth", "w", zipfile.ZIP_DEFLATED) as new,
@@ -272,8 +324,12 @@ def test_a_deflated_archive(tmp_path: Path) -> None:
 
 
 def test_a_deflated_record_without_its_end(tmp_path: Path) -> None:
-    """A writer that was killed after all bytes of a record, and before the end of its stream."""
-    source = rewriting.saved({"a.weight": torch.randint(0, 9, (5000,))}, tmp_path / "a.pth")
+    """A writer that was killed after all bytes of a record, and before the end of its
+    stream.
+    """
+    source = rewriting.saved(
+        {"a.weight": torch.randint(0, 9, (5000,))}, tmp_path / "a.pth"
+    )
 
     class Endless:
         def __init__(self) -> None:
@@ -299,10 +355,12 @@ def test_a_deflated_record_without_its_end(tmp_path: Path) -> None:
 
     report = verified(tmp_path / "b.pth")
     assert report.verdict == "damaged"
-    assert "a deflated record holds less than the archive records" in str(report.problems)
+    assert "a deflated record holds less than the archive records" in str(
+        report.problems
+    )
 
 
-# --- shards -----------------------------------------------------------------------------------------------------------
+# --- shards ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -312,18 +370,26 @@ def shards(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["", "/model.safetensors.index.json"])
-def test_a_shard_that_is_cut_off_is_counted_with_the_others(name: str, shards: Path) -> None:
+def test_a_shard_that_is_cut_off_is_counted_with_the_others(
+    name: str, shards: Path
+) -> None:
     every = verified(shards)
     cut = min(shards.glob("model-0*.safetensors"))
     cut.write_bytes(cut.read_bytes()[:-1])
 
     report = verified(Path(f"{shards}{name}"))
 
-    assert report.verdict == "damaged" and report.whole is not None and report.lost is not None
+    assert (
+        report.verdict == "damaged"
+        and report.whole is not None
+        and report.lost is not None
+    )
     with formats.open(str(SAMPLES / "sharded")) as checkpoint:
         assert len(report.whole) + len(report.lost) == len(checkpoint.tensors)
     assert every.verdict == "intact" and len(report.lost) == 1
-    assert report.hint is not None and report.hint.startswith(f"ckpt salvage {shards}{name} -o ")
+    assert report.hint is not None and report.hint.startswith(
+        f"ckpt salvage {shards}{name} -o "
+    )
 
 
 def test_swapped_shards(shards: Path) -> None:
@@ -334,13 +400,20 @@ def test_swapped_shards(shards: Path) -> None:
 
     report = verified(shards)
 
-    assert report.verdict == "damaged" and "in other shards than the index says" in report.problems[0].what
+    assert (
+        report.verdict == "damaged"
+        and "in other shards than the index says" in report.problems[0].what
+    )
 
 
 def test_a_shard_of_another_checkpoint(shards: Path) -> None:
-    """The same layout with other values: nothing in the files could tell, and that is said."""
+    """The same layout with other values: nothing in the files could tell, and that is
+    said.
+    """
     one = min(shards.glob("model-0*.safetensors"))
-    tensors = {name: value + 1 for name, value in safetensors.torch.load_file(one).items()}
+    tensors = {
+        name: value + 1 for name, value in safetensors.torch.load_file(one).items()
+    }
     safetensors.torch.save_file(tensors, one, {"format": "pt"})
 
     report = verified(shards)
@@ -354,15 +427,20 @@ def test_the_size_of_the_index(shards: Path) -> None:
     document.setdefault("metadata", {})["total_size"] = 17
     index.write_text(json.dumps(document))
 
-    # Tied tensors are counted once or twice, and no loader looks: it is said, and no damage by itself.
+    # Tied tensors are counted once or twice, and no loader looks: it is said, and no
+    # damage by itself.
     assert verified(shards).verdict == verified(index).verdict == "intact"
-    assert "total_size of the index (17 bytes, the shards hold" in ckpt("verify", shards).lines[0]
+    assert (
+        "total_size of the index (17 bytes, the shards hold"
+        in ckpt("verify", shards).lines[0]
+    )
 
 
 def test_a_missing_shard(shards: Path) -> None:
     min(shards.glob("model-0*.safetensors")).unlink()
     assert (
-        verified(shards).verdict == "damaged" and "1 of 2 shards missing" in verified(shards).problems[0].what
+        verified(shards).verdict == "damaged"
+        and "1 of 2 shards missing" in verified(shards).problems[0].what
     )
 
 
@@ -379,8 +457,12 @@ def damage(path: Path) -> None:
 def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     state = {"a.weight": torch.randn(50), "b.weight": torch.randn(50)}
     for number, name in enumerate(state, 1):
-        rewriting.saved({name: state[name]}, tmp_path / f"pytorch_model-0000{number}-of-00002.bin")
-    weight_map = {name: f"pytorch_model-0000{n}-of-00002.bin" for n, name in enumerate(state, 1)}
+        rewriting.saved(
+            {name: state[name]}, tmp_path / f"pytorch_model-0000{number}-of-00002.bin"
+        )
+    weight_map = {
+        name: f"pytorch_model-0000{n}-of-00002.bin" for n, name in enumerate(state, 1)
+    }
     (tmp_path / "pytorch_model.bin.index.json").write_text(
         json.dumps({"metadata": {"total_size": 400}, "weight_map": weight_map})
     )
@@ -393,7 +475,7 @@ def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     assert report.verdict == "damaged" and "b.weight" in report.problems[0].tensors
 
 
-# --- sums -------------------------------------------------------------------------------------------------------------
+# --- sums -----------------------------------------------------------------------------
 
 
 def test_sums_are_equal_across_formats(tmp_path: Path) -> None:
@@ -405,21 +487,38 @@ def test_sums_are_equal_across_formats(tmp_path: Path) -> None:
         "d.weight": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "e.count": torch.tensor(3),
     }
-    one = rewriting.saved({"model": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "a.pth")
-    two = rewriting.saved(state, tmp_path / "b.pth", _use_new_zipfile_serialization=False)
+    one = rewriting.saved(
+        {"model": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "a.pth"
+    )
+    two = rewriting.saved(
+        state, tmp_path / "b.pth", _use_new_zipfile_serialization=False
+    )
     three = tmp_path / "c.safetensors"
-    safetensors.torch.save_file({name: value.contiguous().clone() for name, value in state.items()}, three)
+    safetensors.torch.save_file(
+        {name: value.contiguous().clone() for name, value in state.items()}, three
+    )
 
     found = [sorted(ckpt("sum", path).lines) for path in (one, two, three)]
 
-    assert found[1] == found[2] and [line.replace("module.", "") for line in found[0]] == found[1]
+    assert (
+        found[1] == found[2]
+        and [line.replace("module.", "") for line in found[0]] == found[1]
+    )
     (tmp_path / "sums").write_bytes(ckpt("sum", two).out)
     assert ckpt("verify", three, "--sums", tmp_path / "sums").code == 0
     assert ckpt("verify", one, "--sums", tmp_path / "sums").code == 1  # other names
     changed = {**state, "c.weight": state["c.weight"] + 1, "e.count": torch.tensor(4)}
     del changed["b.weight"]
-    done = ckpt("verify", rewriting.saved(changed, tmp_path / "d.pth"), "--sums", tmp_path / "sums", "--json")
-    problems = {row["what"]: set(row["tensors"]) for row in json.loads(done.out)["problems"]}
+    done = ckpt(
+        "verify",
+        rewriting.saved(changed, tmp_path / "d.pth"),
+        "--sums",
+        tmp_path / "sums",
+        "--json",
+    )
+    problems = {
+        row["what"]: set(row["tensors"]) for row in json.loads(done.out)["problems"]
+    }
     assert done.code == 1
     assert problems == {
         "2 tensors with another sum": {"c.weight", "e.count"},
@@ -440,10 +539,13 @@ def test_a_sum_knows_dtype_shape_and_bits(
         first, second = (digest(entry.tensor) for entry in checkpoint.tensors)
     assert first == second
     other = rewriting.saved(
-        {"a": one.unsqueeze(0), "b": one.contiguous().clone().view(torch.int32)}, folder / "b.pth"
+        {"a": one.unsqueeze(0), "b": one.contiguous().clone().view(torch.int32)},
+        folder / "b.pth",
     )
     with formats.open(str(other)) as checkpoint:
-        assert {digest(entry.tensor) for entry in checkpoint.tensors}.isdisjoint({first})
+        assert {digest(entry.tensor) for entry in checkpoint.tensors}.isdisjoint(
+            {first}
+        )
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, unique=True))
@@ -454,7 +556,10 @@ def test_names_come_back(names: list[str]) -> None:
 
 def test_sums_of_a_section_and_of_everything(tmp_path: Path) -> None:
     path = SAMPLES / "ddp_after.pth"
-    assert len(ckpt("sum", path).lines) == 18 and len(ckpt("sum", path, "--all").lines) == 48
+    assert (
+        len(ckpt("sum", path).lines) == 18
+        and len(ckpt("sum", path, "--all").lines) == 48
+    )
     (tmp_path / "sums").write_bytes(ckpt("sum", path, "--all").out)
     assert ckpt("verify", path, "--sums", tmp_path / "sums").code == 0
     (tmp_path / "sums").write_bytes(ckpt("sum", path, "--section", "model").out)
@@ -466,7 +571,10 @@ def test_trouble(tmp_path: Path) -> None:
     (tmp_path / "b.sums").write_text("\n")
     (tmp_path / "c.sums").write_bytes(b"\xff\xfe")
     path = SAMPLES / "legacy.pth"
-    check_error(ckpt("verify", path, "--sums", tmp_path / "a.sums"), "line 1 is no sha-256 and a name")
+    check_error(
+        ckpt("verify", path, "--sums", tmp_path / "a.sums"),
+        "line 1 is no sha-256 and a name",
+    )
     check_error(ckpt("verify", path, "--sums", tmp_path / "b.sums"), "holds no sums")
     check_error(ckpt("verify", path, "--sums", tmp_path / "c.sums"), "is not text")
     check_error(ckpt("verify", path, "--sums", tmp_path / "none"), "no such file")
@@ -474,17 +582,22 @@ def test_trouble(tmp_path: Path) -> None:
         ckpt("verify", path, "--sums", tmp_path / "a.sums", "--quick"),
         "--quick goes with the list of ckpt sum --recorded",
     )
-    meta = rewriting.saved({"a.weight": torch.ones(1, device="meta")}, tmp_path / "m.pth")
+    meta = rewriting.saved(
+        {"a.weight": torch.ones(1, device="meta")}, tmp_path / "m.pth"
+    )
     check_error(ckpt("sum", meta), "a.weight: on meta, without data")
 
 
 def test_the_document() -> None:
     document = json.loads(ckpt("verify", SAMPLES / "truncated.pth", "--json").out)
-    assert document["schema"] == {"name": "ckpt.verify", "version": 2} and document["verdict"] == "damaged"
+    assert (
+        document["schema"] == {"name": "ckpt.verify", "version": 2}
+        and document["verdict"] == "damaged"
+    )
     assert len(document["whole"]) == 12 and len(document["lost"]) == 6
 
 
-# --- traps ------------------------------------------------------------------------------------------------------------
+# --- traps ----------------------------------------------------------------------------
 
 
 def test_a_record_marked_as_a_folder(tmp_path: Path) -> None:
@@ -496,24 +609,33 @@ def test_a_record_marked_as_a_folder(tmp_path: Path) -> None:
 
     report = verified(tmp_path / "a.pth")
 
-    assert report.verdict == "damaged" and "marked as a folder" in report.problems[0].what
+    assert (
+        report.verdict == "damaged" and "marked as a folder" in report.problems[0].what
+    )
 
 
 @pytest.mark.parametrize("width", [6, 300])
 def test_a_cut_torchscript(width: int, tmp_path: Path) -> None:
     """Its storages come before the pickle that gives their sizes."""
-    torch.jit.trace(torch.nn.Linear(width, width), torch.ones(1, width)).save(str(tmp_path / "a.pt"))
+    torch.jit.trace(torch.nn.Linear(width, width), torch.ones(1, width)).save(
+        str(tmp_path / "a.pt")
+    )
     data = (tmp_path / "a.pt").read_bytes()
     (tmp_path / "a.pt").write_bytes(data[:-1])
 
     report = verified(tmp_path / "a.pt")
 
-    assert report.verdict == "damaged" and report.lost == () and {"weight", "bias"} <= set(report.whole or ())
+    assert (
+        report.verdict == "damaged"
+        and report.lost == ()
+        and {"weight", "bias"} <= set(report.whole or ())
+    )
 
 
 def test_meta_tensors_have_nothing_to_lose(tmp_path: Path) -> None:
     path = rewriting.saved(
-        {"a.weight": torch.ones(3), "m.weight": torch.empty(3, device="meta")}, tmp_path / "a.pth"
+        {"a.weight": torch.ones(3), "m.weight": torch.empty(3, device="meta")},
+        tmp_path / "a.pth",
     )
     path.write_bytes(path.read_bytes()[:-5])
     assert verified(path).lost == ()
@@ -531,17 +653,25 @@ def test_bytes_behind_a_legacy_file_are_mentioned(tmp_path: Path) -> None:
     report = verified(path)
     assert (
         report.verdict == "intact"
-        and "10 bytes (text: '0123456789') follow the last storage" in report.not_checked
+        and "10 bytes (text: '0123456789') follow the last storage"
+        in report.not_checked
     )
 
 
 def test_the_shard_that_is_damaged(tmp_path: Path) -> None:
     names = {"a.weight": 1, "b.weight": 1, "c.weight": 2, "d.weight": 2}
     for number in (1, 2):
-        state = {name: torch.randn(50) for name, shard in names.items() if shard == number}
+        state = {
+            name: torch.randn(50) for name, shard in names.items() if shard == number
+        }
         rewriting.saved(state, tmp_path / f"pytorch_model-0000{number}-of-00002.bin")
-    weight_map = {name: f"pytorch_model-0000{number}-of-00002.bin" for name, number in names.items()}
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    weight_map = {
+        name: f"pytorch_model-0000{number}-of-00002.bin"
+        for name, number in names.items()
+    }
+    (tmp_path / "pytorch_model.bin.index.json").write_text(
+        json.dumps({"weight_map": weight_map})
+    )
     path = tmp_path / "pytorch_model-00001-of-00002.bin"
     damage(path)
 
@@ -549,26 +679,44 @@ def test_the_shard_that_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("section", ["", "model", "ema", "optimizer"])
-@pytest.mark.parametrize("under", [("ema",), ("ema", "model"), ("ema", "model", "optimizer"), ("optimizer",)])
-def test_what_sum_prints_verify_accepts(section: str, under: tuple[str, ...], tmp_path: Path) -> None:
-    """As every last.pt of YOLO has it: `model` is None and the weights lie under `ema`."""
+@pytest.mark.parametrize(
+    "under", [("ema",), ("ema", "model"), ("ema", "model", "optimizer"), ("optimizer",)]
+)
+def test_what_sum_prints_verify_accepts(
+    section: str, under: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As every last.pt of YOLO has it: `model` is None and the weights lie
+    under `ema`.
+    """
     model = nn.Sequential(nn.Linear(2, 2))
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2)).sum().backward()
     optimizer.step()
     averaged = {name: value + 1 for name, value in model.state_dict().items()}
-    things = {"model": model.state_dict(), "ema": averaged, "optimizer": optimizer.state_dict()}
-    path = rewriting.saved({"model": None, **{key: things[key] for key in under}}, tmp_path / "a.pth")
+    things = {
+        "model": model.state_dict(),
+        "ema": averaged,
+        "optimizer": optimizer.state_dict(),
+    }
+    path = rewriting.saved(
+        {"model": None, **{key: things[key] for key in under}}, tmp_path / "a.pth"
+    )
     if section and section not in under:
         return
     asked = ["--section", section] if section else []
     stored = inside("sum", "a.pth", *asked, cwd=tmp_path)
     (tmp_path / "sums").write_bytes(stored.out)
 
-    assert stored.code == 0 and len(stored.lines) == (6 if "optimizer" in (section, *under[:1]) else 2)
+    assert stored.code == 0 and len(stored.lines) == (
+        6 if "optimizer" in (section, *under[:1]) else 2
+    )
     assert inside("verify", "a.pth", "--sums", "sums", cwd=tmp_path).code == 0
     part = section or next(key for key in ("model", "ema", "optimizer") if key in under)
-    tensor = things[part]["state"][0]["exp_avg"] if part == "optimizer" else things[part]["0.weight"]
+    tensor = (
+        things[part]["state"][0]["exp_avg"]
+        if part == "optimizer"
+        else things[part]["0.weight"]
+    )
     tensor.data.add_(1)
     rewriting.saved({key: things[key] for key in under}, path)
     done = inside("verify", "a.pth", "--sums", "sums", cwd=tmp_path)
@@ -584,21 +732,29 @@ def test_odd_sums(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counted", [1, 2])
-def test_an_index_may_count_tied_tensors_once_or_twice(counted: int, tmp_path: Path) -> None:
+def test_an_index_may_count_tied_tensors_once_or_twice(
+    counted: int, tmp_path: Path
+) -> None:
     tied = torch.randn(50)
     rewriting.saved({"a.weight": tied, "b.weight": tied}, tmp_path / "1.bin")
     rewriting.saved({"c.weight": torch.randn(50)}, tmp_path / "2.bin")
     weight_map = {"a.weight": "1.bin", "b.weight": "1.bin", "c.weight": "2.bin"}
     index = tmp_path / "pytorch_model.bin.index.json"
     for size, expected in ((200 + 200 * counted, 0), (1 + 200 * counted, 1)):
-        index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
+        index.write_text(
+            json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map})
+        )
         report = verified(index)
         assert report.verdict == "intact" and len(report.not_checked) == expected
 
 
-def test_damage_is_told_of_the_tensors_of_that_storage_and_no_other(tmp_path: Path) -> None:
+def test_damage_is_told_of_the_tensors_of_that_storage_and_no_other(
+    tmp_path: Path,
+) -> None:
     """Storage 0 is not storage 10."""
-    state = {f"{number}.weight": torch.full((8,), 100.0 + number) for number in range(11)}
+    state = {
+        f"{number}.weight": torch.full((8,), 100.0 + number) for number in range(11)
+    }
     path = rewriting.saved(state, tmp_path / "a.pt")
     data = bytearray(path.read_bytes())
     data[data.index(state["0.weight"].numpy().tobytes())] ^= 1
@@ -608,7 +764,9 @@ def test_damage_is_told_of_the_tensors_of_that_storage_and_no_other(tmp_path: Pa
 
 def test_sums_that_leave_out_a_damaged_tensor_hide_no_damage(tmp_path: Path) -> None:
     """`ckpt sum` of a damaged file lists the sums of the whole tensors alone."""
-    torch.save({"a.weight": torch.ones(64), "b.weight": torch.zeros(64)}, tmp_path / "a.pt")
+    torch.save(
+        {"a.weight": torch.ones(64), "b.weight": torch.zeros(64)}, tmp_path / "a.pt"
+    )
     sums = ckpt("sum", "a.pt", cwd=tmp_path).lines
     content = bytearray((tmp_path / "a.pt").read_bytes())
     content[content.index(torch.ones(4).numpy().tobytes()) + 5] ^= 1

@@ -1,4 +1,6 @@
-"""`ckpt diff BASE MERGED --adapter ADAPTER`: merges that are broken in the ways that people report, and good ones of all kinds."""
+"""`ckpt diff BASE MERGED --adapter ADAPTER`: merges that are broken in the ways that
+people report, and good ones of all kinds.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ pytestmark = oracle.QUIET
 SCALE = 2.0
 
 
-def checked(folder: Path, state: State, found: State, adapter: State, **config: Any) -> MergeCheck:
+def checked(
+    folder: Path, state: State, found: State, adapter: State, **config: Any
+) -> MergeCheck:
     """What is said of a merge."""
     before = loras.save_base(state, folder / "base.safetensors")
     after = loras.save_base(found, folder / "merged.safetensors")
@@ -43,9 +47,14 @@ def verdicts(check: MergeCheck) -> dict[str, int]:
 def wide_base(dtype: torch.dtype = torch.float32) -> State:
     """A base with square layers of a size at which sums tell scales apart."""
     names = [
-        f"model.layers.{block}.self_attn.{name}.weight" for block in range(3) for name in ("q_proj", "o_proj")
+        f"model.layers.{block}.self_attn.{name}.weight"
+        for block in range(3)
+        for name in ("q_proj", "o_proj")
     ]
-    state = {name: noise(48, 48, dtype=dtype, seed=number) for number, name in enumerate(names)}
+    state = {
+        name: noise(48, 48, dtype=dtype, seed=number)
+        for number, name in enumerate(names)
+    }
     return {
         **state,
         "model.norm.weight": torch.ones(48, dtype=dtype),
@@ -54,15 +63,23 @@ def wide_base(dtype: torch.dtype = torch.float32) -> State:
 
 
 def modules(adapter: State) -> list[str]:
-    return [name.removeprefix(PREFIX).removesuffix(".lora_A.weight") for name in adapter if "lora_A" in name]
+    return [
+        name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        for name in adapter
+        if "lora_A" in name
+    ]
 
 
-def with_scales(state: State, adapter: State, scales: Callable[[int, str], float]) -> State:
+def with_scales(
+    state: State, adapter: State, scales: Callable[[int, str], float]
+) -> State:
     """The base with each product times a scale of its own."""
     found = dict(state)
     for number, module in enumerate(modules(adapter)):
         name = f"{module}.weight"
-        sums = found[name].float() + loras.delta(adapter, module, scales(number, module))
+        sums = found[name].float() + loras.delta(
+            adapter, module, scales(number, module)
+        )
         found[name] = sums.to(state[name].dtype)
     return found
 
@@ -83,37 +100,63 @@ def broken(name: str, state: State, adapter: State) -> State:
     plain = with_scales(state, adapter, lambda number, module: SCALE)
     ways: dict[str, Callable[[], State]] = {
         "nothing": lambda: dict(state),
-        "alpha forgotten": lambda: with_scales(state, adapter, lambda number, module: 1.0),
-        "alpha for the rank": lambda: with_scales(state, adapter, lambda number, module: 8.0),
-        "rsLoRA forgotten": lambda: with_scales(state, adapter, lambda number, module: 4.0 * SCALE / 2),
+        "alpha forgotten": lambda: with_scales(
+            state, adapter, lambda number, module: 1.0
+        ),
+        "alpha for the rank": lambda: with_scales(
+            state, adapter, lambda number, module: 8.0
+        ),
+        "rsLoRA forgotten": lambda: with_scales(
+            state, adapter, lambda number, module: 4.0 * SCALE / 2
+        ),
         "twice": lambda: with_scales(state, adapter, lambda number, module: 2 * SCALE),
         "half": lambda: with_scales(state, adapter, lambda number, module: SCALE / 2),
-        "subtracted": lambda: with_scales(state, adapter, lambda number, module: -SCALE),
+        "subtracted": lambda: with_scales(
+            state, adapter, lambda number, module: -SCALE
+        ),
         "half of the layers": lambda: with_scales(
             state, adapter, lambda number, module: SCALE * (number < 3)
         ),
         "one kind of layer": lambda: with_scales(
             state, adapter, lambda number, module: SCALE * ("q_proj" in module)
         ),
-        "one layer": lambda: with_scales(state, adapter, lambda number, module: SCALE * (number != 4)),
-        "transposed": lambda: with_products(state, lambda module: loras.delta(adapter, module, SCALE).T),
-        "another adapter": lambda: with_products(state, lambda module: loras.delta(other, module, SCALE)),
+        "one layer": lambda: with_scales(
+            state, adapter, lambda number, module: SCALE * (number != 4)
+        ),
+        "transposed": lambda: with_products(
+            state, lambda module: loras.delta(adapter, module, SCALE).T
+        ),
+        "another adapter": lambda: with_products(
+            state, lambda module: loras.delta(other, module, SCALE)
+        ),
         "another adapter too": lambda: with_products(
-            state, lambda module: loras.delta(adapter, module, SCALE) + loras.delta(other, module, SCALE)
+            state,
+            lambda module: (
+                loras.delta(adapter, module, SCALE) + loras.delta(other, module, SCALE)
+            ),
         ),
         "layers in another order": lambda: {
             **plain,
-            **dict(zip(loras.linear(plain), reversed(loras.linear(plain).values()), strict=True)),
+            **dict(
+                zip(
+                    loras.linear(plain),
+                    reversed(loras.linear(plain).values()),
+                    strict=True,
+                )
+            ),
         },
         "another base": lambda: {
-            name: tensor + noise(*tensor.shape, seed=99).to(tensor.dtype) for name, tensor in plain.items()
+            name: tensor + noise(*tensor.shape, seed=99).to(tensor.dtype)
+            for name, tensor in plain.items()
         },
         "a head that changed": lambda: {
             **plain,
             "lm_head.weight": noise(60, 48, seed=5).to(state["lm_head.weight"].dtype),
         },
         "a tensor that is lost": lambda: {
-            name: tensor for name, tensor in plain.items() if name != "model.layers.1.self_attn.q_proj.weight"
+            name: tensor
+            for name, tensor in plain.items()
+            if name != "model.layers.1.self_attn.q_proj.weight"
         },
         "rank cut": lambda: with_products(
             state,
@@ -137,9 +180,18 @@ BROKEN: dict[str, tuple[dict[str, int], str]] = {
     "twice": ({"twice": 6}, "applied twice"),
     "half": ({"scaled": 6}, "with scale 1 instead of 2"),
     "subtracted": ({"scaled": 6}, "with scale -2 instead of 2, subtracted"),
-    "half of the layers": ({"merged": 3, "missing": 3}, "3 of 6 pairs are merged; 3 are not: 3 as in BASE"),
-    "one kind of layer": ({"merged": 3, "missing": 3}, "as in BASE: model.layers.0-2.self_attn.o_proj"),
-    "one layer": ({"merged": 5, "missing": 1}, "5 of 6 pairs are merged; 1 is not: 1 as in BASE"),
+    "half of the layers": (
+        {"merged": 3, "missing": 3},
+        "3 of 6 pairs are merged; 3 are not: 3 as in BASE",
+    ),
+    "one kind of layer": (
+        {"merged": 3, "missing": 3},
+        "as in BASE: model.layers.0-2.self_attn.o_proj",
+    ),
+    "one layer": (
+        {"merged": 5, "missing": 1},
+        "5 of 6 pairs are merged; 1 is not: 1 as in BASE",
+    ),
     "transposed": ({"transposed": 6}, "transposed"),
     "another adapter": ({"other": 6}, "something else"),
     "another adapter too": ({"other": 6}, "something else"),
@@ -154,7 +206,9 @@ BROKEN: dict[str, tuple[dict[str, int], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", BROKEN)
-def test_each_broken_merge_is_named(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_each_broken_merge_is_named(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
     state = wide_base(dtype)
     adapter = loras.pairs(loras.linear(state))
     counts, text = BROKEN[name]
@@ -169,20 +223,32 @@ def test_each_broken_merge_is_named(name: str, dtype: torch.dtype, tmp_path: Pat
 GOOD: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]] = {
     "rounded once": lambda weight, added, dtype: (weight.float() + added).to(dtype),
     "added in the dtype": lambda weight, added, dtype: weight + added.to(dtype),
-    "computed in float64": lambda weight, added, dtype: (weight.double() + added.double()).to(dtype),
-    "written as bfloat16": lambda weight, added, dtype: (weight.float() + added).bfloat16(),
+    "computed in float64": lambda weight, added, dtype: (
+        weight.double() + added.double()
+    ).to(dtype),
+    "written as bfloat16": lambda weight, added, dtype: (
+        weight.float() + added
+    ).bfloat16(),
     "written as float16": lambda weight, added, dtype: (weight.float() + added).half(),
     "written as float32": lambda weight, added, dtype: weight.float() + added,
-    "product in bfloat16": lambda weight, added, dtype: (weight.float() + added.bfloat16().float()).to(dtype),
-    "cast after adding in the dtype": lambda weight, added, dtype: (weight + added.to(dtype)).float(),
+    "product in bfloat16": lambda weight, added, dtype: (
+        weight.float() + added.bfloat16().float()
+    ).to(dtype),
+    "cast after adding in the dtype": lambda weight, added, dtype: (
+        weight + added.to(dtype)
+    ).float(),
 }
 
 
 @pytest.mark.parametrize("size", [1.0, 0.1, 0.01])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", GOOD)
-def test_no_good_merge_gets_a_false_word(name: str, dtype: torch.dtype, size: float, tmp_path: Path) -> None:
-    """However it was rounded, also where most of what is added is less than a unit of the dtype."""
+def test_no_good_merge_gets_a_false_word(
+    name: str, dtype: torch.dtype, size: float, tmp_path: Path
+) -> None:
+    """However it was rounded, also where most of what is added is less than a unit of
+    the dtype.
+    """
     state = wide_base(dtype)
     adapter = {
         name: tensor * size if "lora_B" in name else tensor
@@ -202,11 +268,18 @@ def test_no_good_merge_gets_a_false_word(name: str, dtype: torch.dtype, size: fl
 
 
 @pytest.mark.parametrize("size", [0.05, 0.01, 1e-5])
-def test_what_a_dtype_hardly_shows_is_merged_or_not(size: float, tmp_path: Path) -> None:
-    """Where bfloat16 shows nothing of it, nobody can tell; where it shows a little, the bytes of the base say it."""
+def test_what_a_dtype_hardly_shows_is_merged_or_not(
+    size: float, tmp_path: Path
+) -> None:
+    """Where bfloat16 shows nothing of it, nobody can tell; where it shows a little, the
+    bytes of the base say it.
+    """
     state = wide_base(torch.bfloat16)
     pairs = loras.pairs(loras.linear(state))
-    adapter = {name: tensor * size if "lora_B" in name else tensor for name, tensor in pairs.items()}
+    adapter = {
+        name: tensor * size if "lora_B" in name else tensor
+        for name, tensor in pairs.items()
+    }
     good = loras.merged(state, adapter)
     assert verdicts(checked(tmp_path, state, good, adapter)) == {"merged": 6}
     is_shown = any(not torch.equal(good[name], state[name]) for name in state)
@@ -221,17 +294,28 @@ def test_lengths_of_dora_that_were_forgotten(tmp_path: Path) -> None:
     good, plain = dict(state), loras.merged(state, adapter)
     for name in loras.linear(state):
         lengths = torch.linalg.norm(plain[name], dim=1) * (1 + noise(48).abs())
-        adapter[f"{PREFIX}{name.removesuffix('.weight')}.lora_magnitude_vector"] = lengths
-        good[name] = (lengths / torch.linalg.norm(plain[name], dim=1))[:, None] * plain[name]
-    assert verdicts(checked(tmp_path, state, good, adapter, use_dora=True)) == {"merged": 6}
-    assert verdicts(checked(tmp_path, state, plain, adapter, use_dora=True)) == {"other": 6}
+        adapter[f"{PREFIX}{name.removesuffix('.weight')}.lora_magnitude_vector"] = (
+            lengths
+        )
+        good[name] = (lengths / torch.linalg.norm(plain[name], dim=1))[:, None] * plain[
+            name
+        ]
+    assert verdicts(checked(tmp_path, state, good, adapter, use_dora=True)) == {
+        "merged": 6
+    }
+    assert verdicts(checked(tmp_path, state, plain, adapter, use_dora=True)) == {
+        "other": 6
+    }
 
 
 def test_experts_that_were_skipped_and_ranks_in_the_wrong_order(tmp_path: Path) -> None:
     experts, rank = 4, 2
     state = {"experts.w": noise(experts, 24, 16)}
     down, up = noise(rank * experts, 16, seed=1), noise(24, rank * experts, seed=2)
-    adapter = {f"{PREFIX}experts.lora_A.weight": down, f"{PREFIX}experts.lora_B.weight": up}
+    adapter = {
+        f"{PREFIX}experts.lora_A.weight": down,
+        f"{PREFIX}experts.lora_B.weight": up,
+    }
     config = {"r": rank, "lora_alpha": 4, "target_parameters": ["experts.w"]}
     lower = down.reshape(experts, rank, 16)
     added = 2 * torch.einsum("ore,eri->eoi", up.reshape(24, rank, experts), lower)
@@ -245,16 +329,30 @@ def test_experts_that_were_skipped_and_ranks_in_the_wrong_order(tmp_path: Path) 
         (wrong, "other"),
         (torch.zeros(()), "missing"),
     ):
-        check = checked(tmp_path, state, {"experts.w": state["experts.w"] + product}, adapter, **config)
+        check = checked(
+            tmp_path,
+            state,
+            {"experts.w": state["experts.w"] + product},
+            adapter,
+            **config,
+        )
         assert verdicts(check) == {verdict: 1}
-    check = checked(tmp_path, state, {"experts.w": state["experts.w"] + some}, adapter, **config)
-    assert "in part, 2 of 4: experts" in "".join(part for line in check.lines(None) for part, _ in line)
+    check = checked(
+        tmp_path, state, {"experts.w": state["experts.w"] + some}, adapter, **config
+    )
+    assert "in part, 2 of 4: experts" in "".join(
+        part for line in check.lines(None) for part, _ in line
+    )
 
 
 def test_whole_tensors_and_rows_of_tokens(tmp_path: Path) -> None:
     state = wide_base()
     adapter = loras.pairs(
-        {name: tensor for name, tensor in loras.linear(state).items() if "layers.0" in name}
+        {
+            name: tensor
+            for name, tensor in loras.linear(state).items()
+            if "layers.0" in name
+        }
     )
     adapter[f"{PREFIX}lm_head.weight"] = noise(60, 48, seed=3)
     good = {**loras.merged(state, adapter), "lm_head.weight": noise(60, 48, seed=3)}
@@ -271,7 +369,9 @@ def test_without_an_alpha_the_scale_is_measured(tmp_path: Path) -> None:
     path = loras.save_adapter(adapter, tmp_path / "adapter")
     (path / "adapter_config.json").unlink()
     before = loras.save_base(state, tmp_path / "a.safetensors")
-    after = loras.save_base(loras.merged(state, adapter, 1.5), tmp_path / "b.safetensors")
+    after = loras.save_base(
+        loras.merged(state, adapter, 1.5), tmp_path / "b.safetensors"
+    )
     done = inside("diff", before.name, after.name, "--adapter", "adapter", cwd=tmp_path)
     assert done.code == 0 and b"scale 1.5, where none is recorded" in done.out
 
@@ -280,7 +380,9 @@ def test_the_command_says_the_same_in_text_and_in_json(tmp_path: Path) -> None:
     state = wide_base()
     adapter = loras.pairs(loras.linear(state))
     loras.save_base(state, tmp_path / "base.safetensors")
-    loras.save_base(broken("one layer", state, adapter), tmp_path / "merged.safetensors")
+    loras.save_base(
+        broken("one layer", state, adapter), tmp_path / "merged.safetensors"
+    )
     loras.save_adapter(adapter, tmp_path / "adapter")
     words = ("diff", "base.safetensors", "merged.safetensors", "--adapter", "adapter")
     done = inside(*words, cwd=tmp_path)
@@ -289,15 +391,22 @@ def test_the_command_says_the_same_in_text_and_in_json(tmp_path: Path) -> None:
         "  as in BASE: model.layers.2.self_attn.q_proj",
     ]
     document = json.loads(inside(*words, "--json", cwd=tmp_path).out)
-    assert document["schema"]["name"] == "ckpt.diff" and document["adapter"]["merged"] == 5
-    assert {row["verdict"] for row in document["adapter"]["pairs"]} == {"merged", "missing"}
+    assert (
+        document["schema"]["name"] == "ckpt.diff" and document["adapter"]["merged"] == 5
+    )
+    assert {row["verdict"] for row in document["adapter"]["pairs"]} == {
+        "merged",
+        "missing",
+    }
     assert inside(*words, "-q", cwd=tmp_path).code == 1
     loras.save_base(loras.merged(state, adapter), tmp_path / "merged.safetensors")
     done = inside(*words, cwd=tmp_path)
     assert done.code == 0 and done.out == b"6 of 6 pairs are merged: adapter\n"
 
 
-def test_blocks_do_not_change_what_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_change_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = wide_base(torch.bfloat16)
     adapter = loras.pairs(loras.linear(state))
     for name in ("one layer", "twice", "transposed"):

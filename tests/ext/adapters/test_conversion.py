@@ -1,4 +1,6 @@
-"""`ckpt convert --adapter-names`: from PEFT to kohya and back, where the names are certain."""
+"""`ckpt convert --adapter-names`: from PEFT to kohya and back, where the names are
+certain.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,34 @@ def folder(tmp_path: Path) -> Path:
     for number, (name, weight) in enumerate(UNET.items()):
         rank = 3 if "conv1" in name else 2
         begin = f"{PREFIX}{name.removesuffix('.weight')}"
-        adapter[f"{begin}.lora_A.weight"] = noise(rank, *weight.shape[1:], seed=10 + number)
+        adapter[f"{begin}.lora_A.weight"] = noise(
+            rank, *weight.shape[1:], seed=10 + number
+        )
         adapter[f"{begin}.lora_B.weight"] = noise(
             weight.shape[0], rank, *[1] * (weight.dim() - 2), seed=20 + number
         )
-    config = {"r": 2, "lora_alpha": 4, "rank_pattern": {"conv1": 3}, "alpha_pattern": {"to_q": 5}}
+    config = {
+        "r": 2,
+        "lora_alpha": 4,
+        "rank_pattern": {"conv1": 3},
+        "alpha_pattern": {"to_q": 5},
+    }
     loras.save_adapter(adapter, tmp_path / "peft", **config)
     return tmp_path
 
 
-def test_an_adapter_of_peft_gets_the_names_of_kohya_and_merges_to_the_same(folder: Path) -> None:
-    done = inside("convert", "peft", "--adapter-names", "kohya", "-o", "kohya.safetensors", cwd=folder)
+def test_an_adapter_of_peft_gets_the_names_of_kohya_and_merges_to_the_same(
+    folder: Path,
+) -> None:
+    done = inside(
+        "convert",
+        "peft",
+        "--adapter-names",
+        "kohya",
+        "-o",
+        "kohya.safetensors",
+        cwd=folder,
+    )
     assert done.code == 0, done.err
     assert b"names of PEFT \xe2\x86\x92 names of kohya   3 layers" in done.out
     found = load_file(folder / "kohya.safetensors")
@@ -49,18 +68,36 @@ def test_an_adapter_of_peft_gets_the_names_of_kohya_and_merges_to_the_same(folde
     assert {name for name in found if name.startswith(begin)} == {
         f"{begin}.{part}" for part in ("lora_down.weight", "lora_up.weight", "alpha")
     }
-    alphas = {name: float(tensor) for name, tensor in found.items() if name.endswith("alpha")}
-    assert sorted(alphas.values()) == [4.0, 4.0, 5.0] and alphas[f"{begin}.alpha"] == 5.0
+    alphas = {
+        name: float(tensor) for name, tensor in found.items() if name.endswith("alpha")
+    }
+    assert (
+        sorted(alphas.values()) == [4.0, 4.0, 5.0] and alphas[f"{begin}.alpha"] == 5.0
+    )
     for source in ("peft", "kohya.safetensors"):
-        ckpt.merge(folder / "unet.safetensors", folder / source, out=folder / f"{source[:4]}.out.safetensors")
-    one, two = (load_file(folder / f"{name}.out.safetensors") for name in ("peft", "kohy"))
+        ckpt.merge(
+            folder / "unet.safetensors",
+            folder / source,
+            out=folder / f"{source[:4]}.out.safetensors",
+        )
+    one, two = (
+        load_file(folder / f"{name}.out.safetensors") for name in ("peft", "kohy")
+    )
     assert all(torch.equal(one[name], two[name]) for name in UNET)
 
 
 def test_and_back_with_the_base_that_says_where_the_dots_are(folder: Path) -> None:
-    ckpt.convert(folder / "peft", adapter_names="kohya", out=folder / "kohya.safetensors")
-    with pytest.raises(ckpt.UsageError, match=r"only the base says where the dots are .--base BASE"):
-        ckpt.convert(folder / "kohya.safetensors", adapter_names="peft", out=folder / "x.safetensors")
+    ckpt.convert(
+        folder / "peft", adapter_names="kohya", out=folder / "kohya.safetensors"
+    )
+    with pytest.raises(
+        ckpt.UsageError, match=r"only the base says where the dots are .--base BASE"
+    ):
+        ckpt.convert(
+            folder / "kohya.safetensors",
+            adapter_names="peft",
+            out=folder / "x.safetensors",
+        )
     assert not (folder / "x.safetensors").exists()
 
     report = ckpt.convert(
@@ -72,8 +109,13 @@ def test_and_back_with_the_base_that_says_where_the_dots_are(folder: Path) -> No
     )
 
     assert report.carried == ("adapter_config.json",)
-    one, two = (load_file(folder / name / "adapter_model.safetensors") for name in ("peft", "back"))
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    one, two = (
+        load_file(folder / name / "adapter_model.safetensors")
+        for name in ("peft", "back")
+    )
+    assert one.keys() == two.keys() and all(
+        torch.equal(one[name], two[name]) for name in one
+    )
     settings = json.loads((folder / "back" / "adapter_config.json").read_text())
     assert settings == {
         "alpha_pattern": {"down_blocks.0.attentions.0.to_q": 5},
@@ -84,10 +126,16 @@ def test_and_back_with_the_base_that_says_where_the_dots_are(folder: Path) -> No
         "target_modules": sorted(name.removesuffix(".weight") for name in UNET),
     }
     for name in ("peft", "back"):
-        ckpt.merge(folder / "unet.safetensors", folder / name, out=folder / f"{name}.safetensors")
+        ckpt.merge(
+            folder / "unet.safetensors",
+            folder / name,
+            out=folder / f"{name}.safetensors",
+        )
     one, two = (load_file(folder / f"{name}.safetensors") for name in ("peft", "back"))
     assert all(torch.equal(one[name], two[name]) for name in UNET)
-    with pytest.raises(ckpt.CkptError, match=r"adapter_config\.json"):  # which would be replaced
+    with pytest.raises(
+        ckpt.CkptError, match=r"adapter_config\.json"
+    ):  # which would be replaced
         ckpt.convert(
             folder / "kohya.safetensors",
             adapter_names="peft",
@@ -97,9 +145,14 @@ def test_and_back_with_the_base_that_says_where_the_dots_are(folder: Path) -> No
     assert not (folder / "back" / "other.safetensors").exists()
 
 
-def test_a_linear_layer_that_kohya_wrote_as_a_convolution_becomes_a_matrix(folder: Path) -> None:
+def test_a_linear_layer_that_kohya_wrote_as_a_convolution_becomes_a_matrix(
+    folder: Path,
+) -> None:
     begin = "lora_unet_down_blocks_0_attentions_0_to_q"
-    state = {f"{begin}.lora_down.weight": noise(2, 6, 1, 1), f"{begin}.lora_up.weight": noise(8, 2, 1, 1)}
+    state = {
+        f"{begin}.lora_down.weight": noise(2, 6, 1, 1),
+        f"{begin}.lora_up.weight": noise(8, 2, 1, 1),
+    }
     save_file(state, folder / "kohya.safetensors")
     out = folder / "new" / "adapter_model.safetensors"
     ckpt.convert(
@@ -109,12 +162,20 @@ def test_a_linear_layer_that_kohya_wrote_as_a_convolution_becomes_a_matrix(folde
         out=out,
         parents=True,
     )
-    assert {tuple(tensor.shape) for tensor in load_file(out).values()} == {(2, 6), (8, 2)}
+    assert {tuple(tensor.shape) for tensor in load_file(out).values()} == {
+        (2, 6),
+        (8, 2),
+    }
 
 
 def test_what_is_not_certain_is_refused(folder: Path) -> None:
-    def refused(state: dict[str, torch.Tensor], names: str, says: str, base: str | None = None) -> None:
-        save_file({name: tensor.clone() for name, tensor in state.items()}, folder / "a.safetensors")
+    def refused(
+        state: dict[str, torch.Tensor], names: str, says: str, base: str | None = None
+    ) -> None:
+        save_file(
+            {name: tensor.clone() for name, tensor in state.items()},
+            folder / "a.safetensors",
+        )
         with pytest.raises(ckpt.CkptError, match=says):
             ckpt.convert(
                 folder / "a.safetensors",
@@ -137,19 +198,43 @@ def test_what_is_not_certain_is_refused(folder: Path) -> None:
         "kohya",
         "two layers would be called",
     )
-    refused({f"lora_unet_x.{part}": t for part, t in flat.items()}, "kohya", "has the names of kohya already")
     refused(
-        {f"lora_unet_x.{part}": t for part, t in flat.items()}, "peft", "lacks 1 layer: x", "unet.safetensors"
+        {f"lora_unet_x.{part}": t for part, t in flat.items()},
+        "kohya",
+        "has the names of kohya already",
     )
-    both = {f"lora_{part}_x.{name}": t for part in ("unet", "te") for name, t in flat.items()}
+    refused(
+        {f"lora_unet_x.{part}": t for part, t in flat.items()},
+        "peft",
+        "lacks 1 layer: x",
+        "unet.safetensors",
+    )
+    both = {
+        f"lora_{part}_x.{name}": t
+        for part in ("unet", "te")
+        for name, t in flat.items()
+    }
     refused(both, "peft", "2 parts of a pipeline")
     refused(
-        {f"lora_unet_x.{part}": t for part, t in flat.items()} | {"lora_unet_x.dora_scale": noise(4, 1)},
+        {f"lora_unet_x.{part}": t for part, t in flat.items()}
+        | {"lora_unet_x.dora_scale": noise(4, 1)},
         "peft",
         "has no name",
     )
-    refused({f"lora_unet_x.{part}": t for part, t in flat.items()}, "other", "not one of peft kohya")
+    refused(
+        {f"lora_unet_x.{part}": t for part, t in flat.items()},
+        "other",
+        "not one of peft kohya",
+    )
     with pytest.raises(ckpt.UsageError, match="--base goes with --adapter-names"):
-        ckpt.convert(folder / "peft", base=folder / "unet.safetensors", out=folder / "x.safetensors")
+        ckpt.convert(
+            folder / "peft",
+            base=folder / "unet.safetensors",
+            out=folder / "x.safetensors",
+        )
     with pytest.raises(ckpt.UsageError, match="holds no adapter"):
-        ckpt.convert(folder / "unet.safetensors", adapter_names="peft", out=folder / "x.safetensors")
+        ckpt.convert(
+            folder / "unet.safetensors",
+            adapter_names="peft",
+            out=folder / "x.safetensors",
+        )

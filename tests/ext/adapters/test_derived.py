@@ -1,4 +1,6 @@
-"""Derived places: spans of a tensor that a function changes, read whole, in part, in threads and in turn."""
+"""Derived places: spans of a tensor that a function changes, read whole, in part, in
+threads and in turn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ SIZE = 1_000
 
 
 def negated(block: memoryview, first: int) -> Made:
-    """Turn the sign of each float32, and of the first element of each span the number into its place."""
+    """Turn the sign of each float32, and of the first element of each span the number
+    into its place.
+    """
     import numpy as np
 
     values = -np.frombuffer(block, "<f4").copy()
@@ -28,12 +32,17 @@ def negated(block: memoryview, first: int) -> Made:
 
 @pytest.fixture(params=[False, True])
 def ref(request: pytest.FixtureRequest, tmp_path: Path) -> TensorRef:
-    """A tensor of a file, whose bytes can be read anywhere, or from their beginning only."""
+    """A tensor of a file, whose bytes can be read anywhere, or from their beginning
+    only.
+    """
     import zipfile
 
     torch.save({"w": torch.arange(float(SIZE))}, tmp_path / "a.pth")
     if request.param:
-        with zipfile.ZipFile(tmp_path / "a.pth") as old, zipfile.ZipFile(tmp_path / "b.pth", "w", 8) as new:
+        with (
+            zipfile.ZipFile(tmp_path / "a.pth") as old,
+            zipfile.ZipFile(tmp_path / "b.pth", "w", 8) as new,
+        ):
             for item in old.infolist():
                 new.writestr(item.filename, old.read(item.filename))
     checkpoint = formats.open(str(tmp_path / ("b.pth" if request.param else "a.pth")))
@@ -53,14 +62,23 @@ def test_any_part_is_that_of_the_whole(ref: TensorRef, step: int) -> None:
     place = Derived(ref, (), step, negated, ref.dtype)
     whole = expected(step)
     assert place.nbytes == len(whole)
-    for start, count in ((0, len(whole)), (0, 5), (3, 1), (4 * step, 40), (403, 1_111), (len(whole) - 2, 2)):
+    for start, count in (
+        (0, len(whole)),
+        (0, 5),
+        (3, 1),
+        (4 * step, 40),
+        (403, 1_111),
+        (len(whole) - 2, 2),
+    ):
         assert b"".join(place.read_blocks(start, count)) == whole[start : start + count]
 
 
 def test_what_is_beyond_the_range_is_told(ref: TensorRef) -> None:
     told: list[int] = []
     place = Derived(ref, (), 10, negated, ref.dtype)
-    list(place.read_blocks(tally=lambda overflowed, vanished=0: told.append(overflowed)))
+    list(
+        place.read_blocks(tally=lambda overflowed, vanished=0: told.append(overflowed))
+    )
     assert told == [1]
 
 
@@ -86,11 +104,18 @@ class Sink:
 
 
 @pytest.mark.parametrize("step", [7, 2_000])
-def test_the_record_of_the_tensor_is_summed_on_the_way(ref: TensorRef, step: int) -> None:
+def test_the_record_of_the_tensor_is_summed_on_the_way(
+    ref: TensorRef, step: int
+) -> None:
     place = Derived(ref, (), step, negated, ref.dtype)
     sink = Sink()
     crc = pour(Storage("", None, ref.dtype, place.nbytes, place), sink, crc=True)  # type: ignore[arg-type]
     assert sink.data.getvalue() == expected(step) and crc == zlib.crc32(expected(step))
-    can_jump = ref.storage.place is not None and getattr(ref.storage.place, "inflated", None) is None
-    assert sink.passed_crcs == ([zlib.crc32(torch.arange(float(SIZE)).numpy().tobytes())] if can_jump else [])
+    can_jump = (
+        ref.storage.place is not None
+        and getattr(ref.storage.place, "inflated", None) is None
+    )
+    assert sink.passed_crcs == (
+        [zlib.crc32(torch.arange(float(SIZE)).numpy().tobytes())] if can_jump else []
+    )
     assert sink.checked == 1  # of what else it reads

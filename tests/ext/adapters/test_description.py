@@ -36,7 +36,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def document(*words: str, cwd: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(inside("inspect", *words, "--json", cwd=cwd).out)["adapter"]
+    found: dict[str, Any] = json.loads(
+        inside("inspect", *words, "--json", cwd=cwd).out
+    )["adapter"]
     return found
 
 
@@ -44,28 +46,53 @@ def test_an_adapter_says_what_it_is(folder: Path) -> None:
     lines = inside("inspect", "adapter", cwd=folder).out.decode().splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("  LoRA"))
     assert lines[first : first + 3] == [
-        "  LoRA    names of PEFT, rank 4, alpha 8, scales 0.5 to 2, base org/model, task CAUSAL_LM",
-        "          changes 12 layers of the base model: model.layers.0-2.self_attn.{o,q,up,v}_proj ×12",
+        (
+            "  LoRA    names of PEFT, rank 4, alpha 8, scales 0.5 to 2, base "
+            "org/model, task CAUSAL_LM"
+        ),
+        (
+            "          changes 12 layers of the base model: "
+            "model.layers.0-2.self_attn.{o,q,up,v}_proj ×12"
+        ),
         "          replaces 1 tensor: lm_head.weight",
     ]
     found = document("adapter", cwd=folder)
-    assert found["kinds"] == {"q_proj": 3, "v_proj": 3, "up_proj": 3, "o_proj": 3} and found["fits"] is None
     assert (
-        found["scales"] == [0.5, 2.0] and found["base_model"] == "org/model" and found["task"] == "CAUSAL_LM"
+        found["kinds"] == {"q_proj": 3, "v_proj": 3, "up_proj": 3, "o_proj": 3}
+        and found["fits"] is None
+    )
+    assert (
+        found["scales"] == [0.5, 2.0]
+        and found["base_model"] == "org/model"
+        and found["task"] == "CAUSAL_LM"
     )
     alone = document("adapter/adapter_model.safetensors", cwd=folder)
-    assert alone["scales"] == [] and alone["alpha"] is None, "nothing beside a file is read"
+    assert alone["scales"] == [] and alone["alpha"] is None, (
+        "nothing beside a file is read"
+    )
 
 
 def test_a_base_fits_or_the_reason_is_said(folder: Path) -> None:
     done = inside("inspect", "adapter", "--base", "base.safetensors", cwd=folder)
-    assert done.code == 0 and b"fits base.safetensors: 13 tensors would change" in done.out
+    assert (
+        done.code == 0 and b"fits base.safetensors: 13 tensors would change" in done.out
+    )
     done = inside("inspect", "adapter", "--base", "less.safetensors", cwd=folder)
     assert done.code == 1
-    assert b"does not fit: lacks 1 layer of adapter: model.layers.2.self_attn.q_proj" in done.out
+    assert (
+        b"does not fit: lacks 1 layer of adapter: model.layers.2.self_attn.q_proj"
+        in done.out
+    )
     fits = document("adapter", "--base", "less.safetensors", cwd=folder)["fits"]
-    assert fits["fits"] is False and fits["base"] == "less.safetensors" and "q_proj" in fits["why"]
-    assert ckpt.inspect(folder / "adapter", base=folder / "less.safetensors").exit_code == 1
+    assert (
+        fits["fits"] is False
+        and fits["base"] == "less.safetensors"
+        and "q_proj" in fits["why"]
+    )
+    assert (
+        ckpt.inspect(folder / "adapter", base=folder / "less.safetensors").exit_code
+        == 1
+    )
     with pytest.raises(ckpt.UsageError, match="holds no adapter"):
         ckpt.inspect(folder / "base.safetensors", base=folder / "less.safetensors")
 
@@ -80,5 +107,7 @@ def test_the_scale_of_bytes_is_not_that_of_a_config_in_the_working_folder(
 
 
 def test_a_model_is_no_adapter(tmp_path: Path) -> None:
-    torch.save({"a.alpha": torch.ones(2), "a.weight": torch.ones(2, 2)}, tmp_path / "a.pth")
+    torch.save(
+        {"a.alpha": torch.ones(2), "a.weight": torch.ones(2, 2)}, tmp_path / "a.pth"
+    )
     assert document("a.pth", cwd=tmp_path) is None

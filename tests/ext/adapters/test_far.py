@@ -20,9 +20,16 @@ def test_a_base_and_an_adapter_behind_urls(tmp_path: Path) -> None:
     folder = loras.save_adapter(adapter, tmp_path / "adapter")
     with webs.served() as web:
         web.files["/base.safetensors"] = base.read_bytes()
-        web.files["/a/adapter_model.safetensors"] = (folder / "adapter_model.safetensors").read_bytes()
-        web.files["/a/adapter_config.json"] = (folder / "adapter_config.json").read_bytes()
-        near, far = f"{web.url}/base.safetensors", f"{web.url}/a/adapter_model.safetensors"
+        web.files["/a/adapter_model.safetensors"] = (
+            folder / "adapter_model.safetensors"
+        ).read_bytes()
+        web.files["/a/adapter_config.json"] = (
+            folder / "adapter_config.json"
+        ).read_bytes()
+        near, far = (
+            f"{web.url}/base.safetensors",
+            f"{web.url}/a/adapter_model.safetensors",
+        )
 
         ckpt.merge(near, far, out=tmp_path / "out.safetensors")
         report = ckpt.diff(near, tmp_path / "out.safetensors", adapter=far)

@@ -1,4 +1,6 @@
-"""`ckpt.merge`: the kinds of LoRA, with what PEFT documents as the oracle, over formats, dtypes and sizes of blocks."""
+"""`ckpt.merge`: the kinds of LoRA, with what PEFT documents as the oracle, over
+formats, dtypes and sizes of blocks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ pytestmark = oracle.QUIET
 
 
 def merged(
-    folder: Path, state: State, adapter: State, config: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    state: State,
+    adapter: State,
+    config: dict[str, Any] | None = None,
+    **options: Any,
 ) -> State:
     """The tensors after a merge."""
     path = loras.save_base(state, folder / "base.safetensors")
@@ -29,13 +35,17 @@ def merged(
 
 
 def check(found: State, expected: State, most: float = 2.0) -> None:
-    """Compare tensors up to some units in the last place: numpy and torch add in another order."""
+    """Compare tensors up to some units in the last place: numpy and torch add in
+    another order.
+    """
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert loras.units(found[name], tensor) <= most, name
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+)
 @pytest.mark.parametrize("elements", [1, 40, 1 << 17])
 def test_each_layer_gets_its_product_in_its_own_dtype(
     dtype: torch.dtype, elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -46,7 +56,10 @@ def test_each_layer_gets_its_product_in_its_own_dtype(
     expected = dict(state)
     for name in loras.linear(state):
         module = name.removesuffix(".weight")
-        down, up = (adapter[f"{PREFIX}{module}.lora_{letter}.weight"].double() for letter in "AB")
+        down, up = (
+            adapter[f"{PREFIX}{module}.lora_{letter}.weight"].double()
+            for letter in "AB"
+        )
         wide = state[name].double() + 2 * (up @ down)
         expected[name] = wide.to(dtype)
 
@@ -54,14 +67,17 @@ def test_each_layer_gets_its_product_in_its_own_dtype(
 
     check(found, expected, 2 if dtype == torch.float32 else 1)
     assert not torch.equal(
-        found["model.layers.0.self_attn.q_proj.weight"], state["model.layers.0.self_attn.q_proj.weight"]
+        found["model.layers.0.self_attn.q_proj.weight"],
+        state["model.layers.0.self_attn.q_proj.weight"],
     )
     assert torch.equal(found["lm_head.weight"], state["lm_head.weight"])
 
 
 @pytest.mark.parametrize("trained", [0, 1])
 def test_an_adapter_that_adds_nothing_is_said(trained: int, tmp_path: Path) -> None:
-    """PEFT begins with lora_B of zeros: an adapter that was never trained merges into the base as it is."""
+    """PEFT begins with lora_B of zeros: an adapter that was never trained merges into
+    the base as it is.
+    """
     state = loras.base(torch.float32)
     adapter = loras.pairs(loras.linear(state))
     ups = [name for name in adapter if ".lora_B." in name]
@@ -72,7 +88,10 @@ def test_an_adapter_that_adds_nothing_is_said(trained: int, tmp_path: Path) -> N
 
     report = ckpt.merge(path, adapted, out=tmp_path / "out.safetensors")
 
-    line = f"{adapted}: all of its B (lora_B, lora_up) are zeros, as before training: it adds nothing"
+    line = (
+        f"{adapted}: all of its B (lora_B, lora_up) are zeros, as before training: it "
+        "adds nothing"
+    )
     assert (line in report.warnings) == (trained == 0)
 
 
@@ -88,8 +107,12 @@ def test_patterns_and_rslora_give_each_layer_its_scale(tmp_path: Path) -> None:
     expected = dict(state)
     for name in loras.linear(state):
         module = name.removesuffix(".weight")
-        alpha = 3 if "up_proj" in name else 9 if "layers.0.self_attn.o_proj" in name else 8
-        expected[name] = state[name] + loras.delta(adapter, module, loras.rooted(alpha, ranks(name)))
+        alpha = (
+            3 if "up_proj" in name else 9 if "layers.0.self_attn.o_proj" in name else 8
+        )
+        expected[name] = state[name] + loras.delta(
+            adapter, module, loras.rooted(alpha, ranks(name))
+        )
 
     check(merged(tmp_path, state, adapter, config), expected)
 
@@ -117,12 +140,20 @@ def test_dora_gives_each_row_its_length(dtype: torch.dtype, tmp_path: Path) -> N
 def test_weights_that_lie_as_in_and_out(
     elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Conv1D of GPT-2, square or not, with LoRA and with DoRA, whose lengths are those of columns."""
+    """A Conv1D of GPT-2, square or not, with LoRA and with DoRA, whose lengths are
+    those of columns.
+    """
     monkeypatch.setattr(products, "ELEMENTS", elements)
-    state = {"h.0.c_attn.weight": noise(8, 24), "h.0.c_proj.weight": noise(8, 8, seed=3)}
+    state = {
+        "h.0.c_attn.weight": noise(8, 24),
+        "h.0.c_proj.weight": noise(8, 8, seed=3),
+    }
     turned = {name: tensor.T for name, tensor in state.items()}
     adapter = loras.pairs(turned)
-    sums = {name: state[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0).T for name in state}
+    sums = {
+        name: state[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0).T
+        for name in state
+    }
     config = {"fan_in_fan_out": True}
 
     check(merged(tmp_path, state, adapter, config), sums)
@@ -132,19 +163,27 @@ def test_weights_that_lie_as_in_and_out(
             noise(tensor.shape[1]).abs() + 1
         )
     lengths = {
-        name: (noise(tensor.shape[1]).abs() + 1) / torch.linalg.norm(sums[name].T, dim=1)
+        name: (noise(tensor.shape[1]).abs() + 1)
+        / torch.linalg.norm(sums[name].T, dim=1)
         for name, tensor in state.items()
     }
-    check(merged(tmp_path, state, adapter, config), {name: sums[name] * lengths[name] for name in sums}, 4)
+    check(
+        merged(tmp_path, state, adapter, config),
+        {name: sums[name] * lengths[name] for name in sums},
+        4,
+    )
 
 
 def test_a_square_weight_lies_as_its_siblings_show(tmp_path: Path) -> None:
     linear = {"a.weight": noise(8, 24), "b.weight": noise(8, 8, seed=3)}
     adapter = loras.pairs(linear)
     expected = {
-        name: linear[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0) for name in linear
+        name: linear[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0)
+        for name in linear
     }
-    check(merged(tmp_path, linear, adapter, {"fan_in_fan_out": True}), expected)  # PEFT takes the flag back
+    check(
+        merged(tmp_path, linear, adapter, {"fan_in_fan_out": True}), expected
+    )  # PEFT takes the flag back
 
     turned = {name: tensor.T.contiguous() for name, tensor in linear.items()}
     with pytest.raises(ckpt.UsageError, match="b is square, and may lie as"):
@@ -153,9 +192,13 @@ def test_a_square_weight_lies_as_its_siblings_show(tmp_path: Path) -> None:
     check(found, {name: tensor.T.contiguous() for name, tensor in expected.items()})
 
 
-def test_tensors_that_were_trained_as_a_whole_take_the_place_of_those_of_the_base(tmp_path: Path) -> None:
+def test_tensors_that_were_trained_as_a_whole_take_the_place_of_those_of_the_base(
+    tmp_path: Path,
+) -> None:
     state = loras.base(torch.bfloat16)
-    adapter = loras.pairs({"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)})
+    adapter = loras.pairs(
+        {"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)}
+    )
     adapter[f"{PREFIX}lm_head.weight"] = noise(30, 12, seed=77)
     adapter[f"{PREFIX}model.layers.1.self_attn.q_proj.bias"] = noise(8, seed=78)
     adapter[f"{PREFIX}score.weight"] = noise(3, 12, seed=79)
@@ -166,7 +209,12 @@ def test_tensors_that_were_trained_as_a_whole_take_the_place_of_those_of_the_bas
     ].bfloat16()
     expected["score.weight"] = adapter[f"{PREFIX}score.weight"]
 
-    found = merged(tmp_path, state, adapter, {"bias": "all", "modules_to_save": ["score", "lm_head"]})
+    found = merged(
+        tmp_path,
+        state,
+        adapter,
+        {"bias": "all", "modules_to_save": ["score", "lm_head"]},
+    )
 
     check(found, expected)
     with pytest.raises(ckpt.UsageError, match=r"lacks score\.weight"):
@@ -175,7 +223,9 @@ def test_tensors_that_were_trained_as_a_whole_take_the_place_of_those_of_the_bas
 
 def test_a_bias_of_b_is_added_to_the_bias(tmp_path: Path) -> None:
     state = loras.base()
-    adapter = loras.pairs({"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)})
+    adapter = loras.pairs(
+        {"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)}
+    )
     adapter[f"{PREFIX}model.layers.0.self_attn.q_proj.lora_B.bias"] = noise(8, seed=4)
     expected = loras.merged(state, adapter)
     name = "model.layers.0.self_attn.q_proj.bias"
@@ -184,7 +234,9 @@ def test_a_bias_of_b_is_added_to_the_bias(tmp_path: Path) -> None:
     check(merged(tmp_path, state, adapter, {"lora_bias": True}), expected)
 
     del state[name]
-    with pytest.raises(ckpt.UsageError, match=r"lacks model\.layers\.0\.self_attn\.q_proj\.bias"):
+    with pytest.raises(
+        ckpt.UsageError, match=r"lacks model\.layers\.0\.self_attn\.q_proj\.bias"
+    ):
         merged(tmp_path, state, adapter)
 
 
@@ -216,7 +268,9 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     product = 2 * (noise(12, 4, seed=2) @ noise(4, 32, seed=1)).T
     found = merged(tmp_path, state, grown)
     check(found, {**state, name: longer + product})
-    report = ckpt.merge(tmp_path / "base.safetensors", tmp_path / "adapter", dry_run=True)
+    report = ckpt.merge(
+        tmp_path / "base.safetensors", tmp_path / "adapter", dry_run=True
+    )
     assert [(row.name, row.what) for row in report.left_alone] == [
         (name, "is [32, 12], and was [30, 12]: vocab_size in config.json must say 32")
     ]
@@ -224,7 +278,10 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_convolutions(kernel: int, tmp_path: Path) -> None:
-    state = {"conv.weight": noise(6, 5, kernel, kernel), "proj.weight": noise(6, 5, 1, 1, seed=2)}
+    state = {
+        "conv.weight": noise(6, 5, kernel, kernel),
+        "proj.weight": noise(6, 5, 1, 1, seed=2),
+    }
     down, up = noise(4, 5, kernel, kernel, seed=3), noise(6, 4, 1, 1, seed=4)
     adapter = {
         f"{PREFIX}conv.lora_A.weight": down,
@@ -238,7 +295,12 @@ def test_convolutions(kernel: int, tmp_path: Path) -> None:
     found = merged(tmp_path, state, adapter)
 
     check(
-        found, {"conv.weight": state["conv.weight"] + product, "proj.weight": state["proj.weight"] + flat}, 4
+        found,
+        {
+            "conv.weight": state["conv.weight"] + product,
+            "proj.weight": state["proj.weight"] + flat,
+        },
+        4,
     )
 
 
@@ -252,19 +314,25 @@ def test_a_convolution_in_groups_is_refused(tmp_path: Path) -> None:
         merged(tmp_path, state, adapter)
 
 
-# --- experts ----------------------------------------------------------------------------------------------------------
+# --- experts --------------------------------------------------------------------------
 
 EXPERTS, HIDDEN, INNER, RANK = 3, 8, 5, 2
 WHOLE = ("mlp.experts.base_layer", "mlp.experts")
 
 
 def expert_adapter() -> State:
-    """An adapter of PEFT on both parameters of some experts: the inner one is `gate_up_proj`."""
+    """An adapter of PEFT on both parameters of some experts: the inner one is
+    `gate_up_proj`.
+    """
     shapes = {WHOLE[0]: (2 * INNER, HIDDEN), WHOLE[1]: (HIDDEN, INNER)}
     adapter: State = {}
     for number, (module, (outer, inner)) in enumerate(shapes.items()):
-        adapter[f"{PREFIX}layers.0.{module}.lora_A.weight"] = noise(RANK * EXPERTS, inner, seed=number)
-        adapter[f"{PREFIX}layers.0.{module}.lora_B.weight"] = noise(outer, RANK * EXPERTS, seed=10 + number)
+        adapter[f"{PREFIX}layers.0.{module}.lora_A.weight"] = noise(
+            RANK * EXPERTS, inner, seed=number
+        )
+        adapter[f"{PREFIX}layers.0.{module}.lora_B.weight"] = noise(
+            outer, RANK * EXPERTS, seed=10 + number
+        )
     return adapter
 
 
@@ -272,7 +340,9 @@ def expert_products(adapter: State) -> dict[str, torch.Tensor]:
     """What PEFT adds to each parameter, as (experts, out, in)."""
     products: dict[str, torch.Tensor] = {}
     for name, module in (("gate_up_proj", WHOLE[0]), ("down_proj", WHOLE[1])):
-        down = adapter[f"{PREFIX}layers.0.{module}.lora_A.weight"].reshape(EXPERTS, RANK, -1)
+        down = adapter[f"{PREFIX}layers.0.{module}.lora_A.weight"].reshape(
+            EXPERTS, RANK, -1
+        )
         up = adapter[f"{PREFIX}layers.0.{module}.lora_B.weight"]
         up = up.reshape(up.shape[0], RANK, EXPERTS)
         products[name] = torch.einsum("ore,eri->eoi", up, down) * 4
@@ -289,8 +359,14 @@ CONFIG = {
 @pytest.mark.parametrize("turned", [False, True])
 def test_parameters_of_experts_in_one_tensor(turned: bool, tmp_path: Path) -> None:
     adapter = expert_adapter()
-    added = {f"layers.0.mlp.experts.{name}": tensor for name, tensor in expert_products(adapter).items()}
-    added = {name: tensor.transpose(1, 2) if turned else tensor for name, tensor in added.items()}
+    added = {
+        f"layers.0.mlp.experts.{name}": tensor
+        for name, tensor in expert_products(adapter).items()
+    }
+    added = {
+        name: tensor.transpose(1, 2) if turned else tensor
+        for name, tensor in added.items()
+    }
     state = {name: noise(*tensor.shape, seed=20) for name, tensor in added.items()}
 
     found = merged(tmp_path, state, adapter, CONFIG)
@@ -306,13 +382,18 @@ def apart(state: State) -> State:
         begin = f"layers.0.mlp.experts.{expert}."
         found[f"{begin}gate_proj.weight"] = gate_up[:INNER].contiguous()
         found[f"{begin}up_proj.weight"] = gate_up[INNER:].contiguous()
-        found[f"{begin}down_proj.weight"] = state["layers.0.mlp.experts.down_proj"][expert].contiguous()
+        found[f"{begin}down_proj.weight"] = state["layers.0.mlp.experts.down_proj"][
+            expert
+        ].contiguous()
     return found
 
 
 def test_parameters_of_experts_that_the_base_holds_one_by_one(tmp_path: Path) -> None:
     adapter = expert_adapter()
-    added = {f"layers.0.mlp.experts.{name}": tensor for name, tensor in expert_products(adapter).items()}
+    added = {
+        f"layers.0.mlp.experts.{name}": tensor
+        for name, tensor in expert_products(adapter).items()
+    }
     state = {name: noise(*tensor.shape, seed=20) for name, tensor in added.items()}
     expected = apart({name: state[name] + added[name] for name in state})
 
@@ -328,7 +409,13 @@ def test_parameters_of_experts_that_the_base_holds_one_by_one(tmp_path: Path) ->
     found = merged(tmp_path, renamed, adapter, CONFIG)
     for one, two in words.items():
         found = {name.replace(two, one): tensor for name, tensor in found.items()}
-    check({name.replace("block_sparse_moe", "mlp"): tensor for name, tensor in found.items()}, expected)
+    check(
+        {
+            name.replace("block_sparse_moe", "mlp"): tensor
+            for name, tensor in found.items()
+        },
+        expected,
+    )
 
 
 def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) -> None:
@@ -341,7 +428,9 @@ def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) 
     up = adapter[f"{PREFIX}experts.lora_B.weight"].reshape(6, RANK, EXPERTS)
     added = torch.einsum("ore,eri->eoi", up, down) * 4
     config = {"r": RANK, "target_parameters": ["experts.w"]}
-    with pytest.raises(ckpt.UsageError, match=r"both fit .--packing in-out, or --packing out-in"):
+    with pytest.raises(
+        ckpt.UsageError, match=r"both fit .--packing in-out, or --packing out-in"
+    ):
         merged(tmp_path, square, adapter, config)
     check(
         merged(tmp_path, square, adapter, config, packing="out-in"),
@@ -369,7 +458,9 @@ def test_layers_of_single_experts_go_into_the_tensor_of_all(tmp_path: Path) -> N
         merged(tmp_path, state, adapter, config, packing="concatenated"),
         {"experts.gate_up_proj": whole + added},
     )
-    mixed = added.reshape(EXPERTS, 2, INNER, HIDDEN).transpose(1, 2).reshape(added.shape)
+    mixed = (
+        added.reshape(EXPERTS, 2, INNER, HIDDEN).transpose(1, 2).reshape(added.shape)
+    )
     check(
         merged(tmp_path, state, adapter, config, packing="interleaved"),
         {"experts.gate_up_proj": whole + mixed},
@@ -379,34 +470,49 @@ def test_layers_of_single_experts_go_into_the_tensor_of_all(tmp_path: Path) -> N
     check(found, {"experts.gate_up_proj": (whole + added).transpose(1, 2).contiguous()})
 
 
-# --- query, key and value in one tensor -------------------------------------------------------------------------------
+# --- query, key and value in one tensor -----------------------------------------------
 
 
 def test_query_key_and_value_meet_the_tensor_that_holds_all(tmp_path: Path) -> None:
     sizes = {"q_proj": 8, "k_proj": 4, "v_proj": 4}
-    parts = {f"a.{name}.weight": noise(rows, 6, seed=rows) for name, rows in sizes.items()}
+    parts = {
+        f"a.{name}.weight": noise(rows, 6, seed=rows) for name, rows in sizes.items()
+    }
     whole = {"a.qkv_proj.weight": torch.cat(list(parts.values()))}
-    adapter = loras.pairs({name: parts[name] for name in ("a.q_proj.weight", "a.v_proj.weight")})
+    adapter = loras.pairs(
+        {name: parts[name] for name in ("a.q_proj.weight", "a.v_proj.weight")}
+    )
     expected = torch.cat(list(loras.merged(parts, adapter).values()))
     with pytest.raises(ckpt.UsageError, match="both fit"):
         merged(tmp_path, whole, adapter)
-    check(merged(tmp_path, whole, adapter, packing="concatenated"), {"a.qkv_proj.weight": expected})
+    check(
+        merged(tmp_path, whole, adapter, packing="concatenated"),
+        {"a.qkv_proj.weight": expected},
+    )
     with pytest.raises(ckpt.UnsupportedError, match="head by head"):
         merged(tmp_path, whole, adapter, packing="interleaved")
 
     fused = loras.pairs(whole)
     added = loras.delta(fused, "a.qkv_proj", 2.0).split(list(sizes.values()))
-    expected_parts = {name: part + more for (name, part), more in zip(parts.items(), added, strict=True)}
+    expected_parts = {
+        name: part + more
+        for (name, part), more in zip(parts.items(), added, strict=True)
+    }
     check(merged(tmp_path, parts, fused, packing="concatenated"), expected_parts)
 
 
-# --- several adapters, training, formats --------------------------------------------------------------------------------
+# --- several adapters, training, formats ----------------------------------------------
 
 
-def test_several_adapters_are_added_with_their_weights_and_rounded_once(tmp_path: Path) -> None:
+def test_several_adapters_are_added_with_their_weights_and_rounded_once(
+    tmp_path: Path,
+) -> None:
     state = loras.base(torch.bfloat16)
     path = loras.save_base(state, tmp_path / "base.safetensors")
-    one, two = loras.pairs(loras.linear(state)), loras.pairs(loras.linear(state), 2, seed=4000)
+    one, two = (
+        loras.pairs(loras.linear(state)),
+        loras.pairs(loras.linear(state), 2, seed=4000),
+    )
     folders = [
         loras.save_adapter(one, tmp_path / "one"),
         loras.save_adapter(two, tmp_path / "two", r=2, lora_alpha=2),
@@ -414,7 +520,11 @@ def test_several_adapters_are_added_with_their_weights_and_rounded_once(tmp_path
     expected = dict(state)
     for name in loras.linear(state):
         module = name.removesuffix(".weight")
-        sums = state[name].float() + loras.delta(one, module, 1.4) + loras.delta(two, module, 0.3)
+        sums = (
+            state[name].float()
+            + loras.delta(one, module, 1.4)
+            + loras.delta(two, module, 0.3)
+        )
         expected[name] = sums.bfloat16()
 
     ckpt.merge(path, folders, weights=[0.7, 0.3], out=tmp_path / "out.safetensors")
@@ -424,7 +534,9 @@ def test_several_adapters_are_added_with_their_weights_and_rounded_once(tmp_path
         ckpt.merge(path, folders, weights=[0.7], dry_run=True)
 
 
-def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(tmp_path: Path) -> None:
+def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(
+    tmp_path: Path,
+) -> None:
     state = {"w.weight": noise(6, 8)}
     path = loras.save_base(state, tmp_path / "base.safetensors")
     folders, expected = [], state["w.weight"].double()
@@ -447,7 +559,8 @@ def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(tmp_path: Path
 def test_exact_sums_are_those_of_float64(tmp_path: Path) -> None:
     state = {"w.weight": torch.full((1, 64), 1.0)}
     adapter = {
-        f"{PREFIX}w.lora_A.weight": torch.full((4, 64), 1.0) * torch.tensor([[1e8], [1.0], [-1e8], [3.0]]),
+        f"{PREFIX}w.lora_A.weight": torch.full((4, 64), 1.0)
+        * torch.tensor([[1e8], [1.0], [-1e8], [3.0]]),
         f"{PREFIX}w.lora_B.weight": torch.full((1, 4), 1.0),
     }
     found = merged(tmp_path, state, adapter, exact=True)
@@ -455,7 +568,9 @@ def test_exact_sums_are_those_of_float64(tmp_path: Path) -> None:
 
 
 def training(state: State, adapter: State, name: str = "default") -> State:
-    """The state dict of a model of PEFT in training: the base and the adapter together."""
+    """The state dict of a model of PEFT in training: the base and the adapter
+    together.
+    """
     found: State = {}
     for key, tensor in state.items():
         module = key.removesuffix(".weight")
@@ -473,7 +588,9 @@ def training(state: State, adapter: State, name: str = "default") -> State:
 
 
 @pytest.mark.parametrize("is_lightning", [False, True])
-def test_a_checkpoint_of_training_is_an_adapter_and_a_base(is_lightning: bool, tmp_path: Path) -> None:
+def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
+    is_lightning: bool, tmp_path: Path
+) -> None:
     state = loras.base()
     adapter = loras.pairs(loras.linear(state))
     whole: Any = training(state, adapter)
@@ -489,11 +606,17 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(is_lightning: bool, t
     path = loras.save_base(state, tmp_path / "base.safetensors")
     expected = loras.merged(state, adapter)
 
-    with pytest.raises(ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*--scale X"):
+    with pytest.raises(
+        ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*--scale X"
+    ):
         ckpt.merge(path, tmp_path / "last.ckpt", dry_run=True)
-    report = ckpt.merge(path, tmp_path / "last.ckpt", scale=2, out=tmp_path / "a.safetensors")
+    report = ckpt.merge(
+        path, tmp_path / "last.ckpt", scale=2, out=tmp_path / "a.safetensors"
+    )
     loras.check_same(tmp_path / "a.safetensors", expected)
-    assert report.account is not None and report.account.to_json()["adapters"][0]["copies"] == len(state)  # type: ignore[index, call-overload]
+    assert report.account is not None and report.account.to_json()["adapters"][0][
+        "copies"
+    ] == len(state)  # type: ignore[index, call-overload]
     ckpt.merge(tmp_path / "last.ckpt", scale=2, out=tmp_path / "b.safetensors")
     loras.check_same(tmp_path / "b.safetensors", expected)
 
@@ -507,7 +630,9 @@ FORMATS = ["a.pth", "a.safetensors", "a.dcp", "shards"]
 
 
 @pytest.mark.parametrize("source", [*FORMATS, "legacy.pth", "deflated.pth"])
-def test_every_format_of_the_base_gives_the_same_result(source: str, tmp_path: Path) -> None:
+def test_every_format_of_the_base_gives_the_same_result(
+    source: str, tmp_path: Path
+) -> None:
     state = loras.base(torch.bfloat16)
     adapter = loras.pairs(loras.linear(state))
     folder = loras.save_adapter(adapter, tmp_path / "adapter")
@@ -534,7 +659,10 @@ def deflate(source: Path, to: Path) -> None:
     """The same archive with deflated records, whose bytes come in order only."""
     import zipfile
 
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for item in old.infolist():
             new.writestr(item.filename, old.read(item.filename))
 
@@ -566,7 +694,10 @@ def test_tied_tensors_change_together_and_the_report_says_so(tmp_path: Path) -> 
 
     found = torch.load(tmp_path / "out.pth", weights_only=True)
     assert found["embed.weight"].data_ptr() == found["head.weight"].data_ptr()
-    assert loras.units(found["head.weight"], weight + loras.delta(adapter, "head", 2.0)) <= 1
+    assert (
+        loras.units(found["head.weight"], weight + loras.delta(adapter, "head", 2.0))
+        <= 1
+    )
     assert [(row.name, row.what) for row in report.left_alone] == [
         ("embed.weight", "shares the memory of head.weight, and changes with it")
     ]
@@ -595,6 +726,8 @@ def test_what_is_beyond_the_range_of_the_base_is_counted(tmp_path: Path) -> None
     }
     path = loras.save_base(state, tmp_path / "base.safetensors")
     report = ckpt.merge(
-        path, loras.save_adapter(adapter, tmp_path / "adapter"), out=tmp_path / "out.safetensors"
+        path,
+        loras.save_adapter(adapter, tmp_path / "adapter"),
+        out=tmp_path / "out.safetensors",
     )
     assert report.saved is not None and report.saved.overflowed == 4

@@ -1,4 +1,6 @@
-"""The names of adapters of all programs, and what is refused: with the reason, the nearest name, and nothing written."""
+"""The names of adapters of all programs, and what is refused: with the reason, the
+nearest name, and nothing written.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,25 @@ pytestmark = oracle.QUIET
         ("base_model.model.e.lora_embedding_B.default", "e", "embedding up", "PEFT"),
         ("base_model.model.a.lora_magnitude_vector", "a", "magnitude", "PEFT"),
         ("base_model.model.a.lora_magnitude_vector.weight", "a", "magnitude", "PEFT"),
-        ("base_model.model.a.lora_magnitude_vector.default.weight", "a", "magnitude", "PEFT"),
-        ("base_model.model.e.token_adapter.trainable_tokens_delta", "e", "tokens", "PEFT"),
+        (
+            "base_model.model.a.lora_magnitude_vector.default.weight",
+            "a",
+            "magnitude",
+            "PEFT",
+        ),
+        (
+            "base_model.model.e.token_adapter.trainable_tokens_delta",
+            "e",
+            "tokens",
+            "PEFT",
+        ),
         ("base_model.model.e.trainable_tokens_delta.default", "e", "tokens", "PEFT"),
-        ("base_model.model.h.modules_to_save.default.weight", "h.weight", "whole", "PEFT"),
+        (
+            "base_model.model.h.modules_to_save.default.weight",
+            "h.weight",
+            "whole",
+            "PEFT",
+        ),
         ("base_model.model.h.original_module.weight", "h.weight", "base", "PEFT"),
         ("base_model.model.a.base_layer.weight", "a.weight", "base", "PEFT"),
         ("base_model.model.a.base_layer.lora_A.weight", "a.base_layer", "down", "PEFT"),
@@ -47,10 +64,30 @@ pytestmark = oracle.QUIET
         ("lycoris_a_b.lora_up.weight", "a_b", "up", "kohya"),
         ("lora_unet_a.hada_w1_a", "a", "foreign", "kohya"),
         ("unet.a.lora_up.weight", "unet.a", "up", "ComfyUI"),
-        ("unet.a.processor.to_out_lora.down.weight", "unet.a.to_out.0", "down", "diffusers"),
-        ("text_encoder.q_proj.lora_linear_layer.up.weight", "text_encoder.q_proj", "up", "diffusers"),
-        ("layers.0.attn.q_proj.lora_a.weight", "layers.0.attn.q_proj", "down", "torchtune"),
-        ("layers.0.attn.q_proj.magnitude", "layers.0.attn.q_proj", "magnitude", "torchtune"),
+        (
+            "unet.a.processor.to_out_lora.down.weight",
+            "unet.a.to_out.0",
+            "down",
+            "diffusers",
+        ),
+        (
+            "text_encoder.q_proj.lora_linear_layer.up.weight",
+            "text_encoder.q_proj",
+            "up",
+            "diffusers",
+        ),
+        (
+            "layers.0.attn.q_proj.lora_a.weight",
+            "layers.0.attn.q_proj",
+            "down",
+            "torchtune",
+        ),
+        (
+            "layers.0.attn.q_proj.magnitude",
+            "layers.0.attn.q_proj",
+            "magnitude",
+            "torchtune",
+        ),
         ("base_model.model.a.ia3_l", "a.ia3_l", "foreign", ""),
         ("a.lora_E", "a.lora_E", "whole", ""),
     ],
@@ -64,7 +101,11 @@ def test_what_a_name_says(name: str, module: str, kind: str, style: str) -> None
 
 
 def test_patterns_of_peft_match_the_end_of_a_name() -> None:
-    assert is_end("q_proj", "a.b.q_proj") and is_end("q_proj", "q_proj") and not is_end("q_proj", "a.xq_proj")
+    assert (
+        is_end("q_proj", "a.b.q_proj")
+        and is_end("q_proj", "q_proj")
+        and not is_end("q_proj", "a.xq_proj")
+    )
     assert is_end(r"layers\.1\.q_proj", "model.layers.1.q_proj") and not is_end(
         r"layers\.1\.q", "m.layers.11.q"
     )
@@ -77,7 +118,7 @@ def test_patterns_of_peft_match_the_end_of_a_name() -> None:
     assert not is_end(r"(a+)+b", "a" * 40) and not is_end("[", "a[")
 
 
-# --- programs -----------------------------------------------------------------------------------------------------------
+# --- programs -------------------------------------------------------------------------
 
 UNET = {
     "down_blocks.0.attentions.0.to_q.weight": noise(8, 6, seed=1),
@@ -122,7 +163,10 @@ def kohya(begin: str = "lora_unet_") -> State:
 def dotted(begin: str, down_word: str, up_word: str, alpha: bool) -> State:
     state: State = {}
     for name, (down, up) in parts().items():
-        state |= {f"{begin}{name}.{down_word}.weight": down, f"{begin}{name}.{up_word}.weight": up}
+        state |= {
+            f"{begin}{name}.{down_word}.weight": down,
+            f"{begin}{name}.{up_word}.weight": up,
+        }
         if alpha:
             state[f"{begin}{name}.alpha"] = torch.tensor(3.0)
     return state
@@ -137,16 +181,22 @@ PROGRAMS: dict[str, tuple[State, float]] = {
     "LyCORIS": (kohya("lycoris_"), 1.5),
     "ComfyUI": (dotted("diffusion_model.", "lora_down", "lora_up", True), 1.5),
     "diffusers": (dotted("unet.", "lora_A", "lora_B", False), 1.0),
-    "without alpha": ({name: tensor for name, tensor in kohya().items() if "alpha" not in name}, 1.0),
+    "without alpha": (
+        {name: tensor for name, tensor in kohya().items() if "alpha" not in name},
+        1.0,
+    ),
 }
 
 
 @pytest.mark.parametrize("begin", ["", "model.diffusion_model."])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_names_of_programs_that_make_pictures(program: str, begin: str, tmp_path: Path) -> None:
+def test_the_names_of_programs_that_make_pictures(
+    program: str, begin: str, tmp_path: Path
+) -> None:
     adapter, scale = PROGRAMS[program]
     base = loras.save_base(
-        {begin + name: tensor for name, tensor in UNET.items()}, tmp_path / "unet.safetensors"
+        {begin + name: tensor for name, tensor in UNET.items()},
+        tmp_path / "unet.safetensors",
     )
     save_file(adapter, tmp_path / "lora.safetensors")
 
@@ -160,12 +210,18 @@ def test_the_settings_of_diffusers_in_the_metadata(tmp_path: Path) -> None:
     base = loras.save_base(UNET, tmp_path / "unet.safetensors")
     settings = {"unet.r": 2, "unet.lora_alpha": 5, "unet.alpha_pattern": {"to_q": 1}}
     metadata = {"lora_adapter_metadata": json.dumps(settings)}
-    save_file(dotted("unet.", "lora_A", "lora_B", False), tmp_path / "lora.safetensors", metadata=metadata)
+    save_file(
+        dotted("unet.", "lora_A", "lora_B", False),
+        tmp_path / "lora.safetensors",
+        metadata=metadata,
+    )
 
     ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
 
     wanted = expected(2.5)
-    wanted["down_blocks.0.attentions.0.to_q.weight"] = expected(0.5)["down_blocks.0.attentions.0.to_q.weight"]
+    wanted["down_blocks.0.attentions.0.to_q.weight"] = expected(0.5)[
+        "down_blocks.0.attentions.0.to_q.weight"
+    ]
     loras.check_same(tmp_path / "out.safetensors", wanted, 2)
 
 
@@ -185,7 +241,9 @@ def test_the_middle_of_a_convolution(tmp_path: Path) -> None:
     }
     save_file(adapter, tmp_path / "lora.safetensors")
     ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
-    loras.check_same(tmp_path / "out.safetensors", {"c.conv.weight": weight + product}, 2)
+    loras.check_same(
+        tmp_path / "out.safetensors", {"c.conv.weight": weight + product}, 2
+    )
 
 
 def test_lengths_of_kohya_are_those_of_inputs_or_of_outputs(tmp_path: Path) -> None:
@@ -194,9 +252,15 @@ def test_lengths_of_kohya_are_those_of_inputs_or_of_outputs(tmp_path: Path) -> N
     for lengths, dim in ((noise(5, 1).abs() + 1, 1), (noise(1, 4).abs() + 1, 0)):
         names = {"lora_down.weight": down, "lora_up.weight": up, "dora_scale": lengths}
         save_file(
-            {f"lora_unet_c_l.{name}": tensor for name, tensor in names.items()}, tmp_path / "lora.safetensors"
+            {f"lora_unet_c_l.{name}": tensor for name, tensor in names.items()},
+            tmp_path / "lora.safetensors",
         )
-        ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors", force=True)
+        ckpt.merge(
+            base,
+            tmp_path / "lora.safetensors",
+            out=tmp_path / "out.safetensors",
+            force=True,
+        )
         whole = weight + up @ down
         wanted = whole * lengths / torch.linalg.norm(whole, dim=dim, keepdim=True)
         loras.check_same(tmp_path / "out.safetensors", {"c.l.weight": wanted}, 4)
@@ -215,10 +279,17 @@ def test_lengths_of_kohya_are_those_of_inputs_or_of_outputs(tmp_path: Path) -> N
 def test_other_beginnings_of_names(begin: str, of_adapter: str, tmp_path: Path) -> None:
     state = loras.base(begin=begin)
     adapter = loras.pairs(
-        {name.replace(begin, of_adapter, 1): tensor for name, tensor in loras.linear(state).items()}
+        {
+            name.replace(begin, of_adapter, 1): tensor
+            for name, tensor in loras.linear(state).items()
+        }
     )
     plain = loras.merged(
-        {name.replace(begin, of_adapter, 1): tensor for name, tensor in loras.linear(state).items()}, adapter
+        {
+            name.replace(begin, of_adapter, 1): tensor
+            for name, tensor in loras.linear(state).items()
+        },
+        adapter,
     )
     base = loras.save_base(state, tmp_path / "base.safetensors")
     folder = loras.save_adapter(adapter, tmp_path / "adapter")
@@ -228,7 +299,8 @@ def test_other_beginnings_of_names(begin: str, of_adapter: str, tmp_path: Path) 
     wanted = {
         **state,
         **{
-            name.replace(of_adapter, begin, 1) if of_adapter else begin + name: t for name, t in plain.items()
+            name.replace(of_adapter, begin, 1) if of_adapter else begin + name: t
+            for name, t in plain.items()
         },
     }
     loras.check_same(tmp_path / "out.safetensors", wanted, 2)
@@ -238,25 +310,48 @@ def test_torchtune_and_substitutions(tmp_path: Path) -> None:
     state = {"layers.0.attn.q_proj.weight": noise(8, 6)}
     down, up = noise(2, 6, seed=1), noise(8, 2, seed=2)
     torch.save(
-        {"layers.0.attn.q_proj.lora_a.weight": down, "layers.0.attn.q_proj.lora_b.weight": up},
+        {
+            "layers.0.attn.q_proj.lora_a.weight": down,
+            "layers.0.attn.q_proj.lora_b.weight": up,
+        },
         tmp_path / "adapter_0.pt",
     )
     base = loras.save_base(state, tmp_path / "base.safetensors")
-    ckpt.merge(base, tmp_path / "adapter_0.pt", scale=2, out=tmp_path / "out.safetensors")
-    loras.check_same(
-        tmp_path / "out.safetensors", {"layers.0.attn.q_proj.weight": noise(8, 6) + 2 * up @ down}, 2
+    ckpt.merge(
+        base, tmp_path / "adapter_0.pt", scale=2, out=tmp_path / "out.safetensors"
     )
-    other = loras.save_base({"blocks.0.mixer.q.weight": noise(8, 6)}, tmp_path / "other.safetensors")
+    loras.check_same(
+        tmp_path / "out.safetensors",
+        {"layers.0.attn.q_proj.weight": noise(8, 6) + 2 * up @ down},
+        2,
+    )
+    other = loras.save_base(
+        {"blocks.0.mixer.q.weight": noise(8, 6)}, tmp_path / "other.safetensors"
+    )
     subs = [r"s/layers\.(\d+)\.attn/blocks.\1.mixer/", "s/q_proj/q/"]
-    ckpt.merge(other, tmp_path / "adapter_0.pt", scale=2, sub=subs, out=tmp_path / "b.safetensors")
-    loras.check_same(tmp_path / "b.safetensors", {"blocks.0.mixer.q.weight": noise(8, 6) + 2 * up @ down}, 2)
+    ckpt.merge(
+        other,
+        tmp_path / "adapter_0.pt",
+        scale=2,
+        sub=subs,
+        out=tmp_path / "b.safetensors",
+    )
+    loras.check_same(
+        tmp_path / "b.safetensors",
+        {"blocks.0.mixer.q.weight": noise(8, 6) + 2 * up @ down},
+        2,
+    )
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------
 
 
 def refused(
-    folder: Path, state: State, adapter: State, config: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    state: State,
+    adapter: State,
+    config: dict[str, Any] | None = None,
+    **options: Any,
 ) -> str:
     """The line of a merge that is refused. Nothing is written."""
     base = loras.save_base(state, folder / "base.safetensors")
@@ -273,19 +368,28 @@ def test_a_layer_that_the_base_lacks_is_named_with_the_nearest(tmp_path: Path) -
     del state["model.layers.1.self_attn.v_proj.weight"]
     assert refused(tmp_path, state, adapter) == (
         "base.safetensors: lacks 1 layer of adapter: model.layers.1.self_attn.v_proj"
-        " (near: model.layers.2.self_attn.v_proj.weight, model.layers.1.self_attn.q_proj.weight,"
+        " (near: model.layers.2.self_attn.v_proj.weight, "
+        "model.layers.1.self_attn.q_proj.weight,"
         " model.layers.1.self_attn.o_proj.weight)"
     )
 
 
 def test_a_part_of_a_pipeline_may_be_left_out(tmp_path: Path) -> None:
     base = loras.save_base(UNET, tmp_path / "unet.safetensors")
-    more = {"lora_te_text_q.lora_down.weight": noise(2, 4), "lora_te_text_q.lora_up.weight": noise(4, 2)}
+    more = {
+        "lora_te_text_q.lora_down.weight": noise(2, 4),
+        "lora_te_text_q.lora_up.weight": noise(4, 2),
+    }
     save_file({**kohya(), **more}, tmp_path / "lora.safetensors")
-    with pytest.raises(ckpt.UsageError, match=r"lacks 1 layer.*--exclude 'lora_te_\*' leaves them out"):
+    with pytest.raises(
+        ckpt.UsageError, match=r"lacks 1 layer.*--exclude 'lora_te_\*' leaves them out"
+    ):
         ckpt.merge(base, tmp_path / "lora.safetensors", dry_run=True)
     report = ckpt.merge(
-        base, tmp_path / "lora.safetensors", exclude="lora_te_*", out=tmp_path / "out.safetensors"
+        base,
+        tmp_path / "lora.safetensors",
+        exclude="lora_te_*",
+        out=tmp_path / "out.safetensors",
     )
     loras.check_same(tmp_path / "out.safetensors", expected(1.5), 2)
     assert report.account is not None
@@ -300,17 +404,37 @@ PAIR = {f"{LAYER}.lora_A.weight": noise(4, 12), f"{LAYER}.lora_B.weight": noise(
     ("adapter", "config", "says"),
     [
         ({f"{LAYER}.lora_A.weight": noise(4, 12)}, {}, "lora_A.weight has no partner"),
-        ({**PAIR, f"{LAYER}.lora_B.weight": noise(8, 4).flatten()}, {}, "never gathered"),
-        ({**PAIR, f"{LAYER}.lora_B.weight": noise(8, 3)}, {}, "config.json says rank 4 for"),
-        ({**PAIR, f"{LAYER}.lora_A.weight": noise(3, 12)}, {}, "matrices without a product"),
+        (
+            {**PAIR, f"{LAYER}.lora_B.weight": noise(8, 4).flatten()},
+            {},
+            "never gathered",
+        ),
+        (
+            {**PAIR, f"{LAYER}.lora_B.weight": noise(8, 3)},
+            {},
+            "config.json says rank 4 for",
+        ),
+        (
+            {**PAIR, f"{LAYER}.lora_A.weight": noise(3, 12)},
+            {},
+            "matrices without a product",
+        ),
         (
             {**PAIR, f"{LAYER}.lora_A.weight": noise(4, 13)},
             {},
             "is [8, 12], and model.layers.0.self_attn.q_proj of",
         ),
-        ({**PAIR, f"{LAYER}.hada_w1_a": noise(2, 2)}, {}, "of LoHa: only LoRA and DoRA are merged"),
+        (
+            {**PAIR, f"{LAYER}.hada_w1_a": noise(2, 2)},
+            {},
+            "of LoHa: only LoRA and DoRA are merged",
+        ),
         ({**PAIR, f"{PREFIX}model.x.weight": noise(2, 2)}, {}, "lacks model.x.weight"),
-        ({**PAIR, f"{LAYER}.lora_magnitude_vector": noise(7)}, {}, "which is no length of"),
+        (
+            {**PAIR, f"{LAYER}.lora_magnitude_vector": noise(7)},
+            {},
+            "which is no length of",
+        ),
         ({"a.weight": noise(2, 2)}, {}, "holds no adapter"),
         (PAIR, {"peft_type": "IA3"}, "says peft_type IA3, and only LoRA is merged"),
         (
@@ -319,20 +443,36 @@ PAIR = {f"{LAYER}.lora_A.weight": noise(4, 12), f"{LAYER}.lora_B.weight": noise(
             "which changed the weights of the base before training",
         ),
         (PAIR, {"use_qalora": True}, "QALoRA is not merged"),
-        (PAIR, {"lora_alpha": None}, "nothing says the alpha of 1 layer: adapter_config.json has none"),
+        (
+            PAIR,
+            {"lora_alpha": None},
+            "nothing says the alpha of 1 layer: adapter_config.json has none",
+        ),
         (
             PAIR,
             {"alpha_pattern": {"(a+)+b": 2}},
             "alpha_pattern of adapter_config.json has (a+)+b, an expression",
         ),
-        (PAIR, {"rank_pattern": {".*.*.*.*": 4}}, "an expression that is not evaluated"),
+        (
+            PAIR,
+            {"rank_pattern": {".*.*.*.*": 4}},
+            "an expression that is not evaluated",
+        ),
         (
             {**PAIR, f"{LAYER}.lora_A.weight": noise(4, 12) * float("nan")},
             {},
             "q_proj.lora_A.weight holds NaN or Inf",
         ),
-        ({**PAIR, f"{LAYER}.lora_B.weight": noise(8, 4) / 0.0}, {}, "q_proj.lora_B.weight holds NaN or Inf"),
-        (PAIR, {"r": 8}, "says rank 8 for model.layers.0.self_attn.q_proj, whose tensors have 4"),
+        (
+            {**PAIR, f"{LAYER}.lora_B.weight": noise(8, 4) / 0.0},
+            {},
+            "q_proj.lora_B.weight holds NaN or Inf",
+        ),
+        (
+            PAIR,
+            {"r": 8},
+            "says rank 8 for model.layers.0.self_attn.q_proj, whose tensors have 4",
+        ),
         (
             {**PAIR, f"{LAYER}.lora_A.weight": noise(4, 12).to(torch.int8)},
             {},
@@ -348,16 +488,23 @@ def test_what_has_no_place_is_refused(
 
 def test_a_layer_that_may_be_two_is_refused_until_one_is_named(tmp_path: Path) -> None:
     state = {
-        f"{tower}.layers.0.fc.weight": noise(6, 6, seed=seed) for seed, tower in enumerate(("text", "vision"))
+        f"{tower}.layers.0.fc.weight": noise(6, 6, seed=seed)
+        for seed, tower in enumerate(("text", "vision"))
     }
     adapter = loras.pairs({"layers.0.fc.weight": noise(6, 6)})
     line = refused(tmp_path, state, adapter)
     assert "layers.0.fc may be " in line and "--sub 's/^/" in line
     base = tmp_path / "base.safetensors"
-    ckpt.merge(base, tmp_path / "adapter", sub="s/^/vision./", out=tmp_path / "out.safetensors")
+    ckpt.merge(
+        base, tmp_path / "adapter", sub="s/^/vision./", out=tmp_path / "out.safetensors"
+    )
     found = load_file(tmp_path / "out.safetensors")
-    assert torch.equal(found["text.layers.0.fc.weight"], state["text.layers.0.fc.weight"])
-    assert not torch.equal(found["vision.layers.0.fc.weight"], state["vision.layers.0.fc.weight"])
+    assert torch.equal(
+        found["text.layers.0.fc.weight"], state["text.layers.0.fc.weight"]
+    )
+    assert not torch.equal(
+        found["vision.layers.0.fc.weight"], state["vision.layers.0.fc.weight"]
+    )
 
 
 def test_a_quantised_base_is_refused_with_the_way(tmp_path: Path) -> None:
@@ -372,7 +519,9 @@ def test_a_quantised_base_is_refused_with_the_way(tmp_path: Path) -> None:
         f"{begin}.weight": torch.zeros(48, 1, dtype=torch.uint8),
         f"{begin}.weight.absmax": torch.ones(2),
         f"{begin}.weight.quant_map": torch.ones(16),
-        f"{begin}.weight.quant_state.bitsandbytes__nf4": torch.zeros(20, dtype=torch.uint8),
+        f"{begin}.weight.quant_state.bitsandbytes__nf4": torch.zeros(
+            20, dtype=torch.uint8
+        ),
     }
     fp8 = {
         f"{begin}.weight": torch.zeros(8, 12).to(torch.float8_e4m3fn),
@@ -392,13 +541,21 @@ def test_the_halves_of_several_adapters_are_not_mixed(tmp_path: Path) -> None:
     }
     torch.save(state, tmp_path / "last.ckpt")
     base = loras.save_base(loras.base(), tmp_path / "base.safetensors")
-    with pytest.raises(ckpt.UsageError, match=r"holds 2 adapters: one, two .--include '\*\.one\*'"):
+    with pytest.raises(
+        ckpt.UsageError, match=r"holds 2 adapters: one, two .--include '\*\.one\*'"
+    ):
         ckpt.merge(base, tmp_path / "last.ckpt", dry_run=True)
-    ckpt.merge(base, tmp_path / "last.ckpt", include="*.one.*", scale=2, out=tmp_path / "out.safetensors")
+    ckpt.merge(
+        base,
+        tmp_path / "last.ckpt",
+        include="*.one.*",
+        scale=2,
+        out=tmp_path / "out.safetensors",
+    )
     loras.check_same(tmp_path / "out.safetensors", loras.merged(loras.base(), PAIR), 2)
 
 
-# --- the command ----------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 
 def test_the_command_lists_each_layer(tmp_path: Path) -> None:
@@ -411,19 +568,48 @@ def test_the_command_lists_each_layer(tmp_path: Path) -> None:
         "merged       12 tensors, 6.47 KiB",
         "as in BASE   8 tensors, 3.05 KiB",
         "adapter: adapter: LoRA in names of PEFT, 12 layers, 24 of 24 tensors used",
-        "  LoRA of rank 4, scale 2: model.layers.0-2.self_attn.{o,q,up,v}_proj.weight ×12",
+        (
+            "  LoRA of rank 4, scale 2: "
+            "model.layers.0-2.self_attn.{o,q,up,v}_proj.weight ×12"
+        ),
     ]
     document = json.loads(inside(*words, "--force", "--json", cwd=tmp_path).out)
     assert document["command"] == "merge" and len(document["merged"]) == 12
     assert document["merged"][0]["rank"] == 4 and document["merged"][0]["scale"] == 2
     assert document["adapters"][0]["tensors"] == 24
-    done = inside("merge", "base.safetensors", "adapter", "--weights", "0.5", "--dry-run", cwd=tmp_path)
-    assert (
-        b"weight 0.5, 24 of 24" in done.out and b"scale 1:" in done.out and b"nothing was written" in done.out
+    done = inside(
+        "merge",
+        "base.safetensors",
+        "adapter",
+        "--weights",
+        "0.5",
+        "--dry-run",
+        cwd=tmp_path,
     )
-    done = inside("merge", "base.safetensors", "adapter", "--weights", "a", "--dry-run", cwd=tmp_path)
+    assert (
+        b"weight 0.5, 24 of 24" in done.out
+        and b"scale 1:" in done.out
+        and b"nothing was written" in done.out
+    )
+    done = inside(
+        "merge",
+        "base.safetensors",
+        "adapter",
+        "--weights",
+        "a",
+        "--dry-run",
+        cwd=tmp_path,
+    )
     assert done.code == 2 and b"not numbers (as in 0.7,0.3)" in done.err
-    done = inside("merge", "base.safetensors", "adapter", "-o", "base.safetensors", "--force", cwd=tmp_path)
+    done = inside(
+        "merge",
+        "base.safetensors",
+        "adapter",
+        "-o",
+        "base.safetensors",
+        "--force",
+        cwd=tmp_path,
+    )
     assert done.code == 2 and b"OUT is the source" in done.err
     done = inside(
         "merge",
@@ -446,7 +632,11 @@ def test_config_goes_along_into_a_folder(tmp_path: Path) -> None:
     )
     adapter = loras.pairs(loras.linear(state))
     loras.save_adapter(adapter, tmp_path / "adapter")
-    done = inside("merge", "base", "adapter", "-o", "merged", "--with-config", cwd=tmp_path)
+    done = inside(
+        "merge", "base", "adapter", "-o", "merged", "--with-config", cwd=tmp_path
+    )
     assert done.code == 0, done.err
     assert (tmp_path / "merged" / "config.json").is_file()
-    loras.check_same(tmp_path / "merged" / "model.safetensors", loras.merged(state, adapter), 2)
+    loras.check_same(
+        tmp_path / "merged" / "model.safetensors", loras.merged(state, adapter), 2
+    )

@@ -1,4 +1,6 @@
-"""The agents of Stable-Baselines 2: arrays of numpy in an archive of their own, beside JSON."""
+"""The agents of Stable-Baselines 2: arrays of numpy in an archive of their own, beside
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def agent(path: Path, parameters: bytes | None = None, **more: str) -> Path:
     np.savez(held, **arrays())
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("data", json.dumps({"gamma": 0.99, "n_envs": 1}))
-        archive.writestr("parameters", held.getvalue() if parameters is None else parameters)
+        archive.writestr(
+            "parameters", held.getvalue() if parameters is None else parameters
+        )
         archive.writestr("parameter_list", json.dumps(list(arrays())))
         for name, text in more.items():
             archive.writestr(name, text)
@@ -57,8 +61,13 @@ def test_the_arrays_are_tensors(tmp_path: Path) -> None:
         assert list(found) == [f"parameters.{name}" for name in arrays()]
         for name, array in arrays().items():
             tensor = found[f"parameters.{name}"].torch()
-            assert torch.equal(tensor, torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))), name
-        assert found.value("data.gamma") == 0.99 and found.checkpoint.traits.label == "Stable-Baselines 2"
+            assert torch.equal(
+                tensor, torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+            ), name
+        assert (
+            found.value("data.gamma") == 0.99
+            and found.checkpoint.traits.label == "Stable-Baselines 2"
+        )
     assert ckpt.verify(path).verdict == "intact"
     done = inside("inspect", path, cwd=tmp_path)
     assert done.code == 0 and b"only Stable-Baselines 2 loads it" in done.out
@@ -70,7 +79,9 @@ def test_the_arrays_are_tensors(tmp_path: Path) -> None:
 
 def test_other_members_are_named(tmp_path: Path) -> None:
     (row,) = [
-        row for row in ckpt.inspect(agent(tmp_path / "a.zip", more="x")).findings if row.code == "unread-file"
+        row
+        for row in ckpt.inspect(agent(tmp_path / "a.zip", more="x")).findings
+        if row.code == "unread-file"
     ]
     assert "1 member of the archive that nobody reads: more" in row.message
 
@@ -87,11 +98,15 @@ def test_damaged_bytes_are_seen(tmp_path: Path) -> None:
 HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
 
 
-def one(header: bytes, data: bytes = bytes(8), magic: bytes = b"\x93NUMPY\x01\x00") -> bytes:
+def one(
+    header: bytes, data: bytes = bytes(8), magic: bytes = b"\x93NUMPY\x01\x00"
+) -> bytes:
     """An archive of one array with this header."""
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
-        archive.writestr("a.npy", magic + len(header).to_bytes(2, "little") + header + data)
+        archive.writestr(
+            "a.npy", magic + len(header).to_bytes(2, "little") + header + data
+        )
     return held.getvalue()
 
 
@@ -99,14 +114,29 @@ def one(header: bytes, data: bytes = bytes(8), magic: bytes = b"\x93NUMPY\x01\x0
     ("parameters", "says"),
     [
         (npz(np.savez_compressed, a=np.zeros(99)), "is compressed"),
-        (npz(np.savez, a=np.array([{}], object)), "holds elements that torch does not have"),
-        (npz(np.savez, a=np.array(["text"])), "holds elements that torch does not have"),
-        (npz(np.savez, a=np.zeros(2, [("x", "f4")])), "holds elements that torch does not have"),
+        (
+            npz(np.savez, a=np.array([{}], object)),
+            "holds elements that torch does not have",
+        ),
+        (
+            npz(np.savez, a=np.array(["text"])),
+            "holds elements that torch does not have",
+        ),
+        (
+            npz(np.savez, a=np.zeros(2, [("x", "f4")])),
+            "holds elements that torch does not have",
+        ),
         (one(HEADER, bytes(7)), "has 7 bytes, its shape needs 8"),
         (one(HEADER, bytes(9)), "has 9 bytes, its shape needs 8"),
         (one(HEADER.replace(b"(2,)", b"(2, 999999999999999999)")), "its shape needs"),
-        (one(HEADER.replace(b"(2,)", b"(-2,)")), "holds elements that torch does not have"),
-        (one(HEADER.replace(b"False", b"exit()")), "holds elements that torch does not have"),
+        (
+            one(HEADER.replace(b"(2,)", b"(-2,)")),
+            "holds elements that torch does not have",
+        ),
+        (
+            one(HEADER.replace(b"False", b"exit()")),
+            "holds elements that torch does not have",
+        ),
         (one(HEADER, magic=b"\x93NUMPY\x09\x00"), "does not begin as numpy writes it"),
         (one(HEADER, magic=b"\x93NUMPX\x01\x00"), "does not begin as numpy writes it"),
         (one(HEADER + b" " * 20_000), "needs 20,0"),
@@ -114,7 +144,9 @@ def one(header: bytes, data: bytes = bytes(8), magic: bytes = b"\x93NUMPY\x01\x0
         (b"{}", "zip archive"),
     ],
 )
-def test_what_is_no_plain_array_is_refused(parameters: bytes, says: str, tmp_path: Path) -> None:
+def test_what_is_no_plain_array_is_refused(
+    parameters: bytes, says: str, tmp_path: Path
+) -> None:
     with pytest.raises(UnreadableError, match=says.replace(",", "[,]")):
         ckpt.open(agent(tmp_path / "a.zip", parameters))
 

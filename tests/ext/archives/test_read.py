@@ -1,4 +1,6 @@
-"""Archives of libraries: Stable-Baselines3's zip and NeMo's tar, read where their members lie."""
+"""Archives of libraries: Stable-Baselines3's zip and NeMo's tar, read where their
+members lie.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,12 @@ def agent() -> tuple[nn.Module, torch.optim.Optimizer]:
     return policy, optimizer
 
 
-def write_agent(path: Path, compression: int = zipfile.ZIP_STORED, **more: bytes) -> dict[str, Any]:
-    """What `save_to_zip_file` of Stable-Baselines3 writes: the members in its order, streamed into the zip."""
+def write_agent(
+    path: Path, compression: int = zipfile.ZIP_STORED, **more: bytes
+) -> dict[str, Any]:
+    """What `save_to_zip_file` of Stable-Baselines3 writes: the members in its order,
+    streamed into the zip.
+    """
     policy, optimizer = agent()
     saved = {
         "pytorch_variables": {},
@@ -61,7 +67,9 @@ def write_agent(path: Path, compression: int = zipfile.ZIP_STORED, **more: bytes
         "gamma": 0.99,
     }
     with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr("data", json.dumps(data | {"seed": None, "net_arch": [64, 64]}))
+        archive.writestr(
+            "data", json.dumps(data | {"seed": None, "net_arch": [64, 64]})
+        )
         for name, content in saved.items():
             with archive.open(f"{name}.pth", "w", force_zip64=True) as file:
                 torch.save(content, file)
@@ -72,7 +80,9 @@ def write_agent(path: Path, compression: int = zipfile.ZIP_STORED, **more: bytes
     return saved
 
 
-def write_nemo(path: Path, content: Any, format: int = tarfile.GNU_FORMAT, mode: str = "w:") -> None:
+def write_nemo(
+    path: Path, content: Any, format: int = tarfile.GNU_FORMAT, mode: str = "w:"
+) -> None:
     """What NeMo writes: `tar.add(folder, arcname=".")`."""
     folder = path.parent / "unpacked"
     folder.mkdir()
@@ -89,20 +99,34 @@ def test_each_member_is_a_part_under_its_key(tmp_path: Path) -> None:
         survey = Survey(checkpoint)
         assert (checkpoint.format, checkpoint.weights_only) == ("archive", None)
         assert checkpoint.traits.label == "Stable-Baselines3"
-        assert checkpoint.parts == ("policy.pth", "pytorch_variables.pth", "policy.optimizer.pth")
+        assert checkpoint.parts == (
+            "policy.pth",
+            "pytorch_variables.pth",
+            "policy.optimizer.pth",
+        )
         assert {(row.name, row.kind) for row in survey.sections if row.tensors} == {
             ("policy", "model"),
             ("policy.optimizer", "optimizer"),
         }
-        assert [(match.model and match.model.name, match.indices) for match in survey.matches] == [
-            ("policy", (0, 1, 2, 3))
-        ]
+        assert [
+            (match.model and match.model.name, match.indices)
+            for match in survey.matches
+        ] == [("policy", (0, 1, 2, 3))]
         names = {entry.path: entry.name for entry in checkpoint.tensors}
         assert names["policy", "0.weight"] == "policy.0.weight"
-        assert names["policy.optimizer", "state", 0, "exp_avg"] == "policy.optimizer.state.0.exp_avg"
+        assert (
+            names["policy.optimizer", "state", 0, "exp_avg"]
+            == "policy.optimizer.state.0.exp_avg"
+        )
         values = {row.name: row.node for row in checkpoint.values}
-        assert values["data.space"] == "<class 'x.Box'>"  # what was pickled is not unpickled
-        assert (values["data.gamma"], values["data.seed"], values["data.net_arch"]) == (0.99, None, [64, 64])
+        assert (
+            values["data.space"] == "<class 'x.Box'>"
+        )  # what was pickled is not unpickled
+        assert (values["data.gamma"], values["data.seed"], values["data.net_arch"]) == (
+            0.99,
+            None,
+            [64, 64],
+        )
         assert values["_stable_baselines3_version"] == "2.9.2"
         assert values["system_info"] == "- OS: Linux\n"
         roles = [(role.role, role.trust) for role in survey.roles[:4]]
@@ -118,9 +142,14 @@ def test_the_values_are_those_of_torch(tmp_path: Path, compression: int) -> None
     loaded = torch.load(tmp_path / "all.pth", weights_only=True)
     torch.testing.assert_close(loaded["policy"], dict(saved["policy"]), rtol=0, atol=0)
     state = loaded["policy.optimizer"]["state"]
-    torch.testing.assert_close(state, saved["policy.optimizer"]["state"], rtol=0, atol=0)
+    torch.testing.assert_close(
+        state, saved["policy.optimizer"]["state"], rtol=0, atol=0
+    )
     assert loaded["data"]["net_arch"] == [64, 64]
-    assert "all of 3 members read, all checksums match" in ckpt("verify", path).out.decode()
+    assert (
+        "all of 3 members read, all checksums match"
+        in ckpt("verify", path).out.decode()
+    )
 
 
 def test_stored_members_are_ranges_of_the_file(tmp_path: Path) -> None:
@@ -134,34 +163,46 @@ def test_stored_members_are_ranges_of_the_file(tmp_path: Path) -> None:
         assert isinstance(first, TensorRef)
         place = first.storage.place
         assert isinstance(place, Range)
-        assert isinstance(place.source, File)  # so that the kernel copies it, and any process can read it
+        assert isinstance(
+            place.source, File
+        )  # so that the kernel copies it, and any process can read it
         assert place.source.bytes_read < 40_000
         assert checkpoint.sources == (place.source,)
 
 
-@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize(
+    "format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
 def test_nemo(tmp_path: Path, format: int) -> None:
     policy, _ = agent()
     path = tmp_path / "asr.nemo"
     write_nemo(path, policy.state_dict(), format)
     with formats.open(str(path)) as checkpoint:
         assert checkpoint.traits.label == "NeMo"
-        assert [entry.name for entry in checkpoint.tensors][:1] == ["model_weights.0.weight"]
+        assert [entry.name for entry in checkpoint.tensors][:1] == [
+            "model_weights.0.weight"
+        ]
         assert {row.name: row.node for row in checkpoint.values} == {
             "model_config": "target: asr\nencoder:\n  d_model: 4\n"
         }
     assert ckpt("slim", path, "-o", tmp_path / "slim.pth").code == 0
-    torch.testing.assert_close(torch.load(tmp_path / "slim.pth"), dict(policy.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(
+        torch.load(tmp_path / "slim.pth"), dict(policy.state_dict()), rtol=0, atol=0
+    )
     assert "intact" in ckpt("verify", path).out.decode()
 
 
 def test_a_compressed_nemo_names_the_command_that_unpacks_it(tmp_path: Path) -> None:
     write_nemo(tmp_path / "asr.nemo", agent()[0].state_dict(), mode="w:gz")
     done = ckpt("inspect", "asr.nemo", cwd=tmp_path)
-    check_error(done, "asr.nemo: compressed with gzip (gunzip -c asr.nemo > asr.unpacked.nemo)")
+    check_error(
+        done, "asr.nemo: compressed with gzip (gunzip -c asr.nemo > asr.unpacked.nemo)"
+    )
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored")  # a file that the expression leaves open
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored"
+)  # a file that the expression leaves open
 @pytest.mark.parametrize("kind", ["zip", "nemo", "deeper"])
 def test_the_load_line_works(tmp_path: Path, kind: str) -> None:
     policy, optimizer = agent()
@@ -179,7 +220,9 @@ def test_the_load_line_works(tmp_path: Path, kind: str) -> None:
         load = Survey(checkpoint).load
     assert load.expression is not None
     assert load.note == ("import tarfile" if kind == "nemo" else "import zipfile")
-    loaded = eval(load.expression, {"torch": torch, "zipfile": zipfile, "tarfile": tarfile})
+    loaded = eval(
+        load.expression, {"torch": torch, "zipfile": zipfile, "tarfile": tarfile}
+    )
     assert set(loaded) == set(policy.state_dict())
 
 
@@ -215,7 +258,12 @@ def test_an_archive_is_never_rewritten(tmp_path: Path) -> None:
     check_error(done, "a.zip: where to write? (-o a.stripped.pth)")
     done = ckpt("rename", "a.zip", "--sub", "s/0/first/", "--in-place", cwd=tmp_path)
     check_error(done, "a.zip: archive files cannot be changed in place (-o out)")
-    assert ckpt("rename", "a.zip", "--sub", "s/^0/first/", "-o", "b.pth", cwd=tmp_path).code == 0
+    assert (
+        ckpt(
+            "rename", "a.zip", "--sub", "s/^0/first/", "-o", "b.pth", cwd=tmp_path
+        ).code
+        == 0
+    )
     assert "first.weight" in torch.load(tmp_path / "b.pth")["policy"]
     assert (tmp_path / "a.zip").read_bytes() == before
 
@@ -286,16 +334,26 @@ def test_pickles_in_json_are_judged(tmp_path: Path) -> None:
     code, message = notice_of(path, pickle.dumps(1), schedule) or ("", "")
     assert code == "pickles-inside" and "data holds 2 pickles" in message
     assert "cloudpickle.cloudpickle._make_function" in message
-    assert (notice_of(path, pickled(glob("shop", "Box"))) or [""])[0] == "pickles-inside"
+    assert (notice_of(path, pickled(glob("shop", "Box"))) or [""])[
+        0
+    ] == "pickles-inside"
     system = pickled(call(glob("posix", "system"), "true"))
     assert notice_of(path, schedule, system) == (
         "code-inside",
         "DANGER: who unpickles the objects in data calls posix.system('true').",
     )
     made = schedule[:-1] + b")R."  # calls the function that it made
-    reduced = pickled(call(glob("functools", "reduce"), glob("builtins", "exec"), ["x=1", {}]))
-    for run in (made, reduced, pickled(call(glob("cloudpickle.cloudpickle", "subimport"), "os"))):
-        assert (notice_of(path, run, schedule) or [""])[0] == "code-inside", "a later pickle hid it"
+    reduced = pickled(
+        call(glob("functools", "reduce"), glob("builtins", "exec"), ["x=1", {}])
+    )
+    for run in (
+        made,
+        reduced,
+        pickled(call(glob("cloudpickle.cloudpickle", "subimport"), "os")),
+    ):
+        assert (notice_of(path, run, schedule) or [""])[0] == "code-inside", (
+            "a later pickle hid it"
+        )
     for damaged in (system[:-1], b"", b"PK\3\4", packed({"w": torch.ones(2)})):
         assert (notice_of(path, damaged) or [""])[0] == "code-inside"
 
@@ -304,7 +362,9 @@ def test_a_function_of_the_file_takes_no_state_and_no_items(tmp_path: Path) -> N
     """Both look an attribute up on the function, and call it."""
     made = cloudpickle.dumps(lambda state: state)[:-1]
     for end in (b"}b.", b"K\x05a.", b"(K\x05e."):
-        assert (notice_of(tmp_path / "ppo.zip", made + end) or [""])[0] == "code-inside", end
+        assert (notice_of(tmp_path / "ppo.zip", made + end) or [""])[
+            0
+        ] == "code-inside", end
 
 
 def test_calls_of_other_packages_in_json_are_findings(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""`ckpt average`: the mean in the names, order and dtypes of the last, over all formats, with torch as the oracle."""
+"""`ckpt average`: the mean in the names, order and dtypes of the last, over all
+formats, with torch as the oracle.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,14 @@ pytestmark = oracle.QUIET
 State = dict[str, torch.Tensor]
 
 
-def averaged(folder: Path, *things: Any, out: str = "out.pth", **options: Any) -> tuple[Any, RewriteReport]:
+def averaged(
+    folder: Path, *things: Any, out: str = "out.pth", **options: Any
+) -> tuple[Any, RewriteReport]:
     """The mean of some objects as torch loads it, and the report."""
-    paths = [rewriting.saved(thing, folder / f"in{number}.pth") for number, thing in enumerate(things)]
+    paths = [
+        rewriting.saved(thing, folder / f"in{number}.pth")
+        for number, thing in enumerate(things)
+    ]
     return of_files(paths, folder / out, **options)
 
 
@@ -64,13 +71,16 @@ def mean_of(states: list[State], shares: list[float]) -> State:
 
 def same(one: State, two: State) -> bool:
     return list(one) == list(two) and all(
-        one[name].dtype == two[name].dtype and torch.equal(one[name], two[name]) for name in one
+        one[name].dtype == two[name].dtype and torch.equal(one[name], two[name])
+        for name in one
     )
 
 
 def net(seed: int, **options: Any) -> nn.Module:
     torch.manual_seed(seed)
-    made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).to(**options)
+    made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).to(
+        **options
+    )
     with torch.no_grad():
         for tensor in made.state_dict().values():
             if tensor.is_floating_point():
@@ -80,22 +90,35 @@ def net(seed: int, **options: Any) -> nn.Module:
     return made
 
 
-def test_the_mean_has_the_names_the_order_and_the_dtypes_of_the_last(tmp_path: Path) -> None:
-    states = [net(1).state_dict(), net(2).state_dict(), net(3, dtype=torch.bfloat16).state_dict()]
+def test_the_mean_has_the_names_the_order_and_the_dtypes_of_the_last(
+    tmp_path: Path,
+) -> None:
+    states = [
+        net(1).state_dict(),
+        net(2).state_dict(),
+        net(3, dtype=torch.bfloat16).state_dict(),
+    ]
 
     found, report = averaged(
-        tmp_path, {"model": states[0], "epoch": 1}, dict(reversed(states[1].items())), states[2]
+        tmp_path,
+        {"model": states[0], "epoch": 1},
+        dict(reversed(states[1].items())),
+        states[2],
     )
 
     third = 1 / 3
     assert same(found, mean_of(states, [third] * 3))
     assert type(found) is OrderedDict and found._metadata == states[2]._metadata  # type: ignore[attr-defined]
-    assert [(row.kind, row.before, row.after, row.number) for row in report.changes] == [
+    assert [
+        (row.kind, row.before, row.after, row.number) for row in report.changes
+    ] == [
         ("averaged", "averaged", None, 8),
         ("dtype", "float32", "bfloat16", 8),
         ("taken", "as in the last", None, 1),
     ]
-    assert [(row.name, row.what) for row in report.left_out] == [(f"epoch of {tmp_path / 'in0.pth'}", "1")]
+    assert [(row.name, row.what) for row in report.left_out] == [
+        (f"epoch of {tmp_path / 'in0.pth'}", "1")
+    ]
     where = f"{tmp_path / 'in0.pth'}, {tmp_path / 'in1.pth'}"
     assert [(row.name, row.what) for row in report.left_alone] == [
         ("1.num_batches_tracked", f"int64, differs in {where}")
@@ -109,7 +132,10 @@ def test_names_meet_without_wrappers_and_the_report_says_it(tmp_path: Path) -> N
     found, report = averaged(tmp_path, wrapped, states[1])
 
     assert same(found, mean_of(states, [0.5, 0.5]))
-    assert [row.aligned for row in report.sources] == [("module._orig_mod.", ""), ("", "")]
+    assert [row.aligned for row in report.sources] == [
+        ("module._orig_mod.", ""),
+        ("", ""),
+    ]
     with pytest.raises(UsageError, match="lacks 0"):
         averaged(tmp_path, wrapped, states[1], align=False)
     found, _ = averaged(tmp_path, states[1], wrapped)
@@ -117,7 +143,9 @@ def test_names_meet_without_wrappers_and_the_report_says_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("ratios", [[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
-def test_ratios_weigh_and_nothing_comes_of_a_ratio_of_0(ratios: list[float], tmp_path: Path) -> None:
+def test_ratios_weigh_and_nothing_comes_of_a_ratio_of_0(
+    ratios: list[float], tmp_path: Path
+) -> None:
     one, two = net(1).state_dict(), net(2, dtype=torch.float16).state_dict()
     states = [one, two]
     for state, ratio in zip(states, ratios, strict=True):
@@ -130,7 +158,10 @@ def test_ratios_weigh_and_nothing_comes_of_a_ratio_of_0(ratios: list[float], tmp
     for state, share in zip(states, shares, strict=True):
         if not share:
             state["0.weight"].fill_(0.0)
-    assert same(found, mean_of(states, shares)) and [row.share for row in report.sources] == shares
+    assert (
+        same(found, mean_of(states, shares))
+        and [row.share for row in report.sources] == shares
+    )
 
 
 def test_ratios_that_are_none_are_refused() -> None:
@@ -156,12 +187,18 @@ def test_tied_tensors_are_averaged_once_and_stay_tied(tmp_path: Path) -> None:
         found, report = averaged(tmp_path, first, tied[1])
 
         assert found["emb"].data_ptr() == found["head"].data_ptr()
-        assert torch.equal(found["head"], ((weights[0].double() + weights[1].double()) / 2).float())
+        assert torch.equal(
+            found["head"], ((weights[0].double() + weights[1].double()) / 2).float()
+        )
         assert report.changes[0].number == 3
     copied["head"] = copied["head"] + 1
-    with pytest.raises(UsageError, match="emb and head are tied in the last, and differ") as caught:
+    with pytest.raises(
+        UsageError, match="emb and head are tied in the last, and differ"
+    ) as caught:
         averaged(tmp_path, copied, tied[1])
-    assert caught.value.hint == "--exclude head" and caught.value.path == str(tmp_path / "in0.pth")
+    assert caught.value.hint == "--exclude head" and caught.value.path == str(
+        tmp_path / "in0.pth"
+    )
     found, _ = averaged(tmp_path, copied, tied[1], exclude=["head"])
     assert list(found) == ["emb", "b"]
 
@@ -196,11 +233,12 @@ def test_views_keep_their_strides_and_sharing(tmp_path: Path) -> None:
         found, _ = averaged(tmp_path, first, two)
 
         assert same(found, mean_of([first, two], [0.5, 0.5]))
-        assert {name: tensor.stride() for name, tensor in found.items() if name != "gaps"} == {
-            name: tensor.stride() for name, tensor in two.items() if name != "gaps"
-        }
+        assert {
+            name: tensor.stride() for name, tensor in found.items() if name != "gaps"
+        } == {name: tensor.stride() for name, tensor in two.items() if name != "gaps"}
         assert (
-            found["packed a"].untyped_storage().data_ptr() == found["packed b"].untyped_storage().data_ptr()
+            found["packed a"].untyped_storage().data_ptr()
+            == found["packed b"].untyped_storage().data_ptr()
         )
     with pytest.raises(UsageError, match="expanded is expanded in the last only"):
         averaged(tmp_path, {**one, "expanded": one["expanded"].contiguous()}, two)
@@ -210,15 +248,27 @@ def test_tensors_that_share_a_part_of_their_memory_are_refused(tmp_path: Path) -
     base = torch.arange(10.0)
     thing = {"a": base[:6], "b": base[3:], "c": torch.ones(2)}
 
-    with pytest.raises(UsageError, match=r"\{a,b\} share a part of their memory") as caught:
+    with pytest.raises(
+        UsageError, match=r"\{a,b\} share a part of their memory"
+    ) as caught:
         averaged(tmp_path, thing, thing)
     assert caught.value.hint == "--exclude b"
 
 
 REFUSED: dict[str, tuple[Any, Any, str, str | None]] = {
     "a missing tensor": ({}, {"x.a": torch.ones(2)}, "lacks x.a", "--exclude x.a"),
-    "another tensor": ({"x.a": torch.ones(2)}, {}, "has x.a, which that lacks", "--exclude x.a"),
-    "another shape": ({"x": torch.ones(2)}, {"x": torch.ones(3)}, r"x is \[2\], there \[3\]", "--exclude x"),
+    "another tensor": (
+        {"x.a": torch.ones(2)},
+        {},
+        "has x.a, which that lacks",
+        "--exclude x.a",
+    ),
+    "another shape": (
+        {"x": torch.ones(2)},
+        {"x": torch.ones(3)},
+        r"x is \[2\], there \[3\]",
+        "--exclude x",
+    ),
     "float and int": (
         {"x": torch.ones(2)},
         {"x": torch.ones(2, dtype=torch.int64)},
@@ -243,7 +293,12 @@ REFUSED: dict[str, tuple[Any, Any, str, str | None]] = {
         "x is sparse_coo",
         "--exclude x",
     ),
-    "on meta": ({"x": torch.empty(2, device="meta")}, {"x": torch.ones(2)}, "x is on meta", "--exclude x"),
+    "on meta": (
+        {"x": torch.empty(2, device="meta")},
+        {"x": torch.ones(2)},
+        "x is on meta",
+        "--exclude x",
+    ),
     "quantized weights": (
         {"x.weight": torch.tensor([1])},
         {"x.weight": torch.tensor([2])},
@@ -278,7 +333,9 @@ REFUSED: dict[str, tuple[Any, Any, str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_with_the_option_that_leaves_it_out(case: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_with_the_option_that_leaves_it_out(
+    case: str, tmp_path: Path
+) -> None:
     one, two, says, hint = REFUSED[case]
     more = {"w.a": torch.ones(2), "w.b": torch.ones(3)}
 
@@ -300,7 +357,9 @@ def test_quantized_tensors_have_no_mean(tmp_path: Path) -> None:
     assert caught.value.hint == "--exclude x"
 
 
-def test_equal_scales_and_quantized_weights_that_do_not_differ_are_no_hindrance(tmp_path: Path) -> None:
+def test_equal_scales_and_quantized_weights_that_do_not_differ_are_no_hindrance(
+    tmp_path: Path,
+) -> None:
     state = {
         "x": torch.ones(2).to(torch.float8_e4m3fn),
         "x_scale": torch.ones(1) * 3,
@@ -310,7 +369,8 @@ def test_equal_scales_and_quantized_weights_that_do_not_differ_are_no_hindrance(
     found, report = averaged(tmp_path, state, state)
 
     assert (
-        all(torch.equal(found[name].float(), state[name].float()) for name in state) and not report.left_alone
+        all(torch.equal(found[name].float(), state[name].float()) for name in state)
+        and not report.left_alone
     )
 
 
@@ -321,7 +381,9 @@ def test_what_is_selected_is_averaged(tmp_path: Path) -> None:
     found, report = averaged(tmp_path, {"model": one}, {"model": two}, include=["a.*"])
 
     assert same(found, {"a.w": torch.full((2,), 0.5)})
-    assert [(row.name, row.what) for row in report.left_out] == [("(not selected)", "1 tensor")]
+    assert [(row.name, row.what) for row in report.left_out] == [
+        ("(not selected)", "1 tensor")
+    ]
     with pytest.raises(UsageError, match="holds no floating tensors"):
         averaged(
             tmp_path,
@@ -331,12 +393,18 @@ def test_what_is_selected_is_averaged(tmp_path: Path) -> None:
 
 
 def test_a_section_is_averaged(tmp_path: Path) -> None:
-    things = [{"model": net(seed).state_dict(), "ema": net(seed + 5).state_dict()} for seed in (1, 2)]
+    things = [
+        {"model": net(seed).state_dict(), "ema": net(seed + 5).state_dict()}
+        for seed in (1, 2)
+    ]
 
     found, _ = averaged(tmp_path, *things, section="ema")
 
     assert same(found, mean_of([thing["ema"] for thing in things], [0.5, 0.5]))
-    gans = [{"G": net(seed).state_dict(), "D": net(seed + 5).state_dict()} for seed in (1, 2)]
+    gans = [
+        {"G": net(seed).state_dict(), "D": net(seed + 5).state_dict()}
+        for seed in (1, 2)
+    ]
     with pytest.raises(UsageError, match="holds 2 models"):
         averaged(tmp_path, *gans)
 
@@ -354,7 +422,9 @@ def test_the_mean_of_copies_is_what_slim_writes_in_every_format(
     with formats.open(str(path)) as checkpoint:
         expected = elements(slim(Survey(checkpoint), Limits()).result)
         survey = Survey(checkpoint)
-        report = average([survey, survey], survey, Limits(), Options(ratios=[1.0, 2.0, 3.0]))
+        report = average(
+            [survey, survey], survey, Limits(), Options(ratios=[1.0, 2.0, 3.0])
+        )
 
         assert elements(report.result) == expected
 
@@ -373,11 +443,14 @@ def elements(checkpoint: Checkpoint) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["o.pth", "o.safetensors", "o.dcp"])
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_any_format_becomes_the_format_of_out(source: Any, out: str, tmp_path: Path) -> None:
+def test_any_format_becomes_the_format_of_out(
+    source: Any, out: str, tmp_path: Path
+) -> None:
     size = SIZES[1]
     path = source.make(tmp_path, size)
     other = rewriting.saved(
-        {name: tensor + 1 for name, tensor in accounts.weights(size).items()}, tmp_path / "z.pth"
+        {name: tensor + 1 for name, tensor in accounts.weights(size).items()},
+        tmp_path / "z.pth",
     )
 
     done = inside("average", other, path, "-o", out, "--verify", "crc", cwd=tmp_path)
@@ -400,7 +473,9 @@ def test_many_tensors_meet(tmp_path: Path) -> None:
     weights = accounts.weights(size)
 
     found, report = averaged(
-        tmp_path, accounts.nested(size), {f"module.{name}": tensor for name, tensor in weights.items()}
+        tmp_path,
+        accounts.nested(size),
+        {f"module.{name}": tensor for name, tensor in weights.items()},
     )
 
     assert same(found, {f"module.{name}": tensor for name, tensor in weights.items()})
@@ -409,20 +484,43 @@ def test_many_tensors_meet(tmp_path: Path) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_random_models(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
-    names = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
-    shapes = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=6))
+def test_random_models(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    names = [
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.float64,
+        torch.int64,
+        torch.bool,
+    ]
+    shapes = data.draw(
+        st.lists(
+            st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=6
+        )
+    )
     count = data.draw(st.integers(2, 4))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
-    states: list[State] = [{"first": torch.randn(3, generator=generator)} for _ in range(count)]
+    states: list[State] = [
+        {"first": torch.randn(3, generator=generator)} for _ in range(count)
+    ]
     for number, shape in enumerate(shapes):
         name = data.draw(st.sampled_from(names))
         for state in states:
             other = name
             if name.is_floating_point:
-                other = data.draw(st.sampled_from(names[:4])) if state is not states[-1] else name
-            state[f"l{number}"] = (torch.randn(shape, generator=generator) * 3).to(other)
-    ratios = data.draw(st.lists(st.integers(0, 5).map(float), min_size=count, max_size=count))
+                other = (
+                    data.draw(st.sampled_from(names[:4]))
+                    if state is not states[-1]
+                    else name
+                )
+            state[f"l{number}"] = (torch.randn(shape, generator=generator) * 3).to(
+                other
+            )
+    ratios = data.draw(
+        st.lists(st.integers(0, 5).map(float), min_size=count, max_size=count)
+    )
     if not sum(ratios):
         ratios[0] = 1.0
     folder = tmp_path_factory.mktemp("models")
@@ -430,7 +528,9 @@ def test_random_models(data: st.DataObject, tmp_path_factory: pytest.TempPathFac
     found, _ = averaged(folder, *states, ratios=ratios)
 
     shares = shares_of(ratios, count)
-    used = [(state, share) for state, share in zip(states, shares, strict=True) if share]
+    used = [
+        (state, share) for state, share in zip(states, shares, strict=True) if share
+    ]
     for name, tensor in states[-1].items():
         if not tensor.is_floating_point():
             assert torch.equal(found[name], tensor)
@@ -438,13 +538,21 @@ def test_random_models(data: st.DataObject, tmp_path_factory: pytest.TempPathFac
         total = used[0][0][name].double() * used[0][1]
         for state, share in used[1:]:
             total = total + state[name].double() * share
-        agree = torch.stack([state[name].double() == used[0][0][name].double() for state, _ in used]).all(0)
+        agree = torch.stack(
+            [state[name].double() == used[0][0][name].double() for state, _ in used]
+        ).all(0)
         total = torch.where(agree, used[0][0][name].double(), total)
-        assert found[name].dtype == tensor.dtype and torch.equal(found[name], total.to(tensor.dtype)), name
+        assert found[name].dtype == tensor.dtype and torch.equal(
+            found[name], total.to(tensor.dtype)
+        ), name
 
 
 def test_a_mean_can_be_averaged_again(tmp_path: Path) -> None:
     first, _ = averaged(tmp_path, {"w": torch.ones(3)}, {"w": torch.zeros(3)})
-    second, _ = of_files([tmp_path / "out.pth", tmp_path / "in0.pth"], tmp_path / "again.pth")
+    second, _ = of_files(
+        [tmp_path / "out.pth", tmp_path / "in0.pth"], tmp_path / "again.pth"
+    )
 
-    assert torch.equal(first["w"], torch.full((3,), 0.5)) and torch.equal(second["w"], torch.full((3,), 0.75))
+    assert torch.equal(first["w"], torch.full((3,), 0.5)) and torch.equal(
+        second["w"], torch.full((3,), 0.75)
+    )

@@ -19,14 +19,18 @@ from ckpt.formats import save
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three checkpoints of a training, from 1 to 3, each with values equal to its number."""
+    """Three checkpoints of a training, from 1 to 3, each with values equal to its
+    number.
+    """
     for number in (1, 2, 3):
         state = {
             "w": torch.full((4, 4), float(number)),
             "b": torch.full((2,), -float(number)),
             "n": torch.tensor(number),
         }
-        rewriting.saved({"model": state, "epoch": number}, tmp_path / f"epoch_{number}.pth")
+        rewriting.saved(
+            {"model": state, "epoch": number}, tmp_path / f"epoch_{number}.pth"
+        )
     return tmp_path
 
 
@@ -37,7 +41,15 @@ def loaded(path: Path) -> dict[str, Any]:
 
 def test_the_report(folder: Path) -> None:
     done = inside(
-        "average", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth", "--ratios", "1,1,2", "-o", "m.pth", cwd=folder
+        "average",
+        "epoch_1.pth",
+        "epoch_2.pth",
+        "epoch_3.pth",
+        "--ratios",
+        "1,1,2",
+        "-o",
+        "m.pth",
+        cwd=folder,
     )
 
     assert done.out.decode().splitlines()[:-1] == [
@@ -56,11 +68,15 @@ def test_the_report(folder: Path) -> None:
 
 
 def test_the_document(folder: Path) -> None:
-    done = inside("average", "epoch_1.pth", "epoch_3.pth", "-o", "m.pth", "--json", cwd=folder)
+    done = inside(
+        "average", "epoch_1.pth", "epoch_3.pth", "-o", "m.pth", "--json", cwd=folder
+    )
 
     document = json.loads(done.out)
     sizes = [os.path.getsize(folder / f"epoch_{number}.pth") for number in (1, 3)]
-    assert document["command"] == "average" and document["input"]["path"] == "epoch_3.pth"
+    assert (
+        document["command"] == "average" and document["input"]["path"] == "epoch_3.pth"
+    )
     assert document["sources"] == [
         {
             "path": f"epoch_{number}.pth",
@@ -72,7 +88,9 @@ def test_the_document(folder: Path) -> None:
         }
         for number, size in zip((1, 3), sizes, strict=True)
     ]
-    assert document["left_alone"] == [{"name": "n", "what": "int64, differs in epoch_1.pth", "bytes": 8}]
+    assert document["left_alone"] == [
+        {"name": "n", "what": "int64, differs in epoch_1.pth", "bytes": 8}
+    ]
 
 
 def test_what_is_wrong_is_one_line(folder: Path) -> None:
@@ -84,7 +102,10 @@ def test_what_is_wrong_is_one_line(folder: Path) -> None:
         (("epoch_9.pth", "epoch_1.pth"), "epoch_9.pth: no such file"),
         ((".", "epoch_1.pth"), "a directory without an index"),
         (("epoch_1.pth", "epoch_2.pth", "--ratios", "1"), "1 number for 2 checkpoints"),
-        (("epoch_1.pth", "epoch_2.pth", "--ratios", "1,"), "an empty text is not a number"),
+        (
+            ("epoch_1.pth", "epoch_2.pth", "--ratios", "1,"),
+            "an empty text is not a number",
+        ),
         (("epoch_1.pth", "epoch_2.pth", "--ratios", "1;2"), "1;2 is not a number"),
         (("epoch_1.pth", "https://x.org/a.pth"), "ckpt average takes local files only"),
         (("--last", "2", ".", "epoch_1.pth"), "--last takes one folder"),
@@ -103,10 +124,23 @@ def test_no_input_is_replaced(to: str, folder: Path) -> None:
 
     for ratios in ("1,1", "0,1"):  # one that adds nothing is an input too
         done = inside(
-            "average", "epoch_1.pth", "epoch_2.pth", "--ratios", ratios, "-o", to, "--force", cwd=folder
+            "average",
+            "epoch_1.pth",
+            "epoch_2.pth",
+            "--ratios",
+            ratios,
+            "-o",
+            to,
+            "--force",
+            cwd=folder,
         )
 
-        check_error(done, "out is the source" if to == "epoch_2.pth" else "out is one of the checkpoints")
+        check_error(
+            done,
+            "out is the source"
+            if to == "epoch_2.pth"
+            else "out is one of the checkpoints",
+        )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -119,7 +153,10 @@ def damage(path: Path, what: bytes) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("out", ["m.pth", "m.safetensors", "m.dcp"])
 def test_damage_in_any_checkpoint_stops_it(number: int, out: str, folder: Path) -> None:
-    damage(folder / f"epoch_{number}.pth", torch.full((4, 4), float(number)).numpy().tobytes())
+    damage(
+        folder / f"epoch_{number}.pth",
+        torch.full((4, 4), float(number)).numpy().tobytes(),
+    )
     words = ("average", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth", "-o", out)
 
     check_error(inside(*words, cwd=folder), f"epoch_{number}.pth: w is damaged")
@@ -130,19 +167,38 @@ def test_damage_in_any_checkpoint_stops_it(number: int, out: str, folder: Path) 
 
 def test_a_large_damaged_record_is_found_while_it_is_added(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        rewriting.saved({"w": torch.randn(600, 1000), "v": torch.randn(3)}, tmp_path / f"{name}.pth")
-    assert inside("average", "a.pth", "b.pth", "-o", "ok.pth", "--verify", "crc", cwd=tmp_path).code == 0
+        rewriting.saved(
+            {"w": torch.randn(600, 1000), "v": torch.randn(3)}, tmp_path / f"{name}.pth"
+        )
+    assert (
+        inside(
+            "average", "a.pth", "b.pth", "-o", "ok.pth", "--verify", "crc", cwd=tmp_path
+        ).code
+        == 0
+    )
     found, one, two = (loaded(tmp_path / f"{name}.pth") for name in ("ok", "a", "b"))
-    assert torch.equal(found["w"], ((one["w"].double() + two["w"].double()) / 2).float())
+    assert torch.equal(
+        found["w"], ((one["w"].double() + two["w"].double()) / 2).float()
+    )
     damage(tmp_path / "a.pth", one["w"][-1, -9:].numpy().tobytes())
 
-    check_error(inside("average", "a.pth", "b.pth", "-o", "m.pth", cwd=tmp_path), "a.pth: w is damaged")
+    check_error(
+        inside("average", "a.pth", "b.pth", "-o", "m.pth", cwd=tmp_path),
+        "a.pth: w is damaged",
+    )
 
 
 def test_the_torch_check_and_the_crc_check_pass(folder: Path) -> None:
     for how in ("crc", "torch"):
         done = inside(
-            "average", "epoch_1.pth", "epoch_2.pth", "-o", f"{how}.pth", "--verify", how, cwd=folder
+            "average",
+            "epoch_1.pth",
+            "epoch_2.pth",
+            "-o",
+            f"{how}.pth",
+            "--verify",
+            how,
+            cwd=folder,
         )
 
         assert done.code == 0 and f"{how} verified" in done.out.decode()
@@ -160,12 +216,23 @@ def test_a_checkpoint_that_changes_while_it_is_read_is_noticed(
 
     monkeypatch.setattr(save, "save_checkpoint", changing)
 
-    check_error(inside("average", "epoch_1.pth", "epoch_2.pth", "-o", "m.pth", cwd=folder), "epoch_1.pth")
+    check_error(
+        inside("average", "epoch_1.pth", "epoch_2.pth", "-o", "m.pth", cwd=folder),
+        "epoch_1.pth",
+    )
     assert not (folder / "m.pth").exists()
 
 
 def test_a_checkpoint_that_is_given_twice_counts_twice(folder: Path) -> None:
-    done = inside("average", "epoch_1.pth", "./epoch_1.pth", "epoch_3.pth", "-o", "m.pth", cwd=folder)
+    done = inside(
+        "average",
+        "epoch_1.pth",
+        "./epoch_1.pth",
+        "epoch_3.pth",
+        "-o",
+        "m.pth",
+        cwd=folder,
+    )
 
     assert done.err == b"ckpt: epoch_1.pth: given 2 times, and counts so often\n"
     assert torch.allclose(loaded(folder / "m.pth")["w"], torch.tensor(5 / 3))
@@ -179,7 +246,9 @@ def test_numbers_beyond_the_range_of_the_last_are_counted(folder: Path) -> None:
 
     assert "16 means beyond the range of float16" in done.out.decode()
     assert (
-        json.loads(inside("average", "a.pth", "b.pth", "-o", "n.pth", "--json", cwd=folder).out)["overflowed"]
+        json.loads(
+            inside("average", "a.pth", "b.pth", "-o", "n.pth", "--json", cwd=folder).out
+        )["overflowed"]
         == 16
     )
 
@@ -204,47 +273,93 @@ def test_the_last_of_a_folder_are_the_last_in_natural_order(tmp_path: Path) -> N
     (tmp_path / "runs/log_1.txt").write_text("1")
     (tmp_path / "runs/log_2.txt").write_text("2")
 
-    done = inside("average", "--last", "2", "runs", "-o", "runs/epoch_99.pth", cwd=tmp_path)
+    done = inside(
+        "average", "--last", "2", "runs", "-o", "runs/epoch_99.pth", cwd=tmp_path
+    )
 
-    says = "ckpt: runs: the last 2 of 3 epoch_*.pth; not of this series: best.pth, last.ckpt"
+    says = (
+        "ckpt: runs: the last 2 of 3 epoch_*.pth; not of this series: best.pth, "
+        "last.ckpt"
+    )
     assert says in done.err.decode() and done.code == 0
-    assert torch.equal(loaded(tmp_path / "runs/epoch_99.pth")["w"], torch.tensor([1.5, 1.5]))
-    again = inside("average", "--last", "2", "runs", "-o", "runs/epoch_99.pth", "--force", cwd=tmp_path)
-    assert says in again.err.decode() and again.code == 0, "an earlier result is no checkpoint of the series"
+    assert torch.equal(
+        loaded(tmp_path / "runs/epoch_99.pth")["w"], torch.tensor([1.5, 1.5])
+    )
+    again = inside(
+        "average",
+        "--last",
+        "2",
+        "runs",
+        "-o",
+        "runs/epoch_99.pth",
+        "--force",
+        cwd=tmp_path,
+    )
+    assert says in again.err.decode() and again.code == 0, (
+        "an earlier result is no checkpoint of the series"
+    )
 
 
 def test_a_series_of_folders_is_one_too(tmp_path: Path) -> None:
-    series(tmp_path, *(f"run/checkpoint-{number}/pytorch_model.bin" for number in (900, 1000, 1100)))
+    series(
+        tmp_path,
+        *(f"run/checkpoint-{number}/pytorch_model.bin" for number in (900, 1000, 1100)),
+    )
 
-    done = inside("average", "--last", "2", "run", "-o", "m.pth", "--json", cwd=tmp_path)
+    done = inside(
+        "average", "--last", "2", "run", "-o", "m.pth", "--json", cwd=tmp_path
+    )
 
-    found = [os.path.normpath(row["path"]).split(os.sep)[1] for row in json.loads(done.out)["sources"]]
+    found = [
+        os.path.normpath(row["path"]).split(os.sep)[1]
+        for row in json.loads(done.out)["sources"]
+    ]
     assert found == ["checkpoint-1000", "checkpoint-1100"]
 
 
 def test_a_folder_that_does_not_decide_is_refused(tmp_path: Path) -> None:
     series(tmp_path, "a_1.pth", "a_2.pth", "b_1.pth", "b_2.pth", "c.pth")
 
-    says = "has 2 series of 2 checkpoints or more: a_*.pth (2), b_*.pth (2) (name the checkpoints)"
-    check_error(inside("average", "--last", "2", ".", "-o", "m.pth", cwd=tmp_path), says)
+    says = (
+        "has 2 series of 2 checkpoints or more: a_*.pth (2), b_*.pth (2) (name the "
+        "checkpoints)"
+    )
+    check_error(
+        inside("average", "--last", "2", ".", "-o", "m.pth", cwd=tmp_path), says
+    )
     says = "has 2 numbered checkpoints (a_*.pth), and --last asks for 3"
-    check_error(inside("average", "--last", "3", ".", "-o", "m.pth", cwd=tmp_path), says)
+    check_error(
+        inside("average", "--last", "3", ".", "-o", "m.pth", cwd=tmp_path), says
+    )
     (tmp_path / "none").mkdir()
     check_error(
-        inside("average", "--last", "3", "none", "-o", "m.pth", cwd=tmp_path), "has 0 numbered checkpoints"
+        inside("average", "--last", "3", "none", "-o", "m.pth", cwd=tmp_path),
+        "has 0 numbered checkpoints",
     )
 
 
 def test_a_hint_works_when_it_is_pasted(tmp_path: Path) -> None:
-    rewriting.saved(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3)).state_dict(), tmp_path / "a.pth")
-    rewriting.saved(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 4)).state_dict(), tmp_path / "b.pth")
+    rewriting.saved(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3)).state_dict(), tmp_path / "a.pth"
+    )
+    rewriting.saved(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 4)).state_dict(), tmp_path / "b.pth"
+    )
     words = ("average", "a.pth", "b.pth", "-o", "m.pth")
 
     done = inside(*words, cwd=tmp_path)
 
-    check_error(done, "a.pth: does not fit b.pth: 1.weight is [3, 2], there [4, 2] and 1 more tensor")
+    check_error(
+        done,
+        "a.pth: does not fit b.pth: 1.weight is [3, 2], there [4, 2] and 1 more tensor",
+    )
     assert "(--exclude 1.weight --exclude 1.bias)" in done.err.decode()
-    assert inside(*words, "--exclude", "1.weight", "--exclude", "1.bias", cwd=tmp_path).code == 0
+    assert (
+        inside(
+            *words, "--exclude", "1.weight", "--exclude", "1.bias", cwd=tmp_path
+        ).code
+        == 0
+    )
     assert list(loaded(tmp_path / "m.pth")) == ["0.weight", "0.bias"]
 
 
@@ -255,10 +370,15 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
 
     done = ckpt("average", "a\nb.pth", "c.pth", "--dry-run", cwd=tmp_path)
 
-    assert done.code == 0 and b"\x1b" not in done.out and len(done.out.splitlines()) == 6
+    assert (
+        done.code == 0 and b"\x1b" not in done.out and len(done.out.splitlines()) == 6
+    )
 
 
 def test_a_plan_reads_no_floats(folder: Path) -> None:
     damage(folder / "epoch_1.pth", torch.full((4, 4), 1.0).numpy().tobytes())
 
-    assert inside("average", "epoch_1.pth", "epoch_2.pth", "--dry-run", cwd=folder).code == 0
+    assert (
+        inside("average", "epoch_1.pth", "epoch_2.pth", "--dry-run", cwd=folder).code
+        == 0
+    )

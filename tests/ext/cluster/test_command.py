@@ -1,4 +1,6 @@
-"""`--cluster`: what is written is the same byte for byte, whoever does the work; what fails is one line."""
+"""`--cluster`: what is written is the same byte for byte, whoever does the work; what
+fails is one line.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,22 @@ def where() -> str:
 
 def apart(done: Done) -> tuple[int, bytes, list[str]]:
     """A run without what it says of its cluster."""
-    return done.code, done.out, [line for line in done.complaints if " workers at " not in line]
+    return (
+        done.code,
+        done.out,
+        [line for line in done.complaints if " workers at " not in line],
+    )
 
 
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)
-def test_the_answer_is_the_same_byte_for_byte(words: tuple[str, ...], where: str) -> None:
+def test_the_answer_is_the_same_byte_for_byte(
+    words: tuple[str, ...], where: str
+) -> None:
     begun = clusters.steps()
-    here, there = ckpt(*words, cwd=SAMPLES), ckpt(*words, "--cluster", where, cwd=SAMPLES)
+    here, there = (
+        ckpt(*words, cwd=SAMPLES),
+        ckpt(*words, "--cluster", where, cwd=SAMPLES),
+    )
 
     assert clusters.steps() > begun, "workers did it"
     assert f"ckpt: 2 workers at {where}" in there.complaints
@@ -61,11 +72,15 @@ def test_stored_sums_are_checked_there(where: str, tmp_path: Path) -> None:
     words = ("verify", "llama_bf16.pth", "--sums", str(tmp_path / "sums"))
     begun = clusters.steps()
 
-    assert apart(ckpt(*words, "--cluster", where, cwd=SAMPLES)) == apart(ckpt(*words, cwd=SAMPLES))
+    assert apart(ckpt(*words, "--cluster", where, cwd=SAMPLES)) == apart(
+        ckpt(*words, cwd=SAMPLES)
+    )
     assert clusters.steps() > begun
 
 
-def test_a_url_is_read_by_the_workers(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_is_read_by_the_workers(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with served() as web:
         url = web.put("/few.pth", (SAMPLES / "llama_bf16.pth").read_bytes())
@@ -78,10 +93,14 @@ def test_a_url_is_read_by_the_workers(where: str, monkeypatch: pytest.MonkeyPatc
 
 def test_processes_of_this_machine(tmp_path: Path) -> None:
     """The whole of it, in a Python of its own: it starts them, and ends them."""
-    done = alone("stats", "llama_bf16.pth", "--json", "--cluster", "local:2", cwd=SAMPLES)
+    done = alone(
+        "stats", "llama_bf16.pth", "--json", "--cluster", "local:2", cwd=SAMPLES
+    )
 
     assert done == Done(
-        0, ckpt("stats", "llama_bf16.pth", "--json", cwd=SAMPLES).out, b"ckpt: 2 workers at local:2\n"
+        0,
+        ckpt("stats", "llama_bf16.pth", "--json", cwd=SAMPLES).out,
+        b"ckpt: 2 workers at local:2\n",
     )
 
 
@@ -94,9 +113,14 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGINT, 130, "ckpt: interrupted"), (signal.SIGTERM, 143, "ckpt: terminated")],
+    [
+        (signal.SIGINT, 130, "ckpt: interrupted"),
+        (signal.SIGTERM, 143, "ckpt: terminated"),
+    ],
 )
-def test_a_signal_ends_all_processes(number: int, code: int, said: str, large: Path) -> None:
+def test_a_signal_ends_all_processes(
+    number: int, code: int, said: str, large: Path
+) -> None:
     """Ctrl-C reaches the workers too, which say nothing and end with the command."""
     child = subprocess.Popen(
         [sys.executable, "-m", "ckpt", "stats", str(large), "--cluster", "local:2"],
@@ -115,14 +139,17 @@ def test_a_signal_ends_all_processes(number: int, code: int, said: str, large: P
     await_end(child.pid)
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ("os.unlink('a.pth')", "no such file on worker "),
-        ("os.utime('a.pth', (1, 1))", "another file on worker HOST: its modification time differs"),
+        (
+            "os.utime('a.pth', (1, 1))",
+            "another file on worker HOST: its modification time differs",
+        ),
         ("os.truncate('a.pth', 1)", "another file on worker HOST: its size differs"),
         (
             "shutil.copy2('a.pth', 'b'), os.replace('b', 'a.pth')",
@@ -130,7 +157,9 @@ def test_a_signal_ends_all_processes(number: int, code: int, said: str, large: P
         ),
     ],
 )
-def test_a_worker_that_sees_another_file_is_named(change: str, said: str, tmp_path: Path, where: str) -> None:
+def test_a_worker_that_sees_another_file_is_named(
+    change: str, said: str, tmp_path: Path, where: str
+) -> None:
     """The file changes after it was opened, before the first task is sent."""
     code = (
         "import os, shutil, sys\n"
@@ -147,22 +176,39 @@ def test_a_worker_that_sees_another_file_is_named(change: str, said: str, tmp_pa
     assert done.complaints[1].startswith(
         f"ckpt: {tmp_path}/a.pth: {said.replace('HOST', socket.gethostname())}"
     )
-    assert done.complaints[1].endswith("(all workers must see the same files)") and len(done.complaints) == 2
+    assert (
+        done.complaints[1].endswith("(all workers must see the same files)")
+        and len(done.complaints) == 2
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("import ckpt; ckpt.__version__ = '9.9'", f"has ckpt 9.9, this is {__version__}"),
-        ("import platform; platform.python_version = lambda: '3.99.1'", "has Python 3.99, this is "),
+        (
+            "import ckpt; ckpt.__version__ = '9.9'",
+            f"has ckpt 9.9, this is {__version__}",
+        ),
+        (
+            "import platform; platform.python_version = lambda: '3.99.1'",
+            "has Python 3.99, this is ",
+        ),
         ("import sys; sys.modules['ckpt'] = None", "has no ckpt"),
     ],
 )
-def test_a_worker_of_another_version_is_named(change: str, said: str, tmp_path: Path) -> None:
+def test_a_worker_of_another_version_is_named(
+    change: str, said: str, tmp_path: Path
+) -> None:
     """A process of its own, in which a version is another one."""
     (tmp_path / "change.py").write_text(change)
     with clusters.worker("--preload", str(tmp_path / "change.py")) as cluster:
-        done = ckpt("stats", "llama_bf16.pth", "--cluster", cluster.scheduler_address, cwd=SAMPLES)
+        done = ckpt(
+            "stats",
+            "llama_bf16.pth",
+            "--cluster",
+            cluster.scheduler_address,
+            cwd=SAMPLES,
+        )
         (name,) = cluster.scheduler.workers
 
     assert (done.code, done.out) == (2, b"")
@@ -171,28 +217,41 @@ def test_a_worker_of_another_version_is_named(change: str, said: str, tmp_path: 
     assert line.endswith("(install the same version there)")
 
 
-# --- what ends in the middle ------------------------------------------------------------------------------------------
+# --- what ends in the middle ----------------------------------------------------------
 
 
 def test_an_interrupt_leaves_no_task_on_the_scheduler(large: Path) -> None:
-    """The cluster is of others and goes on. A running task cannot be stopped, but nobody waits for its result."""
+    """The cluster is of others and goes on. A running task cannot be stopped, but
+    nobody waits for its result.
+    """
     with clusters.worker("--nthreads", "1") as cluster:
         tasks, workers = cluster.scheduler.tasks, list(cluster.scheduler.workers)
         child = started("stats", str(large), "--cluster", cluster.scheduler_address)
-        await_that(lambda: any(task.state == "processing" for task in list(tasks.values())))
+        await_that(
+            lambda: any(task.state == "processing" for task in list(tasks.values()))
+        )
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=TIMEOUT)
 
         assert child.returncode == 130
         assert said.decode().splitlines()[1:] == ["ckpt: interrupted"]
-        await_that(lambda: not tasks and not cluster.scheduler.clients.keys() - {"fire-and-forget"})
+        await_that(
+            lambda: (
+                not tasks and not cluster.scheduler.clients.keys() - {"fire-and-forget"}
+            )
+        )
         assert list(cluster.scheduler.workers) == workers
 
 
 def started(*words: str, code: str = "") -> subprocess.Popen[bytes]:
     """The process of `ckpt WORDS`, which runs some code before."""
     return subprocess.Popen(
-        [sys.executable, "-c", f"{code}\nfrom ckpt.__main__ import main\nmain()", *words],
+        [
+            sys.executable,
+            "-c",
+            f"{code}\nfrom ckpt.__main__ import main\nmain()",
+            *words,
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=environment(),
@@ -214,15 +273,27 @@ SHORT = "from ckpt.ext.cluster import watch; watch._ABSENCE = 3; watch._PATIENCE
     [
         ("scheduler", signal.SIGKILL, 30, "the connection to the scheduler is lost"),
         ("scheduler", signal.SIGSTOP, 1, "the scheduler does not answer (1 s)"),
-        ("worker", signal.SIGKILL, 30, "no worker is left (3 s) (start workers, then the command)"),
+        (
+            "worker",
+            signal.SIGKILL,
+            30,
+            "no worker is left (3 s) (start workers, then the command)",
+        ),
     ],
 )
 def test_a_cluster_that_ends_or_stops_in_the_middle_is_one_line_for_each_path(
-    whom: str, number: signal.Signals, patience: int, said: str, large: Path, tmp_path: Path
+    whom: str,
+    number: signal.Signals,
+    patience: int,
+    said: str,
+    large: Path,
+    tmp_path: Path,
 ) -> None:
     """Whatever waits has a limit."""
     with apart_from_us(tmp_path) as (where, members):
-        child = begun(str(large), str(large), "--cluster", where, code=f"{SHORT}{patience}")
+        child = begun(
+            str(large), str(large), "--cluster", where, code=f"{SHORT}{patience}"
+        )
         members[whom].send_signal(number)
         _, complaints = child.communicate(timeout=TIMEOUT)
 
@@ -233,7 +304,9 @@ def test_a_cluster_that_ends_or_stops_in_the_middle_is_one_line_for_each_path(
     ]
 
 
-def test_an_interrupt_needs_no_answer_of_the_scheduler(large: Path, tmp_path: Path) -> None:
+def test_an_interrupt_needs_no_answer_of_the_scheduler(
+    large: Path, tmp_path: Path
+) -> None:
     with apart_from_us(tmp_path) as (where, members):
         child = begun(str(large), "--cluster", where)
         members["scheduler"].send_signal(signal.SIGSTOP)
@@ -244,10 +317,20 @@ def test_an_interrupt_needs_no_answer_of_the_scheduler(large: Path, tmp_path: Pa
 
 
 @contextmanager
-def apart_from_us(folder: Path) -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
+def apart_from_us(
+    folder: Path,
+) -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
     """A scheduler and a worker, each a process: the address, and both by name."""
     file = folder / "scheduler.json"
-    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
+    words = (
+        "scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--scheduler-file",
+        str(file),
+    )
     with clusters.dask(*words) as scheduler:
         await_that(lambda: file.exists() and file.read_text().endswith("}"))
         where = json.loads(file.read_text())["address"]
@@ -274,7 +357,9 @@ def test_no_cluster(command: str) -> None:
 
     done = ckpt(command, *paths, "--cluster", "somewhere", cwd=SAMPLES)
     assert (done.code, done.out) == (2, b"")
-    assert done.complaints == ["ckpt: --cluster somewhere: not a cluster (tcp://HOST:PORT, or local[:N])"]
+    assert done.complaints == [
+        "ckpt: --cluster somewhere: not a cluster (tcp://HOST:PORT, or local[:N])"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -283,10 +368,14 @@ def test_no_cluster(command: str) -> None:
         (("stats", "a.pth", "-j", "2"), "--cluster and --jobs exclude each other"),
         (("sum", "a.pth", "-j", "2"), "--cluster and --jobs exclude each other"),
         (("verify", "a.pth", "-j", "2"), "--cluster and --jobs exclude each other"),
-        (("diff", "a.pth", "b.pth", "--quick"), "--quick and --cluster exclude each other"),
+        (
+            ("diff", "a.pth", "b.pth", "--quick"),
+            "--quick and --cluster exclude each other",
+        ),
         (
             ("stats", "https://me:word@host/a.pth"),
-            "https://host/a.pth: --cluster: the user or the query of a URL is not sent to workers"
+            "https://host/a.pth: --cluster: the user or the query of a URL is not sent "
+            "to workers"
             " (credentials come from the environment of the workers)",
         ),
     ],

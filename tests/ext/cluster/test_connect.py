@@ -1,4 +1,6 @@
-"""Connecting: what is no cluster is one line, and soon; other versions are named before any task."""
+"""Connecting: what is no cluster is one line, and soon; other versions are named before
+any task.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(connect, "import_module", missing)
 
-    assert str(refusal("local:1")) == "--cluster needs Dask (pip install 'torch-ckpt[dask]')"
+    assert (
+        str(refusal("local:1"))
+        == "--cluster needs Dask (pip install 'torch-ckpt[dask]')"
+    )
 
 
 def test_secrets_of_urls_are_not_sent() -> None:
@@ -73,7 +78,7 @@ def test_secrets_of_urls_are_not_sent() -> None:
     assert "is not sent to workers" in str(error) and "abc" not in str(error)
 
 
-# --- nobody is there --------------------------------------------------------------------------------------------------
+# --- nobody is there ------------------------------------------------------------------
 
 
 @contextmanager
@@ -106,11 +111,16 @@ def test_no_scheduler_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
-    assert str(refusal(f"tcp://127.0.0.1:{port}")) == f"tcp://127.0.0.1:{port}: no scheduler listens there"
+    assert (
+        str(refusal(f"tcp://127.0.0.1:{port}"))
+        == f"tcp://127.0.0.1:{port}: no scheduler listens there"
+    )
 
 
 @pytest.mark.parametrize("error", [socket.gaierror(), TimeoutError(), OSError()])
-def test_unreachable_schedulers(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_schedulers(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
 
     def failing(address: Any, timeout: float) -> None:
@@ -118,14 +128,20 @@ def test_unreachable_schedulers(error: OSError, monkeypatch: pytest.MonkeyPatch)
         raise error
 
     monkeypatch.setattr(socket, "create_connection", failing)
-    said = "no such host" if isinstance(error, socket.gaierror) else "the scheduler does not answer"
+    said = (
+        "no such host"
+        if isinstance(error, socket.gaierror)
+        else "the scheduler does not answer"
+    )
     assert str(refusal("tcp://host:8786")) == f"tcp://host:8786: {said}"
     assert waits == [8] and connect._PATIENCE + 1 < 10
 
 
 def test_a_server_that_is_no_scheduler() -> None:
     with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9) as port:
-        assert "no Dask scheduler answers there" in str(refusal(f"tcp://127.0.0.1:{port}"))
+        assert "no Dask scheduler answers there" in str(
+            refusal(f"tcp://127.0.0.1:{port}")
+        )
 
 
 def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +160,7 @@ def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     never.set_exception(OSError("so that the thread ends"))
 
 
-# --- somebody is there ------------------------------------------------------------------------------------------------
+# --- somebody is there ----------------------------------------------------------------
 
 
 def test_a_cluster_is_used_and_left_as_it_was() -> None:
@@ -154,7 +170,9 @@ def test_a_cluster_is_used_and_left_as_it_was() -> None:
         with connected(where, [], told.append) as executor:
             assert executor.run([Task(abs, (-1,))]) == [1]
 
-    assert told == [f"ckpt: 2 workers at {where}"] * 2, "without bokeh there is no dashboard"
+    assert told == [f"ckpt: 2 workers at {where}"] * 2, (
+        "without bokeh there is no dashboard"
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,9 +183,16 @@ def test_a_cluster_is_used_and_left_as_it_was() -> None:
         (LookupError("no bokeh"), "http://host:8787/status", ""),
     ],
 )
-def test_the_dashboard_is_named_where_there_is_one(bokeh: Any, link: str, words: str) -> None:
+def test_the_dashboard_is_named_where_there_is_one(
+    bokeh: Any, link: str, words: str
+) -> None:
     ours = sender()
-    client: Any = Quiet([{"tcp://a:1": ours.version}, {"tcp://a:1": f"{ours.python}.1"}], [1], bokeh, link)
+    client: Any = Quiet(
+        [{"tcp://a:1": ours.version}, {"tcp://a:1": f"{ours.python}.1"}],
+        [1],
+        bokeh,
+        link,
+    )
     told: list[str] = []
 
     connect._ready_executor(client, "tcp://host:1", told.append)
@@ -177,18 +202,24 @@ def test_the_dashboard_is_named_where_there_is_one(bokeh: Any, link: str, words:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), [("version", "9.9"), ("python", "2.7")])
-def test_other_versions_are_named(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_are_named(
+    field: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = sender()._replace(**{field: value})
     monkeypatch.setattr(connect, "sender", lambda: ours)
 
     error = refusal(clusters.address())
 
-    assert error.problem.startswith("worker tcp://127.0.0.1:") and error.problem.endswith(f"this is {value}")
+    assert error.problem.startswith(
+        "worker tcp://127.0.0.1:"
+    ) and error.problem.endswith(f"this is {value}")
     assert error.hint == "install the same version there"
 
 
 class Quiet:
-    """A client whose workers say what a test wants: the answers to each question, and their number at each look."""
+    """A client whose workers say what a test wants: the answers to each question, and
+    their number at each look.
+    """
 
     def __init__(
         self,
@@ -211,7 +242,11 @@ class Quiet:
 
     async def identity(self) -> Any:
         count = self._workers.pop(0) if len(self._workers) > 1 else self._workers[0]
-        return {"workers": {str(each): {"last_seen": 0.5, "nthreads": 1} for each in range(count)}}
+        return {
+            "workers": {
+                str(each): {"last_seen": 0.5, "nthreads": 1} for each in range(count)
+            }
+        }
 
     def run(self, *question: Any, on_error: str) -> dict[str, object]:
         assert on_error == "return"
@@ -224,7 +259,9 @@ class Quiet:
 
 
 def test_a_worker_without_ckpt_is_named() -> None:
-    client: Any = Quiet([{"tcp://a:1": ModuleNotFoundError("ckpt")}, {"tcp://a:1": "3.11.2"}], [1])
+    client: Any = Quiet(
+        [{"tcp://a:1": ModuleNotFoundError("ckpt")}, {"tcp://a:1": "3.11.2"}], [1]
+    )
     with pytest.raises(CkptError, match="worker tcp://a:1 has no ckpt"):
         connect._ready_executor(client, "tcp://host:1", print)
 
@@ -235,7 +272,10 @@ def test_a_worker_that_is_lost_meanwhile_is_no_error_and_the_first_is_waited_for
     monkeypatch.setattr(watch, "INTERVAL", 0)
     told: list[str] = []
     ours = sender()
-    versions: dict[str, object] = {"tcp://a:1": OSError("gone"), "tcp://b:1": ours.version}
+    versions: dict[str, object] = {
+        "tcp://a:1": OSError("gone"),
+        "tcp://b:1": ours.version,
+    }
     pythons: dict[str, object] = {"tcp://b:1": f"{ours.python}.99"}
     client: Any = Quiet([versions, pythons], [0, 0, 1])
     connect._ready_executor(client, "tcp://host:1", told.append)
@@ -248,30 +288,46 @@ def test_a_worker_that_is_lost_meanwhile_is_no_error_and_the_first_is_waited_for
 def test_a_cluster_that_loses_all_workers_before_they_answer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such as one whose only worker was stopped, and is started anew by its nanny. No version stays unknown."""
+    """Such as one whose only worker was stopped, and is started anew by its nanny. No
+    version stays unknown.
+    """
     monkeypatch.setattr(watch, "INTERVAL", 0)
     gone: dict[str, object] = {"tcp://a:1": OSError("gone")}
-    client: Any = Quiet([gone, {}, {"tcp://b:1": "9.9"}, gone, {"tcp://b:1": sender().python + ".1"}], [1])
+    client: Any = Quiet(
+        [gone, {}, {"tcp://b:1": "9.9"}, gone, {"tcp://b:1": sender().python + ".1"}],
+        [1],
+    )
 
     with pytest.raises(CkptError, match=r"worker tcp://b:1 has ckpt 9\.9"):
         connect._ready_executor(client, "tcp://host:1", print)
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_holds_up_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not answer the question for its version: it is named, and the other works."""
+def test_a_worker_that_is_stopped_holds_up_no_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not answer the question for its version: it is named, and the other
+    works.
+    """
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
     told: list[str] = []
     with clusters.processes(2) as client:
         stopped, alive = sorted(client.run(os.getpid).items())
         os.kill(stopped[1], signal.SIGSTOP)
         clock = clusters.Beats(client, lambda: alive[0])
-        monkeypatch.setattr(connect, "Watch", lambda *arguments: watch.Watch(*arguments, clock))
+        monkeypatch.setattr(
+            connect, "Watch", lambda *arguments: watch.Watch(*arguments, clock)
+        )
         where = client.scheduler.address
         with connected(where, [], told.append) as executor:
-            assert executor.run([Task(abs, (-number,), SPAN) for number in range(9)]) == list(range(9))
+            assert executor.run(
+                [Task(abs, (-number,), SPAN) for number in range(9)]
+            ) == list(range(9))
 
-    assert told[0] == f"ckpt: worker {stopped[0]} does not answer (10 s); its tasks go to others"
+    assert (
+        told[0]
+        == f"ckpt: worker {stopped[0]} does not answer (10 s); its tasks go to others"
+    )
     assert told[1] in {f"ckpt: 1 worker at {where}", f"ckpt: 2 workers at {where}"}, (
         "its nanny starts another"
     )
@@ -281,7 +337,9 @@ def test_a_cluster_that_does_not_start_is_one_line() -> None:
     class Module:
         @staticmethod
         def LocalCluster(**options: Any) -> Any:
-            assert options["host"] == "127.0.0.1" and options["dashboard_address"].startswith("127.0.0.1")
+            assert options["host"] == "127.0.0.1" and options[
+                "dashboard_address"
+            ].startswith("127.0.0.1")
             raise RuntimeError("no more processes")
 
     with pytest.raises(CkptError, match="the local cluster does not start"):

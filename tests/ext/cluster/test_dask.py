@@ -1,4 +1,6 @@
-"""The adapter for Dask beyond what every Executor does (tests/bytes/test_executor.py): what is under way, lost, cancelled."""
+"""The adapter for Dask beyond what every Executor does (tests/bytes/test_executor.py):
+what is under way, lost, cancelled.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from ckpt.model.errors import CkptError
 pytestmark = pytest.mark.slow
 
 
-@given(st.lists(st.sampled_from([0, 1, SPAN // 2, SPAN - 1, SPAN, 3 * SPAN]), max_size=700))
+@given(
+    st.lists(st.sampled_from([0, 1, SPAN // 2, SPAN - 1, SPAN, 3 * SPAN]), max_size=700)
+)
 def test_parcels_hold_every_task_once_in_order(sizes: list[int]) -> None:
     tasks = [Task(abs, (number,), size) for number, size in enumerate(sizes)]
 
@@ -37,18 +41,28 @@ def test_parcels_hold_every_task_once_in_order(sizes: list[int]) -> None:
 
     assert [task for parcel in parcels for task in parcel] == tasks
     assert all(0 < len(parcel) <= 256 for parcel in parcels)
-    assert all(len(parcel) == 1 or sum(task.nbytes for task in parcel) <= SPAN for parcel in parcels)
+    assert all(
+        len(parcel) == 1 or sum(task.nbytes for task in parcel) <= SPAN
+        for parcel in parcels
+    )
     pairs = itertools.pairwise(parcels)
-    assert all(len(one) == 256 or sum(task.nbytes for task in (*one, two[0])) > SPAN for one, two in pairs)
+    assert all(
+        len(one) == 256 or sum(task.nbytes for task in (*one, two[0])) > SPAN
+        for one, two in pairs
+    )
 
 
 def test_few_parcels_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that memory does not follow the number of tasks; and many are sent at once, which is cheap."""
+    """So that memory does not follow the number of tasks; and many are sent at once,
+    which is cheap.
+    """
     monkeypatch.setattr(dask, "_LEAST", 8)
     monkeypatch.setattr(dask, "_TOGETHER", 2)
     recorded = clusters.Recorded(clusters.client())
 
-    found = clusters.executor(recorded).run([Task(abs, (-number,), SPAN) for number in range(100)])
+    found = clusters.executor(recorded).run(
+        [Task(abs, (-number,), SPAN) for number in range(100)]
+    )
 
     assert found == list(range(100)) and len(recorded.sent) == 100
     assert recorded.most == 8 and recorded.under_way == 0
@@ -59,18 +73,27 @@ def test_more_workers_have_more_under_way(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(dask, "_TOGETHER", 1)
     recorded = clusters.Recorded(clusters.client())
 
-    assert clusters.executor(recorded, {"a": 3, "b": 2}).run([Task(abs, (1,), SPAN)] * 60) == [1] * 60
+    assert (
+        clusters.executor(recorded, {"a": 3, "b": 2}).run([Task(abs, (1,), SPAN)] * 60)
+        == [1] * 60
+    )
     assert recorded.most == 20
 
     monkeypatch.setattr(dask, "_MOST", 10)
     recorded = clusters.Recorded(clusters.client())
-    assert clusters.executor(recorded, {"a": 3, "b": 2}).run([Task(abs, (1,), SPAN)] * 60) == [1] * 60
+    assert (
+        clusters.executor(recorded, {"a": 3, "b": 2}).run([Task(abs, (1,), SPAN)] * 60)
+        == [1] * 60
+    )
     assert recorded.most == 10
 
 
 def test_an_error_cancels_what_is_under_way() -> None:
     recorded = clusters.Recorded(clusters.client())
-    tasks: list[Task[Any]] = [Task(int, ("no number",), SPAN), *([Task(abs, (-1,), SPAN)] * 20)]
+    tasks: list[Task[Any]] = [
+        Task(int, ("no number",), SPAN),
+        *([Task(abs, (-1,), SPAN)] * 20),
+    ]
 
     with pytest.raises(ValueError, match="no number"):
         clusters.executor(recorded).run(tasks)
@@ -91,9 +114,13 @@ def test_an_interrupt_cancels_what_is_under_way(tmp_path: Path) -> None:
     assert len(recorded.cancelled) == 30
 
 
-def test_a_lost_worker_loses_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_worker_loses_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker is killed in the middle of a task, which another one then does."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(processes.__file__).parent))))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(processes.__file__).parent)))
+    )
     killed: list[int] = []
 
     def kill() -> None:
@@ -123,18 +150,24 @@ def test_a_lost_worker_loses_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
-# --- stopped ----------------------------------------------------------------------------------------------------------
+# --- stopped --------------------------------------------------------------------------
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers find the tests, and the waits of a watch are short: its clock decides."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(processes.__file__).parent))))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(processes.__file__).parent)))
+    )
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
 
 
-def test_a_stopped_worker_is_named_and_loses_its_tasks(tmp_path: Path, quick: None) -> None:
-    """It is stopped in the middle of a task, while results of others wait in its memory."""
+def test_a_stopped_worker_is_named_and_loses_its_tasks(
+    tmp_path: Path, quick: None
+) -> None:
+    """It is stopped in the middle of a task, while results of others wait in its
+    memory.
+    """
     told: list[str] = []
     stopped: list[str] = []
     with clusters.processes(2) as client:
@@ -149,17 +182,24 @@ def test_a_stopped_worker_is_named_and_loses_its_tasks(tmp_path: Path, quick: No
             os.kill(pid, signal.SIGSTOP)
 
         def alive() -> str | None:
-            return next((name for name in pids.values() if stopped and name not in stopped), None)
+            return next(
+                (name for name in pids.values() if stopped and name not in stopped),
+                None,
+            )
 
         thread = threading.Thread(target=stop)
         thread.start()
         tasks: list[Task[Any]] = [Task(abs, (-number,), SPAN) for number in range(10)]
         tasks += [Task(processes.pid_then_wait, (str(tmp_path),), SPAN)]
-        *rest, last = Dask(client, Watch(client, told.append, clusters.Beats(client, alive))).run(tasks)
+        *rest, last = Dask(
+            client, Watch(client, told.append, clusters.Beats(client, alive))
+        ).run(tasks)
         thread.join()
 
     assert rest == list(range(10)) and pids.get(last) not in stopped
-    assert told == [f"ckpt: worker {stopped[0]} does not answer (10 s); its tasks go to others"]
+    assert told == [
+        f"ckpt: worker {stopped[0]} does not answer (10 s); its tasks go to others"
+    ]
 
 
 def test_a_busy_worker_is_not_named(tmp_path: Path, quick: None) -> None:
@@ -169,8 +209,12 @@ def test_a_busy_worker_is_not_named(tmp_path: Path, quick: None) -> None:
         pids = {pid: name for name, pid in client.run(os.getpid).items()}
 
         def idle() -> str | None:
-            begun = [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
-            return next((name for pid, name in pids.items() if begun and pid not in begun), None)
+            begun = [
+                int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()
+            ]
+            return next(
+                (name for pid, name in pids.items() if begun and pid not in begun), None
+            )
 
         beats = clusters.Beats(client, idle)
 
@@ -179,7 +223,9 @@ def test_a_busy_worker_is_not_named(tmp_path: Path, quick: None) -> None:
                 (tmp_path / "enough").touch()
             return beats()
 
-        task: Task[Any] = Task(processes.multiply_until, (str(tmp_path), "enough"), SPAN)
+        task: Task[Any] = Task(
+            processes.multiply_until, (str(tmp_path), "enough"), SPAN
+        )
         (pid,) = Dask(client, Watch(client, told.append, clock)).run([task])
 
     assert pid in pids and told == []
@@ -214,7 +260,10 @@ class KilledWorker(Exception):
     [
         (CancelledError(), "the connection to the scheduler is lost"),
         (KilledWorker(), "a task lost its worker too often (was it out of memory?)"),
-        (ModuleNotFoundError("no", name="ckpt.bytes"), "a worker has no ckpt, or another version"),
+        (
+            ModuleNotFoundError("no", name="ckpt.bytes"),
+            "a worker has no ckpt, or another version",
+        ),
     ],
 )
 def test_what_fails_in_the_cluster_is_one_line(error: BaseException, said: str) -> None:
@@ -243,7 +292,9 @@ def test_a_client_that_closed_itself_is_one_line() -> None:
             clusters.executor(Closed()).run([Task(abs, (1,))])
 
 
-@pytest.mark.parametrize("error", [ModuleNotFoundError("no", name="numpy"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("no", name="numpy"), ZeroDivisionError()]
+)
 def test_bugs_stay_bugs(error: Exception) -> None:
     with pytest.raises(type(error)):
         clusters.executor(Failing(error)).run([Task(abs, (1,))])

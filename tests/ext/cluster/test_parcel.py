@@ -1,4 +1,6 @@
-"""What goes to a worker: addresses and identities, no data and no secret; a worker that sees other files says so."""
+"""What goes to a worker: addresses and identities, no data and no secret; a worker that
+sees other files says so.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ from ckpt.evidence.survey import Survey
 from ckpt.ext.cluster import parcel
 from ckpt.ext.cluster.parcel import Outcome, packed, perform, sender
 from ckpt.formats.verify import checksums
-from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.model.errors import (
+    CkptError,
+    NotOpenedError,
+    UnreadableError,
+    UnsupportedError,
+)
 from ckpt.model.limits import Limits
 
 
@@ -37,7 +44,10 @@ def test_a_source_comes_back_open(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"weights")
 
-    found = perform(packed([Task(read, (File(str(path)), 3)), Task(read, (Memory(b"nested"), 2))]), sender())
+    found = perform(
+        packed([Task(read, (File(str(path)), 3)), Task(read, (Memory(b"nested"), 2))]),
+        sender(),
+    )
 
     assert found == Outcome([b"wei", b"ne"])
 
@@ -48,7 +58,9 @@ def test_what_is_no_plain_data_is_refused() -> None:
             packed([Task(id, (thing,))])
 
 
-def test_a_relative_path_is_sent_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_sent_as_an_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").write_bytes(b"weights")
     monkeypatch.chdir(tmp_path)
     data = packed([Task(read, (File("a"), 3))])
@@ -66,7 +78,10 @@ def test_a_relative_path_is_sent_as_an_absolute_one(tmp_path: Path, monkeypatch:
     ],
 )
 def test_a_worker_with_another_file_is_named(
-    change: Callable[[Path], Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Path], Any],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"weights")
@@ -77,13 +92,17 @@ def test_a_worker_with_another_file_is_named(
     results, error = perform(data, sender())
 
     assert results == () and isinstance(error, NotOpenedError)
-    assert problem in error.problem and "HOST" in error.problem and error.path == str(path)
+    assert (
+        problem in error.problem and "HOST" in error.problem and error.path == str(path)
+    )
 
 
 def test_copies_of_a_file_are_the_same_on_other_machines_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inodes are numbers of one machine. On the same one another inode is another file."""
+    """Inodes are numbers of one machine. On the same one another inode is
+    another file.
+    """
     path, copy = tmp_path / "a", tmp_path / "b"
     path.write_bytes(b"weights")
     data = packed([Task(read, (File(str(path)), 3))])
@@ -100,8 +119,12 @@ def test_copies_of_a_file_are_the_same_on_other_machines_only(
     ("field", "value", "problem"),
     [("version", "9.9", "has ckpt "), ("python", "2.7", "has Python ")],
 )
-def test_a_worker_of_another_version_runs_nothing(field: str, value: str, problem: str) -> None:
-    results, error = perform(packed([Task(abs, (-1,))]), sender()._replace(**{field: value}))
+def test_a_worker_of_another_version_runs_nothing(
+    field: str, value: str, problem: str
+) -> None:
+    results, error = perform(
+        packed([Task(abs, (-1,))]), sender()._replace(**{field: value})
+    )
 
     assert results == () and isinstance(error, CkptError)
     assert problem in error.problem and error.problem.endswith(f"this is {value}")
@@ -124,7 +147,7 @@ def fail(error: Exception) -> None:
     raise error
 
 
-# --- secrets ----------------------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------
 
 
 class Sent(Serial):
@@ -144,7 +167,11 @@ def reports(path: str, executor: Executor) -> list[str]:
         return [
             str(stats(Survey(one), everything=True, executor=executor).to_json()),
             repr(sums(Survey(one), everything=True, executor=executor)),
-            str(diff(Survey(one), Survey(two), Options(norms=True, executor=executor)).to_json()),
+            str(
+                diff(
+                    Survey(one), Survey(two), Options(norms=True, executor=executor)
+                ).to_json()
+            ),
             repr(checksums(path, Limits(), executor=executor)),
         ]
 
@@ -158,10 +185,17 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield made
 
 
-def test_no_secret_is_in_a_task(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_in_a_task(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither of the environment nor of a URL, and no byte of a tensor."""
     secret = "s3cr3tT0ken"
-    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY"):
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "HF_TOKEN",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+    ):
         monkeypatch.setenv(name, secret)
     torch.save({"w": torch.full((40,), 7.25)}, tmp_path / "a.pth")
     url = web.put("/a.pth", (tmp_path / "a.pth").read_bytes())
@@ -172,15 +206,19 @@ def test_no_secret_is_in_a_task(web: Web, tmp_path: Path, monkeypatch: pytest.Mo
 
     assert len(sent.data) > 7
     assert not any(secret.encode() in data or b"sig=" in data for data in sent.data)
-    assert not any(torch.full((4,), 7.25).numpy().tobytes() in data for data in sent.data)
+    assert not any(
+        torch.full((4,), 7.25).numpy().tobytes() in data for data in sent.data
+    )
     assert any(url.encode() in data for data in sent.data), "but the address is"
 
 
-# --- URLs -------------------------------------------------------------------------------------------------------------
+# --- URLs -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pth"])
-def test_an_object_is_opened_without_a_request(name: str, web: Web, tmp_path: Path) -> None:
+def test_an_object_is_opened_without_a_request(
+    name: str, web: Web, tmp_path: Path
+) -> None:
     state = {"w": torch.arange(100_000.0)}
     torch.save(state, tmp_path / "a.pth")
     save_file(state, tmp_path / "a.safetensors")
@@ -206,9 +244,15 @@ def test_an_object_that_changed_is_noticed(web: Web, tmp_path: Path) -> None:
     assert "changed while it was read" in str(perform(sent, sender()).error)
 
 
-def test_local_headers_are_checked_where_the_data_is_read(web: Web, tmp_path: Path) -> None:
-    """The places of a zip archive are foreseen; a worker compares them with what is really there."""
-    torch.save({"w": torch.arange(300_000.0), "v": torch.zeros(300_000)}, tmp_path / "a.pth")
+def test_local_headers_are_checked_where_the_data_is_read(
+    web: Web, tmp_path: Path
+) -> None:
+    """The places of a zip archive are foreseen; a worker compares them with what is
+    really there.
+    """
+    torch.save(
+        {"w": torch.arange(300_000.0), "v": torch.zeros(300_000)}, tmp_path / "a.pth"
+    )
     data = bytearray((tmp_path / "a.pth").read_bytes())
     mark = data.find(b"data/1", data.find(b"data/0") + 1)
     header = data.rfind(b"PK\3\4", 0, mark)
@@ -216,9 +260,13 @@ def test_local_headers_are_checked_where_the_data_is_read(web: Web, tmp_path: Pa
     sent = Sent()
     with formats.open(url) as checkpoint:
         stats(Survey(checkpoint), executor=sent)
-    data[header + 28 : header + 30] = b"\0\0"  # no padding: its data would begin earlier
+    data[header + 28 : header + 30] = (
+        b"\0\0"  # no padding: its data would begin earlier
+    )
     with formats.open(web.put("/b.pth", bytes(data))) as checkpoint:
-        tasks = [task for entry in checkpoint.tensors for task in measure_tasks(entry.tensor)]
+        tasks = [
+            task for entry in checkpoint.tensors for task in measure_tasks(entry.tensor)
+        ]
         found = [perform(packed([task]), sender()) for task in tasks]
 
     assert [type(each.error) for each in found] == [type(None), UnreadableError]

@@ -1,4 +1,6 @@
-"""Watching a cluster: a worker without a sign of life is named and replaced, and no wait is without end."""
+"""Watching a cluster: a worker without a sign of life is named and replaced, and no
+wait is without end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from ckpt.model.errors import CkptError
 
 
 class Cluster:
-    """A client and its scheduler. Workers beat when a test says so, and time passes when a test says so."""
+    """A client and its scheduler. Workers beat when a test says so, and time passes
+    when a test says so.
+    """
 
     def __init__(self, *names: str) -> None:
         self.now = 0.0
@@ -40,7 +44,10 @@ class Cluster:
         self.fails()
         self.looks += 1
         return {
-            "workers": {name: {"last_seen": 0.5 + beat, "nthreads": 3} for name, beat in self.beats.items()}
+            "workers": {
+                name: {"last_seen": 0.5 + beat, "nthreads": 3}
+                for name, beat in self.beats.items()
+            }
         }
 
     async def restart_workers(self, **options: Any) -> None:
@@ -98,7 +105,9 @@ def test_a_worker_with_rare_heartbeats_is_not_named() -> None:
 
 
 def test_a_process_that_stood_still_blames_nobody() -> None:
-    """Ctrl-Z, a machine that sleeps, a scheduler that was busy: what was not seen is no silence."""
+    """Ctrl-Z, a machine that sleeps, a scheduler that was busy: what was not seen is no
+    silence.
+    """
     cluster = Cluster("a", "b")
     for _ in range(4):
         cluster.pass_by(1000)
@@ -108,7 +117,9 @@ def test_a_process_that_stood_still_blames_nobody() -> None:
     assert cluster.told == [NAMED]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(2, 10), (200, 10), (240, 11), (1000, 30)])
+@pytest.mark.parametrize(
+    ("count", "limit"), [(2, 10), (200, 10), (240, 11), (1000, 30)]
+)
 def test_many_workers_beat_less_often(count: int, limit: int) -> None:
     """Dask has 1,000 workers send a heartbeat every 6 seconds."""
     others = [f"a{number}" for number in range(count - 1)]
@@ -121,7 +132,9 @@ def test_many_workers_beat_less_often(count: int, limit: int) -> None:
     assert cluster.told == [NAMED.replace("10 s", f"{limit} s")]
 
 
-def test_no_worker_that_answers_is_an_error_with_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_that_answers_is_an_error_with_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(watch, "INTERVAL", 0)
     cluster = Cluster("a", "b")
     never: Future[None] = Future()
@@ -130,11 +143,17 @@ def test_no_worker_that_answers_is_an_error_with_a_limit(monkeypatch: pytest.Mon
     with pytest.raises(CkptError) as caught:
         cluster.watch.call(never.result)
 
-    assert str(caught.value) == "no worker is left (30 s) (start workers, then the command)"
+    assert (
+        str(caught.value)
+        == "no worker is left (30 s) (start workers, then the command)"
+    )
     assert cluster.told == [
-        f"ckpt: worker {name} does not answer (10 s); no other is left" for name in ("a", "b")
+        f"ckpt: worker {name} does not answer (10 s); no other is left"
+        for name in ("a", "b")
     ]
-    assert 2 * (cluster.looks - 1) == 10 + 30 - 2, "the first silent look is the first of absence"
+    assert 2 * (cluster.looks - 1) == 10 + 30 - 2, (
+        "the first silent look is the first of absence"
+    )
     never.set_result(None)
 
 
@@ -154,7 +173,9 @@ def test_workers_may_come_back() -> None:
         cluster.watch.call(lambda: 7)
 
 
-def test_the_first_worker_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_worker_is_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(watch, "INTERVAL", 0)
     cluster = Cluster()
 
@@ -178,7 +199,9 @@ def test_a_call_gives_what_its_work_gives() -> None:
 
 
 def test_quick_calls_look_too_but_not_each() -> None:
-    """A job whose calls all are quick still hears of the worker that holds one of its tasks."""
+    """A job whose calls all are quick still hears of the worker that holds one of its
+    tasks.
+    """
     cluster = Cluster("a")
     for _ in range(30):
         cluster.now += 0.5
@@ -208,7 +231,9 @@ def test_a_stopped_scheduler_is_an_error_with_a_limit_and_the_next_call_does_not
     assert len(asked) <= 1
 
 
-@pytest.mark.parametrize("error", [OSError("closed"), AttributeError("a closed client has no scheduler")])
+@pytest.mark.parametrize(
+    "error", [OSError("closed"), AttributeError("a closed client has no scheduler")]
+)
 def test_a_lost_scheduler_is_one_line(error: Exception) -> None:
     cluster = Cluster("a")
 
@@ -229,7 +254,9 @@ def test_calls_after_the_connection_was_lost_do_not_begin() -> None:
         raise CancelledError
 
     for work in (cancelled, lambda: pytest.fail("this was begun")):
-        with pytest.raises(CkptError, match=r"^the connection to the scheduler is lost$"):
+        with pytest.raises(
+            CkptError, match=r"^the connection to the scheduler is lost$"
+        ):
             cluster.watch.call(work)
 
 

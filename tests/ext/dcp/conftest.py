@@ -1,4 +1,6 @@
-"""Distributed checkpoints for the tests of this folder: of several ranks, and small ones to be broken."""
+"""Distributed checkpoints for the tests of this folder: of several ranks, and small
+ones to be broken.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Items that are compared with one that was read give what reading them gives, whatever byte of theirs is another."""
+"""Items that are compared with one that was read give what reading them gives, whatever
+byte of theirs is another.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SHAPE = (4, 5)
 
 @pytest.fixture(scope="module")
 def items(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """The items of three tensors of one shape, of one with a record more, and of another shape."""
+    """The items of three tensors of one shape, of one with a record more, and of
+    another shape.
+    """
     folder = tmp_path_factory.mktemp("items")
     state = {name: torch.rand(SHAPE) for name in "abc"}
     state["d"] = torch.rand(5, 4)
@@ -39,10 +43,14 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [data[places[name].offset :][: places[name].length] for name in "abcd"]
 
 
-def read(data: bytes, known: Alike | None, source: Source | None = None, offset: int = 0) -> TensorRef | str:
+def read(
+    data: bytes, known: Alike | None, source: Source | None = None, offset: int = 0
+) -> TensorRef | str:
     item = Bytes(source or Memory(data), offset, len(data), "the item")
     try:
-        return TensorItem(partial(_itself, item), BY_NAME["float32"], SHAPE, LIMITS, known).tensor()
+        return TensorItem(
+            partial(_itself, item), BY_NAME["float32"], SHAPE, LIMITS, known
+        ).tensor()
     except CkptError as error:
         return str(error)
 
@@ -59,7 +67,9 @@ def told(found: TensorRef | str) -> object:
     return (*found[1:], *found.storage._replace(place=None), *place[1:])  # type: ignore[index,misc]
 
 
-def test_an_item_with_any_byte_changed_gives_what_reading_it_gives(items: list[bytes]) -> None:
+def test_an_item_with_any_byte_changed_gives_what_reading_it_gives(
+    items: list[bytes],
+) -> None:
     known = Alike()
     read(items[0], known)
     answers = set()
@@ -67,7 +77,10 @@ def test_an_item_with_any_byte_changed_gives_what_reading_it_gives(items: list[b
         for change in (1, 0x80):
             data = bytearray(items[1])
             data[position] ^= change
-            found, expected = told(read(bytes(data), known)), told(read(bytes(data), None))
+            found, expected = (
+                told(read(bytes(data), known)),
+                told(read(bytes(data), None)),
+            )
             assert found == expected, position
             answers.add(isinstance(found, str))
     assert answers == {True, False}
@@ -81,7 +94,10 @@ def test_items_are_alike_wherever_they_lie(items: list[bytes], tmp_path: Path) -
         offset = 6
         for data in (items[0], items[1], items[3]):
             for again in range(2):
-                found, expected = read(data, known, source, offset), read(data, None, source, offset)
+                found, expected = (
+                    read(data, known, source, offset),
+                    read(data, None, source, offset),
+                )
                 assert told(found) == told(expected), (offset, again)
                 if isinstance(found, TensorRef):
                     assert found.storage.place == expected.storage.place  # type: ignore[union-attr]
@@ -89,7 +105,9 @@ def test_items_are_alike_wherever_they_lie(items: list[bytes], tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("as_shipped")
-def test_most_items_are_read_by_comparing(items: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_items_are_read_by_comparing(
+    items: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = Alike()
     read(items[0], known)
     monkeypatch.setattr("ckpt.ext.dcp.items.read_archive", None)
@@ -111,7 +129,9 @@ def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_shipped")
-def test_few_archives_are_kept(items: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_few_archives_are_kept(
+    items: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(alike, "_KEPT", 1)
     known = Alike()
     torch.save(torch.zeros(SHAPE), tmp_path / "longer-name")

@@ -1,4 +1,6 @@
-"""Broken and hostile distributed checkpoints: torch loads most of them without a word, or runs what they name."""
+"""Broken and hostile distributed checkpoints: torch loads most of them without a word,
+or runs what they name.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ def state() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return once(tmp_path_factory, "good_dcp", lambda folder: dcp.save(state(), checkpoint_id=str(folder)))
+    return once(
+        tmp_path_factory,
+        "good_dcp",
+        lambda folder: dcp.save(state(), checkpoint_id=str(folder)),
+    )
 
 
 @pytest.fixture
@@ -69,7 +75,9 @@ def store(folder: Path, found: Any, protocol: int = 4) -> None:
 
 
 def index(name: str) -> MetadataIndex:
-    return MetadataIndex(name, torch.Size([0, 0] if name.endswith("weight") else [0]), 0)
+    return MetadataIndex(
+        name, torch.Size([0, 0] if name.endswith("weight") else [0]), 0
+    )
 
 
 Edit = Callable[[Metadata], None]
@@ -95,7 +103,9 @@ def overlap(found: Metadata) -> None:
 
 def negative(found: Metadata) -> None:
     in_two(found, ChunkStorageMetadata(torch.Size([4, 0]), torch.Size([4, 4])))
-    found.state_dict_metadata["model.up.weight"].chunks[1] = ChunkStorageMetadata((4, 0), (-4, 4))
+    found.state_dict_metadata["model.up.weight"].chunks[1] = ChunkStorageMetadata(
+        (4, 0), (-4, 4)
+    )
 
 
 def beyond(found: Metadata) -> None:
@@ -117,23 +127,34 @@ def dtype(found: Metadata) -> None:
 
 def item_of(name: str, **changes: Any) -> Edit:
     def edit(found: Metadata) -> None:
-        found.storage_data[index(name)] = replace(found.storage_data[index(name)], **changes)
+        found.storage_data[index(name)] = replace(
+            found.storage_data[index(name)], **changes
+        )
 
     return edit
 
 
 def swapped(found: Metadata) -> None:
-    """The items of two tensors of one shape and dtype, which torch cannot tell apart."""
+    """The items of two tensors of one shape and dtype, which torch cannot tell
+    apart.
+    """
     one, two = index("model.up.weight"), index("model.down.weight")
-    found.storage_data[one], found.storage_data[two] = found.storage_data[two], found.storage_data[one]
+    found.storage_data[one], found.storage_data[two] = (
+        found.storage_data[two],
+        found.storage_data[one],
+    )
 
 
 def same_span(found: Metadata) -> None:
-    found.storage_data[index("model.down.weight")] = found.storage_data[index("model.up.weight")]
+    found.storage_data[index("model.down.weight")] = found.storage_data[
+        index("model.up.weight")
+    ]
 
 
 def other_shape(found: Metadata) -> None:
-    found.storage_data[index("model.up.weight")] = found.storage_data[index("model.up.bias")]
+    found.storage_data[index("model.up.weight")] = found.storage_data[
+        index("model.up.bias")
+    ]
 
 
 def no_item(found: Metadata) -> None:
@@ -183,46 +204,79 @@ LOSSES: list[tuple[str, Edit, str]] = [
     ("hole", hole, "model.up.weight lacks [4:8, :]"),
     ("overlap", overlap, "two chunks of model.up.weight hold [3:4, :]"),
     ("no item", no_item, "parts of 1 tensor are missing: model.up.weight"),
-    ("past the end", item_of("model.up.weight", offset=10**6), "parts of 1 tensor are missing"),
-    ("a file that is missing", item_of("model.up.weight", relative_path="__7_0.distcp"), "__7_0.distcp"),
+    (
+        "past the end",
+        item_of("model.up.weight", offset=10**6),
+        "parts of 1 tensor are missing",
+    ),
+    (
+        "a file that is missing",
+        item_of("model.up.weight", relative_path="__7_0.distcp"),
+        "__7_0.distcp",
+    ),
     ("two items in one place", same_span, "share bytes"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "said"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
-def test_a_part_that_is_missing_is_said_and_the_rest_is_read(edit: Edit, said: str, copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "said"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES]
+)
+def test_a_part_that_is_missing_is_said_and_the_rest_is_read(
+    edit: Edit, said: str, copy: Path
+) -> None:
     found = metadata(copy)
     edit(found)
     store(copy, found)
     findings = ckpt.inspect(copy).findings
-    assert {(row.code in ("incomplete", "overlap"), row.level) for row in findings} == {(True, "error")}
+    assert {(row.code in ("incomplete", "overlap"), row.level) for row in findings} == {
+        (True, "error")
+    }
     (finding,) = [row for row in findings if said in row.message]
     with ckpt.open(copy) as checkpoint:
-        assert torch.equal(checkpoint["model.up.bias"].torch(), state()["model"]["up.bias"])
+        assert torch.equal(
+            checkpoint["model.up.bias"].torch(), state()["model"]["up.bias"]
+        )
         if "share" not in said:
             assert finding.tensors == ("model.up.weight",)
         with pytest.raises(CkptError):
             checkpoint["model.up.weight"].numpy()
     done = inside("verify", str(copy), cwd=copy)
     assert done.code == 1 and said in done.out.decode(), done
-    done = inside("convert", str(copy), "-o", "out.safetensors", "--section", "model", cwd=copy.parent)
+    done = inside(
+        "convert",
+        str(copy),
+        "-o",
+        "out.safetensors",
+        "--section",
+        "model",
+        cwd=copy.parent,
+    )
     assert done.code == 2 and not (copy.parent / "out.safetensors").exists(), done
     done = inside("diff", str(copy), str(copy), cwd=copy)
     assert done.code == 2, done
 
 
 ITEMS: list[tuple[str, Edit, str]] = [
-    # What only the items show: torch loads all of them, or stops with an error of its own.
+    # What only the items show: torch loads all of them, or stops with an error of its
+    # own.
     ("dtype", dtype, "holds float32 [8, 4], .metadata says float64 [8, 4]"),
     ("other shape", other_shape, "share bytes"),
-    ("not at its beginning", item_of("model.up.weight", offset=5), "no archive begins at byte 5"),
+    (
+        "not at its beginning",
+        item_of("model.up.weight", offset=5),
+        "no archive begins at byte 5",
+    ),
     ("one byte less", item_of("model.up.weight", length=1500), "model.up.weight"),
     ("codec", codec, "is encoded by stream.mine/1"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "said"), [row[1:] for row in ITEMS], ids=[row[0] for row in ITEMS])
-def test_an_item_that_is_something_else_is_found_by_verify(edit: Edit, said: str, copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "said"), [row[1:] for row in ITEMS], ids=[row[0] for row in ITEMS]
+)
+def test_an_item_that_is_something_else_is_found_by_verify(
+    edit: Edit, said: str, copy: Path
+) -> None:
     found = metadata(copy)
     edit(found)
     store(copy, found)
@@ -240,19 +294,43 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("through a leaf", through_a_leaf, "leads through a value"),
     ("same path", same_path, "epoch has the path names, so loaders give it two names"),
     ("each other's names", each_others_names, "so loaders give it two names"),
-    ("a name of no item", a_name_of_no_item, "has the path model.other, so loaders give it two names"),
-    ("up", item_of("model.up.weight", relative_path="../c/__0_0.distcp"), "is not a file in this folder"),
-    ("absolute", item_of("model.up.weight", relative_path="/etc/passwd"), "is not a file in this folder"),
-    ("nul", item_of("model.up.weight", relative_path="a\0b"), "is not a file in this folder"),
-    ("empty", item_of("model.up.weight", relative_path=""), "is not a file in this folder"),
+    (
+        "a name of no item",
+        a_name_of_no_item,
+        "has the path model.other, so loaders give it two names",
+    ),
+    (
+        "up",
+        item_of("model.up.weight", relative_path="../c/__0_0.distcp"),
+        "is not a file in this folder",
+    ),
+    (
+        "absolute",
+        item_of("model.up.weight", relative_path="/etc/passwd"),
+        "is not a file in this folder",
+    ),
+    (
+        "nul",
+        item_of("model.up.weight", relative_path="a\0b"),
+        "is not a file in this folder",
+    ),
+    (
+        "empty",
+        item_of("model.up.weight", relative_path=""),
+        "is not a file in this folder",
+    ),
     ("negative offset", item_of("model.up.weight", offset=-1), "invalid number"),
     ("length", item_of("model.up.weight", length=2**70), "invalid number"),
     ("no text", item_of("model.up.weight", relative_path=5), "is not a text"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "said"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_contradicts_itself_is_refused_in_one_line(edit: Edit, said: str, copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "said"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_what_contradicts_itself_is_refused_in_one_line(
+    edit: Edit, said: str, copy: Path
+) -> None:
     found = metadata(copy)
     edit(found)
     store(copy, found)
@@ -280,7 +358,9 @@ def test_what_contradicts_itself_is_refused_in_one_line(edit: Edit, said: str, c
 def test_another_metadata_is_one_line(content: bytes, copy: Path) -> None:
     (copy / ".metadata").write_bytes(content)
     done = inside("inspect", str(copy), cwd=copy)
-    assert done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err, done
+    assert (
+        done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err
+    ), done
 
 
 class Runs:
@@ -306,8 +386,15 @@ def test_a_call_in_the_metadata_is_told_and_not_made(copy: Path) -> None:
 
 def test_a_call_in_an_object_is_told_and_not_made(tmp_path: Path) -> None:
     """torch loads objects with weights_only=False."""
-    dcp.save({"w": torch.ones(2), "args": Runs(tmp_path / "ran")}, checkpoint_id=str(tmp_path / "c"))
-    (finding,) = [row for row in ckpt.inspect(tmp_path / "c").findings if row.code == "called-on-load"]
+    dcp.save(
+        {"w": torch.ones(2), "args": Runs(tmp_path / "ran")},
+        checkpoint_id=str(tmp_path / "c"),
+    )
+    (finding,) = [
+        row
+        for row in ckpt.inspect(tmp_path / "c").findings
+        if row.code == "called-on-load"
+    ]
     assert finding.where == ("args",)
     assert not (tmp_path / "ran").exists()
     done = inside("convert", str(tmp_path / "c"), "-o", "o.pth", cwd=tmp_path)
@@ -328,7 +415,9 @@ def test_a_flipped_bit_is_found(copy: Path) -> None:
 
 
 def test_swapped_items_are_not_told_apart(copy: Path) -> None:
-    """Nothing in the items names their tensor, so nothing can be said: what stands here is a limit, not a wish."""
+    """Nothing in the items names their tensor, so nothing can be said: what stands here
+    is a limit, not a wish.
+    """
     found = metadata(copy)
     swapped(found)
     store(copy, found)
@@ -373,18 +462,28 @@ def test_an_interrupted_save_is_named(
     assert done.code == 2
     hint = f" ({newest} beside it has its .metadata)" if newest else ""
     lost = "5 whole items lie in it, their names are lost"
-    said = f"an interrupted save: 1 data file without .metadata, which is written last: {lost}{hint}\n"
+    said = (
+        "an interrupted save: 1 data file without .metadata, which is written last: "
+        f"{lost}{hint}\n"
+    )
     assert done.err.decode() == f"ckpt: runs/step-1000: {said}"
 
 
 def test_a_missing_file_of_a_rank(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "fsdp2", tmp_path / "c")
     (tmp_path / "c/__3_0.distcp").unlink()
-    (found,) = [row for row in ckpt.inspect(tmp_path / "c").findings if row.code == "incomplete"]
+    (found,) = [
+        row for row in ckpt.inspect(tmp_path / "c").findings if row.code == "incomplete"
+    ]
     assert "1 of 4 data files missing: __3_0.distcp" in found.message
-    assert found.message.endswith(" tensors and 16 values") and "model.up.weight" in found.tensors
+    assert (
+        found.message.endswith(" tensors and 16 values")
+        and "model.up.weight" in found.tensors
+    )
     done = inside("verify", "c", "--json", cwd=tmp_path)
-    assert done.code == 1 and b'"lost": [' in done.out.replace(b'"lost":[', b'"lost": [')
+    assert done.code == 1 and b'"lost": [' in done.out.replace(
+        b'"lost":[', b'"lost": ['
+    )
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -392,7 +491,9 @@ def test_every_protocol_is_read(protocol: int, copy: Path) -> None:
     """Python 3.14 writes protocol 5; a tool may write any."""
     store(copy, metadata(copy), protocol)
     with ckpt.open(copy) as checkpoint:
-        assert torch.equal(checkpoint["model.up.weight"].torch(), state()["model"]["up.weight"])
+        assert torch.equal(
+            checkpoint["model.up.weight"].torch(), state()["model"]["up.weight"]
+        )
 
 
 def test_copies_that_differ(trained: Path, tmp_path: Path) -> None:
@@ -402,7 +503,9 @@ def test_copies_that_differ(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "c/__1_0.distcp"
     data = bytearray(path.read_bytes())
     found = pickle.loads((tmp_path / "c/__1.metadata").read_bytes())
-    place: _StorageInfo = found.storage_data[MetadataIndex("replicated", torch.Size([0]), 0)]
+    place: _StorageInfo = found.storage_data[
+        MetadataIndex("replicated", torch.Size([0]), 0)
+    ]
     other = io.BytesIO()
     torch.save(torch.arange(6.0) + 1, other)
     data[place.offset :] = other.getvalue()
@@ -413,7 +516,9 @@ def test_copies_that_differ(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "c/__1.metadata").write_bytes(pickle.dumps(found))
     done = inside("verify", "c", cwd=tmp_path)
     assert done.code == 1
-    assert "replicated differs between __0_0.distcp and __1_0.distcp" in done.out.decode(), done
+    assert (
+        "replicated differs between __0_0.distcp and __1_0.distcp" in done.out.decode()
+    ), done
 
 
 def test_two_ranks_that_disagree(trained: Path, tmp_path: Path) -> None:
@@ -432,7 +537,10 @@ def test_an_item_that_is_recorded_twice(copy: Path) -> None:
     found.storage_data[MetadataIndex("model.up.weight")] = place
     store(copy, found)
     done = inside("inspect", str(copy), cwd=copy)
-    assert done.code == 2 and "the item of model.up.weight is recorded twice" in done.err.decode(), done
+    assert (
+        done.code == 2
+        and "the item of model.up.weight is recorded twice" in done.err.decode()
+    ), done
 
 
 def test_nothing_saved_is_an_empty_dict(tmp_path: Path) -> None:
@@ -448,7 +556,11 @@ def test_many_faults_are_one_finding(copy: Path) -> None:
     for name in ("epoch", "names"):
         del found.storage_data[MetadataIndex(name)]
     store(copy, found)
-    rows = [(row.message, row.tensors) for row in ckpt.inspect(copy).findings if row.code == "incomplete"]
+    rows = [
+        (row.message, row.tensors)
+        for row in ckpt.inspect(copy).findings
+        if row.code == "incomplete"
+    ]
     assert rows == [
         (
             "model.up.weight lacks [:, :]: no file holds it, and 1 more like it",
@@ -461,24 +573,41 @@ def test_many_faults_are_one_finding(copy: Path) -> None:
 def test_the_files_that_it_names_are_limited(copy: Path) -> None:
     found = metadata(copy)
     for number in range(4):
-        found.storage_data[MetadataIndex(f"x{number}")] = _StorageInfo(f"__{number}_9.distcp", 0, 5)
+        found.storage_data[MetadataIndex(f"x{number}")] = _StorageInfo(
+            f"__{number}_9.distcp", 0, 5
+        )
     store(copy, found)
     assert inside("inspect", str(copy), cwd=copy).code == 0
     done = inside("inspect", str(copy), "--limit", "shards=4", cwd=copy)
-    assert done.code == 2 and ".metadata names too many files (more than 4)" in done.err.decode(), done
+    assert (
+        done.code == 2
+        and ".metadata names too many files (more than 4)" in done.err.decode()
+    ), done
 
 
-@pytest.mark.parametrize(("position", "is_fine"), [(2, True), (9_000, True), (10**6, False), (2**40, False)])
-def test_a_list_position_that_torch_would_allocate_for(position: int, is_fine: bool, copy: Path) -> None:
-    """Empty dicts are not saved, so positions may be left out; not a million of them."""
+@pytest.mark.parametrize(
+    ("position", "is_fine"), [(2, True), (9_000, True), (10**6, False), (2**40, False)]
+)
+def test_a_list_position_that_torch_would_allocate_for(
+    position: int, is_fine: bool, copy: Path
+) -> None:
+    """Empty dicts are not saved, so positions may be left out; not a million of
+    them.
+    """
     found = metadata(copy)
     moved(found, "model.up.bias", ("model", "list", position))
     (copy / ".metadata").write_bytes(pickle.dumps(found))
     done = inside("verify", "c", cwd=copy.parent)
     assert (done.code == 0) == is_fine, done
     if not is_fine:
-        assert done.code == 1 and f"position {position:,} of a list".encode() in done.out, done
-        for words in (("inspect", "c"), ("convert", "c", "-o", "o.pth"), ("diff", "c", "c")):
+        assert (
+            done.code == 1 and f"position {position:,} of a list".encode() in done.out
+        ), done
+        for words in (
+            ("inspect", "c"),
+            ("convert", "c", "-o", "o.pth"),
+            ("diff", "c", "c"),
+        ):
             assert inside(*words, cwd=copy.parent).code == 2
 
 
@@ -496,7 +625,9 @@ def test_a_checkpoint_in_the_cache_of_hugging_face(copy: Path, tmp_path: Path) -
 
 def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None:
     snapshot = in_cache(copy, tmp_path / "hub")
-    name = next(path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata")
+    name = next(
+        path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata"
+    )
     shutil.move((snapshot / name).resolve(), tmp_path / "elsewhere")
     (snapshot / name).unlink()
     (snapshot / name).symlink_to(tmp_path / "elsewhere")
@@ -504,11 +635,15 @@ def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None
     for command in ("inspect", "verify", "lint"):
         done = inside(command, str(snapshot), cwd=tmp_path)
         text = (done.out + done.err).decode()
-        assert done.code == 2 and f"{name} is a link: only one to the blobs/" in text, text
+        assert done.code == 2 and f"{name} is a link: only one to the blobs/" in text, (
+            text
+        )
         assert "damaged" not in text and "missing" not in text
 
 
-def test_an_empty_file_of_a_rank_with_nothing_to_write_is_no_finding(copy: Path) -> None:
+def test_an_empty_file_of_a_rank_with_nothing_to_write_is_no_finding(
+    copy: Path,
+) -> None:
     for rank in (1, 2, 3):
         (copy / f"__{rank}_0.distcp").touch()
     assert b"dead-files" not in inside("inspect", str(copy), cwd=copy).out
@@ -516,7 +651,11 @@ def test_an_empty_file_of_a_rank_with_nothing_to_write_is_no_finding(copy: Path)
 
     done = inside("inspect", str(copy), cwd=copy)
 
-    assert b"dead-files" in done.out and b"__2_0.distcp" in done.out and b"__1_0.distcp" not in done.out
+    assert (
+        b"dead-files" in done.out
+        and b"__2_0.distcp" in done.out
+        and b"__1_0.distcp" not in done.out
+    )
 
 
 def test_diff_blames_the_folder_that_lacks_a_file(good: Path, copy: Path) -> None:
@@ -524,38 +663,71 @@ def test_diff_blames_the_folder_that_lacks_a_file(good: Path, copy: Path) -> Non
     for order in ((copy, good), (good, copy)):
         done = inside("diff", *map(str, order), cwd=copy.parent)
         assert done.code == 2
-        assert done.complaints[-1].startswith(f"ckpt: {copy}: not compared: "), done.complaints
+        assert done.complaints[-1].startswith(f"ckpt: {copy}: not compared: "), (
+            done.complaints
+        )
 
 
 def test_a_killed_save_of_one_rank_is_found_in_a_run(tmp_path: Path) -> None:
-    """Its only file was one that no command looks at, so that verify of the run said intact."""
+    """Its only file was one that no command looks at, so that verify of the run said
+    intact.
+    """
     for step in (10, 20):
         dcp.save(
-            {"weight": torch.ones(3), "step": step}, checkpoint_id=str(tmp_path / "run" / f"step-{step}")
+            {"weight": torch.ones(3), "step": step},
+            checkpoint_id=str(tmp_path / "run" / f"step-{step}"),
         )
     (tmp_path / "run" / "step-20" / ".metadata").unlink()
-    assert [path.name for path in (tmp_path / "run" / "step-20").iterdir()] == ["__0_0.distcp"]
+    assert [path.name for path in (tmp_path / "run" / "step-20").iterdir()] == [
+        "__0_0.distcp"
+    ]
 
-    for command, code in (("ls", 2), ("lint", 2), ("stats", 2), ("sum", 2), ("verify", 1)):
+    for command, code in (
+        ("ls", 2),
+        ("lint", 2),
+        ("stats", 2),
+        ("sum", 2),
+        ("verify", 1),
+    ):
         for path in ("run", "run/step-20"):
             done = inside(command, path, cwd=tmp_path)
             assert (
                 done.code == code
-                and b"an interrupted save: 1 data file without .metadata" in done.out + done.err
+                and b"an interrupted save: 1 data file without .metadata"
+                in done.out + done.err
             )
-        assert inside(command, "run/step-10", "-q" if command != "ls" else "--tsv", cwd=tmp_path).code == 0
+        assert (
+            inside(
+                command,
+                "run/step-10",
+                "-q" if command != "ls" else "--tsv",
+                cwd=tmp_path,
+            ).code
+            == 0
+        )
 
 
-def test_no_command_is_proposed_that_stops_at_a_missing_part(trained: Path, tmp_path: Path) -> None:
+def test_no_command_is_proposed_that_stops_at_a_missing_part(
+    trained: Path, tmp_path: Path
+) -> None:
     shutil.copytree(trained / "fsdp2", tmp_path / "c")
     before = [
-        row["hint"] for row in json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)["findings"]
+        row["hint"]
+        for row in json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)[
+            "findings"
+        ]
     ]
     (tmp_path / "c/__3_0.distcp").unlink()
     hints = [
-        row["hint"] for row in json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)["findings"]
+        row["hint"]
+        for row in json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)[
+            "findings"
+        ]
     ]
-    assert any(before) and not any(hint and "slim" in hint for hint in hints), (before, hints)
+    assert any(before) and not any(hint and "slim" in hint for hint in hints), (
+        before,
+        hints,
+    )
     for hint in filter(None, hints):
         assert inside(*shlex.split(hint)[1:], cwd=tmp_path).code == 0, hint
 
@@ -563,7 +735,10 @@ def test_no_command_is_proposed_that_stops_at_a_missing_part(trained: Path, tmp_
 @pytest.mark.parametrize("command", ["sum", "stats"])
 def test_a_part_that_lost_nothing_is_answered_for(command: str, tmp_path: Path) -> None:
     copy, lost = tmp_path / "c", "optimizer.state.up.weight.exp_avg"
-    moments = {"state": {"up.weight": {"exp_avg": torch.ones(8, 4)}}, "param_groups": [{"lr": 0.1}]}
+    moments = {
+        "state": {"up.weight": {"exp_avg": torch.ones(8, 4)}},
+        "param_groups": [{"lr": 0.1}],
+    }
     dcp.save({**state(), "optimizer": moments}, checkpoint_id=str(copy))
     whole = metadata(copy)
     whole.state_dict_metadata[lost].chunks = []
@@ -573,15 +748,23 @@ def test_a_part_that_lost_nothing_is_answered_for(command: str, tmp_path: Path) 
     assert done.code == 2 and lost in done.complaints[-1], done
 
     found = metadata(copy)
-    del found.storage_data[MetadataIndex("epoch")]  # of what has no tensors, nothing says where it belongs
+    del found.storage_data[
+        MetadataIndex("epoch")
+    ]  # of what has no tensors, nothing says where it belongs
     store(copy, found)
     done = inside(command, str(copy), cwd=copy)
     assert done.code == 2 and "epoch was not read" in done.complaints[-1], done
 
 
 def test_an_object_that_is_a_program_is_a_danger(tmp_path: Path) -> None:
-    """torch.load hands it to torch.jit.load, which runs its code. It is a value that cannot be read, and a danger."""
-    dcp.save({"w": torch.ones(2), "o": {1, 2}}, checkpoint_id=str(tmp_path / "c"), no_dist=True)
+    """torch.load hands it to torch.jit.load, which runs its code. It is a value that
+    cannot be read, and a danger.
+    """
+    dcp.save(
+        {"w": torch.ones(2), "o": {1, 2}},
+        checkpoint_id=str(tmp_path / "c"),
+        no_dist=True,
+    )
     path, listing = tmp_path / "c/__0_0.distcp", tmp_path / "c/.metadata"
     program = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Identity()), program)
@@ -589,10 +772,14 @@ def test_an_object_that_is_a_program_is_a_danger(tmp_path: Path) -> None:
     place = next(place for key, place in found.storage_data.items() if key.fqn == "o")
     key = next(key for key in found.storage_data if key.fqn == "o")
     data = path.read_bytes()
-    found.storage_data[key] = replace(place, offset=len(data), length=len(program.getvalue()))
+    found.storage_data[key] = replace(
+        place, offset=len(data), length=len(program.getvalue())
+    )
     path.write_bytes(data + program.getvalue())
     listing.write_bytes(pickle.dumps(found))
 
     done = inside("lint", "c", "--level", "error", cwd=tmp_path)
 
-    assert done.code == 1 and b"runs the code of a TorchScript archive" in done.out, done
+    assert done.code == 1 and b"runs the code of a TorchScript archive" in done.out, (
+        done
+    )

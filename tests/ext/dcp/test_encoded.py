@@ -1,4 +1,6 @@
-"""Items that torch has compressed with zstd. Where no zstd is installed, zlib stands in for it: the rest is the same."""
+"""Items that torch has compressed with zstd. Where no zstd is installed, zlib stands in
+for it: the rest is the same.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def saved(folder: Path) -> Path:
 
 
 def compressed(folder: Path, *descriptors: str, grown: bytes = b"") -> Path:
-    """The checkpoint with each of its items compressed by zlib, and with more bytes inside of each."""
+    """The checkpoint with each of its items compressed by zlib, and with more bytes
+    inside of each.
+    """
     saved(folder)
     found = pickle.loads((folder / ".metadata").read_bytes())
     data, out = (folder / "__0_0.distcp").read_bytes(), b""
@@ -101,15 +105,23 @@ def check(folder: Path) -> None:
     done = inside("convert", folder.name, "-o", "out.pth", cwd=at)
     assert done.code == 0, done
     read_again = torch.load(at / "out.pth", weights_only=True)
-    assert read_again["config"] == {"pair": (1, 2)} and read_again["text"] == wanted["text"]
+    assert (
+        read_again["config"] == {"pair": (1, 2)}
+        and read_again["text"] == wanted["text"]
+    )
     for name, tensor in wanted["model"].items():
         assert torch.equal(read_again["model"][name], tensor), name
     assert inside("get", folder.name, "config.pair", cwd=at).out == b"(1, 2)\n"
     assert b"zeros" in inside("stats", folder.name, cwd=at).out
-    done = inside("rename", folder.name, "--sub", "s/^fc/FC/", "-o", "renamed.dcp", cwd=at)
+    done = inside(
+        "rename", folder.name, "--sub", "s/^fc/FC/", "-o", "renamed.dcp", cwd=at
+    )
     assert done.code == 0, done
     with ckpt.open(at / "renamed.dcp") as checkpoint:
-        assert (checkpoint["model.FC.weight"].numpy() == wanted["model"]["fc.weight"].numpy()).all()
+        assert (
+            checkpoint["model.FC.weight"].numpy()
+            == wanted["model"]["fc.weight"].numpy()
+        ).all()
         assert (checkpoint["model.zeros"].numpy() == 0).all()
 
 
@@ -119,7 +131,9 @@ def test_every_command_reads_encoded_items(stand_in: None, tmp_path: Path) -> No
 
 def test_zstd_of_torch_is_read(tmp_path: Path) -> None:
     if importlib.util.find_spec("zstandard") is None:
-        pytest.skip("torch writes zstd with the package zstandard, which is not installed")
+        pytest.skip(
+            "torch writes zstd with the package zstandard, which is not installed"
+        )
     from torch.distributed.checkpoint._extension import ZStandard
 
     writer = FileSystemWriter(tmp_path / "c", _extensions=[ZStandard()])
@@ -135,7 +149,9 @@ def test_zstd_of_torch_is_read(tmp_path: Path) -> None:
     assert inside("verify", "c", cwd=tmp_path).code != 0
 
 
-def test_without_a_module_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_module_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(encoded, "_find_decoder", lambda: None)
     compressed(tmp_path / "c")
     said = b"is compressed with zstd: pip install zstandard to read it"
@@ -144,7 +160,9 @@ def test_without_a_module_it_says_what_to_install(tmp_path: Path, monkeypatch: p
         assert done.code == 2 and said in done.out + done.err, done
         assert b"damaged" not in done.out + done.err
     done = inside("convert", "c", "-o", "c.pth", cwd=tmp_path)
-    assert done.code != 0 and said in done.err and not (tmp_path / "c.pth").exists(), done
+    assert done.code != 0 and said in done.err and not (tmp_path / "c.pth").exists(), (
+        done
+    )
     done = inside("inspect", "c", cwd=tmp_path)
     assert said in done.out and b"fc.weight" in done.out
 
@@ -157,8 +175,12 @@ def test_no_module_is_found_where_none_is(monkeypatch: pytest.MonkeyPatch) -> No
         decode_item(Memory(b""), "a", (ZSTD,), 10)
 
 
-@pytest.mark.parametrize("codecs", [("stream.zstd/2",), ("stream.zstd",), (ZSTD, ZSTD), ("aes/1",)])
-def test_other_codecs_are_named_and_not_guessed(codecs: tuple[str, ...], stand_in: None) -> None:
+@pytest.mark.parametrize(
+    "codecs", [("stream.zstd/2",), ("stream.zstd",), (ZSTD, ZSTD), ("aes/1",)]
+)
+def test_other_codecs_are_named_and_not_guessed(
+    codecs: tuple[str, ...], stand_in: None
+) -> None:
     with pytest.raises(UnreadableError, match=f"w is encoded by {codecs[0]}"):
         decode_item(Memory(zlib.compress(b"x")), "w", codecs, 10)
 
@@ -189,14 +211,18 @@ def test_a_large_item_that_hardly_shrinks_may_be_as_large_as_its_bytes_tell(
 ) -> None:
     """What a value may decode to grows with its bytes in the file."""
     noise = random.Random(8).randbytes(100_000).hex()
-    monkeypatch.setitem(globals(), "state", lambda: {"w": torch.ones(3), "noise": noise})
+    monkeypatch.setitem(
+        globals(), "state", lambda: {"w": torch.ones(3), "noise": noise}
+    )
     compressed(tmp_path / "c")
 
     done = inside("verify", "c", cwd=tmp_path)
     assert done.code == 0 and b"all checksums match" in done.out, done
 
 
-def test_a_bomb_in_an_item_is_found_by_verify_and_not_read(stand_in: None, tmp_path: Path) -> None:
+def test_a_bomb_in_an_item_is_found_by_verify_and_not_read(
+    stand_in: None, tmp_path: Path
+) -> None:
     compressed(tmp_path / "c", grown=bytes(16 << 20))
     done = inside("verify", "c", cwd=tmp_path)
     assert done.code != 0 and b"decodes to more than" in done.out, done
@@ -205,7 +231,8 @@ def test_a_bomb_in_an_item_is_found_by_verify_and_not_read(stand_in: None, tmp_p
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x" * 100, zlib.compress(random.Random(1).randbytes(900_000))[:-5000]]
+    "data",
+    [b"", b"x" * 100, zlib.compress(random.Random(1).randbytes(900_000))[:-5000]],
 )
 def test_what_is_no_whole_frame_is_damaged(data: bytes, stand_in: None) -> None:
     with pytest.raises(DamagedDataError, match="w is damaged"):
@@ -213,7 +240,9 @@ def test_what_is_no_whole_frame_is_damaged(data: bytes, stand_in: None) -> None:
 
 
 def test_a_cut_item_is_never_other_data(stand_in: None, tmp_path: Path) -> None:
-    """A frame of one item in the place of another of the same size is what its own checksums say."""
+    """A frame of one item in the place of another of the same size is what its own
+    checksums say.
+    """
     folder = compressed(tmp_path / "c")
     data = folder / "__0_0.distcp"
     shutil.copy(data, tmp_path / "kept")

@@ -1,4 +1,6 @@
-"""Distributed checkpoints in safetensors: each tensor is the one that torch gathers, and what is missing is said."""
+"""Distributed checkpoints in safetensors: each tensor is the one that torch gathers,
+and what is missing is said.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ import torch.distributed.checkpoint as dcp
 from folders import in_cache
 from inside import inside
 from safetensors.torch import load_file
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 
 import ckpt
 from ckpt import formats
@@ -59,12 +64,16 @@ def with_info(path: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     found, data = header(path)
     info = json.loads(found["__metadata__"]["DCP_SHARDING_INFO"])
     other = edit(info)
-    found["__metadata__"]["DCP_SHARDING_INFO"] = json.dumps(info if other is None else other)
+    found["__metadata__"]["DCP_SHARDING_INFO"] = json.dumps(
+        info if other is None else other
+    )
     store(path, found, data)
 
 
 @pytest.mark.parametrize("blocks", ["usual", "small"])
-def test_every_tensor_is_that_of_torch(blocks: str, ranks: Path, request: pytest.FixtureRequest) -> None:
+def test_every_tensor_is_that_of_torch(
+    blocks: str, ranks: Path, request: pytest.FixtureRequest
+) -> None:
     if blocks == "small":
         request.getfixturevalue("small_blocks")
     full = full_of(ranks)
@@ -73,9 +82,13 @@ def test_every_tensor_is_that_of_torch(blocks: str, ranks: Path, request: pytest
         assert checkpoint.checkpoint.format == "dcp-hf"
         for name, tensor in full.items():
             assert same(checkpoint[name].torch(), tensor), name
-        assert float(checkpoint["number"].numpy()) == 5.0  # torch's consolidation makes it 0.0
+        assert (
+            float(checkpoint["number"].numpy()) == 5.0
+        )  # torch's consolidation makes it 0.0
         # What one file says of its own parts would be wrong of the whole.
-        assert {value.path for value in checkpoint.checkpoint.values} == {("__metadata__", "format")}
+        assert {value.path for value in checkpoint.checkpoint.values} == {
+            ("__metadata__", "format")
+        }
         ids = [storage.id for storage in checkpoint.checkpoint.storages]
         assert len(set(ids)) == len(ids) == len(full)
 
@@ -85,20 +98,34 @@ def test_what_loads_it_is_printed(ranks: Path) -> None:
     expression = report.to_json()["load"]
     state = {name: torch.zeros_like(tensor) for name, tensor in full_of(ranks).items()}
     eval(str(expression), {"torch": torch, "state": state})
-    assert all(same(state[name], tensor) for name, tensor in full_of(ranks).items() if tensor.numel())
-    assert {row.code: row.level for row in report.findings} == {"unverified-size": "info"}
+    assert all(
+        same(state[name], tensor)
+        for name, tensor in full_of(ranks).items()
+        if tensor.numel()
+    )
+    assert {row.code: row.level for row in report.findings} == {
+        "unverified-size": "info"
+    }
 
 
 def test_no_tensor_data_is_read(ranks: Path) -> None:
     with formats.open(str(ranks / "hf")) as checkpoint:
         for source in checkpoint.sources:
             found, _ = header(Path(source.name))
-            assert getattr(source, "bytes_read", 0) <= 4096 + len(json.dumps(found)) + 200
+            assert (
+                getattr(source, "bytes_read", 0) <= 4096 + len(json.dumps(found)) + 200
+            )
 
 
 @pytest.mark.parametrize("out", ["o.safetensors", "o.pth", "shards"])
-def test_convert_writes_what_torch_gathers(out: str, ranks: Path, tmp_path: Path) -> None:
-    options = ["-o", "o.safetensors", "--shard-size", "1K"] if out == "shards" else ["-o", out]
+def test_convert_writes_what_torch_gathers(
+    out: str, ranks: Path, tmp_path: Path
+) -> None:
+    options = (
+        ["-o", "o.safetensors", "--shard-size", "1K"]
+        if out == "shards"
+        else ["-o", out]
+    )
     assert inside("convert", str(ranks / "hf"), *options, cwd=tmp_path).code == 0
     names = sorted(tmp_path.glob("o*.safetensors")) if out != "o.pth" else []
     found = torch.load(tmp_path / "o.pth", weights_only=True) if out == "o.pth" else {}
@@ -124,7 +151,9 @@ def test_convert_writes_what_torch_gathers(out: str, ranks: Path, tmp_path: Path
         (("slim", "hf", "-o", "OUT/s.pth"), 0, "25 tensors"),
     ],
 )
-def test_commands(words: tuple[str, ...], code: int, says: str, ranks: Path, tmp_path: Path) -> None:
+def test_commands(
+    words: tuple[str, ...], code: int, says: str, ranks: Path, tmp_path: Path
+) -> None:
     done = inside(*(word.replace("OUT", str(tmp_path)) for word in words), cwd=ranks)
     assert (done.code, says in done.out.decode()) == (code, True), done
 
@@ -149,18 +178,31 @@ def test_a_file_alone_is_what_it_holds(ranks: Path) -> None:
 
 
 def test_what_rank_0_writes_alone_is_an_ordinary_set(tmp_path: Path) -> None:
-    state = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(5.0), "c": torch.arange(4)}
-    writer = HuggingFaceStorageWriter(str(tmp_path / "c"), fqn_to_index_mapping={"a": 1, "b": 2, "c": 2})
+    state = {
+        "a": torch.arange(6.0).reshape(2, 3),
+        "b": torch.tensor(5.0),
+        "c": torch.arange(4),
+    }
+    writer = HuggingFaceStorageWriter(
+        str(tmp_path / "c"), fqn_to_index_mapping={"a": 1, "b": 2, "c": 2}
+    )
     dcp.save(state, storage_writer=writer, no_dist=True)
     with ckpt.open(tmp_path / "c") as checkpoint:
         assert checkpoint.checkpoint.format == "sharded"
-        assert all(same(checkpoint[name].torch(), tensor) for name, tensor in state.items())
+        assert all(
+            same(checkpoint[name].torch(), tensor) for name, tensor in state.items()
+        )
     (tmp_path / "o").mkdir()
     out = tmp_path / "o" / "model.safetensors"
-    assert inside("convert", str(tmp_path / "c"), "-o", str(out), cwd=tmp_path).code == 0
-    # The file of one shard says where its own tensors begin, and torch looks there for all that a file holds.
+    assert (
+        inside("convert", str(tmp_path / "c"), "-o", str(out), cwd=tmp_path).code == 0
+    )
+    # The file of one shard says where its own tensors begin, and torch looks there for
+    # all that a file holds.
     loaded = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    dcp.load(loaded, storage_reader=HuggingFaceStorageReader(str(out.parent)), no_dist=True)
+    dcp.load(
+        loaded, storage_reader=HuggingFaceStorageReader(str(out.parent)), no_dist=True
+    )
     assert all(same(loaded[name], tensor) for name, tensor in state.items())
 
 
@@ -172,11 +214,13 @@ def test_an_ordinary_set_beside_shards_is_read(ranks: Path, tmp_path: Path) -> N
         assert checkpoint.format == "safetensors"
 
 
-# --- what is missing or mixed -----------------------------------------------------------------------------------------
+# --- what is missing or mixed ---------------------------------------------------------
 
 
 def findings(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings}
+    return {
+        row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings
+    }
 
 
 def test_a_missing_shard_in_the_middle(copy: Path) -> None:
@@ -186,7 +230,10 @@ def test_a_missing_shard_in_the_middle(copy: Path) -> None:
     assert rows[0].level == "error"
     texts = [row.message for row in rows]
     assert "no file of shard-00002: the names go to shard-00004" in texts
-    assert "bfloat16 lacks [2:4, :]: no file holds it, and 18 more tensors lack parts too" in texts
+    assert (
+        "bfloat16 lacks [2:4, :]: no file holds it, and 18 more tensors lack parts too"
+        in texts
+    )
     assert "up.weight" in rows[1].tensors and "number" not in rows[1].tensors
     done = inside("verify", "c", cwd=copy.parent)
     assert done.code == 1 and "bfloat16 lacks [2:4, :]" in done.out.decode(), done
@@ -195,7 +242,9 @@ def test_a_missing_shard_in_the_middle(copy: Path) -> None:
 
 
 def test_a_missing_last_shard_is_seen_where_a_tensor_shows_it(copy: Path) -> None:
-    """Nothing but the numbers could show it, so the finding says what cannot be known."""
+    """Nothing but the numbers could show it, so the finding says what cannot be
+    known.
+    """
     for path in copy.glob("shard-00004-*"):
         path.unlink()
     found = findings(copy)
@@ -207,7 +256,10 @@ def test_a_missing_last_shard_is_seen_where_a_tensor_shows_it(copy: Path) -> Non
 def test_a_missing_file_of_the_model(copy: Path) -> None:
     for path in copy.glob("*-model-00001-of-*"):
         path.unlink()
-    assert "no file of model-00001: the names go to model-00002" in findings(copy)["incomplete"][0]
+    assert (
+        "no file of model-00001: the names go to model-00002"
+        in findings(copy)["incomplete"][0]
+    )
 
 
 def test_two_saves_that_are_mixed(ranks: Path, copy: Path) -> None:
@@ -215,7 +267,9 @@ def test_two_saves_that_are_mixed(ranks: Path, copy: Path) -> None:
     for path in (ranks / "hf_of_two").iterdir():
         shutil.copy(path, copy / path.name)
     text, names = findings(copy)["overlap"]
-    assert "up.weight" in names and "a save with fewer ranks may have left files" in text
+    assert (
+        "up.weight" in names and "a save with fewer ranks may have left files" in text
+    )
     assert inside("verify", "c", cwd=copy.parent).code == 1
     done = inside("convert", "c", "-o", "o.safetensors", cwd=copy.parent)
     assert done.code == 2 and "two files hold" in done.err.decode(), done
@@ -232,7 +286,7 @@ def test_other_counts_in_the_names(copy: Path) -> None:
     assert "some names end in -of-00002 and -of-00003" in findings(copy)["overlap"][0]
 
 
-# --- hostile ----------------------------------------------------------------------------------------------------------
+# --- hostile --------------------------------------------------------------------------
 
 
 def offsets(value: Any) -> Callable[[dict[str, Any]], Any]:
@@ -260,14 +314,18 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def holder(folder: Path) -> Path:
     """The file of rank 1 with `up.bias`."""
-    return next(path for path in sorted(folder.iterdir()) if "up.bias" in header(path)[0])
+    return next(
+        path for path in sorted(folder.iterdir()) if "up.bias" in header(path)[0]
+    )
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_offsets_are_one_line(kind: str, copy: Path) -> None:
     with_info(holder(copy), HOSTILE[kind])
     done = inside("inspect", "c", cwd=copy.parent)
-    assert done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err, done
+    assert (
+        done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err
+    ), done
 
 
 def test_a_part_of_nothing_far_away_is_refused(tmp_path: Path) -> None:
@@ -275,20 +333,37 @@ def test_a_part_of_nothing_far_away_is_refused(tmp_path: Path) -> None:
     name.parent.mkdir()
     info = json.dumps({"a": {"saved_offsets": [2**70, 0]}})
     row = {"dtype": "F32", "shape": [0, 0], "data_offsets": [0, 0]}
-    store(name, {"__metadata__": {"DCP_VERSION": "1.0", "DCP_SHARDING_INFO": info}, "a": row}, b"")
+    store(
+        name,
+        {"__metadata__": {"DCP_VERSION": "1.0", "DCP_SHARDING_INFO": info}, "a": row},
+        b"",
+    )
     done = inside("inspect", "c", cwd=tmp_path)
-    assert done.code == 2 and "saved_offsets are not whole numbers" in done.err.decode(), done
+    assert (
+        done.code == 2 and "saved_offsets are not whole numbers" in done.err.decode()
+    ), done
 
 
 @pytest.mark.parametrize(
-    "info", ["", "{", "[" * 5000, '{"a": 1, "a": 2}', '{"a": ' * 5000, "[" + "1," * 300_000 + "1]", "NaN"]
+    "info",
+    [
+        "",
+        "{",
+        "[" * 5000,
+        '{"a": 1, "a": 2}',
+        '{"a": ' * 5000,
+        "[" + "1," * 300_000 + "1]",
+        "NaN",
+    ],
 )
 def test_hostile_json_is_one_line(info: str, copy: Path) -> None:
     found, data = header(copy / FIRST)
     found["__metadata__"]["DCP_SHARDING_INFO"] = info
     store(copy / FIRST, found, data)
     done = inside("inspect", "c", cwd=copy.parent)
-    assert done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err, done
+    assert (
+        done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err
+    ), done
 
 
 @pytest.mark.parametrize("key", ["DCP_VERSION", "DCP_SHARDING_INFO"])
@@ -305,7 +380,9 @@ def test_another_version_is_refused(copy: Path) -> None:
     found["__metadata__"]["DCP_VERSION"] = "2.0"
     store(copy / FIRST, found, data)
     done = inside("inspect", "c", cwd=copy.parent)
-    assert done.code == 2 and "DCP_VERSION 2.0, ckpt reads 1.0" in done.err.decode(), done
+    assert done.code == 2 and "DCP_VERSION 2.0, ckpt reads 1.0" in done.err.decode(), (
+        done
+    )
 
 
 def test_parts_of_two_dtypes_are_refused(copy: Path) -> None:
@@ -331,7 +408,9 @@ def test_links_fifos_and_other_files_are_refused(copy: Path) -> None:
     assert done.code == 2 and "not a safetensors file" in done.err.decode(), done
 
 
-@pytest.mark.parametrize("name", ["shard-00000-model-00001-of-00002", "shard-00001-model-00003-of-00002"])
+@pytest.mark.parametrize(
+    "name", ["shard-00000-model-00001-of-00002", "shard-00001-model-00003-of-00002"]
+)
 def test_impossible_numbers_are_refused(name: str, copy: Path) -> None:
     (copy / FIRST).rename(copy / f"{name}.safetensors")
     done = inside("inspect", "c", cwd=copy.parent)
@@ -357,7 +436,9 @@ def test_a_checkpoint_in_the_cache_of_hugging_face(copy: Path, tmp_path: Path) -
 
 def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None:
     snapshot = in_cache(copy, tmp_path / "hub")
-    name = next(path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata")
+    name = next(
+        path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata"
+    )
     shutil.move((snapshot / name).resolve(), tmp_path / "elsewhere")
     (snapshot / name).unlink()
     (snapshot / name).symlink_to(tmp_path / "elsewhere")
@@ -365,5 +446,7 @@ def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None
     for command in ("inspect", "verify", "lint"):
         done = inside(command, str(snapshot), cwd=tmp_path)
         text = (done.out + done.err).decode()
-        assert done.code == 2 and f"{name} is a link: only one to the blobs/" in text, text
+        assert done.code == 2 and f"{name} is a link: only one to the blobs/" in text, (
+            text
+        )
         assert "damaged" not in text and "missing" not in text

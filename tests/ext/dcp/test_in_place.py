@@ -1,4 +1,6 @@
-"""`rename --in-place` and `strip --in-place` of a distributed checkpoint: `.metadata` alone is replaced, and torch loads the result."""
+"""`rename --in-place` and `strip --in-place` of a distributed checkpoint: `.metadata`
+alone is replaced, and torch loads the result.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,15 @@ def run(*words: str | Path, cwd: Path, code: int = 0) -> str:
 
 def model(count: int, middle: str = "") -> dict[str, torch.Tensor]:
     return {
-        f"module.layers.{number}.{middle}weight": torch.full((3,), float(number)) for number in range(count)
+        f"module.layers.{number}.{middle}weight": torch.full((3,), float(number))
+        for number in range(count)
     }
 
 
 def saved(state: dict[str, Any], path: Path) -> Path:
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(path, thread_count=2), no_dist=True)
+    dcp.save(
+        state, storage_writer=dcp.FileSystemWriter(path, thread_count=2), no_dist=True
+    )
     return path
 
 
@@ -63,11 +68,16 @@ def loaded(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    """A model below `module.` with its optimizer, whose `params` names the parameters."""
+    """A model below `module.` with its optimizer, whose `params` names the
+    parameters.
+    """
     weights = model(6)
     names = list(weights)
     optim = {
-        "state": {name: {"exp_avg": torch.full((3,), -2.0), "step": torch.tensor(4.0)} for name in names},
+        "state": {
+            name: {"exp_avg": torch.full((3,), -2.0), "step": torch.tensor(4.0)}
+            for name in names
+        },
         "param_groups": [{"lr": 0.1, "params": names}],
     }
     return saved({"model": weights, "optim": optim, "epoch": 3}, tmp_path / "d")
@@ -76,18 +86,38 @@ def trained(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 64, 2_100])
 @pytest.mark.parametrize("is_long", [False, True])
-def test_names_change_and_no_data_file_does(count: int, is_long: bool, tmp_path: Path) -> None:
+def test_names_change_and_no_data_file_does(
+    count: int, is_long: bool, tmp_path: Path
+) -> None:
     weights = model(count, "x" * 105 + "." if is_long else "")
     saved({"model": weights, "epoch": 3}, tmp_path / "d")
     shutil.copytree(tmp_path / "d", tmp_path / "other")
     before = inodes(tmp_path / "d")
-    said = run("rename", "d", "--sub", "s/^module.layers/net.blocks/", "--in-place", cwd=tmp_path)
+    said = run(
+        "rename",
+        "d",
+        "--sub",
+        "s/^module.layers/net.blocks/",
+        "--in-place",
+        cwd=tmp_path,
+    )
     assert "rewrote .metadata of d in place; its data files are as they were" in said
     assert inodes(tmp_path / "d") == before
-    wanted = {name.replace("module.layers", "net.blocks"): tensor for name, tensor in weights.items()}
+    wanted = {
+        name.replace("module.layers", "net.blocks"): tensor
+        for name, tensor in weights.items()
+    }
     found = loaded(tmp_path / "d", {"model": wanted})["model"]
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-    run("rename", "other", "--sub", "s/^module.layers/net.blocks/", "-o", "new.dcp", cwd=tmp_path)
+    run(
+        "rename",
+        "other",
+        "--sub",
+        "s/^module.layers/net.blocks/",
+        "-o",
+        "new.dcp",
+        cwd=tmp_path,
+    )
     assert run("diff", "d", "new.dcp", cwd=tmp_path).count("same")
     assert run("verify", "d", cwd=tmp_path).startswith("d: intact")
 
@@ -95,30 +125,49 @@ def test_names_change_and_no_data_file_does(count: int, is_long: bool, tmp_path:
 def test_what_holds_the_names_goes_to_a_new_file(trained: Path, tmp_path: Path) -> None:
     before = inodes(trained)
     said = run("strip", "d", "--in-place", cwd=tmp_path)
-    assert "changed items are in __1_0.distcp" in said or "changed items are in __2_0.distcp" in said
+    assert (
+        "changed items are in __1_0.distcp" in said
+        or "changed items are in __2_0.distcp" in said
+    )
     after = inodes(trained)
-    assert {name: after[name] for name in before} == before and len(after) == len(before) + 1
+    assert {name: after[name] for name in before} == before and len(after) == len(
+        before
+    ) + 1
     names = [f"layers.{number}.weight" for number in range(6)]
     with ckpt.open(str(trained)) as checkpoint:
-        assert {name.removeprefix("model.") for name in checkpoint if name.startswith("model.")} == set(names)
+        assert {
+            name.removeprefix("model.")
+            for name in checkpoint
+            if name.startswith("model.")
+        } == set(names)
     state = {
         "optim": {
-            "state": {name: {"exp_avg": torch.zeros(3), "step": torch.tensor(0.0)} for name in names},
+            "state": {
+                name: {"exp_avg": torch.zeros(3), "step": torch.tensor(0.0)}
+                for name in names
+            },
             "param_groups": [{"lr": 0.0, "params": []}],
         },
         "epoch": 0,
     }
     dcp.load(state, checkpoint_id=str(trained), no_dist=True)
     optim: Any = state["optim"]
-    assert optim["param_groups"] == [{"lr": 0.1, "params": names}] and state["epoch"] == 3
-    assert all(float(row["step"]) == 4 and row["exp_avg"][0] == -2 for row in optim["state"].values())
+    assert (
+        optim["param_groups"] == [{"lr": 0.1, "params": names}] and state["epoch"] == 3
+    )
+    assert all(
+        float(row["step"]) == 4 and row["exp_avg"][0] == -2
+        for row in optim["state"].values()
+    )
     assert run("verify", "d", cwd=tmp_path).startswith("d: intact")
 
 
 def test_what_nothing_names_any_more_is_said(trained: Path, tmp_path: Path) -> None:
     run("strip", "d", "--in-place", cwd=tmp_path)
     (new,) = [
-        name for name in os.listdir(trained) if name not in ("__0_0.distcp", "__0_1.distcp", ".metadata")
+        name
+        for name in os.listdir(trained)
+        if name not in ("__0_0.distcp", "__0_1.distcp", ".metadata")
     ]
     said = run("rename", "d", "--sub", "s/layers/blocks/", "--in-place", cwd=tmp_path)
     assert f"nothing names {new} any more: it may be removed" in said
@@ -128,15 +177,21 @@ def test_what_nothing_names_any_more_is_said(trained: Path, tmp_path: Path) -> N
 
 def test_a_file_that_lies_there_is_not_replaced(trained: Path, tmp_path: Path) -> None:
     for number in range(3):
-        (trained / f"__{number}_0.distcp").exists() or (trained / f"__{number}_0.distcp").write_bytes(b"old")
+        (trained / f"__{number}_0.distcp").exists() or (
+            trained / f"__{number}_0.distcp"
+        ).write_bytes(b"old")
     before = inodes(trained)
     run("strip", "d", "--in-place", cwd=tmp_path)
     after = inodes(trained)
-    assert {name: after[name] for name in before} == before and set(after) - set(before) == {"__3_0.distcp"}
+    assert {name: after[name] for name in before} == before and set(after) - set(
+        before
+    ) == {"__3_0.distcp"}
 
 
 def test_a_file_of_which_little_is_used_stays(trained: Path, tmp_path: Path) -> None:
-    """Another command writes a file anew that is mostly dead bytes. In place none is."""
+    """Another command writes a file anew that is mostly dead bytes. In place
+    none is.
+    """
     with (trained / "__0_0.distcp").open("ab") as file:
         file.write(bytes(100_000))
     before = inodes(trained)
@@ -148,24 +203,43 @@ def test_the_json_names_the_files(trained: Path, tmp_path: Path) -> None:
     import json
 
     done = json.loads(inside("strip", "d", "--in-place", "--json", cwd=tmp_path).out)
-    assert done["output"]["relisted"][0] == ".metadata" and len(done["output"]["relisted"]) == 2
-    assert done["output"]["bytes"] == sum(path.stat().st_size for path in trained.iterdir())
+    assert (
+        done["output"]["relisted"][0] == ".metadata"
+        and len(done["output"]["relisted"]) == 2
+    )
+    assert done["output"]["bytes"] == sum(
+        path.stat().st_size for path in trained.iterdir()
+    )
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "words, why",
     [
-        (("strip", "d", "--in-place", "--copy"), "--copy does not go with --in-place here"),
-        (("strip", "d", "--in-place", "--verify", "crc"), "--verify does not go with --in-place here"),
-        (("rehome", "--undo", "d"), "--undo is for zip files: of a DCP the old .metadata was replaced"),
+        (
+            ("strip", "d", "--in-place", "--copy"),
+            "--copy does not go with --in-place here",
+        ),
+        (
+            ("strip", "d", "--in-place", "--verify", "crc"),
+            "--verify does not go with --in-place here",
+        ),
+        (
+            ("rehome", "--undo", "d"),
+            "--undo is for zip files: of a DCP the old .metadata was replaced",
+        ),
         (("rehome", "--undo", "d/.metadata"), "--undo is for zip files"),
-        (("rename", "d", "--sub", "s/layers.*/x/", "--in-place"), "would both be called"),
+        (
+            ("rename", "d", "--sub", "s/layers.*/x/", "--in-place"),
+            "would both be called",
+        ),
     ],
 )
-def test_refused(words: tuple[str, ...], why: str, trained: Path, tmp_path: Path) -> None:
+def test_refused(
+    words: tuple[str, ...], why: str, trained: Path, tmp_path: Path
+) -> None:
     before = kills.contents(trained)
     said = run(*words, cwd=tmp_path, code=2)
     assert why in said and said.count("\n") == 1
@@ -177,7 +251,8 @@ def test_metadata_of_each_rank(tmp_path: Path) -> None:
     (tmp_path / "d" / ".metadata").rename(tmp_path / "d" / "__0.metadata")
     said = run("strip", "d", "--in-place", cwd=tmp_path, code=2)
     assert said == (
-        "ckpt: d: each rank lists its items in a file of its own, so it cannot be changed in place (-o OUT)\n"
+        "ckpt: d: each rank lists its items in a file of its own, so it cannot be "
+        "changed in place (-o OUT)\n"
     )
     assert "--in-place" not in run("strip", "d", cwd=tmp_path, code=2)
     run("strip", "d", "-o", "o.dcp", cwd=tmp_path)
@@ -196,8 +271,14 @@ def test_read_only(trained: Path, tmp_path: Path) -> None:
 def test_hard_links_keep_the_old_names(trained: Path, tmp_path: Path) -> None:
     os.link(trained / ".metadata", tmp_path / "kept")
     before = (tmp_path / "kept").read_bytes()
-    assert "its other hard links keep the old content" in run("strip", "d", "--in-place", cwd=tmp_path)
-    assert (tmp_path / "kept").read_bytes() == before != (trained / ".metadata").read_bytes()
+    assert "its other hard links keep the old content" in run(
+        "strip", "d", "--in-place", cwd=tmp_path
+    )
+    assert (
+        (tmp_path / "kept").read_bytes()
+        == before
+        != (trained / ".metadata").read_bytes()
+    )
 
 
 def test_the_mode_stays(trained: Path, tmp_path: Path) -> None:
@@ -209,7 +290,9 @@ def test_the_mode_stays(trained: Path, tmp_path: Path) -> None:
 def test_another_process_that_rewrites_it(trained: Path, tmp_path: Path) -> None:
     with (trained / ".metadata").open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert "another process is rewriting it" in run("strip", "d", "--in-place", cwd=tmp_path, code=2)
+        assert "another process is rewriting it" in run(
+            "strip", "d", "--in-place", cwd=tmp_path, code=2
+        )
 
 
 def test_a_check_that_fails_leaves_all_as_it_was(
@@ -240,7 +323,7 @@ def test_a_list_that_reads_otherwise_is_found(
     assert kills.contents(trained) == before
 
 
-# --- kills --------------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -259,10 +342,14 @@ def test_a_killed_run_leaves_the_old_or_the_new_names(
         with ckpt.open(str(trained)) as checkpoint:
             is_new = "model.layers.0.weight" in list(checkpoint)
             assert is_new or "model.module.layers.0.weight" in list(checkpoint)
-            assert all(tensor.numpy().shape in ((3,), ()) for tensor in checkpoint.values())
+            assert all(
+                tensor.numpy().shape in ((3,), ()) for tensor in checkpoint.values()
+            )
         names[is_new] += 1
         now = kills.contents(trained)
-        assert all(now[name] == data for name, data in old.items() if name != ".metadata")
+        assert all(
+            now[name] == data for name, data in old.items() if name != ".metadata"
+        )
         assert is_new or now[".metadata"] == old[".metadata"]
         assert is_new or not ran.was_killed or ran.code
         shutil.rmtree(trained)

@@ -23,7 +23,9 @@ def test_an_item_is_one_archive(is_whole: bool) -> None:
     assert found.find("data.pkl") is not None
     with pytest.raises(UnreadableError, match="w: 9 bytes follow its archive"):
         Bytes(source, 6, len(data) + 9, "w").archive(Limits(), MOST, whole=is_whole)
-    with pytest.raises(DamagedDataError, match="w is damaged: no archive begins at byte 5 of its file"):
+    with pytest.raises(
+        DamagedDataError, match="w is damaged: no archive begins at byte 5 of its file"
+    ):
         Bytes(source, 5, len(data), "w").archive(Limits(), MOST, whole=is_whole)
     with pytest.raises(UnreadableError):
         Bytes(source, 6, len(data) - 1, "w").archive(Limits(), MOST, whole=is_whole)

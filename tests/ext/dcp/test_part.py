@@ -1,4 +1,6 @@
-"""`convert --section` and `--include` into a DCP: torch finds the part under its own names, and the rest is listed."""
+"""`convert --section` and `--include` into a DCP: torch finds the part under its own
+names, and the rest is listed.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,21 @@ def run(*words: str | Path, cwd: Path, code: int = 0) -> str:
 
 
 def state(count: int = 6) -> dict[str, Any]:
-    weights = {f"layers.{number}.weight": torch.arange(12.0).view(4, 3) + number for number in range(count)}
+    weights = {
+        f"layers.{number}.weight": torch.arange(12.0).view(4, 3) + number
+        for number in range(count)
+    }
     weights |= {"norm.weight": torch.ones(3), "norm.bias": torch.zeros(3)}
-    moments = {number: {"exp_avg": torch.ones(4, 3), "step": torch.tensor(3.0)} for number in range(count)}
+    moments = {
+        number: {"exp_avg": torch.ones(4, 3), "step": torch.tensor(3.0)}
+        for number in range(count)
+    }
     groups = [{"lr": 0.1, "params": list(range(count))}]
-    return {"model": weights, "optimizer": {"state": moments, "param_groups": groups}, "epoch": 3}
+    return {
+        "model": weights,
+        "optimizer": {"state": moments, "param_groups": groups},
+        "epoch": 3,
+    }
 
 
 def loaded(folder: Path, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -40,7 +52,9 @@ def loaded(folder: Path, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def check(folder: Path, wanted: dict[str, torch.Tensor]) -> None:
-    """Assert that a folder holds these tensors and no others, and that torch loads them."""
+    """Assert that a folder holds these tensors and no others, and that torch loads
+    them.
+    """
     with ckpt.open(str(folder)) as checkpoint:
         assert set(checkpoint) == set(wanted)
     found = loaded(folder, wanted)
@@ -55,9 +69,23 @@ def test_a_section_and_a_selection(kind: str, count: int, tmp_path: Path) -> Non
     whole = state(count)
     weights = whole["model"]
     torch.save(whole, tmp_path / "a.pth")
-    run("convert", "a.pth", "-o", "d", "--format", "dcp", "--ranks", "2", *NUMBERS, cwd=tmp_path)
+    run(
+        "convert",
+        "a.pth",
+        "-o",
+        "d",
+        "--format",
+        "dcp",
+        "--ranks",
+        "2",
+        *NUMBERS,
+        cwd=tmp_path,
+    )
     said = run("convert", kind, "-o", "model.dcp", "--section", "model", cwd=tmp_path)
-    assert f"left out: optimizer: optimizer, {2 * count:,} tensors" in said or "left out: optimizer: " in said
+    assert (
+        f"left out: optimizer: optimizer, {2 * count:,} tensors" in said
+        or "left out: optimizer: " in said
+    )
     assert "left out: epoch = 3" in said
     check(tmp_path / "model.dcp", weights)
     for options, kept in (
@@ -84,45 +112,87 @@ def test_items_that_stay_are_taken_as_they_are(tmp_path: Path) -> None:
         }
 
     before = {
-        (crc, size, name.removeprefix("model.")) for crc, size, name in items("d.dcp") if "model." in name
+        (crc, size, name.removeprefix("model."))
+        for crc, size, name in items("d.dcp")
+        if "model." in name
     }
     run("convert", "d.dcp", "-o", "o.dcp", "--section", "model", cwd=tmp_path)
     assert items("o.dcp") == before and len(before) == 12
-    run("convert", "d.dcp", "-o", "one.dcp", "--section", "model", "--ranks", "1", cwd=tmp_path)
+    run(
+        "convert",
+        "d.dcp",
+        "-o",
+        "one.dcp",
+        "--section",
+        "model",
+        "--ranks",
+        "1",
+        cwd=tmp_path,
+    )
     assert len(items("one.dcp")) == 6
 
 
 def test_a_section_is_cast(tmp_path: Path) -> None:
     whole = state()
     torch.save(whole, tmp_path / "a.pth")
-    run("convert", "a.pth", "-o", "o.dcp", "--section", "model", "--dtype", "bfloat16", cwd=tmp_path)
-    check(tmp_path / "o.dcp", {name: tensor.bfloat16() for name, tensor in whole["model"].items()})
+    run(
+        "convert",
+        "a.pth",
+        "-o",
+        "o.dcp",
+        "--section",
+        "model",
+        "--dtype",
+        "bfloat16",
+        cwd=tmp_path,
+    )
+    check(
+        tmp_path / "o.dcp",
+        {name: tensor.bfloat16() for name, tensor in whole["model"].items()},
+    )
 
 
 def test_the_optimizer(tmp_path: Path) -> None:
     whole = state()
     torch.save(whole, tmp_path / "a.pth")
-    said = run("convert", "a.pth", "-o", "o.dcp", "--section", "optimizer", cwd=tmp_path)
+    said = run(
+        "convert", "a.pth", "-o", "o.dcp", "--section", "optimizer", cwd=tmp_path
+    )
     assert "left out: model: " in said
     found: Any = {
         "state": {
-            str(number): {"exp_avg": torch.zeros(4, 3), "step": torch.tensor(0.0)} for number in range(6)
+            str(number): {"exp_avg": torch.zeros(4, 3), "step": torch.tensor(0.0)}
+            for number in range(6)
         },
         "param_groups": [{"lr": 0, "params": []}],
     }
     dcp.load(found, checkpoint_id=str(tmp_path / "o.dcp"), no_dist=True)
     assert found["param_groups"] == whole["optimizer"]["param_groups"]
-    assert all(float(row["step"]) == 3 and row["exp_avg"].sum() == 12 for row in found["state"].values())
+    assert all(
+        float(row["step"]) == 3 and row["exp_avg"].sum() == 12
+        for row in found["state"].values()
+    )
 
 
 def test_the_account_is_in_the_json(tmp_path: Path) -> None:
     torch.save(state(), tmp_path / "a.pth")
     done = json.loads(
-        inside("convert", "a.pth", "-o", "o.dcp", "--include", "*norm*", "--json", cwd=tmp_path).out
+        inside(
+            "convert",
+            "a.pth",
+            "-o",
+            "o.dcp",
+            "--include",
+            "*norm*",
+            "--json",
+            cwd=tmp_path,
+        ).out
     )
     assert done["command"] == "convert" and done["tensors"] == 2
     assert done["input"]["format"] == "torch-zip" and done["output"]["format"] == "dcp"
-    assert {"optimizer", "epoch", "(not selected)"} <= {row["name"] for row in done["left_out"]}
+    assert {"optimizer", "epoch", "(not selected)"} <= {
+        row["name"] for row in done["left_out"]
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Distributed checkpoints as torch writes them: every tensor is the one that torch gathers."""
+"""Distributed checkpoints as torch writes them: every tensor is the one that torch
+gathers.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,18 @@ from ckpt.surface.api.checkpoint import Ref
 pytestmark = oracle.QUIET
 
 
-def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """What torch takes apart: dicts, and lists that hold a tensor or a dict. Empty dicts are lost."""
+def leaves(
+    value: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """What torch takes apart: dicts, and lists that hold a tensor or a dict. Empty
+    dicts are lost.
+    """
     if isinstance(value, dict):
         for key, each in value.items():
             yield from leaves(each, (*path, str(key)))
-    elif isinstance(value, list) and any(isinstance(each, (dict, torch.Tensor)) for each in value):
+    elif isinstance(value, list) and any(
+        isinstance(each, (dict, torch.Tensor)) for each in value
+    ):
         for number, each in enumerate(value):
             yield from leaves(each, (*path, number))
     else:
@@ -40,7 +48,9 @@ def same(ref: Ref, tensor: torch.Tensor) -> bool:
     one, two = got.contiguous(), tensor.detach().resolve_conj().contiguous()
     if not one.numel():
         return True
-    return torch.equal(one.reshape(-1).view(torch.uint8), two.reshape(-1).view(torch.uint8))
+    return torch.equal(
+        one.reshape(-1).view(torch.uint8), two.reshape(-1).view(torch.uint8)
+    )
 
 
 @pytest.mark.parametrize("name", train_dcp.NAMES)
@@ -69,7 +79,9 @@ def test_the_tree_is_that_of_the_state_dict(trained: Path) -> None:
         assert checkpoint.value("optim.param_groups.0.lr") == 1e-3
         names = checkpoint.value("optim.param_groups.0.params")
         assert isinstance(names, list) and names[:2] == ["scale", "up.weight"]
-        assert [row.name for row in checkpoint.sections if row.kind == "optimizer"] == ["optim"]
+        assert [row.name for row in checkpoint.sections if row.kind == "optimizer"] == [
+            "optim"
+        ]
         assert np.array_equal(checkpoint["both.0"].numpy(), np.arange(4))
     with ckpt.open(trained / "grids") as checkpoint:
         assert checkpoint.value("list.2") == 5
@@ -93,10 +105,15 @@ def test_any_path_into_it_leads_to_it(inner: str, trained: Path) -> None:
         assert len(checkpoint.tensors) == 35
 
 
-def test_only_metadata_and_objects_are_read_of_it(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_metadata_and_objects_are_read_of_it(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What inspect needs does not grow with the tensors."""
     with formats.open(str(trained / "grids")) as checkpoint:
-        read = {source.name: getattr(source, "bytes_read", 0) for source in checkpoint.sources}
+        read = {
+            source.name: getattr(source, "bytes_read", 0)
+            for source in checkpoint.sources
+        }
         sizes = {source.name: source.size for source in checkpoint.sources}
     data = [name for name in read if name.endswith(".distcp")]
     assert len(data) == 4
@@ -109,7 +126,9 @@ def test_unused_parameters_are_named(trained: Path) -> None:
     found = {row.code: row for row in report.findings}
     assert found["unused"].tensors == ("model.unused.weight", "model.unused.bias")
     assert "optim.state.unused.weight.step" in found["resume-stops"].message
-    assert "resume-stops" not in {row.code for row in ckpt.inspect(trained / "later").findings}
+    assert "resume-stops" not in {
+        row.code for row in ckpt.inspect(trained / "later").findings
+    }
 
 
 def test_a_resume_stops_as_the_finding_says(tmp_path: Path) -> None:
@@ -118,17 +137,27 @@ def test_a_resume_stops_as_the_finding_says(tmp_path: Path) -> None:
     net = train_dcp.Net()
     model, optimizer = get_state_dict(net, train_dcp.trained(net))
     dcp.save({"model": model, "optim": optimizer}, checkpoint_id=str(tmp_path / "c"))
-    (finding,) = [row for row in ckpt.inspect(tmp_path / "c").findings if row.code == "resume-stops"]
+    (finding,) = [
+        row
+        for row in ckpt.inspect(tmp_path / "c").findings
+        if row.code == "resume-stops"
+    ]
     fresh = train_dcp.Net()
     state, other = get_state_dict(
         fresh, torch.optim.AdamW([p for p in fresh.parameters() if p.requires_grad])
     )
-    with pytest.raises(BaseException, match="Missing key in checkpoint state_dict") as error:
+    with pytest.raises(
+        BaseException, match="Missing key in checkpoint state_dict"
+    ) as error:
         dcp.load({"model": state, "optim": other}, checkpoint_id=str(tmp_path / "c"))
     said = finding.message.rpartition('"Missing key')[2].rstrip('".')
     assert said.partition(": ")[2] in str(error.value)
     planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
-    dcp.load({"model": state, "optim": other}, checkpoint_id=str(tmp_path / "c"), planner=planner)
+    dcp.load(
+        {"model": state, "optim": other},
+        checkpoint_id=str(tmp_path / "c"),
+        planner=planner,
+    )
 
 
 def test_files_of_another_save_are_named(trained: Path) -> None:
@@ -139,19 +168,31 @@ def test_files_of_another_save_are_named(trained: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
 @pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids", "fsdp1"])
-def test_convert_writes_what_torch_gathers(name: str, ending: str, trained: Path, tmp_path: Path) -> None:
+def test_convert_writes_what_torch_gathers(
+    name: str, ending: str, trained: Path, tmp_path: Path
+) -> None:
     full = torch.load(trained / f"{name}.full.pt", weights_only=False)
     out = tmp_path / f"out.{ending}"
-    select = ["--section", "model"] if ending == "safetensors" and name != "grids" else []
-    exclude = [] if ending == "pth" else ["--drop-other", "--exclude", "complex", "--exclude", "conj"]
-    done = inside("convert", str(trained / name), "-o", str(out), *select, *exclude, cwd=tmp_path)
+    select = (
+        ["--section", "model"] if ending == "safetensors" and name != "grids" else []
+    )
+    exclude = (
+        []
+        if ending == "pth"
+        else ["--drop-other", "--exclude", "complex", "--exclude", "conj"]
+    )
+    done = inside(
+        "convert", str(trained / name), "-o", str(out), *select, *exclude, cwd=tmp_path
+    )
     assert done.code == 0, done
     wanted = full["model"] if select else full
     with ckpt.open(out) as checkpoint:
         paths = {entry.path: entry.name for entry in checkpoint.checkpoint.tensors}
         names = set(checkpoint)
         for path, value in leaves(wanted):
-            if isinstance(value, torch.Tensor) and (ending == "pth" or value.dtype != torch.complex64):
+            if isinstance(value, torch.Tensor) and (
+                ending == "pth" or value.dtype != torch.complex64
+            ):
                 key = paths.get(path) or ".".join(map(str, path))
                 assert key in names, path
                 assert same(checkpoint[key], value), path
@@ -161,7 +202,11 @@ def test_a_diff_across_shardings_is_empty(trained: Path) -> None:
     """Four ranks, two by two, and two ranks with one seed."""
     for other in ("hsdp", "later", "many_files"):
         report = ckpt.diff(trained / "fsdp2", trained / other)
-        rows = [row for row in report.rows if row.before is not None and row.before.name.startswith("model.")]
+        rows = [
+            row
+            for row in report.rows
+            if row.before is not None and row.before.name.startswith("model.")
+        ]
         assert {row.status for row in rows} == {"same"}, other
         assert len(rows) == 14
     report = ckpt.diff(trained / "fsdp2", trained / "fsdp2.full.pt")
@@ -185,9 +230,13 @@ def test_how_a_tensor_is_cut_is_told(trained: Path) -> None:
     assert cuts["same dim"] == {"parts": 4, "dims": [0]}
     assert cuts["columns"] == {"parts": 4, "dims": [1]}
     assert cuts["empty parts"] == {"parts": 2, "dims": [0]}
-    assert cuts["replicated"] is None and cuts["number"] is None and cuts["none"] is None
+    assert (
+        cuts["replicated"] is None and cuts["number"] is None and cuts["none"] is None
+    )
     shown = inside("inspect", str(trained / "fsdp2"), cwd=trained).out.decode()
-    assert "\n  sharded  25 of 36 tensors along dimension 0, in up to 4 parts\n" in shown, shown
+    assert (
+        "\n  sharded  25 of 36 tensors along dimension 0, in up to 4 parts\n" in shown
+    ), shown
     shown = inside("get", str(trained / "grids"), "grid", cwd=trained).out.decode()
     assert "sharded  4 parts along dimensions 0, 1" in shown, shown
 
@@ -199,7 +248,9 @@ def test_a_counter_of_zero_is_state_too(tmp_path: Path) -> None:
     model, optimizer = get_state_dict(net, train_dcp.trained(net))
     for name in ("unused.weight", "unused.bias"):
         state = optimizer["state"]["up.bias"]
-        optimizer["state"][name] = {key: torch.zeros_like(value) for key, value in state.items()}
+        optimizer["state"][name] = {
+            key: torch.zeros_like(value) for key, value in state.items()
+        }
     dcp.save({"model": model, "optim": optimizer}, checkpoint_id=str(tmp_path / "c"))
     codes = {row.code for row in ckpt.inspect(tmp_path / "c").findings}
     assert "unused" in codes and "resume-stops" not in codes

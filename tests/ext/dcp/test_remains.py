@@ -1,4 +1,6 @@
-"""What an interrupted save holds: the items that its lost `.metadata` would have named, and no others."""
+"""What an interrupted save holds: the items that its lost `.metadata` would have named,
+and no others.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,13 @@ from ckpt.model.names import natural_sort_key
 pytestmark = oracle.QUIET
 
 
-def found_in(folder: Path, most: int | None = None, **limits: int) -> dict[str, Remains]:
+def found_in(
+    folder: Path, most: int | None = None, **limits: int
+) -> dict[str, Remains]:
     rows = list(remains(locate(str(folder)), Limits()._replace(**limits), most))
-    assert [row.file for row in rows] == sorted((row.file for row in rows), key=natural_sort_key)
+    assert [row.file for row in rows] == sorted(
+        (row.file for row in rows), key=natural_sort_key
+    )
     return {row.file: row for row in rows}
 
 
@@ -42,8 +48,12 @@ def item(value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", train_dcp.NAMES)
-def test_the_items_are_those_of_the_lost_metadata(name: str, trained: Path, tmp_path: Path) -> None:
-    """torch's own `.metadata` is the oracle: how many items lie in each file, and the dtypes and shapes of the tensors."""
+def test_the_items_are_those_of_the_lost_metadata(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    """torch's own `.metadata` is the oracle: how many items lie in each file, and the
+    dtypes and shapes of the tensors.
+    """
     shutil.copytree(trained / name, tmp_path / "c")
     items: Counter[str] = Counter()
     tensors: dict[str, Counter[str]] = {}
@@ -54,14 +64,20 @@ def test_the_items_are_those_of_the_lost_metadata(name: str, trained: Path, tmp_
             row = metadata.state_dict_metadata[index.fqn]
             if isinstance(row, BytesStorageMetadata):
                 continue
-            sizes = next(list(chunk.sizes) for chunk in row.chunks if chunk.offsets == index.offset)
+            sizes = next(
+                list(chunk.sizes)
+                for chunk in row.chunks
+                if chunk.offsets == index.offset
+            )
             dtype = str(row.properties.dtype).removeprefix("torch.")
             tensors.setdefault(place.relative_path, Counter())[f"{dtype} {sizes}"] += 1
         path.unlink()
     found = found_in(tmp_path / "c")
     found.pop("__9_0.distcp", None)  # of another save
     assert {file: row.items for file, row in found.items()} == dict(items)
-    assert {file: Counter(row.tensors) for file, row in found.items() if row.tensors} == tensors
+    assert {
+        file: Counter(row.tensors) for file, row in found.items() if row.tensors
+    } == tensors
     assert all(row.rest == 0 for row in found.values())
 
 
@@ -71,12 +87,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
-ITEMS = [torch.zeros(3, 2), {"lr": 0.1}, torch.ones(5, dtype=torch.int64), 7, torch.tensor(2.0)]
+ITEMS = [
+    torch.zeros(3, 2),
+    {"lr": 0.1},
+    torch.ones(5, dtype=torch.int64),
+    7,
+    torch.tensor(2.0),
+]
 
 
 def test_a_file_that_is_cut_off_keeps_its_whole_items(folder: Path) -> None:
     parts = [item(value) for value in ITEMS]
-    data, ends = b"".join(parts), [sum(map(len, parts[:count])) for count in range(len(parts) + 1)]
+    data, ends = (
+        b"".join(parts),
+        [sum(map(len, parts[:count])) for count in range(len(parts) + 1)],
+    )
     for size in [
         *range(0, len(data), 97),
         *ends,
@@ -87,7 +112,9 @@ def test_a_file_that_is_cut_off_keeps_its_whole_items(folder: Path) -> None:
         row = found_in(folder)["__0_0.distcp"]
         whole = sum(end <= size for end in ends[1:])
         assert (row.items, row.rest) == (whole, size - ends[whole]), size
-        assert sum(row.tensors.values()) == sum(isinstance(value, torch.Tensor) for value in ITEMS[:whole])
+        assert sum(row.tensors.values()) == sum(
+            isinstance(value, torch.Tensor) for value in ITEMS[:whole]
+        )
 
 
 def test_bytes_that_look_like_an_archive_are_elements(folder: Path) -> None:
@@ -149,8 +176,9 @@ def test_what_is_no_item_is_not_counted(kind: str, folder: Path) -> None:
     assert (one.items, one.rest) == (0, size)
     assert one.text == f"__0_0.distcp: no whole item is found in its {size:,} bytes"
     assert (two.items, two.rest) == (1, size)
-    assert (
-        two.text == f"__1_0.distcp: 1 whole tensor (float32 [2]), then {size:,} bytes that are no whole item"
+    assert two.text == (
+        f"__1_0.distcp: 1 whole tensor (float32 [2]), then {size:,} bytes that are "
+        "no whole item"
     )
 
 
@@ -162,7 +190,12 @@ def test_files_that_cannot_be_read_are_named(folder: Path, tmp_path: Path) -> No
     (folder / "__3_0.distcp\x1b[31m.distcp").write_bytes(b"x")
     rows = found_in(folder)
     assert all((row.items, row.tensors) == (0, {}) for row in rows.values())
-    assert [(row.size, row.rest) for row in rows.values()] == [(0, 0), (0, 0), (0, 0), (1, 1)]
+    assert [(row.size, row.rest) for row in rows.values()] == [
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (1, 1),
+    ]
     texts = [row.text for row in rows.values()]
     assert (
         "is a link: only one to the blobs" in texts[0]
@@ -171,7 +204,9 @@ def test_files_that_cannot_be_read_are_named(folder: Path, tmp_path: Path) -> No
     )
     assert "\x1b" not in texts[3] and "1 byte" in texts[3]
     done = inside("inspect", "c", cwd=tmp_path)
-    assert (done.code, done.err.count(b"\n")) == (2, 1) and b"item" not in done.err, done
+    assert (done.code, done.err.count(b"\n")) == (2, 1) and b"item" not in done.err, (
+        done
+    )
 
 
 class Runs:
@@ -202,7 +237,8 @@ def test_inspect_counts_and_verify_lists(folder: Path, tmp_path: Path) -> None:
     assert (done.code, report["verdict"], report["lost"]) == (1, "damaged", None)
     assert [row["what"] for row in report["problems"]] == [
         lost,
-        "__0_0.distcp: 3 whole tensors (float32 [3, 2], int64 [5], float32 []) and 2 whole objects,"
+        "__0_0.distcp: 3 whole tensors (float32 [3, 2], int64 [5], float32 []) and 2 "
+        "whole objects,"
         " then 2 bytes that are no whole item",
         "__1_0.distcp: 2 whole tensors (2 × float32 [3, 2])",
     ]
@@ -219,7 +255,9 @@ def test_inspect_counts_a_bounded_number(
     found = found_in(folder, 3)
     assert [row.items for row in found.values()] == [2, 1]
     done = inside("inspect", "c", cwd=tmp_path)
-    assert "at least 3 whole items lie in them, their names are lost" in done.err.decode(), done
+    assert (
+        "at least 3 whole items lie in them, their names are lost" in done.err.decode()
+    ), done
 
 
 def test_other_folders_have_no_remains(trained: Path, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Training goes on from what ckpt writes: in FSDP2, DDP and plain torch, on other numbers of ranks, with the same losses."""
+"""Training goes on from what ckpt writes: in FSDP2, DDP and plain torch, on other
+numbers of ranks, with the same losses.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ KINDS = ("adam", "sgd")
 
 def trained(folder: Path, what: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "lib" / "train_resume.py"), str(folder), what],
+        [
+            sys.executable,
+            str(ROOT / "tests" / "lib" / "train_resume.py"),
+            str(folder),
+            what,
+        ],
         capture_output=True,
         timeout=TIMEOUT,
         check=False,
@@ -37,8 +44,21 @@ def test_two_more_steps_have_the_losses_of_the_original(tmp_path: Path) -> None:
     trained(tmp_path, "begin")
     for kind in KINDS:
         for arguments in (
-            (f"ddp-{kind}.pth", "-o", f"ddp-{kind}.dcp", *ORDER, "--complete-optimizer", "--ranks", "3"),
-            (f"fsdp2-{kind}.dcp", "-o", f"fsdp2-{kind}.complete.dcp", "--complete-optimizer"),
+            (
+                f"ddp-{kind}.pth",
+                "-o",
+                f"ddp-{kind}.dcp",
+                *ORDER,
+                "--complete-optimizer",
+                "--ranks",
+                "3",
+            ),
+            (
+                f"fsdp2-{kind}.dcp",
+                "-o",
+                f"fsdp2-{kind}.complete.dcp",
+                "--complete-optimizer",
+            ),
             (f"fsdp2-{kind}.dcp", "-o", f"fsdp2-{kind}.pth"),
         ):
             done = inside("convert", *arguments, cwd=tmp_path)

@@ -1,4 +1,6 @@
-"""What `ckpt salvage` writes of distributed saves that lack files, parts of files, or `.metadata`."""
+"""What `ckpt salvage` writes of distributed saves that lack files, parts of files, or
+`.metadata`.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,12 @@ def save(tmp_path: Path) -> Path:
     return tmp_path / "save"
 
 
-def check(save: Path, expected: set[str], whole: dict[str, Any], *more: str) -> dict[str, Any]:
-    """Salvage a folder, and hold the result against the whole tensors that are expected."""
+def check(
+    save: Path, expected: set[str], whole: dict[str, Any], *more: str
+) -> dict[str, Any]:
+    """Salvage a folder, and hold the result against the whole tensors that are
+    expected.
+    """
     out = save.parent / "out.dcp"
     shutil.rmtree(out, ignore_errors=True)
     done = inside("salvage", save, "-o", out, "--json", *more, cwd=save.parent)
@@ -65,7 +71,9 @@ def check(save: Path, expected: set[str], whole: dict[str, Any], *more: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("file", ["__0_0.distcp", "__1_0.distcp"])
-def test_a_data_file_that_is_cut_anywhere_or_gone(file: str, named: bool, save: Path) -> None:
+def test_a_data_file_that_is_cut_anywhere_or_gone(
+    file: str, named: bool, save: Path
+) -> None:
     """The names come from the metadata, or without it from another save."""
     whole, items = values_of(save), list(items_of(save))
     data = (save / file).read_bytes()
@@ -78,7 +86,11 @@ def test_a_data_file_that_is_cut_anywhere_or_gone(file: str, named: bool, save: 
     }
     chance = random.Random(7)
     cuts = sorted(
-        {0, *(cut for cut in edges if 0 <= cut < len(data)), *(chance.randrange(len(data)) for _ in range(9))}
+        {
+            0,
+            *(cut for cut in edges if 0 <= cut < len(data)),
+            *(chance.randrange(len(data)) for _ in range(9)),
+        }
     )
     more = ("--names-from", str(SAMPLES / "dcp")) if named else ()
     if named:
@@ -98,7 +110,9 @@ def test_a_data_file_that_is_cut_anywhere_or_gone(file: str, named: bool, save: 
         check(save, set(whole.keys() - lost), whole, *more)
     else:
         done = inside("salvage", save, "-o", "o.dcp", *more, cwd=save.parent)
-        assert done.code == 2 and done.complaints[0].endswith("none of 22 tensors is whole")
+        assert done.code == 2 and done.complaints[0].endswith(
+            "none of 22 tensors is whole"
+        )
 
 
 def test_lost_parts_and_values_from_another_save(save: Path, tmp_path: Path) -> None:
@@ -110,8 +124,12 @@ def test_lost_parts_and_values_from_another_save(save: Path, tmp_path: Path) -> 
     assert not report["lost"] and report["filled_from"][0]["path"] == str(other)
     names = {name for name, file, *_ in items_of(other) if file == "__1_0.distcp"}
     assert set(report["filled_from"][0]["names"]) == names
-    values = json.loads(inside("get", "out.dcp", "optim.param_groups", "--json", cwd=tmp_path).out)
-    expected = json.loads(inside("get", "other", "optim.param_groups", "--json", cwd=tmp_path).out)
+    values = json.loads(
+        inside("get", "out.dcp", "optim.param_groups", "--json", cwd=tmp_path).out
+    )
+    expected = json.loads(
+        inside("get", "other", "optim.param_groups", "--json", cwd=tmp_path).out
+    )
     assert values["value"] == expected["value"]
 
 
@@ -129,15 +147,22 @@ def test_metadata_that_did_not_get_its_name(save: Path, tmp_path: Path) -> None:
     assert inside("verify", "save", cwd=tmp_path).code == 0
     state = {"model": {"embed.weight": torch.zeros(12, 8)}}
     dcp.load(state, checkpoint_id=str(save))
-    assert np.array_equal(state["model"]["embed.weight"].numpy(), whole["model.embed.weight"])
+    assert np.array_equal(
+        state["model"]["embed.weight"].numpy(), whole["model.embed.weight"]
+    )
 
 
-def test_metadata_that_is_cut_off_or_of_an_incomplete_save(save: Path, tmp_path: Path) -> None:
+def test_metadata_that_is_cut_off_or_of_an_incomplete_save(
+    save: Path, tmp_path: Path
+) -> None:
     data = (save / ".metadata").read_bytes()
     (save / ".metadata").rename(save / ".metadata.tmp")
     (save / "__1_0.distcp").unlink()
     document = json.loads(inside("inspect", "save", "--json", cwd=tmp_path).out)
-    assert {row["code"] for row in document["findings"]} & {"unfinished", "incomplete"} == {"incomplete"}
+    assert {row["code"] for row in document["findings"]} & {
+        "unfinished",
+        "incomplete",
+    } == {"incomplete"}
     for size in (0, 5, len(data) // 2, len(data) - 1):
         (save / ".metadata.tmp").write_bytes(data[:size])
         done = inside("inspect", "save", cwd=tmp_path)
@@ -148,7 +173,9 @@ def test_names_of_a_save_that_differs_are_refused(save: Path, tmp_path: Path) ->
     (save / ".metadata").unlink()
 
     def refused(other: str, text: str) -> None:
-        done = inside("salvage", "save", "--names-from", other, "-o", "o.dcp", cwd=tmp_path)
+        done = inside(
+            "salvage", "save", "--names-from", other, "-o", "o.dcp", cwd=tmp_path
+        )
         assert done.code == 2 and not (tmp_path / "o.dcp").exists()
         assert text in done.complaints[0], done
 
@@ -156,14 +183,20 @@ def test_names_of_a_save_that_differs_are_refused(save: Path, tmp_path: Path) ->
     refused("small", "which small has not: a save of other ranks")
     shutil.copytree(SAMPLES / "dcp", tmp_path / "swapped")
     shutil.copytree(SAMPLES / "dcp", tmp_path / "it")
-    for one, two in (("__0_0.distcp", "__1_0.distcp"), ("__1_0.distcp", "__0_0.distcp")):
+    for one, two in (
+        ("__0_0.distcp", "__1_0.distcp"),
+        ("__1_0.distcp", "__0_0.distcp"),
+    ):
         shutil.copy(SAMPLES / "dcp" / one, save / two)
     refused("it", "so none of them is named")
     shutil.copy(SAMPLES / "dcp" / ".metadata", save / ".metadata")
     refused("it", "--names-from goes with a save without .metadata")
     torch.save({"w": torch.ones(1)}, tmp_path / "a.pth")
     done = inside("salvage", "a.pth", "--names-from", "it", "-o", "o.pth", cwd=tmp_path)
-    assert done.code == 2 and "--names-from goes with a distributed checkpoint" in done.complaints[0]
+    assert (
+        done.code == 2
+        and "--names-from goes with a distributed checkpoint" in done.complaints[0]
+    )
 
 
 def test_a_damaged_item_is_lost(save: Path) -> None:
@@ -185,14 +218,27 @@ def test_a_damaged_item_is_lost(save: Path) -> None:
     ("other", "text"),
     [
         ({"a": torch.ones(3), "b": torch.zeros(2, 4)}, "so none of them is named"),
-        ({"a": torch.ones(3), "b": torch.zeros(4, 2).int()}, "so none of them is named"),
+        (
+            {"a": torch.ones(3), "b": torch.zeros(4, 2).int()},
+            "so none of them is named",
+        ),
         ({"a": torch.ones(3), "b": 5}, "so none of them is named"),
         ({"a": torch.ones(3)}, "holds more items than in other"),
     ],
 )
-def test_one_item_of_another_kind_refuses_all_names(other: dict[str, Any], text: str, tmp_path: Path) -> None:
-    dcp.save({"a": torch.ones(3), "b": torch.zeros(4, 2)}, checkpoint_id=tmp_path / "save")
+def test_one_item_of_another_kind_refuses_all_names(
+    other: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    dcp.save(
+        {"a": torch.ones(3), "b": torch.zeros(4, 2)}, checkpoint_id=tmp_path / "save"
+    )
     dcp.save(other, checkpoint_id=tmp_path / "other")
     (tmp_path / "save" / ".metadata").unlink()
-    done = inside("salvage", "save", "--names-from", "other", "-o", "o.dcp", cwd=tmp_path)
-    assert done.code == 2 and text in done.complaints[0] and not (tmp_path / "o.dcp").exists(), done
+    done = inside(
+        "salvage", "save", "--names-from", "other", "-o", "o.dcp", cwd=tmp_path
+    )
+    assert (
+        done.code == 2
+        and text in done.complaints[0]
+        and not (tmp_path / "o.dcp").exists()
+    ), done

@@ -1,4 +1,6 @@
-"""What ckpt shows under a name of a distributed checkpoint is what torch puts there, or ckpt refuses it."""
+"""What ckpt shows under a name of a distributed checkpoint is what torch puts there, or
+ckpt refuses it.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,14 @@ NAMES = ("a", "b", "c")
 def state(fill: float | None = None) -> dict[str, Any]:
     """Tensors of one shape, so that torch takes one for the other without a word."""
     tensors = {
-        name: torch.full((4, 2), float(place) if fill is None else fill) for place, name in enumerate(NAMES)
+        name: torch.full((4, 2), float(place) if fill is None else fill)
+        for place, name in enumerate(NAMES)
     }
-    return {"model": tensors, "list": [torch.full((4, 2), 7.0 if fill is None else fill)], "epoch": 3}
+    return {
+        "model": tensors,
+        "list": [torch.full((4, 2), 7.0 if fill is None else fill)],
+        "epoch": 3,
+    }
 
 
 def change(found: Metadata, seed: int) -> None:
@@ -52,7 +59,9 @@ def change(found: Metadata, seed: int) -> None:
     elif kind == 5:
         rows[replace(one, offset=None)] = rows.pop(one)
     elif kind == 6:
-        found.state_dict_metadata = dict(choice.sample(list(found.state_dict_metadata.items()), 5))
+        found.state_dict_metadata = dict(
+            choice.sample(list(found.state_dict_metadata.items()), 5)
+        )
     elif kind == 7:
         chunk = found.state_dict_metadata[one.fqn].chunks[0]
         found.state_dict_metadata[one.fqn].chunks.append(
@@ -65,7 +74,10 @@ def change(found: Metadata, seed: int) -> None:
         )
     else:
         rows[one] = replace(
-            rows[one], relative_path=choice.choice(("./__0_0.distcp", "x/../__0_0.distcp", "__0_0.distcp"))
+            rows[one],
+            relative_path=choice.choice(
+                ("./__0_0.distcp", "x/../__0_0.distcp", "__0_0.distcp")
+            ),
         )
 
 

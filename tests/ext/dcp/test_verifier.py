@@ -1,4 +1,6 @@
-"""The checksums of distributed checkpoints: which bytes are compared, and which have none."""
+"""The checksums of distributed checkpoints: which bytes are compared, and which have
+none.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,16 @@ pytestmark = oracle.QUIET
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
-def test_bytes_without_a_checksum_are_counted_apart(is_checked: bool, tmp_path: Path) -> None:
+def test_bytes_without_a_checksum_are_counted_apart(
+    is_checked: bool, tmp_path: Path
+) -> None:
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(is_checked)
     try:
-        dcp.save({"w": torch.ones(1000), "v": torch.zeros(10)}, checkpoint_id=str(tmp_path / "c"))
+        dcp.save(
+            {"w": torch.ones(1000), "v": torch.zeros(10)},
+            checkpoint_id=str(tmp_path / "c"),
+        )
     finally:
         torch.serialization.set_crc32_options(before)
     report = checksums(str(tmp_path / "c"), Limits())

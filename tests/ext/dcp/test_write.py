@@ -1,4 +1,6 @@
-"""Distributed checkpoints that ckpt writes: torch's own loader finds in them what was there before."""
+"""Distributed checkpoints that ckpt writes: torch's own loader finds in them what was
+there before.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ LISTED = {
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.serialization": {"_get_layout"},
 }
-"""The names that torch 2.1 and 2.13 have both. `_MEM_FORMAT_ENCODING` is none of them."""
+"""The names that torch 2.1 and 2.13 have both. `_MEM_FORMAT_ENCODING` is none
+of them.
+"""
 
 
 def state() -> dict[str, Any]:
@@ -85,7 +89,9 @@ def blank(value: Any) -> Any:
         return torch.zeros_like(value.detach().contiguous())
     if isinstance(value, dict):
         return {key: blank(each) for key, each in value.items()}
-    if isinstance(value, list) and any(isinstance(each, (dict, torch.Tensor)) for each in value):
+    if isinstance(value, list) and any(
+        isinstance(each, (dict, torch.Tensor)) for each in value
+    ):
         return [blank(each) for each in value]
     return None
 
@@ -101,7 +107,10 @@ def same(one: Any, two: Any, where: str = "") -> None:
             same(mine, other, f"{where}.{number}")
     elif isinstance(one, torch.Tensor):
         assert (one.dtype, one.shape) == (two.dtype, two.shape), where
-        raw = [each.detach().resolve_conj().contiguous().view(-1).view(torch.uint8) for each in (one, two)]
+        raw = [
+            each.detach().resolve_conj().contiguous().view(-1).view(torch.uint8)
+            for each in (one, two)
+        ]
         assert not one.numel() or torch.equal(*raw), where
     else:
         assert one == two, where
@@ -131,7 +140,8 @@ def names_in(path: Path) -> set[tuple[str, str]]:
 
 def only_listed(path: Path) -> bool:
     return all(
-        name in LISTED.get(module, set()) or (module == "torch" and (name == "Size" or hasattr(torch, name)))
+        name in LISTED.get(module, set())
+        or (module == "torch" and (name == "Size" or hasattr(torch, name)))
         for module, name in names_in(path)
     )
 
@@ -143,7 +153,9 @@ def run(*arguments: str | Path, cwd: Path, code: int = 0) -> str:
 
 
 NUMBERS = ("--optimizer-keys", "numbers")
-"""Two layers of the state have biases of one shape, so names are a matter of tests/commands/convert/test_optimizers.py."""
+"""Two layers of the state have biases of one shape, so names are a matter of
+tests/commands/convert/test_optimizers.py.
+"""
 
 
 @pytest.fixture
@@ -154,7 +166,18 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 40])
 def test_torch_loads_what_was_there(ranks: int, source: Path, tmp_path: Path) -> None:
-    run("convert", *NUMBERS, source, "-o", "out.dcp", "--ranks", str(ranks), "--verify", "crc", cwd=tmp_path)
+    run(
+        "convert",
+        *NUMBERS,
+        source,
+        "-o",
+        "out.dcp",
+        "--ranks",
+        str(ranks),
+        "--verify",
+        "crc",
+        cwd=tmp_path,
+    )
     wanted = {key: value for key, value in state().items() if key != "empty"}
     found = blank(wanted)
     dcp.load(found, checkpoint_id=str(tmp_path / "out.dcp"))
@@ -162,7 +185,11 @@ def test_torch_loads_what_was_there(ranks: int, source: Path, tmp_path: Path) ->
     assert only_listed(tmp_path / "out.dcp")
     files = sorted(os.listdir(tmp_path / "out.dcp"))
     assert (
-        files == [".metadata", *sorted(f"__{rank}_0.distcp" for rank in range(min(ranks, 9)))][: len(files)]
+        files
+        == [
+            ".metadata",
+            *sorted(f"__{rank}_0.distcp" for rank in range(min(ranks, 9))),
+        ][: len(files)]
         or ranks == 40
     )
     assert inside("verify", "out.dcp", cwd=tmp_path).code == 0
@@ -189,21 +216,39 @@ def test_chunks_are_those_of_torch_chunk(rows: int, tmp_path: Path) -> None:
     torch.save({"a": torch.arange(rows * 2.0).reshape(rows, 2)}, tmp_path / "in.pth")
     run("convert", *NUMBERS, "in.pth", "-o", "out.dcp", "--ranks", "4", cwd=tmp_path)
     row = metadata(tmp_path / "out.dcp").state_dict_metadata["a"]
-    expected = [len(part) for part in torch.arange(rows).chunk(4)] if rows >= 4 else [rows]
+    expected = (
+        [len(part) for part in torch.arange(rows).chunk(4)] if rows >= 4 else [rows]
+    )
     assert [chunk.sizes[0] for chunk in row.chunks] == expected
-    assert [chunk.offsets[0] for chunk in row.chunks] == [sum(expected[:n]) for n in range(len(expected))]
+    assert [chunk.offsets[0] for chunk in row.chunks] == [
+        sum(expected[:n]) for n in range(len(expected))
+    ]
 
 
 @pytest.mark.slow
 def test_two_ranks_load_it_by_rows_and_by_columns(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    full = {"model": {"a": torch.randn(7, 5), "b": torch.randn(4, 6), "c": torch.randn(3)}, "epoch": 2}
+    full = {
+        "model": {"a": torch.randn(7, 5), "b": torch.randn(4, 6), "c": torch.randn(3)},
+        "epoch": 2,
+    }
     torch.save(full, tmp_path / "full.pt")
     run("convert", "full.pt", "-o", "out.dcp", "--ranks", "3", cwd=tmp_path)
     script = ROOT / "tests/lib/load_dcp.py"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(tmp_path / "out.dcp"), str(tmp_path / "full.pt")],
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/lib'}", "PATH": "", "TORCH_LOGS": "-all"},
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(script),
+            str(tmp_path / "out.dcp"),
+            str(tmp_path / "full.pt"),
+        ],
+        env={
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/lib'}",
+            "PATH": "",
+            "TORCH_LOGS": "-all",
+        },
         capture_output=True,
         timeout=TIMEOUT,
         text=True,
@@ -223,10 +268,16 @@ def test_what_names_cannot_say_is_listed(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("thing", "why"),
     [
-        ({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, "a.b (two values of one name)"),
+        (
+            {"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)},
+            "a.b (two values of one name)",
+        ),
         ({1: torch.ones(1), "1": 5}, "1 (two values of one name)"),
         ({"s": torch.eye(2).to_sparse(), "x": torch.ones(1)}, "s (sparse_coo)"),
-        ({"m": torch.ones(1, device="meta"), "x": torch.ones(1)}, "m (on meta, without data)"),
+        (
+            {"m": torch.ones(1, device="meta"), "x": torch.ones(1)},
+            "m (on meta, without data)",
+        ),
         ([torch.ones(1)], "a root that is not a dict"),
     ],
 )
@@ -241,30 +292,73 @@ def test_dicts_that_hold_each_other_are_refused(tmp_path: Path) -> None:
     for _ in range(60):
         many = {"a": many, "b": many}
     torch.save({"w": torch.ones(1), "many": many}, tmp_path / "in.pth")
-    assert "too many items" in run("convert", "in.pth", "-o", "out.dcp", cwd=tmp_path, code=2)
+    assert "too many items" in run(
+        "convert", "in.pth", "-o", "out.dcp", cwd=tmp_path, code=2
+    )
 
 
 def test_the_ending_and_the_format(source: Path, tmp_path: Path) -> None:
-    """`.dcp` chooses the format. A slash alone does not, and a folder that is there takes the result."""
-    assert "names no format" in run("convert", source, "-o", "new/", cwd=tmp_path, code=2)
+    """`.dcp` chooses the format. A slash alone does not, and a folder that is there
+    takes the result.
+    """
+    assert "names no format" in run(
+        "convert", source, "-o", "new/", cwd=tmp_path, code=2
+    )
     run("convert", *NUMBERS, source, "-o", "new/", "--format", "dcp", cwd=tmp_path)
     assert (tmp_path / "new" / ".metadata").exists()
     (tmp_path / "there").mkdir()
     run("convert", *NUMBERS, source, "-o", "there", "--format", "dcp", cwd=tmp_path)
     assert os.listdir(tmp_path / "there") == ["in.dcp"]
     assert "already exists (--force" in run(
-        "convert", *NUMBERS, source, "-o", "new", "--format", "dcp", cwd=tmp_path, code=2
+        "convert",
+        *NUMBERS,
+        source,
+        "-o",
+        "new",
+        "--format",
+        "dcp",
+        cwd=tmp_path,
+        code=2,
     )
-    run("convert", *NUMBERS, source, "-o", "new", "--format", "dcp", "--force", cwd=tmp_path)
-    assert "does not fit" in run("convert", source, "-o", "x.pth", "--format", "dcp", cwd=tmp_path, code=2)
+    run(
+        "convert",
+        *NUMBERS,
+        source,
+        "-o",
+        "new",
+        "--format",
+        "dcp",
+        "--force",
+        cwd=tmp_path,
+    )
+    assert "does not fit" in run(
+        "convert", source, "-o", "x.pth", "--format", "dcp", cwd=tmp_path, code=2
+    )
     for ranks, out in (("0", "x.dcp"), ("20000", "x.dcp"), ("2", "x.pth")):
-        assert "--ranks" in run("convert", source, "-o", out, "--ranks", ranks, cwd=tmp_path, code=2)
+        assert "--ranks" in run(
+            "convert", source, "-o", out, "--ranks", ranks, cwd=tmp_path, code=2
+        )
     (tmp_path / "new" / "config.json").touch()
     assert "config.json" in run(
-        "convert", source, "-o", "new", "--format", "dcp", "--force", cwd=tmp_path, code=2
+        "convert",
+        source,
+        "-o",
+        "new",
+        "--format",
+        "dcp",
+        "--force",
+        cwd=tmp_path,
+        code=2,
     )
     assert "--force does not replace" in run(
-        "convert", *NUMBERS, "there/in.dcp", "-o", "there/in.dcp", "--force", cwd=tmp_path, code=2
+        "convert",
+        *NUMBERS,
+        "there/in.dcp",
+        "-o",
+        "there/in.dcp",
+        "--force",
+        cwd=tmp_path,
+        code=2,
     )
 
 
@@ -279,8 +373,13 @@ def test_from_safetensors(tmp_path: Path) -> None:
 
 
 def test_verify_torch_compares_every_byte_instead(source: Path, tmp_path: Path) -> None:
-    said = run("convert", *NUMBERS, source, "-o", "out.dcp", "--verify", "torch", cwd=tmp_path)
-    assert "torch did not load it, because its loader runs the pickles in it; every byte was compared" in said
+    said = run(
+        "convert", *NUMBERS, source, "-o", "out.dcp", "--verify", "torch", cwd=tmp_path
+    )
+    assert (
+        "torch did not load it, because its loader runs the pickles in it; every "
+        "byte was compared"
+    ) in said
     assert "crc verified in" in said
 
 
@@ -300,19 +399,32 @@ def test_a_cast_is_written(tmp_path: Path) -> None:
         "crc",
         cwd=tmp_path,
     )
-    found = {"a.weight": torch.zeros(9, 2, dtype=torch.bfloat16), "n": torch.zeros(4, dtype=torch.int64)}
+    found = {
+        "a.weight": torch.zeros(9, 2, dtype=torch.bfloat16),
+        "n": torch.zeros(4, dtype=torch.int64),
+    }
     dcp.load(found, checkpoint_id=str(tmp_path / "out.dcp"))
-    assert torch.equal(found["a.weight"], wanted["a.weight"].bfloat16()) and torch.equal(
-        found["n"], wanted["n"]
-    )
+    assert torch.equal(
+        found["a.weight"], wanted["a.weight"].bfloat16()
+    ) and torch.equal(found["n"], wanted["n"])
 
 
-# --- of a distributed checkpoint ---------------------------------------------------------------------------------------
+# --- of a distributed checkpoint ------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["fsdp2", "grids", "tensor_parallel", "alone"])
 def test_other_ranks(name: str, trained: Path, tmp_path: Path) -> None:
-    run("convert", trained / name, "-o", "out.dcp", "--ranks", "3", "--verify", "crc", cwd=tmp_path)
+    run(
+        "convert",
+        trained / name,
+        "-o",
+        "out.dcp",
+        "--ranks",
+        "3",
+        "--verify",
+        "crc",
+        cwd=tmp_path,
+    )
     report = ckpt.diff(trained / name, tmp_path / "out.dcp")
     assert {row.status for row in report.rows} == {"same"} and not report.values
     full = torch.load(trained / f"{name}.full.pt", weights_only=False)
@@ -333,7 +445,9 @@ def wrapped(tmp_path: Path) -> Path:
     made = tmp_path / "wrapped"
     thing = {
         "model": {f"module.{name}": torch.randn(4, 2) for name in ("up", "down")},
-        "optim": {"param_groups": [{"params": ["module.up", "module.down"], "lr": 0.1}]},
+        "optim": {
+            "param_groups": [{"params": ["module.up", "module.down"], "lr": 0.1}]
+        },
         "epoch": 3,
     }
     dcp.save(thing, checkpoint_id=str(made))
@@ -341,45 +455,84 @@ def wrapped(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("link", [False, True], ids=["clones", "links"])
-def test_strip_writes_metadata_and_keeps_the_data(link: bool, wrapped: Path, tmp_path: Path) -> None:
-    said = run("strip", "wrapped", "-o", "out", *(["--link"] if link else []), cwd=tmp_path)
+def test_strip_writes_metadata_and_keeps_the_data(
+    link: bool, wrapped: Path, tmp_path: Path
+) -> None:
+    said = run(
+        "strip", "wrapped", "-o", "out", *(["--link"] if link else []), cwd=tmp_path
+    )
     out = tmp_path / "out"
     before, after = data_of(wrapped), data_of(out)
     assert {name: data for name, data in after.items() if name in before} == before
     assert (out / "__0_0.distcp").samefile(wrapped / "__0_0.distcp") is link
     assert ("a later save into wrapped changes it" in said) is link
-    assert sum(map(len, after.values())) < sum(map(len, before.values())) + 1000  # one list of names is new
+    assert (
+        sum(map(len, after.values())) < sum(map(len, before.values())) + 1000
+    )  # one list of names is new
     found: dict[str, Any] = {
         "model": {"up": torch.zeros(4, 2), "down": torch.zeros(4, 2)},
         "optim": {"param_groups": [{"params": None, "lr": None}]},
         "epoch": None,
     }
     dcp.load(found, checkpoint_id=str(out))
-    whole: dict[str, Any] = {"model": {f"module.{name}": torch.zeros(4, 2) for name in ("up", "down")}}
+    whole: dict[str, Any] = {
+        "model": {f"module.{name}": torch.zeros(4, 2) for name in ("up", "down")}
+    }
     dcp.load(whole, checkpoint_id=str(wrapped))
     for name in ("up", "down"):
         assert torch.equal(found["model"][name], whole["model"][f"module.{name}"])
-    assert found["optim"]["param_groups"] == [{"params": ["up", "down"], "lr": 0.1}] and found["epoch"] == 3
+    assert (
+        found["optim"]["param_groups"] == [{"params": ["up", "down"], "lr": 0.1}]
+        and found["epoch"] == 3
+    )
     assert inside("verify", "out", cwd=tmp_path).code == 0
 
 
 def test_rename_of_names_alone_makes_no_data(wrapped: Path, tmp_path: Path) -> None:
-    run("rename", "wrapped", "--sub", "s/up/high/", "--include", "module.up", "-o", "one", cwd=tmp_path)
+    run(
+        "rename",
+        "wrapped",
+        "--sub",
+        "s/up/high/",
+        "--include",
+        "module.up",
+        "-o",
+        "one",
+        cwd=tmp_path,
+    )
     assert set(data_of(tmp_path / "one")) == {"__0_0.distcp", "__1_0.distcp"}
     torch.manual_seed(0)
-    dcp.save({"model": {"up": torch.ones(2)}, "n": 1}, checkpoint_id=str(tmp_path / "small"))
+    dcp.save(
+        {"model": {"up": torch.ones(2)}, "n": 1}, checkpoint_id=str(tmp_path / "small")
+    )
     run("rename", "small", "--sub", "s/up/high/", "-o", "two", cwd=tmp_path)
     assert data_of(tmp_path / "two") == data_of(tmp_path / "small")
     assert list(metadata(tmp_path / "two").state_dict_metadata) == ["model.high", "n"]
 
 
-def test_a_warm_start_keeps_what_it_does_not_fill(wrapped: Path, tmp_path: Path) -> None:
-    """And leaves no file behind whose bytes are mostly those of tensors that it replaced."""
+def test_a_warm_start_keeps_what_it_does_not_fill(
+    wrapped: Path, tmp_path: Path
+) -> None:
+    """And leaves no file behind whose bytes are mostly those of tensors that it
+    replaced.
+    """
     values = {"up": torch.full((4, 2), 7.0), "down": torch.full((4, 2), 8.0)}
     torch.save(values, tmp_path / "pre.pth")
-    words = ("warmstart", "pre.pth", "--into", "wrapped", "-o", "out", "--verify", "crc")
+    words = (
+        "warmstart",
+        "pre.pth",
+        "--into",
+        "wrapped",
+        "-o",
+        "out",
+        "--verify",
+        "crc",
+    )
     run(*words, "--keep-optimizer", cwd=tmp_path)
-    found: dict[str, Any] = {"model": {f"module.{name}": torch.zeros(4, 2) for name in values}, "epoch": None}
+    found: dict[str, Any] = {
+        "model": {f"module.{name}": torch.zeros(4, 2) for name in values},
+        "epoch": None,
+    }
     dcp.load(found, checkpoint_id=str(tmp_path / "out"))
     same({f"module.{name}": value for name, value in values.items()}, found["model"])
     assert found["epoch"] == 3
@@ -389,7 +542,9 @@ def test_a_warm_start_keeps_what_it_does_not_fill(wrapped: Path, tmp_path: Path)
     dcp.save(big, checkpoint_id=str(tmp_path / "big"))
     torch.save({"w": torch.zeros(100_000)}, tmp_path / "pre.pth")
     run("warmstart", "pre.pth", "--into", "big", "-o", "filled", cwd=tmp_path)
-    used = sum(place.length for place in metadata(tmp_path / "filled").storage_data.values())
+    used = sum(
+        place.length for place in metadata(tmp_path / "filled").storage_data.values()
+    )
     assert used == sum(len(data) for data in data_of(tmp_path / "filled").values())
 
 
@@ -398,7 +553,9 @@ def test_link_goes_with_folders(source: Path, wrapped: Path, tmp_path: Path) -> 
         ("in.pth", "-o", "x.pth", "--section", "model", "--prefix", "0"),
         ("wrapped", "-o", "x.pth"),
     ):
-        assert "--link goes with" in run("strip", *arguments, "--link", cwd=tmp_path, code=2)
+        assert "--link goes with" in run(
+            "strip", *arguments, "--link", cwd=tmp_path, code=2
+        )
     assert not (tmp_path / "x.pth").exists()
 
 
@@ -406,7 +563,9 @@ def test_slim_copies_the_items_that_are_kept(trained: Path, tmp_path: Path) -> N
     run("slim", trained / "fsdp2", "-o", "out", "--verify", "crc", cwd=tmp_path)
     before, after = metadata(trained / "fsdp2"), metadata(tmp_path / "out")
     assert set(after.state_dict_metadata) == {
-        name.removeprefix("model.") for name in before.state_dict_metadata if name.startswith("model.")
+        name.removeprefix("model.")
+        for name in before.state_dict_metadata
+        if name.startswith("model.")
     }
     for index, place in after.storage_data.items():
         old = next(
@@ -415,13 +574,17 @@ def test_slim_copies_the_items_that_are_kept(trained: Path, tmp_path: Path) -> N
             if (key.fqn, key.offset) == (f"model.{index.fqn}", index.offset)
         )
         item, same_item = (
-            (base / info.relative_path).read_bytes()[info.offset : info.offset + info.length]
+            (base / info.relative_path).read_bytes()[
+                info.offset : info.offset + info.length
+            ]
             for base, info in ((tmp_path / "out", place), (trained / "fsdp2", old))
         )
         assert item == same_item and place.relative_path == old.relative_path
     used = sum(place.length for place in after.storage_data.values())
     assert used == sum(len(data) for data in data_of(tmp_path / "out").values())
-    assert {row.status for row in ckpt.diff(trained / "later", tmp_path / "out").rows} == {"same"}
+    assert {
+        row.status for row in ckpt.diff(trained / "later", tmp_path / "out").rows
+    } == {"same"}
 
 
 def test_items_of_a_save_without_flattening_stay_whole(tmp_path: Path) -> None:
@@ -430,12 +593,17 @@ def test_items_of_a_save_without_flattening_stay_whole(tmp_path: Path) -> None:
     dcp.save(thing, checkpoint_id=str(tmp_path / "in"), planner=planner)
     run("rename", "in", "--sub", "s/w/v/", "-o", "out", cwd=tmp_path)
     found = metadata(tmp_path / "out")
-    assert found.planner_data is None and list(found.state_dict_metadata) == ["model.v", "config"]
+    assert found.planner_data is None and list(found.state_dict_metadata) == [
+        "model.v",
+        "config",
+    ]
     with ckpt.open(tmp_path / "out") as checkpoint:
         assert checkpoint.value("config") == {"a": {"b": 1}}
     loaded = {"model.v": torch.zeros(2)}
     dcp.load(
-        loaded, checkpoint_id=str(tmp_path / "out"), planner=dcp.DefaultLoadPlanner(flatten_state_dict=False)
+        loaded,
+        checkpoint_id=str(tmp_path / "out"),
+        planner=dcp.DefaultLoadPlanner(flatten_state_dict=False),
     )
     assert loaded["model.v"].tolist() == [1, 1]
 
@@ -460,12 +628,18 @@ def test_calls_in_metadata_are_not_copied(wrapped: Path, tmp_path: Path) -> None
 
 def test_code_in_an_object_is_refused(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(1), "bad": Bad()}, tmp_path / "in.pth")
-    assert "would run" in run("convert", "in.pth", "-o", "out.dcp", cwd=tmp_path, code=2)
+    assert "would run" in run(
+        "convert", "in.pth", "-o", "out.dcp", cwd=tmp_path, code=2
+    )
     assert os.listdir(tmp_path) == ["in.pth"]
 
 
 def test_objects_stay_objects(tmp_path: Path) -> None:
-    thing = {"w": torch.ones(1), "args": argparse.Namespace(lr=0.1), "od": OrderedDict(a=1)}
+    thing = {
+        "w": torch.ones(1),
+        "args": argparse.Namespace(lr=0.1),
+        "od": OrderedDict(a=1),
+    }
     torch.save(thing, tmp_path / "in.pth")
     run("convert", "in.pth", "-o", "out.dcp", cwd=tmp_path)
     found: dict[str, Any] = {"w": torch.zeros(1), "args": None, "od": {"a": None}}
@@ -473,7 +647,7 @@ def test_objects_stay_objects(tmp_path: Path) -> None:
     assert found["args"] == thing["args"] and found["od"] == {"a": 1}
 
 
-# --- incomplete ones ---------------------------------------------------------------------------------------------------
+# --- incomplete ones ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -485,24 +659,41 @@ def cut(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("out", ["out.pth", "out.safetensors", "out.dcp"])
-def test_partial_converts_the_whole_tensors_only(out: str, cut: Path, trained: Path, tmp_path: Path) -> None:
+def test_partial_converts_the_whole_tensors_only(
+    out: str, cut: Path, trained: Path, tmp_path: Path
+) -> None:
     section = ["--section", "model"] if out.endswith("safetensors") else []
     said = run("convert", "cut", "-o", out, *section, cwd=tmp_path, code=2)
     assert "--partial" in said and not (tmp_path / out).exists()
     with formats.open(str(cut)) as checkpoint:
         lost = {
-            name for row in checkpoint.account.notices if row.code == "incomplete" for name in row.tensors
+            name
+            for row in checkpoint.account.notices
+            if row.code == "incomplete"
+            for name in row.tensors
         }
         gone = dict(checkpoint.account.left_out)
         whole = {entry.name for entry in checkpoint.tensors} - lost
     assert lost and gone and whole
-    said = run("convert", "cut", "-o", out, "--partial", "--json", *section, cwd=tmp_path, code=1)
+    said = run(
+        "convert",
+        "cut",
+        "-o",
+        out,
+        "--partial",
+        "--json",
+        *section,
+        cwd=tmp_path,
+        code=1,
+    )
     for name in (*lost, *gone):
         assert f'"name": "{name}"' in said
     with formats.open(str(tmp_path / out)) as checkpoint:
         found = {entry.name for entry in checkpoint.tensors}
     if section:
-        whole = {name.removeprefix("model.") for name in whole if name.startswith("model.")}
+        whole = {
+            name.removeprefix("model.") for name in whole if name.startswith("model.")
+        }
     assert found == whole
     full = torch.load(trained / "fsdp2.full.pt", weights_only=False)
     with ckpt.open(tmp_path / out) as checkpoint:
@@ -516,18 +707,24 @@ def test_partial_of_a_whole_one_is_a_conversion(trained: Path, tmp_path: Path) -
 
 
 def test_an_incomplete_one_is_not_renamed(cut: Path, tmp_path: Path) -> None:
-    said = run("rename", "cut", "--sub", "s/up/high/", "-o", "out", cwd=tmp_path, code=2)
+    said = run(
+        "rename", "cut", "--sub", "s/up/high/", "-o", "out", cwd=tmp_path, code=2
+    )
     assert "__3_0.distcp" in said and not (tmp_path / "out").exists()
 
 
-# --- the checks before it takes its place ------------------------------------------------------------------------------
+# --- the checks before it takes its place ---------------------------------------------
 
 
 def write(source: Path, out: Path, ranks: int = 2) -> None:
     with formats.open(str(source)) as checkpoint:
         to = target.folder_target(str(out), is_part, force=False)
         save.save_checkpoint(
-            placed(checkpoint, ranks, link=False), to, "dcp", Limits(), checks={"crc": save.check_bytes}
+            placed(checkpoint, ranks, link=False),
+            to,
+            "dcp",
+            Limits(),
+            checks={"crc": save.check_bytes},
         )
 
 
@@ -571,32 +768,55 @@ def test_a_source_that_is_not_placed_is_one_rank(source: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["fast", "slow"])
-def test_many_tensors_open_with_the_memory_of_a_small_file(side: paths.Side, tmp_path: Path) -> None:
-    """What is allowed grows with `.metadata`, so 100,000 tensors open at the limits that are shipped."""
+def test_many_tensors_open_with_the_memory_of_a_small_file(
+    side: paths.Side, tmp_path: Path
+) -> None:
+    """What is allowed grows with `.metadata`, so 100,000 tensors open at the limits
+    that are shipped.
+    """
     state = {
-        f"layers.{number}.{'x' * 100}.weight": torch.full((2,), float(number)) for number in range(2_100)
+        f"layers.{number}.{'x' * 100}.weight": torch.full((2,), float(number))
+        for number in range(2_100)
     }
     torch.save({"train": {"model": state}}, tmp_path / "a.pth")
     assert inside("convert", "a.pth", "-o", "b.dcp", cwd=tmp_path).code == 0
-    with paths.walking(side), formats.open(str(tmp_path / "b.dcp"), Limits(memory=2_000_000)) as checkpoint:
+    with (
+        paths.walking(side),
+        formats.open(str(tmp_path / "b.dcp"), Limits(memory=2_000_000)) as checkpoint,
+    ):
         assert len(checkpoint.tensors) == 2_100
 
 
-@pytest.mark.parametrize("odd", ([{}, 7], [{"b": 1}, {}], [7, {}, {"a": {}}], [[{}], {}]))
-def test_an_empty_dict_in_a_list_keeps_its_place(odd: list[Any], tmp_path: Path) -> None:
-    """What torch itself writes of such a list lacks a position, and torch cannot load it."""
+@pytest.mark.parametrize(
+    "odd", ([{}, 7], [{"b": 1}, {}], [7, {}, {"a": {}}], [[{}], {}])
+)
+def test_an_empty_dict_in_a_list_keeps_its_place(
+    odd: list[Any], tmp_path: Path
+) -> None:
+    """What torch itself writes of such a list lacks a position, and torch cannot load
+    it.
+    """
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-    state = {"odd": [*odd, torch.ones(2)], "model": {"a": torch.ones(3)}, "args": {"lr": 0.1}}
+    state = {
+        "odd": [*odd, torch.ones(2)],
+        "model": {"a": torch.ones(3)},
+        "args": {"lr": 0.1},
+    }
     torch.save(state, tmp_path / "a.pth")
     assert "left out" not in run("convert", "a.pth", "-o", "out.dcp", cwd=tmp_path)
     run("convert", "out.dcp", "-o", "b.pth", cwd=tmp_path)
     assert difference(state, torch.load(tmp_path / "b.pth")) is None
     if len(odd) > 2 or odd == [[{}], {}]:
-        return  # torch takes dicts of nothing but empty dicts apart in other ways when it loads
+        # torch takes dicts of nothing but empty dicts apart in other ways when it loads
+        return
     dcp_to_torch_save(str(tmp_path / "out.dcp"), str(tmp_path / "c.pth"))
     assert difference(state, torch.load(tmp_path / "c.pth")) is None
-    zeros = {"odd": [*odd, torch.zeros(2)], "model": {"a": torch.zeros(3)}, "args": {"lr": 0.0}}
+    zeros = {
+        "odd": [*odd, torch.zeros(2)],
+        "model": {"a": torch.zeros(3)},
+        "args": {"lr": 0.0},
+    }
     dcp.load(zeros, checkpoint_id=str(tmp_path / "out.dcp"), no_dist=True)
     assert difference(state, zeros) is None
 

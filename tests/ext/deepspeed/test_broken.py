@@ -1,4 +1,6 @@
-"""DeepSpeed's folders that are incomplete, of two saves, or made to hurt: one clear error, or what is left."""
+"""DeepSpeed's folders that are incomplete, of two saves, or made to hurt: one clear
+error, or what is left.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,23 @@ def opened(path: Path) -> Checkpoint:
 
 
 def names(checkpoint: Checkpoint, section: str) -> set[str]:
-    return {str(entry.path[1]) for entry in checkpoint.tensors if entry.path[0] == section}
+    return {
+        str(entry.path[1]) for entry in checkpoint.tensors if entry.path[0] == section
+    }
 
 
-# --- ranks that are missing -------------------------------------------------------------------------------------------
+# --- ranks that are missing -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("harm", [os.remove, lambda path: path.write_bytes(path.read_bytes()[:700])])
-def test_a_rank_of_zero_2_is_missing(harm: Callable[[Path], None], tmp_path: Path) -> None:
-    """The second rank holds the end of each group: what begins in the first rank and ends there is whole."""
+@pytest.mark.parametrize(
+    "harm", [os.remove, lambda path: path.write_bytes(path.read_bytes()[:700])]
+)
+def test_a_rank_of_zero_2_is_missing(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The second rank holds the end of each group: what begins in the first rank and
+    ends there is whole.
+    """
     folder = deepspeeds.write(tmp_path / "run", 2)
     harm(folder / TAG / Z2.format(1))
     found = opened(folder)
@@ -58,33 +68,49 @@ def test_a_rank_of_zero_2_is_missing(harm: Callable[[Path], None], tmp_path: Pat
     notice = codes["incomplete"]
     assert set(notice.tensors) == lost
     assert notice.message == (
-        "the optimizer states of rank 1 of 2 are missing: the fp32 weights of 4 of 5 parameters are lost: up.weight,"
+        "the optimizer states of rank 1 of 2 are missing: the fp32 weights of 4 of 5 "
+        "parameters are lost: up.weight,"
         " unused.weight, up.bias and 1 more"
     )
     every = set(deepspeeds.Live().weights())
     assert names(found, "model") == every - lost
     assert names(found, "module") == every
-    assert {entry.path[2] for entry in found.tensors if entry.path[0] == "optimizer"} == {"emb.weight"}
+    assert {
+        entry.path[2] for entry in found.tensors if entry.path[0] == "optimizer"
+    } == {"emb.weight"}
     with ckpt.open(folder) as checkpoint:
-        assert torch.equal(checkpoint["model.emb.weight"].torch(), deepspeeds.Live().trained["emb.weight"])
+        assert torch.equal(
+            checkpoint["model.emb.weight"].torch(),
+            deepspeeds.Live().trained["emb.weight"],
+        )
 
 
 def test_a_rank_of_zero_3_is_missing(tmp_path: Path) -> None:
-    """Every parameter has a part in each rank. The last rank may have none of a small one."""
+    """Every parameter has a part in each rank. The last rank may have none of a small
+    one.
+    """
     folder = deepspeeds.write(tmp_path / "run", 3)
     os.remove(folder / TAG / Z2.format(1))
     (notice,) = opened(folder).account.notices
-    assert set(notice.tensors) == {"emb.weight", "up.weight", "unused.weight", "up.bias"}
-    assert names(opened(folder), "model") == set(deepspeeds.Live().weights()) - set(notice.tensors) - {
-        "head.weight"
+    assert set(notice.tensors) == {
+        "emb.weight",
+        "up.weight",
+        "unused.weight",
+        "up.bias",
     }
+    assert names(opened(folder), "model") == set(deepspeeds.Live().weights()) - set(
+        notice.tensors
+    ) - {"head.weight"}
 
 
 def test_the_model_states_of_a_rank_are_missing(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 3)
     os.remove(folder / TAG / "zero_pp_rank_1_mp_rank_00_model_states.pt")
     (notice,) = opened(folder).account.notices
-    assert (notice.code, notice.tensors) == ("incomplete", ("frozen.bias", "frozen.weight"))
+    assert (notice.code, notice.tensors) == (
+        "incomplete",
+        ("frozen.bias", "frozen.weight"),
+    )
 
 
 def test_commands_on_what_is_not_whole(tmp_path: Path) -> None:
@@ -93,32 +119,52 @@ def test_commands_on_what_is_not_whole(tmp_path: Path) -> None:
     done = inside("verify", "run", cwd=tmp_path)
     assert done.code == 1 and "rank 1 of 2" in done.out.decode()
     done = inside("inspect", "run", "--fail-on", "error", cwd=tmp_path)
-    assert done.code == 1 and "unused" not in done.out.decode().replace("unused.weight", ""), (
-        "state is lost, not unused"
-    )
-    for command, option in (("convert", "--weights module"), ("slim", "--section module")):
+    assert done.code == 1 and "unused" not in done.out.decode().replace(
+        "unused.weight", ""
+    ), "state is lost, not unused"
+    for command, option in (
+        ("convert", "--weights module"),
+        ("slim", "--section module"),
+    ):
         done = inside(command, "run", "-o", "x.pth", cwd=tmp_path)
         assert done.code == 2 and not (tmp_path / "x.pth").exists()
         (line,) = done.complaints
         assert line.endswith(f"({option})"), line
-        assert inside(command, "run", *option.split(), "-o", "x.pth", cwd=tmp_path).code == 0
+        assert (
+            inside(command, "run", *option.split(), "-o", "x.pth", cwd=tmp_path).code
+            == 0
+        )
         with ckpt.open(tmp_path / "x.pth") as checkpoint:
             assert any(name.endswith("up.weight") for name in checkpoint)
         os.remove(tmp_path / "x.pth")
-    assert inside("convert", "run", "--drop-other", "-o", "x.safetensors", cwd=tmp_path).code == 2
-    assert inside("convert", "run", "--partial", "-o", "x.safetensors", cwd=tmp_path).code == 1
+    assert (
+        inside(
+            "convert", "run", "--drop-other", "-o", "x.safetensors", cwd=tmp_path
+        ).code
+        == 2
+    )
+    assert (
+        inside("convert", "run", "--partial", "-o", "x.safetensors", cwd=tmp_path).code
+        == 1
+    )
     with ckpt.open(tmp_path / "x.safetensors") as checkpoint:
         assert "up.weight" not in checkpoint and "emb.weight" in checkpoint
 
 
 @pytest.mark.parametrize("command", ["convert", "slim", "strip", "rehome"])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_what_is_lost_is_told_by_who_writes(command: str, stage: int, tmp_path: Path) -> None:
+def test_what_is_lost_is_told_by_who_writes(
+    command: str, stage: int, tmp_path: Path
+) -> None:
     folder = deepspeeds.write(tmp_path / "run", stage)
     os.remove(folder / TAG / Z2.format(1))
     assert inside(command, "run", "-o", "x.pth", cwd=tmp_path).code == 2
     done = inside(command, "run", "--partial", "-o", "x.pth", cwd=tmp_path)
-    assert done.code == 1 and "left out: (unread): the optimizer states of rank 1 of 2" in done.out.decode()
+    assert (
+        done.code == 1
+        and "left out: (unread): the optimizer states of rank 1 of 2"
+        in done.out.decode()
+    )
     assert b"left out: up.weight: not whole" in done.out
 
 
@@ -152,12 +198,18 @@ def test_files_of_an_older_save_with_more_ranks(tmp_path: Path) -> None:
     found = opened(folder)
     (notice,) = found.account.notices
     assert notice.code == "unread-file"
-    assert notice.message == "files of ranks 2, 3 are left from a save with more ranks and were not read"
+    assert (
+        notice.message
+        == "files of ranks 2, 3 are left from a save with more ranks and were not read"
+    )
     with ckpt.open(folder) as checkpoint:
-        assert torch.equal(checkpoint["model.up.weight"].torch(), deepspeeds.Live().trained["up.weight"])
+        assert torch.equal(
+            checkpoint["model.up.weight"].torch(),
+            deepspeeds.Live().trained["up.weight"],
+        )
 
 
-# --- files that contradict each other ---------------------------------------------------------------------------------
+# --- files that contradict each other -------------------------------------------------
 
 
 def state(made: Saved, rank: int = 1) -> dict[str, Any]:
@@ -185,7 +237,9 @@ def shrink(made: Saved) -> None:
 
 
 def move(made: Saved) -> None:
-    state(made)["param_slice_mappings"][0]["up.weight"] = deepspeeds.fragment_address(28, 1)
+    state(made)["param_slice_mappings"][0]["up.weight"] = deepspeeds.fragment_address(
+        28, 1
+    )
 
 
 def swap(made: Saved) -> None:
@@ -206,14 +260,21 @@ WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
     "a fragment elsewhere": (
         2,
         move,
-        "rank 1 puts up.weight at elements 1 to 29, by the shapes it lies at elements 0 to 28",
+        (
+            "rank 1 puts up.weight at elements 1 to 29, by the shapes it lies at "
+            "elements 0 to 28"
+        ),
     ),
     "groups": (
         2,
         lambda made: state(made)["single_partition_of_fp32_groups"].pop(),
         "groups of weights is 2 for rank 0, 1",
     ),
-    "groups of shapes": (2, lambda made: model(made)["param_shapes"].pop(), "the optimizer has 2 groups"),
+    "groups of shapes": (
+        2,
+        lambda made: model(made)["param_shapes"].pop(),
+        "the optimizer has 2 groups",
+    ),
     "count": (
         2,
         lambda made: set_in(state(made), partition_count=[3, 3]),
@@ -229,7 +290,11 @@ WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
         lambda made: set_in(model(made), ds_version="0.9"),
         "DeepSpeed 0.19.8 and 0.9",
     ),
-    "stage": (2, lambda made: set_in(state(made), zero_stage=1), "ZeRO stage is 2 for rank 0, 1 for rank 1"),
+    "stage": (
+        2,
+        lambda made: set_in(state(made), zero_stage=1),
+        "ZeRO stage is 2 for rank 0, 1 for rank 1",
+    ),
     "dtypes": (
         2,
         lambda made: state(made)["single_partition_of_fp32_groups"].__setitem__(
@@ -254,7 +319,9 @@ WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
     ),
     "a name twice": (
         2,
-        lambda made: set_in(model(made)["param_shapes"][1], **{"up.weight": torch.Size([1])}),
+        lambda made: set_in(
+            model(made)["param_shapes"][1], **{"up.weight": torch.Size([1])}
+        ),
         "two groups",
     ),
     "a negative size": (
@@ -284,13 +351,16 @@ WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
     ),
     "a group that is none": (
         2,
-        lambda made: set_in(state(made, 0), single_partition_of_fp32_groups=[torch.zeros(2, 2), 1]),
+        lambda made: set_in(
+            state(made, 0), single_partition_of_fp32_groups=[torch.zeros(2, 2), 1]
+        ),
         "something else than flat tensors",
     ),
     "a fragment that is none": (
         2,
         lambda made: set_in(
-            state(made)["param_slice_mappings"][0], **{"up.weight": deepspeeds.fragment_address(-1, 0)}
+            state(made)["param_slice_mappings"][0],
+            **{"up.weight": deepspeeds.fragment_address(-1, 0)},
         ),
         "param_slice_mappings of up.weight is invalid",
     ),
@@ -304,7 +374,11 @@ WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
         lambda made: [set_in(each, partition_count=2**60) for each in made.states],
         "--limit shards",
     ),
-    "elements that no parameter needs": (2, pad, "group 1 holds 52 elements, its parameters need 10"),
+    "elements that no parameter needs": (
+        2,
+        pad,
+        "group 1 holds 52 elements, its parameters need 10",
+    ),
     "no module": (2, lambda made: model(made).pop("module"), "has no module"),
     "no flat weights": (
         2,
@@ -330,7 +404,9 @@ def test_what_contradicts_itself_is_refused(what: str, tmp_path: Path) -> None:
 def test_a_universal_state_of_another_size(tmp_path: Path) -> None:
     folder = deepspeeds.universal(saved(3), tmp_path / "run")
     torch.save(torch.zeros(8), folder / f"{TAG}_universal/zero/up.bias/exp_avg.pt")
-    with pytest.raises(CkptError, match=r"up\.bias/exp_avg\.pt holds 8 elements, its parameter has 9"):
+    with pytest.raises(
+        CkptError, match=r"up\.bias/exp_avg\.pt holds 8 elements, its parameter has 9"
+    ):
         opened(folder)
 
 
@@ -344,12 +420,16 @@ def test_two_files_of_one_rank(tmp_path: Path) -> None:
 def test_a_group_of_a_thousand_ranks_of_which_one_is_there(tmp_path: Path) -> None:
     made = saved(2)
     for each in made.states:
-        each |= {"partition_count": [9_999, 9_999], "param_slice_mappings": None, "group_paddings": None}
+        each |= {
+            "partition_count": [9_999, 9_999],
+            "param_slice_mappings": None,
+            "group_paddings": None,
+        }
     found = opened(made.write(tmp_path / "run"))
     assert [notice.code for notice in found.account.notices] == ["incomplete"]
 
 
-# --- `latest` and the folders -----------------------------------------------------------------------------------------
+# --- `latest` and the folders ---------------------------------------------------------
 
 POINTERS = {
     "../x": "which is not a plain name",
@@ -357,7 +437,9 @@ POINTERS = {
     "": "latest is empty: it names no folder",
     "..": "which is not a plain name",
     "a\0b": "which is not a plain name",
-    "global_step9": "names global_step9, which is not a folder here (the folder holds global_step3)",
+    "global_step9": (
+        "names global_step9, which is not a folder here (the folder holds global_step3)"
+    ),
     "x" * 5_000: "latest is not the name of a folder",
     "\udcff": "latest is not the name of a folder",
 }
@@ -379,7 +461,9 @@ def test_a_pointer_that_leads_elsewhere(tag: str, tmp_path: Path) -> None:
 def test_no_pointer(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 1)
     os.remove(folder / "latest")
-    with pytest.raises(CkptError, match=r"the save was interrupted \(name a tag: .*global_step3\)"):
+    with pytest.raises(
+        CkptError, match=r"the save was interrupted \(name a tag: .*global_step3\)"
+    ):
         opened(folder)
 
 
@@ -390,8 +474,14 @@ def test_links_are_not_followed(what: str, tmp_path: Path) -> None:
     (folder / what).symlink_to(tmp_path / "elsewhere")
     if what.endswith(".pt"):
         found = opened(folder)
-        assert [notice.code for notice in found.account.notices] == ["damaged-file", "incomplete"]
-        assert found.account.unread == (*found.account.left_out, (UNREAD, found.account.notices[0].message))
+        assert [notice.code for notice in found.account.notices] == [
+            "damaged-file",
+            "incomplete",
+        ]
+        assert found.account.unread == (
+            *found.account.left_out,
+            (UNREAD, found.account.notices[0].message),
+        )
         done = inside("sum", "run", "--all", "--json", cwd=tmp_path)
         assert done.code == 2 and json.loads(done.out)["unread"][-1] == {
             "name": "(unread)",
@@ -402,7 +492,9 @@ def test_links_are_not_followed(what: str, tmp_path: Path) -> None:
             opened(folder)
 
 
-@pytest.mark.parametrize("what", ["latest", f"{TAG}/{Z2.format(0)}", f"{TAG}/mp_rank_00_model_states.pt"])
+@pytest.mark.parametrize(
+    "what", ["latest", f"{TAG}/{Z2.format(0)}", f"{TAG}/mp_rank_00_model_states.pt"]
+)
 def test_a_pipe_does_not_hang(what: str, tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 1)
     os.remove(folder / what)
@@ -420,7 +512,7 @@ def test_a_link_below_a_universal_checkpoint(tmp_path: Path) -> None:
         opened(folder)
 
 
-# --- pickles ----------------------------------------------------------------------------------------------------------
+# --- pickles --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("file", ["mp_rank_00_model_states.pt", Z2.format(1)])
@@ -487,13 +579,19 @@ def test_ls_and_lint_give_one_row(tmp_path: Path) -> None:
 
 def test_files_are_limited(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 3, 5)
-    with pytest.raises(CkptError, match="--limit shards"), formats.open(str(folder), Limits(shards=9)):
+    with (
+        pytest.raises(CkptError, match="--limit shards"),
+        formats.open(str(folder), Limits(shards=9)),
+    ):
         pass
 
 
 def test_groups_of_an_optimizer_that_are_none(tmp_path: Path) -> None:
     made = saved(2)
-    state(made, 0)["base_optimizer_state"]["param_groups"] = [[1, 2], {"params": [0, 7, "x"]}]
+    state(made, 0)["base_optimizer_state"]["param_groups"] = [
+        [1, 2],
+        {"params": [0, 7, "x"]},
+    ]
     with ckpt.open(made.write(tmp_path / "run")) as checkpoint:
         assert checkpoint.value("optimizer.param_groups") == [
             [1, 2],
@@ -501,7 +599,7 @@ def test_groups_of_an_optimizer_that_are_none(tmp_path: Path) -> None:
         ]
 
 
-# --- anything in place of anything ------------------------------------------------------------------------------------
+# --- anything in place of anything ----------------------------------------------------
 
 ODD: list[Any] = [
     None,
@@ -532,7 +630,13 @@ ODD: list[Any] = [
 def places(node: Any, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
     """The paths of everything in a tree."""
     rows: list[tuple[object, ...]] = []
-    pairs = node.items() if isinstance(node, dict) else enumerate(node) if type(node) is list else ()
+    pairs = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if type(node) is list
+        else ()
+    )
     for key, child in pairs:
         rows += [(*path, key), *places(child, (*path, key))]
     return rows
@@ -547,7 +651,9 @@ def put(root: Any, path: tuple[object, ...], value: object) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 3])
 def test_any_value_in_any_place(stage: int, tmp_path: Path) -> None:
-    """It opens, or there is one error that says what is wrong; `inspect` prints what opens."""
+    """It opens, or there is one error that says what is wrong; `inspect` prints what
+    opens.
+    """
     random = Random(stage)
     made = saved(stage)
     folder = made.write(tmp_path / "run")
@@ -581,8 +687,12 @@ def test_one_rank_is_a_rank_and_several_are_ranks() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_weights_that_are_lost_with_a_file_are_missed(stage: int, tmp_path: Path) -> None:
-    """sum gave 6 of 10 sums, exit code 0, and not a word; what is left then verified as intact."""
+def test_weights_that_are_lost_with_a_file_are_missed(
+    stage: int, tmp_path: Path
+) -> None:
+    """sum gave 6 of 10 sums, exit code 0, and not a word; what is left then verified as
+    intact.
+    """
     folder = deepspeeds.write(tmp_path / "run", stage)
     deepspeeds.write(tmp_path / "other", stage)
     for command in ("sum", "stats"):
@@ -592,30 +702,47 @@ def test_weights_that_are_lost_with_a_file_are_missed(stage: int, tmp_path: Path
 
     for command, what in (("sum", "read"), ("stats", "measured")):
         done = inside(command, "run", cwd=tmp_path)
-        assert done.code == 2 and done.complaints[-1].startswith(f"ckpt: run: not {what}: emb.weight, "), done
+        assert done.code == 2 and done.complaints[-1].startswith(
+            f"ckpt: run: not {what}: emb.weight, "
+        ), done
         assert inside(command, "run", "-q", cwd=tmp_path).code == 2
         is_whole = stage < 3  # every file of stage 3 has a part of the 16-bit weights
         if is_whole:
-            assert inside(command, "run", "--section", "module", "-q", cwd=tmp_path).code == 0
+            assert (
+                inside(command, "run", "--section", "module", "-q", cwd=tmp_path).code
+                == 0
+            )
     (tmp_path / "sums").write_bytes(inside("sum", "run", cwd=tmp_path).out)
     done = inside("verify", "run", "--sums", "sums", cwd=tmp_path)
-    assert done.code == 1 and done.lines[0].startswith("run: damaged: the optimizer states of rank 0"), done
+    assert done.code == 1 and done.lines[0].startswith(
+        "run: damaged: the optimizer states of rank 0"
+    ), done
     assert done.lines[0].endswith(" tensors are whole")
     for given, into in (("run", "other"), ("other", "run")):
         done = inside("warmstart", given, "--into", into, "-o", "w.pth", cwd=tmp_path)
-        assert done.code == 2 and done.complaints[-1].startswith("ckpt: run: the optimizer states"), done
+        assert done.code == 2 and done.complaints[-1].startswith(
+            "ckpt: run: the optimizer states"
+        ), done
     done = inside("diff", "run", "run", cwd=tmp_path)
-    assert done.code == 2 and any("emb.weight" in line and line.endswith("(in run)") for line in done.lines)
+    assert done.code == 2 and any(
+        "emb.weight" in line and line.endswith("(in run)") for line in done.lines
+    )
 
 
 @pytest.mark.parametrize(
-    "view", ["--tsv", "--values", "--storages", "--imports", "--bars", "--table=github", None]
+    "view",
+    ["--tsv", "--values", "--storages", "--imports", "--bars", "--table=github", None],
 )
-def test_a_view_without_findings_says_what_is_lost(view: str | None, tmp_path: Path) -> None:
+def test_a_view_without_findings_says_what_is_lost(
+    view: str | None, tmp_path: Path
+) -> None:
     folder = deepspeeds.write(tmp_path / "run", 2)
     (folder / TAG / Z2.format(0)).unlink()
     done = inside("inspect", "run", *([view] if view else []), cwd=tmp_path)
-    line = "ckpt: run: the optimizer states of rank 0 of 2 are missing: the fp32 weights of 3 of 5 parameters are lost"
-    assert done.code == 0 and [each[: len(line)] for each in done.complaints] == ([line] if view else []), (
-        done
+    line = (
+        "ckpt: run: the optimizer states of rank 0 of 2 are missing: the fp32 weights "
+        "of 3 of 5 parameters are lost"
     )
+    assert done.code == 0 and [each[: len(line)] for each in done.complaints] == (
+        [line] if view else []
+    ), done

@@ -1,4 +1,6 @@
-"""DeepSpeed's folders: fp32 weights and the optimizer's state, rebuilt from the parts of the ranks."""
+"""DeepSpeed's folders: fp32 weights and the optimizer's state, rebuilt from the parts
+of the ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.places import Patched, Range
 
 KINDS = [
-    (stage, ranks, dtype) for stage in (1, 2, 3) for ranks in (1, 2, 5) for dtype in ("float32", "bfloat16")
+    (stage, ranks, dtype)
+    for stage in (1, 2, 3)
+    for ranks in (1, 2, 5)
+    for dtype in ("float32", "bfloat16")
 ]
 
 
@@ -51,12 +56,15 @@ def check(found: Params, expected: Params) -> None:
 def weights(live: Live, frozen: torch.dtype) -> Params:
     """The fp32 weights; frozen parameters have no fp32 copy."""
     return {
-        name: value.to(frozen) if name in live.frozen else value for name, value in live.weights().items()
+        name: value.to(frozen) if name in live.frozen else value
+        for name, value in live.weights().items()
     }
 
 
 @pytest.mark.parametrize(("stage", "ranks", "dtype"), KINDS)
-def test_weights_are_rebuilt(stage: int, ranks: int, dtype: str, tmp_path: Path) -> None:
+def test_weights_are_rebuilt(
+    stage: int, ranks: int, dtype: str, tmp_path: Path
+) -> None:
     made = saved(stage, ranks, getattr(torch, dtype))
     folder = made.write(tmp_path / "run")
 
@@ -74,7 +82,9 @@ def test_weights_are_rebuilt(stage: int, ranks: int, dtype: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("stage", "ranks", "dtype"), KINDS)
-def test_the_state_of_the_optimizer_by_parameter(stage: int, ranks: int, dtype: str, tmp_path: Path) -> None:
+def test_the_state_of_the_optimizer_by_parameter(
+    stage: int, ranks: int, dtype: str, tmp_path: Path
+) -> None:
     made = saved(stage, ranks, getattr(torch, dtype))
     live, found = made.live, tensors(made.write(tmp_path / "run"), "optimizer.state")
     for name in live.trained:
@@ -88,7 +98,11 @@ def test_the_optimizer_is_one_of_torch(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 2)
     with ckpt.open(folder) as checkpoint:
         assert checkpoint.value("optimizer.param_groups") == [
-            {"lr": 0.01, "weight_decay": 0.1, "params": ["emb.weight", "up.weight", "unused.weight"]},
+            {
+                "lr": 0.01,
+                "weight_decay": 0.1,
+                "params": ["emb.weight", "up.weight", "unused.weight"],
+            },
             {"lr": 0.01, "weight_decay": 0.0, "params": ["up.bias", "scale"]},
         ]
     with formats.open(str(folder)) as opened_once:
@@ -107,16 +121,27 @@ def test_sections_and_roles(stage: int, tmp_path: Path) -> None:
     survey = Survey(opened(deepspeeds.write(tmp_path / "run", stage)))
     kinds = {part.name: part.kind for part in survey.sections}
     module = {"module": "other"} if stage in (1, 2) else {}
-    assert kinds == {"model": "model", "optimizer": "optimizer", "lr_scheduler": "scheduler", **module}
+    assert kinds == {
+        "model": "model",
+        "optimizer": "optimizer",
+        "lr_scheduler": "scheduler",
+        **module,
+    }
     roles = {
-        survey.tensors[index].name: survey.roles[index] for part in survey.models for index in part.indices
+        survey.tensors[index].name: survey.roles[index]
+        for part in survey.models
+        for index in part.indices
     }
     assert (
         roles["model.bn.running_mean"][:2]
         == roles["model.bn.num_batches_tracked"][:2]
         == ("buffer", "certain")
     )
-    assert roles["model.frozen.weight"][:2] == roles["model.scale"][:2] == ("parameter", "certain")
+    assert (
+        roles["model.frozen.weight"][:2]
+        == roles["model.scale"][:2]
+        == ("parameter", "certain")
+    )
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
@@ -135,28 +160,47 @@ def test_values(tmp_path: Path) -> None:
         assert checkpoint.value("lr_scheduler.last_epoch") == 3
         assert checkpoint.value("ds_config.zero_optimization.stage") == 1
         assert checkpoint.value("zero.stage") == 1
-        assert checkpoint.value("zero.loss_scaler") == {"cur_scale": 1.0, "dynamic": False}
+        assert checkpoint.value("zero.loss_scaler") == {
+            "cur_scale": 1.0,
+            "dynamic": False,
+        }
         assert checkpoint.value("client_state.model") == "the client's"
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_the_folder_of_lightning(stage: int, tmp_path: Path) -> None:
-    """Its tag is `checkpoint`, and what Lightning keeps besides is in the client state."""
+    """Its tag is `checkpoint`, and what Lightning keeps besides is in the
+    client state.
+    """
     made = saved(stage)
     for state in made.models.values():
-        state |= {"epoch": 7, "pytorch-lightning_version": "2.6.6", "hyper_parameters": {"lr": 0.5}}
+        state |= {
+            "epoch": 7,
+            "pytorch-lightning_version": "2.6.6",
+            "hyper_parameters": {"lr": 0.5},
+        }
     folder = made.write(tmp_path / "last.ckpt", "checkpoint")
     for path in (folder, folder / "latest"):
         with ckpt.open(path) as checkpoint:
             assert checkpoint.value("hyper_parameters.lr") == 0.5
     with formats.open(str(folder)) as whole:
-        assert whole.layout == f"Lightning checkpoint, DeepSpeed ZeRO-{stage} checkpoint"
-        assert dict(whole.facts) == {"epoch": 7, "step": 3, "ranks": 2, "DeepSpeed": "0.19.8"}
+        assert (
+            whole.layout == f"Lightning checkpoint, DeepSpeed ZeRO-{stage} checkpoint"
+        )
+        assert dict(whole.facts) == {
+            "epoch": 7,
+            "step": 3,
+            "ranks": 2,
+            "DeepSpeed": "0.19.8",
+        }
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_shared_parameters_are_ties(stage: int, tmp_path: Path) -> None:
-    found = {entry.name: entry.tensor for entry in opened(deepspeeds.write(tmp_path / "run", stage)).tensors}
+    found = {
+        entry.name: entry.tensor
+        for entry in opened(deepspeeds.write(tmp_path / "run", stage)).tensors
+    }
     assert found["model.head.weight"].view == found["model.emb.weight"].view  # type: ignore[union-attr]
 
 
@@ -170,11 +214,20 @@ def test_the_line_that_loads_it(tmp_path: Path) -> None:
     for stage in (2, 3):
         folder = deepspeeds.write(tmp_path / f"z{stage}", stage)
         assert line(folder) == call.format(folder)
-        assert line(folder / TAG) == call.format(folder / TAG).replace(TAG + '")', '.")')
+        assert line(folder / TAG) == call.format(folder / TAG).replace(
+            TAG + '")', '.")'
+        )
         note = Survey(opened(folder)).load.note
-        assert note is not None and note.startswith("from deepspeed.utils.zero_to_fp32 import ")
-    one = deepspeeds.write(tmp_path / "z1", 1)  # whose frozen parameters DeepSpeed's function leaves out
-    module = f'torch.load("{one}" + "/{TAG}/mp_rank_00_model_states.pt", map_location="cpu")["module"]'
+        assert note is not None and note.startswith(
+            "from deepspeed.utils.zero_to_fp32 import "
+        )
+    one = deepspeeds.write(
+        tmp_path / "z1", 1
+    )  # whose frozen parameters DeepSpeed's function leaves out
+    module = (
+        f'torch.load("{one}" + "/{TAG}/mp_rank_00_model_states.pt", '
+        'map_location="cpu")["module"]'
+    )
     assert line(one) == f"{{**{module}, **{call.format(one)}}}"
     none = deepspeeds.write(tmp_path / "z0", 0)
     expression = line(none)
@@ -190,7 +243,9 @@ def test_any_path_into_it(inner: str, stage: int, tmp_path: Path) -> None:
     found = opened(folder / inner)
     assert found.format == "deepspeed"
     assert found.path == str(folder / TAG if inner == TAG else folder)
-    assert {entry.name for entry in found.tensors} == {entry.name for entry in opened(folder).tensors}
+    assert {entry.name for entry in found.tensors} == {
+        entry.name for entry in opened(folder).tensors
+    }
 
 
 def test_a_file_of_it_is_a_file(tmp_path: Path) -> None:
@@ -201,7 +256,10 @@ def test_a_file_of_it_is_a_file(tmp_path: Path) -> None:
 def test_the_way_to_load_it_stands_apart_from_its_import(tmp_path: Path) -> None:
     deepspeeds.write(tmp_path / "run", 1)
     out = " ".join(inside("inspect", "run", cwd=tmp_path).out.decode().split())
-    line = "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint"
+    line = (
+        "from deepspeed.utils.zero_to_fp32 import "
+        "get_fp32_state_dict_from_zero_checkpoint"
+    )
     assert f"only if you trust its author ({line}; it unpickles every file):" in out
 
 
@@ -216,7 +274,9 @@ def test_another_tag_and_a_prefix_as_lightning_has_them(tmp_path: Path) -> None:
             "shared_params",
         ):
             state[key] = renamed(state[key])
-        state["buffer_names"] = [f"_forward_module.{name}" for name in state["buffer_names"]]
+        state["buffer_names"] = [
+            f"_forward_module.{name}" for name in state["buffer_names"]
+        ]
         state |= {"pytorch-lightning_version": "2.6.5", "loops": {}}
     for state in made.states:
         state["param_slice_mappings"] = renamed(state["param_slice_mappings"])
@@ -233,8 +293,15 @@ def test_another_tag_and_a_prefix_as_lightning_has_them(tmp_path: Path) -> None:
 def renamed(node: Any) -> Any:
     if isinstance(node, list):
         return [renamed(child) for child in node]
-    owners = {key: f"_forward_module.{child}" for key, child in node.items() if isinstance(child, str)}
-    return type(node)((f"_forward_module.{key}", owners.get(key, child)) for key, child in node.items())
+    owners = {
+        key: f"_forward_module.{child}"
+        for key, child in node.items()
+        if isinstance(child, str)
+    }
+    return type(node)(
+        (f"_forward_module.{key}", owners.get(key, child))
+        for key, child in node.items()
+    )
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -258,7 +325,10 @@ def test_a_universal_checkpoint(stage: int, dtype: torch.dtype, tmp_path: Path) 
         assert state[f"{name}.exp_avg"].shape == made.live.trained[name].shape
     assert opened(folder).account.notices == ()
     with ckpt.open(folder) as checkpoint:
-        assert checkpoint.value("optimizer.param_groups.1.params") == ["up.bias", "scale"]
+        assert checkpoint.value("optimizer.param_groups.1.params") == [
+            "up.bias",
+            "scale",
+        ]
     (tmp_path / f"run/{TAG}_universal/zero/up.bias/fp32.pt").unlink()
     (notice,) = opened(folder).account.notices
     assert (notice.code, notice.tensors) == ("incomplete", ("up.bias",))
@@ -268,18 +338,26 @@ def test_latest_comes_before_latest_universal(tmp_path: Path) -> None:
     made = saved(2)
     folder = deepspeeds.universal(made, made.write(tmp_path / "run"))
     assert opened(folder).layout == "DeepSpeed ZeRO-2 checkpoint"
-    assert opened(folder / "latest_universal").layout == "DeepSpeed universal checkpoint"
+    assert (
+        opened(folder / "latest_universal").layout == "DeepSpeed universal checkpoint"
+    )
 
 
 def test_parts_of_tensor_parallel_ranks_are_not_merged(tmp_path: Path) -> None:
     made = saved(1)
-    other = {name.replace("mp_rank_00", "mp_rank_01"): state for name, state in made.models.items()}
+    other = {
+        name.replace("mp_rank_00", "mp_rank_01"): state
+        for name, state in made.models.items()
+    }
     made.models |= other
     found = opened(made.write(tmp_path / "run"))
-    assert found.layout == "DeepSpeed checkpoint (tensor, pipeline or expert parallel ranks, side by side)"
+    assert found.layout == (
+        "DeepSpeed checkpoint (tensor, pipeline or expert parallel ranks, side by side)"
+    )
     names = {entry.path[0] for entry in found.tensors}
     assert (
-        names == {path.removesuffix(".pt").removeprefix(f"{TAG}/") for path in found.parts}
+        names
+        == {path.removesuffix(".pt").removeprefix(f"{TAG}/") for path in found.parts}
         and len(names) == 4
     )
     assert Survey(found).load.expression is None
@@ -294,11 +372,15 @@ def test_experts_are_not_merged(tmp_path: Path) -> None:
 
 
 def test_paddings_between_parameters(tmp_path: Path) -> None:
-    """Newer versions may align each parameter: `param_alignment_paddings` says by how much."""
+    """Newer versions may align each parameter: `param_alignment_paddings` says by how
+    much.
+    """
     made = saved(1, 1)
     (state,) = made.states
     group = made.live.groups[1]
-    flat = torch.cat([torch.nn.functional.pad(value.flatten(), (0, 3)) for value in group.values()])
+    flat = torch.cat(
+        [torch.nn.functional.pad(value.flatten(), (0, 3)) for value in group.values()]
+    )
     state["single_partition_of_fp32_groups"][1] = flat
     state["param_alignment_paddings"][1] = [3, 3]
     state["group_paddings"][1] = 0
@@ -309,14 +391,22 @@ def test_paddings_between_parameters(tmp_path: Path) -> None:
         "scale": deepspeeds.fragment_address(1, 12),
     }
     found = tensors(made.write(tmp_path / "run"), "model")
-    assert torch.equal(found["scale"], group["scale"]) and torch.equal(found["up.bias"], group["up.bias"])
+    assert torch.equal(found["scale"], group["scale"]) and torch.equal(
+        found["up.bias"], group["up.bias"]
+    )
 
 
 def test_an_elastic_checkpoint(tmp_path: Path) -> None:
     made = saved(1)
     for state in made.states:
-        state["base_optimizer_state"] = list(state["base_optimizer_state"]["state"].values())
-        del state["group_paddings"], state["param_slice_mappings"], state["param_alignment_paddings"]
+        state["base_optimizer_state"] = list(
+            state["base_optimizer_state"]["state"].values()
+        )
+        del (
+            state["group_paddings"],
+            state["param_slice_mappings"],
+            state["param_alignment_paddings"],
+        )
     folder = made.write(tmp_path / "run")
     check(tensors(folder, "model"), made.live.weights())
     found = tensors(folder, "optimizer.state")
@@ -326,7 +416,10 @@ def test_an_elastic_checkpoint(tmp_path: Path) -> None:
 def test_state_that_no_parameter_owns(tmp_path: Path) -> None:
     made = saved(1)
     for state in made.states:
-        state["base_optimizer_state"]["state"][0] |= {"row": torch.ones(3, 2), "count": 7}
+        state["base_optimizer_state"]["state"][0] |= {
+            "row": torch.ones(3, 2),
+            "count": 7,
+        }
     found = opened(made.write(tmp_path / "run"))
     (notice,) = found.account.notices
     assert (notice.code, notice.message) == (
@@ -352,7 +445,9 @@ def test_a_folder_of_the_trainer_stays_one(tmp_path: Path) -> None:
 
 
 def test_each_parameter_is_ranges_of_the_files(tmp_path: Path) -> None:
-    found = {e.name: e.tensor for e in opened(deepspeeds.write(tmp_path / "a", 1)).tensors}
+    found = {
+        e.name: e.tensor for e in opened(deepspeeds.write(tmp_path / "a", 1)).tensors
+    }
     places = {name: tensor.storage.place for name, tensor in found.items()}  # type: ignore[union-attr]
     assert type(places["model.emb.weight"]) is Range, "all of it lies in the first rank"
     cut = places["model.up.weight"]
@@ -361,7 +456,9 @@ def test_each_parameter_is_ranges_of_the_files(tmp_path: Path) -> None:
         (0, Range, 4 * 17),
         (4 * 17, Range, 4 * 28),
     ]
-    found = {e.name: e.tensor for e in opened(deepspeeds.write(tmp_path / "b", 3, 5)).tensors}
+    found = {
+        e.name: e.tensor for e in opened(deepspeeds.write(tmp_path / "b", 3, 5)).tensors
+    }
     cut = found["model.emb.weight"].storage.place  # type: ignore[union-attr]
     assert type(cut) is Patched and len(list(cut.pieces)) == 5
 

@@ -1,4 +1,6 @@
-"""What a checkpoint answers to errors that torch raises here, and to messages of a run that it cannot raise."""
+"""What a checkpoint answers to errors that torch raises here, and to messages of a run
+that it cannot raise.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def answered(text: str, path: Path | str, *options: str) -> Any:
 
 
 def statements(text: str, path: Path | str) -> list[tuple[str, str | None]]:
-    return [(row["text"], row["command"]) for row in answered(text, path)["answer"]["statements"]]
+    return [
+        (row["text"], row["command"])
+        for row in answered(text, path)["answer"]["statements"]
+    ]
 
 
 def run(command: str | None, folder: Path) -> None:
@@ -84,24 +89,36 @@ def test_other_names_are_renamed_by_the_command(tmp_path: Path) -> None:
     rows = statements(text, source)
 
     assert rows[0][0].endswith(
-        "8 of the 10 missing keys are there by other names: backbone.encoder.* → body.*."
+        "8 of the 10 missing keys are there by other names: backbone.encoder.* → "
+        "body.*."
     )
     run(rows[0][1], tmp_path)
-    result = Net().load_state_dict(torch.load(tmp_path / "a.renamed.pth", weights_only=True), strict=False)
-    assert result.missing_keys == ["head.weight", "head.bias"] and not result.unexpected_keys
+    result = Net().load_state_dict(
+        torch.load(tmp_path / "a.renamed.pth", weights_only=True), strict=False
+    )
+    assert (
+        result.missing_keys == ["head.weight", "head.bias"]
+        and not result.unexpected_keys
+    )
     absent = answered(text, source)["answer"]["statements"][1]
     assert absent["names"] == ["head.weight", "head.bias"]
-    assert absent["text"] == "2 missing keys are not in this file under a name that ckpt can match."
+    assert (
+        absent["text"]
+        == "2 missing keys are not in this file under a name that ckpt can match."
+    )
 
 
 def test_a_whole_checkpoint_that_was_loaded(tmp_path: Path) -> None:
-    source = rewriting.saved({"model": Net().state_dict(), "epoch": 3}, tmp_path / "a.pth")
+    source = rewriting.saved(
+        {"model": Net().state_dict(), "epoch": 3}, tmp_path / "a.pth"
+    )
     text = raised(lambda: Net().load_state_dict(torch.load(source, weights_only=True)))
 
     ((said, command),) = statements(text, source)
 
     assert said == (
-        "The whole checkpoint was loaded into the model. The weights are in model, which has 10 of the 10 missing keys."
+        "The whole checkpoint was loaded into the model. The weights are in model, "
+        "which has 10 of the 10 missing keys."
     )
     assert command is not None
     Net().load_state_dict(eval(command, {"torch": torch}))
@@ -120,31 +137,48 @@ def test_shapes_that_differ(tmp_path: Path) -> None:
     ]
     reason, live = document["answer"]["statements"]
     assert reason["text"].startswith(
-        "The checkpoint has 10 outputs where the model has 4: another number of classes."
+        "The checkpoint has 10 outputs where the model has 4: another number of "
+        "classes."
     )
     model = Net(4)
     exec(live["command"], {"model": model})
-    assert torch.equal(model.body[0].weight, torch.load(source, weights_only=True)["body.0.weight"])
+    assert torch.equal(
+        model.body[0].weight, torch.load(source, weights_only=True)["body.0.weight"]
+    )
     other = rewriting.saved(Net(7).state_dict(), tmp_path / "b.pth")
     assert statements(text, other)[0][0] == (
-        "2 tensors have another shape in this file than in the message. Is it the file that was loaded?"
+        "2 tensors have another shape in this file than in the message. Is it the file "
+        "that was loaded?"
     )
 
 
 def test_keys_of_another_file(tmp_path: Path) -> None:
-    source = rewriting.saved(OrderedDict(x=torch.ones(2), y=torch.ones(3)), tmp_path / "a.pth")
-    text = 'Missing key(s) in state_dict: "p.q". \n Unexpected key(s) in state_dict: "r.s", "r.t".'
+    source = rewriting.saved(
+        OrderedDict(x=torch.ones(2), y=torch.ones(3)), tmp_path / "a.pth"
+    )
+    text = (
+        'Missing key(s) in state_dict: "p.q". \n Unexpected key(s) in state_dict: '
+        '"r.s", "r.t".'
+    )
 
     rows = statements(text, source)
 
-    assert rows[0][0] == "None of the 2 unexpected keys is in this file. Is it the file that was loaded?"
+    assert rows[0][0] == (
+        "None of the 2 unexpected keys is in this file. Is it the file that was loaded?"
+    )
 
 
 def test_an_optimizer_that_does_not_fit(tmp_path: Path) -> None:
     net = Net()
-    old = torch.optim.Adam([{"params": net.body.parameters()}, {"params": net.head.parameters()}])
-    source = rewriting.saved({"model": net.state_dict(), "optimizer": old.state_dict()}, tmp_path / "a.pth")
-    other = torch.optim.Adam([{"params": net.body.parameters()}, {"params": [net.head.weight]}])
+    old = torch.optim.Adam(
+        [{"params": net.body.parameters()}, {"params": net.head.parameters()}]
+    )
+    source = rewriting.saved(
+        {"model": net.state_dict(), "optimizer": old.state_dict()}, tmp_path / "a.pth"
+    )
+    other = torch.optim.Adam(
+        [{"params": net.body.parameters()}, {"params": [net.head.weight]}]
+    )
     single = torch.optim.Adam(net.parameters())
 
     for new in (other, single):
@@ -171,7 +205,8 @@ def test_what_weights_only_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Attempting to deserialize object on CUDA device 1 but", "CUDA out of memory."]
+    "text",
+    ["Attempting to deserialize object on CUDA device 1 but", "CUDA out of memory."],
 )
 def test_devices(text: str) -> None:
     rows = statements(text, SAMPLES / "train_cuda.pth")
@@ -181,14 +216,24 @@ def test_devices(text: str) -> None:
         "23 storages with 92 B are saved on cuda:1.",
     ]
     assert any(command and command.startswith("ckpt rehome ") for _, command in rows)
-    assert "No tensor of this file is saved on a GPU" in statements(text, SAMPLES / "ddp_after.pth")[0][0]
+    assert (
+        "No tensor of this file is saved on a GPU"
+        in statements(text, SAMPLES / "ddp_after.pth")[0][0]
+    )
 
 
-def test_the_copy_for_a_machine_without_a_gpu_is_one_that_weights_only_loads(tmp_path: Path) -> None:
+def test_the_copy_for_a_machine_without_a_gpu_is_one_that_weights_only_loads(
+    tmp_path: Path,
+) -> None:
     shutil.copy(SAMPLES / "train_cuda.pth", tmp_path / "a.pth")
-    text = "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."
+    text = (
+        "Attempting to deserialize object on a CUDA device but "
+        "torch.cuda.is_available() is False."
+    )
     rows = dict(statements(text, tmp_path / "a.pth"))
-    (refusal,) = (said for said in rows if said.startswith("weights_only=True, the default"))
+    (refusal,) = (
+        said for said in rows if said.startswith("weights_only=True, the default")
+    )
     command = rows[refusal]
     assert command is not None and "--plain --to cpu" in command
     run(command, tmp_path)
@@ -204,7 +249,9 @@ def test_files_that_do_not_open(name: str, tmp_path: Path) -> None:
     (said, command), *more = statements(text, SAMPLES / name)
 
     assert [further for _, further in more] == (
-        [f"ckpt salvage {SAMPLES / name} -o {SAMPLES / 'truncated.whole.pth'}"] if "truncated" in name else []
+        [f"ckpt salvage {SAMPLES / name} -o {SAMPLES / 'truncated.whole.pth'}"]
+        if "truncated" in name
+        else []
     )
     assert command is not None and command.startswith("ckpt verify ")
     assert said[0].isupper() and len(said) > 20
@@ -214,24 +261,37 @@ def test_files_that_do_not_open(name: str, tmp_path: Path) -> None:
 
 
 def test_python_2(tmp_path: Path) -> None:
-    text = "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xa4 in position 1: invalid start byte"
+    text = (
+        "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xa4 in position 1: "
+        "invalid start byte"
+    )
 
     rows = statements(text, SAMPLES / "legacy_python2.pth")
 
-    assert rows[0][0] == "Python 2 wrote this file. Its texts load with encoding='latin1'."
+    assert (
+        rows[0][0] == "Python 2 wrote this file. Its texts load with encoding='latin1'."
+    )
     assert rows[1][1] is not None and "--encoding latin1" in rows[1][1]
     assert "needs another encoding" in statements(text, SAMPLES / "ddp_after.pth")[0][0]
 
 
 def test_keys_that_a_distributed_checkpoint_lacks() -> None:
-    text = "RuntimeError: Missing key in checkpoint state_dict: optim.state.nothing.weight.step."
+    text = (
+        "RuntimeError: Missing key in checkpoint state_dict: "
+        "optim.state.nothing.weight.step."
+    )
 
     rows = answered(text, SAMPLES / "dcp")["answer"]["statements"]
 
     assert rows[0]["names"] == ["optim.state.nothing.weight.step"]
     assert rows[0]["text"] == "1 key is not in this checkpoint."
-    assert rows[-1]["text"].startswith("The checkpoint has no parameters of these names either")
-    text = "RuntimeError: Missing key in checkpoint state_dict: optim.state.aux_head.weight.step."
+    assert rows[-1]["text"].startswith(
+        "The checkpoint has no parameters of these names either"
+    )
+    text = (
+        "RuntimeError: Missing key in checkpoint state_dict: "
+        "optim.state.aux_head.weight.step."
+    )
     rows = answered(text, SAMPLES / "dcp")["answer"]["statements"]
     assert rows[1]["text"].startswith("The optimizer saved no state")
     assert "--complete-optimizer" in rows[2]["command"]
@@ -249,27 +309,48 @@ def test_the_numbers_of_ddp() -> None:
     assert document["answer"]["index"]["assumes"] is None
     done = ckpt("explain", text, str(SAMPLES / "ddp_after.pth"))
     assert "   10  model.module.fc3.weight  [10, 32]  float32  never" in done.lines
-    piped = ckpt("explain", "-", str(SAMPLES / "ddp_after.pth"), input=f"x\r\n[rank1]: {text}\n".encode())
+    piped = ckpt(
+        "explain",
+        "-",
+        str(SAMPLES / "ddp_after.pth"),
+        input=f"x\r\n[rank1]: {text}\n".encode(),
+    )
     assert piped.out == done.out
-    check_error(ckpt("explain", text, str(SAMPLES / "weights.safetensors")), "keeps no order")
+    check_error(
+        ckpt("explain", text, str(SAMPLES / "weights.safetensors")), "keeps no order"
+    )
 
 
 def test_names_and_ready_twice() -> None:
     source = SAMPLES / "ddp_after.pth"
-    twice = "Parameter at index 3 with name conv2.weight has been marked as ready twice."
+    twice = (
+        "Parameter at index 3 with name conv2.weight has been marked as ready twice."
+    )
     document = answered(twice, source)
-    assert [row["name"] for row in document["answer"]["index"]["names"]] == ["model.module.conv2.weight"]
+    assert [row["name"] for row in document["answer"]["index"]["names"]] == [
+        "model.module.conv2.weight"
+    ]
     assert document["answer"]["index"]["evidence"]["trust"] == "certain"
     assert "several backward passes" in document["answer"]["statements"][0]["text"]
-    rows = statements("Expected to have finished reduction in the prior iteration", source)
-    assert rows[0][0].startswith("The text has no numbers") and "fc3.{weight,bias}" in rows[1][0]
+    rows = statements(
+        "Expected to have finished reduction in the prior iteration", source
+    )
+    assert (
+        rows[0][0].startswith("The text has no numbers")
+        and "fc3.{weight,bias}" in rows[1][0]
+    )
 
 
 def test_a_finding_of_a_file() -> None:
     rows = answered("unused", SAMPLES / "ddp_after.pth")["answer"]["statements"]
     assert rows[0]["names"] == ["model.module.fc3.weight", "model.module.fc3.bias"]
-    assert statements("nan", SAMPLES / "ddp_after.pth")[0][0].endswith("makes this finding.")
-    assert "does not have the finding" in statements("incomplete", SAMPLES / "ddp_after.pth")[0][0]
+    assert statements("nan", SAMPLES / "ddp_after.pth")[0][0].endswith(
+        "makes this finding."
+    )
+    assert (
+        "does not have the finding"
+        in statements("incomplete", SAMPLES / "ddp_after.pth")[0][0]
+    )
 
 
 @pytest.mark.slow
@@ -279,51 +360,89 @@ def test_a_finding_of_a_file() -> None:
     ids=lambda text: text[:60],
 )
 def test_each_message_of_the_page_is_answered_for_a_file(message: str) -> None:
-    others = () if "rank 1: 10 11" in message or "index 3" in message else ("whole_model.pth", "dcp")
+    others = (
+        ()
+        if "rank 1: 10 11" in message or "index 3" in message
+        else ("whole_model.pth", "dcp")
+    )
     for name in ("ddp_after.pth", "train_cuda.pth", *others):
         rows = answered(message, SAMPLES / name)["answer"]
         assert rows["statements"] or rows["index"]
         assert all(
-            row["text"] and not row["text"].endswith(" ") for row in rows["statements"] if not row["command"]
+            row["text"] and not row["text"].endswith(" ")
+            for row in rows["statements"]
+            if not row["command"]
         )
 
 
 def test_modules_in_lists() -> None:
-    text = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"
+    text = (
+        "Expected all tensors to be on the same device, but found at least two "
+        "devices, cuda:0 and cuda:1!"
+    )
     assert "not registered" in statements(text, SAMPLES / "whole_model.pth")[0][0]
-    assert statements(text, SAMPLES / "ddp_after.pth")[0][1] == "ckpt lint --model FILE.py:FACTORY"
+    assert (
+        statements(text, SAMPLES / "ddp_after.pth")[0][1]
+        == "ckpt lint --model FILE.py:FACTORY"
+    )
 
 
 def test_keys_that_are_there(tmp_path: Path) -> None:
     source = rewriting.saved(Net().state_dict(), tmp_path / "a.pth")
-    rows = answered('Missing key(s) in state_dict: "head.weight", "gone.weight".', source)["answer"][
-        "statements"
-    ]
+    rows = answered(
+        'Missing key(s) in state_dict: "head.weight", "gone.weight".', source
+    )["answer"]["statements"]
     assert [(row["text"], row["names"]) for row in rows[:2]] == [
-        ("1 missing key is in this file: another file, or another dict of it, was loaded.", ["head.weight"]),
-        ("1 missing key is not in this file under a name that ckpt can match.", ["gone.weight"]),
+        (
+            (
+                "1 missing key is in this file: another file, or another dict of it, "
+                "was loaded."
+            ),
+            ["head.weight"],
+        ),
+        (
+            "1 missing key is not in this file under a name that ckpt can match.",
+            ["gone.weight"],
+        ),
     ]
 
 
 def test_the_only_renamed_model_of_two(tmp_path: Path) -> None:
     states = {f"backbone.{name}": value for name, value in Net().state_dict().items()}
-    source = rewriting.saved({"one": states, "two": nn.Linear(2, 2).state_dict()}, tmp_path / "a.pth")
-    keys = ", ".join(f'"{name}"' for name in Net().state_dict() if "num_batches" not in name)
-    text = f"Missing key(s) in state_dict: {keys}.\n Unexpected key(s) in state_dict: {keys.replace(chr(34) + 'b', chr(34) + 'backbone.b').replace(chr(34) + 'h', chr(34) + 'backbone.h')}."
+    source = rewriting.saved(
+        {"one": states, "two": nn.Linear(2, 2).state_dict()}, tmp_path / "a.pth"
+    )
+    keys = ", ".join(
+        f'"{name}"' for name in Net().state_dict() if "num_batches" not in name
+    )
+    text = (
+        f"Missing key(s) in state_dict: {keys}.\n Unexpected key(s) in state_dict: "
+        f"{keys.replace(chr(34) + 'b', chr(34) + 'backbone.b').replace(chr(34) + 'h', chr(34) + 'backbone.h')}."
+    )
     command = statements(text, source)[0][1]
     assert command is not None and " --section one " in command
     run(command, tmp_path)
 
 
 def test_further_refusals_and_devices_are_named(tmp_path: Path) -> None:
-    thing = {"args": argparse.Namespace(), "act": torch.nn.functional.relu, "w": torch.ones(2)}
+    thing = {
+        "args": argparse.Namespace(),
+        "act": torch.nn.functional.relu,
+        "w": torch.ones(2),
+    }
     source = rewriting.saved(thing, tmp_path / "a.pth")
-    text = "Unsupported global: GLOBAL argparse.Namespace was not an allowed global by default."
+    text = (
+        "Unsupported global: GLOBAL argparse.Namespace was not an allowed global by "
+        "default."
+    )
     assert any(
         row[0].startswith("weights_only=True refuses 2 things in this file: ")
         for row in statements(text, source)
     )
-    text = "Attempting to deserialize object on CUDA device 5 but torch.cuda.device_count() is 1."
+    text = (
+        "Attempting to deserialize object on CUDA device 5 but "
+        "torch.cuda.device_count() is 1."
+    )
     assert ("None is saved on cuda:5, which the message names.", None) in statements(
         text, SAMPLES / "train_cuda.pth"
     )
@@ -331,16 +450,24 @@ def test_further_refusals_and_devices_are_named(tmp_path: Path) -> None:
 
 def test_names_alone_say_the_rule() -> None:
     found = explain(
-        'Missing key(s) in state_dict: "a.w", "a.b".\nUnexpected key(s) in state_dict: "module.a.w", "module.a.b".'
+        'Missing key(s) in state_dict: "a.w", "a.b".\nUnexpected key(s) in state_dict: '
+        '"module.a.w", "module.a.b".'
     )
     assert found.answer is not None
-    assert [row.command for row in found.answer.statements] == ["ckpt strip FILE -o OUT"]
+    assert [row.command for row in found.answer.statements] == [
+        "ckpt strip FILE -o OUT"
+    ]
     assert explain('Missing key(s) in state_dict: "a".').answer is None
 
 
 def test_words_and_paths(tmp_path: Path) -> None:
-    check_error(ckpt("explain", "CUDA out of memory", str(tmp_path / "nope.pth")), "no such file")
-    check_error(ckpt("explain", "unused", "--section", "model"), "--section needs the path")
+    check_error(
+        ckpt("explain", "CUDA out of memory", str(tmp_path / "nope.pth")),
+        "no such file",
+    )
+    check_error(
+        ckpt("explain", "unused", "--section", "model"), "--section needs the path"
+    )
     check_error(ckpt("explain", "-", input=b" \n"), "stdin is empty")
     done = ckpt("explain", "-", input=b"epoch 3\nFooError: all is lost\n")
     check_error(done, "no page for this")
@@ -358,7 +485,9 @@ def test_a_place_at_the_root_has_a_name(tmp_path: Path) -> None:
     source = tmp_path / "a.pth"
     torch.save(argparse.Namespace(a=1), source)
     text = raised(lambda: torch.load(source, weights_only=True))
-    assert statements(text, source)[0][0].startswith("The file names argparse.Namespace at the root.")
+    assert statements(text, source)[0][0].startswith(
+        "The file names argparse.Namespace at the root."
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,8 +498,17 @@ def test_a_place_at_the_root_has_a_name(tmp_path: Path) -> None:
         (["x", "y"], "none of the 2 missing keys"),
     ],
 )
-def test_numbers_are_words_where_they_are_none_or_one(names: list[str], said: str, tmp_path: Path) -> None:
-    source = rewriting.saved({"model": {"0.weight": torch.ones(2, 2)}, "epoch": 3}, tmp_path / "a.pth")
+def test_numbers_are_words_where_they_are_none_or_one(
+    names: list[str], said: str, tmp_path: Path
+) -> None:
+    source = rewriting.saved(
+        {"model": {"0.weight": torch.ones(2, 2)}, "epoch": 3}, tmp_path / "a.pth"
+    )
     keys = ", ".join(f'"{name}"' for name in names)
-    text = f'Missing key(s) in state_dict: {keys}. \n\tUnexpected key(s) in state_dict: "model", "epoch". '
-    assert statements(text, source)[0][0].endswith(f"The weights are in model, which has {said}.")
+    text = (
+        f"Missing key(s) in state_dict: {keys}. \n\tUnexpected key(s) in state_dict: "
+        '"model", "epoch". '
+    )
+    assert statements(text, source)[0][0].endswith(
+        f"The weights are in model, which has {said}."
+    )

@@ -1,4 +1,6 @@
-"""Every finding and every error of the pages is found, by its code, by its text, and inside of a traceback."""
+"""Every finding and every error of the pages is found, by its code, by its text, and
+inside of a traceback.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_every_code_has_its_page(code: str) -> None:
     page = explain(code).page
 
     assert page.code == CATALOGUE[code]
-    assert page.body and all(block.text and "\n" not in block.text for block in page.body)
+    assert page.body and all(
+        block.text and "\n" not in block.text for block in page.body
+    )
     assert explain(f" {code.upper().replace('-', '_')}\n").page == page
 
 
@@ -54,7 +58,9 @@ def test_the_pages_hold_all_messages_and_commands_of_their_source() -> None:
     assert [message for page in ERRORS for message in page.messages] == re.findall(
         r"```text\n(.*?)\n```", text, re.DOTALL
     )
-    commands = [block.text for page in ERRORS for block in page.body if block.kind == "command"]
+    commands = [
+        block.text for page in ERRORS for block in page.body if block.kind == "command"
+    ]
     shown = re.findall(r"<!-- run: .+? -->\n<!-- yours: (.+?) -->", text)
     assert commands == shown and text.count("<!-- run: ") == len(shown)
     assert not re.search(r"\.pth|\.pt\b", " ".join(commands)), "no file of the samples"
@@ -71,11 +77,23 @@ def test_bodies_hold_no_markup(page: Page) -> None:
 @pytest.mark.parametrize(
     ("text", "title"),
     [
-        ("Expected to have finished reduction", "DDP: parameters that received no gradient"),
-        ("Parameter indices which did not receive grad for rank 0: 4 5", "DDP: parameters that received no gradient"),
+        ("Expected to have finished reduction", (
+            "DDP: parameters that received no "
+            "gradient"
+        )),
+        ("Parameter indices which did not receive grad for rank 0: 4 5", (
+            "DDP: parameters that received no "
+            "gradient"
+        )),
         ("Missing key(s) in state_dict", "Keys that do not match"),
-        ("CUDA out of memory. Tried to allocate 20.00 MiB", "Loading puts tensors on a GPU that is not there, or is full"),
-        ("found at least two devices, cuda:0 and cpu", "Input on one GPU, weight on another"),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", (
+            "Loading puts tensors on a GPU that is "
+            "not there, or is full"
+        )),
+        ((
+            "found at least two devices, cuda:0 "
+            "and cpu"
+        ), "Input on one GPU, weight on another"),
     ],
 )  # fmt: skip
 def test_parts_of_a_message_are_enough(text: str, title: str) -> None:
@@ -88,7 +106,10 @@ def test_parts_of_a_message_are_enough(text: str, title: str) -> None:
         ("unusd", "unused"),
         ("prefixes", "prefix"),
         ("the optimizer skipped a step", "step-skipped"),
-        ("bad gradient reduction", "RuntimeError: Expected to have finished reduction in the prior iteration"),
+        ("bad gradient reduction", (
+            "RuntimeError: Expected to have finished "
+            "reduction in the prior iteration"
+        )),
     ],
 )  # fmt: skip
 def test_an_unknown_text_names_the_nearest_three(text: str, near: str) -> None:
@@ -104,7 +125,9 @@ def test_an_unknown_text_names_the_nearest_three(text: str, near: str) -> None:
         assert title(word) == next(page.title for page in pages() if page.word == word)
 
 
-@pytest.mark.parametrize("text", ["xyzzy", "HeaderWrong", "RuntimeError: the file could not be loaded"])
+@pytest.mark.parametrize(
+    "text", ["xyzzy", "HeaderWrong", "RuntimeError: the file could not be loaded"]
+)
 def test_a_page_without_a_word_of_substance_is_not_near(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         explain(text)
@@ -112,7 +135,9 @@ def test_a_page_without_a_word_of_substance_is_not_near(text: str) -> None:
     assert caught.value.hint == "with a file behind it, ckpt says what is in the file"
 
 
-@pytest.mark.parametrize("text", ["", " \n", "the", "of the", "1 2 3", "[" * 50_000, "reduction " * 20_000])
+@pytest.mark.parametrize(
+    "text", ["", " \n", "the", "of the", "1 2 3", "[" * 50_000, "reduction " * 20_000]
+)
 def test_what_says_nothing_leads_nowhere(text: str) -> None:
     with pytest.raises(UsageError):
         explain(text)

@@ -1,4 +1,6 @@
-"""A file of another size or kind than the model, a layer by another name, and a resume that finds no optimizer."""
+"""A file of another size or kind than the model, a layer by another name, and a resume
+that finds no optimizer.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def resnet(counts: tuple[int, ...], *, bottleneck: bool) -> nn.Module:
     model.conv1 = nn.Conv2d(3, 4, 7)
     for number, count in enumerate(counts, 1):
         names = ["conv1", "conv2", *(["conv3"] if bottleneck else [])]
-        blocks = [nn.ModuleDict({name: nn.Conv2d(2, 2, 1) for name in names}) for _ in range(count)]
+        blocks = [
+            nn.ModuleDict({name: nn.Conv2d(2, 2, 1) for name in names})
+            for _ in range(count)
+        ]
         model.add_module(f"layer{number}", nn.Sequential(*blocks))
     return model
 
@@ -58,7 +63,7 @@ def loaded_into(model: nn.Module, saved: nn.Module, folder: Path) -> Answered:
     return Answered(raised(lambda: model.load_state_dict(state)), folder / "model.pth")
 
 
-# --- size and kind ----------------------------------------------------------------------------------------------------
+# --- size and kind --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("depth", "other"), [(2, 4), (4, 2), (1, 12)])
@@ -66,18 +71,23 @@ def test_another_depth_is_named(depth: int, other: int, tmp_path: Path) -> None:
     found = loaded_into(Vision(depth=other), Vision(depth=depth), tmp_path)
     count = "1 block" if depth == 1 else f"{depth} blocks"
     assert found.said.startswith(
-        f"The depth differs: {count} in the checkpoint and {other} in the model at blocks."
+        f"The depth differs: {count} in the checkpoint and {other} in the model at "
+        "blocks."
     )
 
 
 def test_another_depth_does_not_hide_another_head(tmp_path: Path) -> None:
     found = loaded_into(Vision(depth=4, classes=5), Vision(), tmp_path)
-    assert "The depth differs" in found.said and "another number of classes" in found.said
+    assert (
+        "The depth differs" in found.said and "another number of classes" in found.said
+    )
 
 
 def test_layers_of_a_sequential_are_no_depth(tmp_path: Path) -> None:
     two = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    found = loaded_into(net(head=nn.Sequential(*two, nn.Linear(2, 2))), net(head=two), tmp_path)
+    found = loaded_into(
+        net(head=nn.Sequential(*two, nn.Linear(2, 2))), net(head=two), tmp_path
+    )
     assert "depth" not in found.said and "not in this file" in found.said
 
 
@@ -89,43 +99,71 @@ def test_layers_of_a_sequential_are_no_depth(tmp_path: Path) -> None:
     ],
 )
 def test_two_deep_resnets_are_told_apart(
-    counts: tuple[int, ...], others: tuple[int, ...], names: tuple[str, str], tmp_path: Path
+    counts: tuple[int, ...],
+    others: tuple[int, ...],
+    names: tuple[str, str],
+    tmp_path: Path,
 ) -> None:
     saved, model = resnet(counts, bottleneck=True), resnet(others, bottleneck=True)
     found = loaded_into(model, saved, tmp_path)
-    assert f"The checkpoint looks like {names[0]}, and the model like {names[1]}." in found.said
+    assert (
+        f"The checkpoint looks like {names[0]}, and the model like {names[1]}."
+        in found.said
+    )
     assert "basic" not in found.said
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_basic_blocks_are_still_told_from_bottlenecks(swapped: bool, tmp_path: Path) -> None:
-    basic, bottleneck = resnet((2, 2, 2, 2), bottleneck=False), resnet((3, 4, 6, 3), bottleneck=True)
+def test_basic_blocks_are_still_told_from_bottlenecks(
+    swapped: bool, tmp_path: Path
+) -> None:
+    basic, bottleneck = (
+        resnet((2, 2, 2, 2), bottleneck=False),
+        resnet((3, 4, 6, 3), bottleneck=True),
+    )
     saved, model = (bottleneck, basic) if swapped else (basic, bottleneck)
     found = loaded_into(model, saved, tmp_path)
     here, there = ("bottleneck", "basic") if swapped else ("basic", "bottleneck")
-    assert f"the checkpoint has {here} blocks, and the model {there} blocks" in found.said
+    assert (
+        f"the checkpoint has {here} blocks, and the model {there} blocks" in found.said
+    )
 
 
 def test_another_width_is_named(tmp_path: Path) -> None:
     found = loaded_into(Vision(384), Vision(192), tmp_path)
     assert (
-        "The model is wider than the checkpoint in 16 of these tensors, by the same factor (192" in found.said
-    )
+        "The model is wider than the checkpoint in 16 of these tensors, by the "
+        "same factor (192"
+    ) in found.said
     assert "The checkpoint looks like ViT-Ti, and the model like ViT-S." in found.said
     assert "number of classes" not in found.said
     other = loaded_into(Vision(48, classes=7), Vision(96), tmp_path)
-    assert "The model is narrower than the checkpoint" in other.said and "ViT" not in other.said
+    assert (
+        "The model is narrower than the checkpoint" in other.said
+        and "ViT" not in other.said
+    )
 
 
-@pytest.mark.parametrize(("here", "there", "kinds"), [(3, 1, "colour"), (1, 3, "grey"), (6, 2, None)])
-def test_another_kind_of_picture_is_named(here: int, there: int, kinds: str | None, tmp_path: Path) -> None:
-    saved, model = (nn.ModuleDict({"conv1": nn.Conv2d(count, 8, 7)}) for count in (here, there))
+@pytest.mark.parametrize(
+    ("here", "there", "kinds"), [(3, 1, "colour"), (1, 3, "grey"), (6, 2, None)]
+)
+def test_another_kind_of_picture_is_named(
+    here: int, there: int, kinds: str | None, tmp_path: Path
+) -> None:
+    saved, model = (
+        nn.ModuleDict({"conv1": nn.Conv2d(count, 8, 7)}) for count in (here, there)
+    )
     found = loaded_into(model, saved, tmp_path)
-    assert f"conv1.weight takes {here} channels in the checkpoint and {there} in the model" in found.said
+    assert (
+        f"conv1.weight takes {here} channels in the checkpoint and {there} in the model"
+        in found.said
+    )
     assert ("looks like" in found.said) is (kinds is not None)
     assert kinds is None or f"the checkpoint looks like one for {kinds}," in found.said
     if (here, there) == (3, 1):
-        (line,) = [command for command in found.commands if command.startswith("state[")]
+        (line,) = [
+            command for command in found.commands if command.startswith("state[")
+        ]
         state = torch.load(tmp_path / "model.pth")
         exec(line, {"state": state})
         model.load_state_dict(state)
@@ -133,14 +171,19 @@ def test_another_kind_of_picture_is_named(here: int, there: int, kinds: str | No
 
 def test_a_model_of_stable_diffusion_for_another_input_is_named(tmp_path: Path) -> None:
     saved, model = (
-        nn.ModuleDict({"input_blocks": nn.ModuleList([nn.ModuleList([nn.Conv2d(count, 8, 3)])])})
+        nn.ModuleDict(
+            {"input_blocks": nn.ModuleList([nn.ModuleList([nn.Conv2d(count, 8, 3)])])}
+        )
         for count in (9, 4)
     )
     found = loaded_into(model, saved, tmp_path)
-    assert "the checkpoint looks like one for inpainting, and the model for text to image" in found.said
+    assert (
+        "the checkpoint looks like one for inpainting, and the model for text to image"
+        in found.said
+    )
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 def test_the_only_layer_of_another_name_is_a_guess(tmp_path: Path) -> None:
@@ -154,29 +197,48 @@ def test_two_layers_are_no_pair(tmp_path: Path) -> None:
     left = net(a1=nn.Linear(4, 3), b1=nn.Linear(4, 3))
     right = net(x1=nn.Linear(4, 3), y1=nn.Linear(4, 3))
     assert "guess" not in loaded_into(right, left, tmp_path).said
-    assert "guess" not in loaded_into(net(q=nn.Linear(4, 3)), net(z=nn.PReLU(4)), tmp_path).said
-    assert "guess" not in loaded_into(net(q=nn.PReLU(3)), net(z=nn.PReLU(4)), tmp_path).said
+    assert (
+        "guess"
+        not in loaded_into(net(q=nn.Linear(4, 3)), net(z=nn.PReLU(4)), tmp_path).said
+    )
+    assert (
+        "guess"
+        not in loaded_into(net(q=nn.PReLU(3)), net(z=nn.PReLU(4)), tmp_path).said
+    )
 
 
 @pytest.mark.parametrize("with_rest", [False, True])
-def test_a_part_of_a_larger_model_loads_by_the_printed_line(with_rest: bool, tmp_path: Path) -> None:
+def test_a_part_of_a_larger_model_loads_by_the_printed_line(
+    with_rest: bool, tmp_path: Path
+) -> None:
     encoder = Vision()
-    state = {f"model.backbone.encoder.{name}": value for name, value in encoder.state_dict().items()}
+    state = {
+        f"model.backbone.encoder.{name}": value
+        for name, value in encoder.state_dict().items()
+    }
     if with_rest:
-        state |= {"model.decoder.weight": torch.ones(3, 8), "criterion.weight": torch.ones(3)}
+        state |= {
+            "model.decoder.weight": torch.ones(3, 8),
+            "criterion.weight": torch.ones(3),
+        }
     path = tmp_path / "last.ckpt"
-    torch.save({"epoch": 1, "pytorch-lightning_version": "2.5", "state_dict": state}, path)
+    torch.save(
+        {"epoch": 1, "pytorch-lightning_version": "2.5", "state_dict": state}, path
+    )
     found = Answered(raised(lambda: Vision().load_state_dict(state)), path)
     assert "model.backbone.encoder.* → *" in found.said
     lines = [line for line in found.commands if line.startswith("state = torch.load(")]
     assert len(lines) == with_rest
     for line in lines:
         model = Vision()
-        exec(line.replace('"last.ckpt"', repr(str(path))), {"torch": torch, "model": model})
+        exec(
+            line.replace('"last.ckpt"', repr(str(path))),
+            {"torch": torch, "model": model},
+        )
         assert torch.equal(model.head.weight, encoder.head.weight)
 
 
-# --- resuming ---------------------------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------
 
 
 def adam() -> dict[str, Any]:
@@ -202,9 +264,16 @@ RESUMED: dict[str, tuple[Any, str, str]] = {
     "two of them": (
         {"net": WEIGHTS, "opt_g": adam(), "opt_d": adam()},
         "KeyError: 'optimizer_state_dict'",
-        "By other names the file has them: opt_g and opt_d are the states of optimizers.",
+        (
+            "By other names the file has them: opt_g and opt_d are the states of "
+            "optimizers."
+        ),
     ),
-    "weights alone": (WEIGHTS, "KeyError: 'optimizer_state_dict'", "no epoch and no optimizer is in it"),
+    "weights alone": (
+        WEIGHTS,
+        "KeyError: 'optimizer_state_dict'",
+        "no epoch and no optimizer is in it",
+    ),
     "in words": (
         {"state_dict": WEIGHTS, "epoch": 3},
         "ValueError: no optimizer state found",
@@ -223,10 +292,15 @@ def test_the_optimizer_is_said_to_be_there_or_not(kind: str, tmp_path: Path) -> 
     state, text, said = RESUMED[kind]
     torch.save(state, tmp_path / "last.pth")
     found = Answered(text, tmp_path / "last.pth")
-    assert found.kind == "key" and said in found.said.replace(", ", " and ", kind.count("two"))
+    assert found.kind == "key" and said in found.said.replace(
+        ", ", " and ", kind.count("two")
+    )
 
 
-NOT_FOUND = "FileNotFoundError: Resume checkpoint not found. Please pass a valid checkpoint to resume from, i.e. 'yolo"
+NOT_FOUND = (
+    "FileNotFoundError: Resume checkpoint not found. Please pass a valid checkpoint to "
+    "resume from, i.e. 'yolo"
+)
 ULTRALYTICS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no epochs": (
         {"epoch": 3, "train_args": {"epochs": 0}},
@@ -238,9 +312,17 @@ ULTRALYTICS: dict[str, tuple[dict[str, Any], str, str]] = {
         "9 epochs is finished, nothing to resume",
         "epoch is -1",
     ),
-    "finished, not found": ({"epoch": -1, "train_args": {"epochs": 9}}, NOT_FOUND, "of a finished run"),
+    "finished, not found": (
+        {"epoch": -1, "train_args": {"epochs": 9}},
+        NOT_FOUND,
+        "of a finished run",
+    ),
     "no settings": ({"epoch": 3}, NOT_FOUND, "This file has no train_args"),
-    "all there": ({"epoch": 3, "train_args": {"epochs": 9}}, NOT_FOUND, "it is not what lacks"),
+    "all there": (
+        {"epoch": 3, "train_args": {"epochs": 9}},
+        NOT_FOUND,
+        "it is not what lacks",
+    ),
     "reached": (
         {"epoch": 9, "train_args": {"epochs": 9}},
         "epochs is finished, nothing to resume",
@@ -252,7 +334,9 @@ ULTRALYTICS: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("kind", ULTRALYTICS)
 def test_ultralytics_is_told_what_it_can_resume(kind: str, tmp_path: Path) -> None:
     state, text, said = ULTRALYTICS[kind]
-    torch.save({"ema": OrderedDict(WEIGHTS), "optimizer": None, **state}, tmp_path / "last.pt")
+    torch.save(
+        {"ema": OrderedDict(WEIGHTS), "optimizer": None, **state}, tmp_path / "last.pt"
+    )
     found = Answered(text, tmp_path / "last.pt")
     assert found.kind == "finished" and said in found.said
 
@@ -260,10 +344,16 @@ def test_ultralytics_is_told_what_it_can_resume(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "tar: This does not look like a tar archive\ntar: Exiting with failure status due to previous errors",
+        (
+            "tar: This does not look like a tar archive\ntar: Exiting with failure "
+            "status due to previous errors"
+        ),
         "gzip: checkpoint.pth.tar: not in gzip format",
         "tarfile.ReadError: file could not be opened successfully",
-        "  End-of-central-directory signature not found.  Either this file is not\n  a zipfile",
+        (
+            "  End-of-central-directory signature not found.  Either this file is not\n"
+            "  a zipfile"
+        ),
     ],
 )
 def test_an_unpacker_is_told_what_the_file_is(text: str, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""DDP's numbers with the code of the model, or with an older save of the run: then they are no guess."""
+"""DDP's numbers with the code of the model, or with an older save of the run: then they
+are no guess.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from torch import nn
 pytestmark = oracle.QUIET
 
 MESSAGE = (
-    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    "RuntimeError: Expected to have finished reduction in the prior iteration before "
+    "starting a new one."
     " Parameter indices which did not receive grad for rank 0: {}"
 )
 
@@ -26,7 +29,9 @@ class Chain(nn.Module):
 
     def __init__(self, layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=number % 3 > 0) for number in range(layers))
+        self.layers = nn.ModuleList(
+            nn.Linear(3, 3, bias=number % 3 > 0) for number in range(layers)
+        )
         self.norm = nn.BatchNorm1d(3)
 
     def forward(self, x: torch.Tensor, used: set[int]) -> torch.Tensor:
@@ -36,18 +41,28 @@ class Chain(nn.Module):
 
 
 def run(folder: Path, layers: int, frozen: set[int], unused: set[int]) -> list[str]:
-    """Save before and after one step of plain SGD, whose state says nothing. Returns the names that DDP counts."""
+    """Save before and after one step of plain SGD, whose state says nothing. Returns
+    the names that DDP counts.
+    """
     torch.manual_seed(layers)
     model = Chain(layers)
     for number in frozen:
         model.layers[number].requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "old.pt")
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        folder / "old.pt",
+    )
     out = model(torch.randn(8, 3), set(range(layers)) - unused)
     (out * torch.randn(8, 3)).sum().backward()
     optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "new.pt")
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        folder / "new.pt",
+    )
+    return [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
 
 
 def answered(folder: Path, numbers: list[int], *paths: str) -> Any:
@@ -81,12 +96,16 @@ def test_the_names_are_right_or_among_the_candidates(seed: int, tmp_path: Path) 
     assert index["evidence"]["trust"] == ("strong" if is_sure else "likely")
     assert index["parameters"] == len(counted)
     # Sure wherever no frozen layer touches an unused one.
-    touching = any({number - 1, number + 1} & (frozen - unused) for number in unused - frozen)
+    touching = any(
+        {number - 1, number + 1} & (frozen - unused) for number in unused - frozen
+    )
     assert is_sure or touching or unused & frozen
 
 
 class Buffered(nn.Module):
-    """A buffer that only its name tells, one that no name tells, a frozen layer, and an unused one."""
+    """A buffer that only its name tells, one that no name tells, a frozen layer, and an
+    unused one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +121,9 @@ class Buffered(nn.Module):
 
 @pytest.mark.parametrize("holds", ["nothing", "live", "all"])
 @pytest.mark.parametrize("drifts", [False, True])
-def test_no_buffer_is_taken_for_a_changed_parameter(drifts: bool, holds: str, tmp_path: Path) -> None:
+def test_no_buffer_is_taken_for_a_changed_parameter(
+    drifts: bool, holds: str, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     model = Buffered()
     live = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -132,23 +153,35 @@ def test_the_other_ways_are_named_for_a_guess_only(tmp_path: Path) -> None:
     sure = answered(tmp_path, [2, 3], "old.pt", "new.pt")
     assert [row["command"] for row in sure["statements"] if row["command"]] == []
     (said,) = (row for row in sure["statements"] if "did not change" in row["text"])
-    assert said["names"] == ["model.layers.0.weight", "model.layers.2.weight", "model.layers.2.bias"]
+    assert said["names"] == [
+        "model.layers.0.weight",
+        "model.layers.2.weight",
+        "model.layers.2.bias",
+    ]
 
 
 def test_saves_that_do_not_fit_are_said(tmp_path: Path) -> None:
     run(tmp_path, 4, set(), set())
     answer = answered(tmp_path, [1, 2], "old.pt", "new.pt")
     texts = [row["text"] for row in answer["statements"]]
-    assert "Every parameter changed since old.pt, so each of them had a gradient in between." in texts
+    assert (
+        "Every parameter changed since old.pt, so each of them had a gradient in "
+        "between."
+    ) in texts
     run(tmp_path, 5, set(), {4})
-    texts = [row["text"] for row in answered(tmp_path, [0], "old.pt", "new.pt")["statements"]]
+    texts = [
+        row["text"] for row in answered(tmp_path, [0], "old.pt", "new.pt")["statements"]
+    ]
     assert any(
-        text.endswith("a step was too small to see, or the saves are of another run.") for text in texts
+        text.endswith("a step was too small to see, or the saves are of another run.")
+        for text in texts
     )
 
 
 class Averaged(nn.Module):
-    """A frozen layer, one that learns, one whose gradient is zero, and one without a gradient."""
+    """A frozen layer, one that learns, one whose gradient is zero, and one without a
+    gradient.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,18 +192,29 @@ class Averaged(nn.Module):
 
 
 def save_steps(folder: Path, average: str | None = None) -> None:
-    """Save old.pt and new.pt after a step of Adam each, with an average of the model where it is named."""
+    """Save old.pt and new.pt after a step of Adam each, with an average of the model
+    where it is named.
+    """
     torch.manual_seed(0)
     net = Averaged()
     optimizer = torch.optim.Adam(net.parameters(), 0.1)
     mean = {name: value.clone() for name, value in net.state_dict().items()}
     for name in ("old.pt", "new.pt"):
-        out = net.body(net.stem(torch.randn(4, 3))).pow(2) + 0 * net.still(torch.ones(3))
+        out = net.body(net.stem(torch.randn(4, 3))).pow(2) + 0 * net.still(
+            torch.ones(3)
+        )
         out.sum().backward()
         optimizer.step()
-        mean = {key: value * 0.9 + mean[key] * 0.1 for key, value in net.state_dict().items()}
+        mean = {
+            key: value * 0.9 + mean[key] * 0.1
+            for key, value in net.state_dict().items()
+        }
         kept = {} if average is None else {average: mean}
-        content = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), **kept}
+        content = {
+            "model": net.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            **kept,
+        }
         torch.save(content, folder / name)
 
 
@@ -182,26 +226,40 @@ def test_changed_parameters_of_the_model_are_counted_and_what_stood_still_is_nam
     answer = answered(tmp_path, [3, 4], "old.pt", "new.pt")
 
     why = (
-        "2 parameters changed since the older save, 1 is the same although the optimizer stepped,"
+        "2 parameters changed since the older save, 1 is the same although the "
+        "optimizer stepped,"
         " and these did not"
     )
     assert answer["index"]["evidence"]["note"] == why
     unchanged, stepped = answer["statements"][-2:]
     assert unchanged["text"].startswith("4 parameters did not change since old.pt")
     assert unchanged["names"] == [
-        f"model.{name}" for name in ("stem.weight", "stem.bias", "aux.weight", "aux.bias")
+        f"model.{name}"
+        for name in ("stem.weight", "stem.bias", "aux.weight", "aux.bias")
     ]
-    assert stepped["text"].startswith("1 parameter is the same although the optimizer stepped")
+    assert stepped["text"].startswith(
+        "1 parameter is the same although the optimizer stepped"
+    )
     assert stepped["names"] == ["model.still.weight"]
 
 
-def test_saves_in_which_nothing_changed_are_not_called_those_of_another_run(tmp_path: Path) -> None:
+def test_saves_in_which_nothing_changed_are_not_called_those_of_another_run(
+    tmp_path: Path,
+) -> None:
     net = Averaged()
     optimizer = torch.optim.SGD(net.parameters(), 0.0)
     for name in ("old.pt", "new.pt"):
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / name)
-    texts = [row["text"] for row in answered(tmp_path, [3], "old.pt", "new.pt")["statements"]]
-    assert any(text.endswith("so these saves do not tell which parameters had a gradient.") for text in texts)
+        torch.save(
+            {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+            tmp_path / name,
+        )
+    texts = [
+        row["text"] for row in answered(tmp_path, [3], "old.pt", "new.pt")["statements"]
+    ]
+    assert any(
+        text.endswith("so these saves do not tell which parameters had a gradient.")
+        for text in texts
+    )
     assert not any("do not fit" in text for text in texts)
 
 
@@ -220,14 +278,18 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
         "class Chain(nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
-        "        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=n % 3 > 0) for n in range(4))\n"
+        "        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=n % 3 > 0) for n in "
+        "range(4))\n"
         "        self.norm = nn.BatchNorm1d(3)\n"
         "def make(frozen=True):\n"
         "    net = Chain()\n"
         "    net.layers[0].requires_grad_(not frozen)\n"
         "    return net\n"
     )
-    for words, name in (((), "model.layers.2.weight"), (("--arg", "frozen=False"), "model.layers.1.bias")):
+    for words, name in (
+        ((), "model.layers.2.weight"),
+        (("--arg", "frozen=False"), "model.layers.1.bias"),
+    ):
         answer = answered(tmp_path, [2], "new.pt", "--model", "nets.py:make", *words)
         assert answer["index"]["evidence"]["trust"] == "certain"
         assert [row["name"] for row in answer["index"]["names"]] == [name]
@@ -236,10 +298,19 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["KeyError: 'x'", "old.pt", "new.pt"], "OLDER and PATH go with an error of DDP about gradients"),
-        (["KeyError: 'x'", "--model", "nets.py:make"], "--model needs the PATH of a checkpoint"),
+        (
+            ["KeyError: 'x'", "old.pt", "new.pt"],
+            "OLDER and PATH go with an error of DDP about gradients",
+        ),
+        (
+            ["KeyError: 'x'", "--model", "nets.py:make"],
+            "--model needs the PATH of a checkpoint",
+        ),
         ([MESSAGE.format(1), "gone.pt", "new.pt"], "gone.pt"),
-        ([MESSAGE.format(1), "old.pt", "old.pt", "new.pt"], "old.pt: more than two checkpoints behind"),
+        (
+            [MESSAGE.format(1), "old.pt", "old.pt", "new.pt"],
+            "old.pt: more than two checkpoints behind",
+        ),
     ],
 )
 def test_what_is_refused(words: list[str], problem: str, tmp_path: Path) -> None:
@@ -253,13 +324,21 @@ def test_many_candidates_are_one_line(tmp_path: Path) -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(20)])
     for number in range(10):
         model[number].requires_grad_(False)
-    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad])
+    optimizer = torch.optim.AdamW(
+        [value for value in model.parameters() if value.requires_grad]
+    )
     out = torch.randn(2, 4)
     for number, layer in enumerate(model):
         out = out if number in (13, 17) else layer(out)
     out.sum().backward()
     optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
     done = inside("explain", MESSAGE.format("6 7"), "a.pt", cwd=tmp_path)
     assert not any(line.lstrip().startswith("or ") for line in done.lines)
-    assert any(line.startswith("    6  one of 21: model.3-13.weight ×11, ") for line in done.lines)
+    assert any(
+        line.startswith("    6  one of 21: model.3-13.weight ×11, ")
+        for line in done.lines
+    )

@@ -1,4 +1,6 @@
-"""Folders around distributed checkpoints: Megatron, Lightning, accelerate, torchtitan."""
+"""Folders around distributed checkpoints: Megatron, Lightning, accelerate,
+torchtitan.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,21 @@ from ckpt.commands.verify.verify import judge_structure
 from ckpt.evidence.survey import Survey
 from ckpt.ext.folders.distributed import missing_ranks, rank_of
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.errors import CkptError, FolderError, UnreadableError, UnsupportedError, UsageError
+from ckpt.model.errors import (
+    CkptError,
+    FolderError,
+    UnreadableError,
+    UnsupportedError,
+    UsageError,
+)
 from ckpt.model.limits import Limits
 from ckpt.surface.api.walk import found
 
 
 def sections(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
-    return {part.name: (part.kind, part.tensors) for part in Survey(checkpoint).sections}
+    return {
+        part.name: (part.kind, part.tensors) for part in Survey(checkpoint).sections
+    }
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, object]:
@@ -43,7 +53,7 @@ def same(folder: Path, tensors: written.Tensors, key: str = "model") -> None:
             assert torch.equal(opened[f"{key}.{name}"].torch(), tensor), name
 
 
-# --- Megatron ---------------------------------------------------------------------------------------------------------
+# --- Megatron -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -74,7 +84,9 @@ def test_each_path_into_torch_dist_leads_to_it(inside: str, megatron: Path) -> N
             "pipeline parallel": 1,
             "ranks": 2,
         }
-        assert checkpoint.path == str(megatron / ("iter_0000010" if "iter" in inside[:4] else ""))
+        assert checkpoint.path == str(
+            megatron / ("iter_0000010" if "iter" in inside[:4] else "")
+        )
 
 
 @pytest.fixture
@@ -85,14 +97,21 @@ def nemo(tmp_path: Path) -> Path:
     shutil.copytree(tmp_path / "run/iter_0000010", folder / "weights")
     (folder / "context" / "nemo_tokenizer").mkdir(parents=True)
     (folder / "context" / "io.json").write_text("{}")
-    (folder / "context" / "model.yaml").write_text("_target_: nemo.collections.llm.LlamaModel\n")
+    (folder / "context" / "model.yaml").write_text(
+        "_target_: nemo.collections.llm.LlamaModel\n"
+    )
     return folder
 
 
 def test_a_folder_of_nemo_2_is_its_weights(nemo: Path, tmp_path: Path) -> None:
     with formats.open(str(nemo)) as found, formats.open(str(nemo / "weights")) as alone:
-        assert found.layout == "NeMo 2 checkpoint, torch_dist" and facts(found)["iteration"] == 10
-        assert [row.name for row in found.tensors] == [row.name for row in alone.tensors]
+        assert (
+            found.layout == "NeMo 2 checkpoint, torch_dist"
+            and facts(found)["iteration"] == 10
+        )
+        assert [row.name for row in found.tensors] == [
+            row.name for row in alone.tensors
+        ]
         assert all(file.startswith("weights/") for file in found.parts)
     same(nemo, written.megatron_keys())
     assert run("verify", nemo, cwd=tmp_path).code == 0
@@ -100,7 +119,10 @@ def test_a_folder_of_nemo_2_is_its_weights(nemo: Path, tmp_path: Path) -> None:
     assert b"1 checkpoint," in done.err and b"3 not looked at" in done.err
     done = run("convert", nemo, "-o", "w.safetensors", cwd=tmp_path)
     assert done.code == 0
-    assert safetensors.torch.load_file(tmp_path / "w.safetensors").keys() == written.megatron_keys().keys()
+    assert (
+        safetensors.torch.load_file(tmp_path / "w.safetensors").keys()
+        == written.megatron_keys().keys()
+    )
 
 
 def test_a_folder_of_nemo_2_without_its_weights_says_what_is_wrong(nemo: Path) -> None:
@@ -124,7 +146,9 @@ def test_a_link_to_the_weights_of_nemo_2_is_not_followed(nemo: Path) -> None:
         formats.open(str(nemo))
 
 
-def test_keys_of_the_optimizer_and_objects_of_ranks_are_no_weights(megatron: Path) -> None:
+def test_keys_of_the_optimizer_and_objects_of_ranks_are_no_weights(
+    megatron: Path,
+) -> None:
     with formats.open(str(megatron)) as checkpoint:
         assert sections(checkpoint) == {
             "model": ("model", 4),
@@ -138,8 +162,14 @@ def test_keys_of_the_optimizer_and_objects_of_ranks_are_no_weights(megatron: Pat
 
 
 def test_names_of_torch_dist_have_the_order_of_the_ranks(megatron: Path) -> None:
-    """`.metadata` has no paths, and a tensor holds all layers: no number of DDP is a name here."""
-    for path in (megatron, megatron / "iter_0000010", megatron / "iter_0000010/.metadata"):
+    """`.metadata` has no paths, and a tensor holds all layers: no number of DDP is a
+    name here.
+    """
+    for path in (
+        megatron,
+        megatron / "iter_0000010",
+        megatron / "iter_0000010/.metadata",
+    ):
         check_error(process("inspect", path, "--index", "0"), "dcp keeps no order")
         with formats.open(str(path)) as checkpoint:
             assert not checkpoint.traits.keeps_order
@@ -160,7 +190,10 @@ def test_chained_optimizers_are_one_section(tmp_path: Path) -> None:
         assert sections(checkpoint)["optimizer"] == ("optimizer", 24)
         assert sections(checkpoint)["model"] == ("model", 4)
         names = [entry.name for entry in checkpoint.tensors]
-        assert "optimizer.chained_1.optimizer.state.exp_avg.decoder.final_layernorm.weight" in names
+        assert (
+            "optimizer.chained_1.optimizer.state.exp_avg.decoder.final_layernorm.weight"
+            in names
+        )
 
 
 def test_a_file_of_the_latest_iteration_names_it(tmp_path: Path) -> None:
@@ -168,7 +201,10 @@ def test_a_file_of_the_latest_iteration_names_it(tmp_path: Path) -> None:
     written.megatron(tmp_path, 9)
     with formats.open(str(tmp_path)) as checkpoint:
         assert facts(checkpoint)["iteration"] == 9
-        assert checkpoint.parts == ("iter_0000009/__0_0.distcp", "iter_0000009/common.pt")
+        assert checkpoint.parts == (
+            "iter_0000009/__0_0.distcp",
+            "iter_0000009/common.pt",
+        )
 
 
 def test_torch_dist_without_its_common_file_is_named_too(tmp_path: Path) -> None:
@@ -182,15 +218,23 @@ def test_torch_dist_without_its_common_file_is_named_too(tmp_path: Path) -> None
 def test_a_damaged_common_file_is_a_finding(megatron: Path) -> None:
     (megatron / "iter_0000010/common.pt").write_bytes(b"nothing")
     with formats.open(str(megatron)) as checkpoint:
-        assert [notice.code for notice in checkpoint.account.notices] == ["damaged-file"]
-        assert "iter_0000010/common.pt was not read" in checkpoint.account.notices[0].message
+        assert [notice.code for notice in checkpoint.account.notices] == [
+            "damaged-file"
+        ]
+        assert (
+            "iter_0000010/common.pt was not read"
+            in checkpoint.account.notices[0].message
+        )
         assert len(checkpoint.tensors) == 18
 
 
 @pytest.mark.parametrize(
-    "text", ["../iter_0000010", "1e5", "-1", "", "9" * 200, "release/../..", "\0", "ten"]
+    "text",
+    ["../iter_0000010", "1e5", "-1", "", "9" * 200, "release/../..", "\0", "ten"],
 )
-def test_the_file_of_the_latest_iteration_leads_nowhere_else(text: str, megatron: Path) -> None:
+def test_the_file_of_the_latest_iteration_leads_nowhere_else(
+    text: str, megatron: Path
+) -> None:
     (megatron / "latest_checkpointed_iteration.txt").write_text(text)
     with pytest.raises(UnreadableError, match="is not the number of an iteration"):
         formats.open(str(megatron))
@@ -198,7 +242,10 @@ def test_the_file_of_the_latest_iteration_leads_nowhere_else(text: str, megatron
 
 def test_an_iteration_that_is_not_there(megatron: Path) -> None:
     (megatron / "latest_checkpointed_iteration.txt").write_text("20")
-    with pytest.raises(UnreadableError, match=r"names iter_0000020, .* \(the folder holds iter_0000010\)"):
+    with pytest.raises(
+        UnreadableError,
+        match=r"names iter_0000020, .* \(the folder holds iter_0000010\)",
+    ):
         formats.open(str(megatron))
 
 
@@ -221,7 +268,9 @@ def test_the_zarr_backend_is_refused_by_name(tmp_path: Path) -> None:
         formats.open(str(tmp_path))
 
 
-@pytest.mark.parametrize("command", ["inspect", "ls", "lint", "verify", "stats", "convert"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "ls", "lint", "verify", "stats", "convert"]
+)
 @pytest.mark.parametrize("path", ["run", "run/iter_0000010"])
 @pytest.mark.parametrize("has_document", [True, False])
 def test_a_folder_of_zarr_is_refused_once_with_a_way_out(
@@ -234,9 +283,15 @@ def test_a_folder_of_zarr_is_refused_once_with_a_way_out(
     torch.save({"iteration": 10}, data / "common.pt")
     (tmp_path / "run/latest_checkpointed_iteration.txt").write_text("10")
     if has_document:
-        (data / "metadata.json").write_text('{"sharded_backend": "zarr", "sharded_backend_version": 1}')
-    done = run(command, path, *(("-o", "o.pth") if command == "convert" else ()), cwd=tmp_path)
-    (line,) = [line for line in (done.out + done.err).decode().splitlines() if "zarr" in line]
+        (data / "metadata.json").write_text(
+            '{"sharded_backend": "zarr", "sharded_backend_version": 1}'
+        )
+    done = run(
+        command, path, *(("-o", "o.pth") if command == "convert" else ()), cwd=tmp_path
+    )
+    (line,) = [
+        line for line in (done.out + done.err).decode().splitlines() if "zarr" in line
+    ]
     assert done.code == 2 and line.endswith("--ckpt-convert-save DIR)"), done
     assert b"common.pt" not in done.out, "no file of it is one of its own"
 
@@ -253,7 +308,12 @@ def test_ranks_stand_side_by_side(tmp_path: Path) -> None:
     with formats.open(str(tmp_path)) as checkpoint:
         assert checkpoint.layout == "Megatron checkpoint, ranks side by side"
         kinds = sections(checkpoint)
-        folders = ["mp_rank_00_000", "mp_rank_00_001", "mp_rank_01_000", "mp_rank_01_001"]
+        folders = [
+            "mp_rank_00_000",
+            "mp_rank_00_001",
+            "mp_rank_01_000",
+            "mp_rank_01_001",
+        ]
         assert list(kinds) == [f"{name}.model" for name in folders]
         assert facts(checkpoint) | {"iteration": 10, "ranks": 4} == facts(checkpoint)
         assert facts(checkpoint)["mp_rank_01_000"] == "tensor 1, pipeline 0"
@@ -275,7 +335,9 @@ def test_ranks_are_never_merged(tmp_path: Path) -> None:
             traits = next(row.traits for row in formats.FORMATS if name == row.name)
             with pytest.raises(UsageError, match="2 files of ranks") as caught:
                 convert(Survey(checkpoint), name, traits, Limits(), lambda entry: None)
-            assert "name one: iter_0000010/mp_rank_00/model_optim_rng.pt, or" in str(caught.value.hint)
+            assert "name one: iter_0000010/mp_rank_00/model_optim_rng.pt, or" in str(
+                caught.value.hint
+            )
         assert Survey(checkpoint).load.expression is None
 
 
@@ -284,7 +346,10 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
     shutil.rmtree(folder / "mp_rank_01_000")
     with formats.open(str(tmp_path)) as checkpoint:
         assert [notice.code for notice in checkpoint.account.notices] == ["incomplete"]
-        assert checkpoint.account.notices[0].message == "files of 1 of 4 ranks are missing: mp_rank_01_000"
+        assert (
+            checkpoint.account.notices[0].message
+            == "files of 1 of 4 ranks are missing: mp_rank_01_000"
+        )
         assert "1 of 4 ranks" in judge_structure(checkpoint).problems[0].what
 
 
@@ -301,23 +366,33 @@ def test_which_rank_a_folder_is_of() -> None:
     assert rank_of("mp_rank_03", experts=False) == "tensor 3"
     assert rank_of("mp_rank_03_012", experts=False) == "tensor 3, pipeline 12"
     assert rank_of("mp_rank_03_012", experts=True) == "tensor 3, expert 12"
-    assert rank_of("mp_rank_03_012_001", experts=True) == "tensor 3, pipeline 12, expert 1"
+    assert (
+        rank_of("mp_rank_03_012_001", experts=True) == "tensor 3, pipeline 12, expert 1"
+    )
     assert missing_ranks(["mp_rank_00", "mp_rank_01_001"], (2, 1)) == []
-    assert missing_ranks(["mp_rank_00_000", "mp_rank_01_001"], (2, 2)) == ["mp_rank_00_001", "mp_rank_01_000"]
+    assert missing_ranks(["mp_rank_00_000", "mp_rank_01_001"], (2, 2)) == [
+        "mp_rank_00_001",
+        "mp_rank_01_000",
+    ]
     assert missing_ranks([], (10**9, 10**9)) == []  # a hostile number
 
 
-# --- Lightning --------------------------------------------------------------------------------------------------------
+# --- Lightning ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inside", ["", ".metadata", "__0_0.distcp"])
-def test_each_path_into_a_folder_of_lightning_leads_to_it(inside: str, tmp_path: Path) -> None:
+def test_each_path_into_a_folder_of_lightning_leads_to_it(
+    inside: str, tmp_path: Path
+) -> None:
     folder, weights = written.lightning(tmp_path / "last.ckpt")
     with formats.open(str(folder / inside)) as checkpoint:
         assert checkpoint.layout == "Lightning checkpoint, DCP"
         assert checkpoint.path == str(folder)
         assert facts(checkpoint) == {"epoch": 3, "step": 40}
-        assert sections(checkpoint) == {"model": ("model", 7 + 2), "optimizer_0": ("optimizer", 18)}
+        assert sections(checkpoint) == {
+            "model": ("model", 7 + 2),
+            "optimizer_0": ("optimizer", 18),
+        }
         assert "meta.hyper_parameters.lr" in [value.name for value in checkpoint.values]
     same(folder, weights)
 
@@ -330,7 +405,9 @@ def test_meta_pt_of_another_program_is_not_called_lightning(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
-def test_what_is_no_file_beside_the_data_is_not_opened(kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file_beside_the_data_is_not_opened(
+    kind: str, tmp_path: Path
+) -> None:
     folder, _ = written.lightning(tmp_path / "a.ckpt")
     meta = folder / "meta.pt"
     meta.rename(tmp_path / "outside.pt")
@@ -355,7 +432,10 @@ def test_nothing_in_meta_pt_is_run(tmp_path: Path) -> None:
 
     torch.save({"epoch": 1, "hyper_parameters": Hostile()}, folder / "meta.pt")
     with formats.open(str(folder)) as checkpoint:
-        assert any(row.group == "called" and row.file == "meta.pt" for row in checkpoint.imports)
+        assert any(
+            row.group == "called" and row.file == "meta.pt"
+            for row in checkpoint.imports
+        )
     assert not marker.exists()
 
 
@@ -364,10 +444,12 @@ def test_what_is_lost_of_the_data_is_said_of_the_folder(tmp_path: Path) -> None:
     (folder / "__0_0.distcp").unlink()
     with formats.open(str(folder)) as checkpoint:
         assert "incomplete" in {notice.code for notice in checkpoint.account.notices}
-        assert {name.split(".")[0] for name, _ in checkpoint.account.left_out} == {"optimizer_0"}
+        assert {name.split(".")[0] for name, _ in checkpoint.account.left_out} == {
+            "optimizer_0"
+        }
 
 
-# --- accelerate -------------------------------------------------------------------------------------------------------
+# --- accelerate -----------------------------------------------------------------------
 
 
 def test_a_folder_of_accelerate_is_one_checkpoint(tmp_path: Path) -> None:
@@ -388,12 +470,17 @@ def test_a_folder_of_accelerate_is_one_checkpoint(tmp_path: Path) -> None:
         assert (root.keys, root.first, root.last) == (("model", "optimizer"), 0, 27)
         load = Survey(checkpoint).load.expression
         assert load is not None and str(folder / "pytorch_model_fsdp_0") in load
-        assert judge_structure(checkpoint).checked[-1] == "the metadata and 2 data files agree"
+        assert (
+            judge_structure(checkpoint).checked[-1]
+            == "the metadata and 2 data files agree"
+        )
     same(folder, weights)
 
 
 @pytest.mark.parametrize("inside", ["", ".metadata", "__0_0.distcp"])
-def test_one_of_its_checkpoints_alone_says_what_lies_beside_it(inside: str, tmp_path: Path) -> None:
+def test_one_of_its_checkpoints_alone_says_what_lies_beside_it(
+    inside: str, tmp_path: Path
+) -> None:
     folder, _ = written.accelerate(tmp_path / "state")
     with formats.open(str(folder / "optimizer_0" / inside)) as checkpoint:
         assert checkpoint.path == str(folder / "optimizer_0")
@@ -407,7 +494,9 @@ def test_a_second_model_has_a_key_of_its_own(tmp_path: Path) -> None:
     with formats.open(str(folder)) as checkpoint:
         kinds = sections(checkpoint)
         assert (kinds["model"], kinds["model_1.model"]) == (("model", 9), ("model", 9))
-        assert (kinds["optimizer"], kinds["optimizer_1.optimizer"]) == (("optimizer", 18),) * 2
+        assert (kinds["optimizer"], kinds["optimizer_1.optimizer"]) == (
+            ("optimizer", 18),
+        ) * 2
         assert Survey(checkpoint).load.expression is None
     same(folder, models[0])
     same(folder, models[1], "model_1.model")
@@ -418,8 +507,13 @@ def test_an_optimizer_that_was_not_saved_whole_is_a_finding(tmp_path: Path) -> N
     (folder / "optimizer_0/.metadata").unlink()
     with formats.open(str(folder)) as checkpoint:
         (notice,) = checkpoint.account.notices
-        assert notice.code == "damaged-file" and "optimizer_0/.metadata was not read" in notice.message
-        assert "model" in sections(checkpoint) and "optimizer" not in sections(checkpoint)
+        assert (
+            notice.code == "damaged-file"
+            and "optimizer_0/.metadata was not read" in notice.message
+        )
+        assert "model" in sections(checkpoint) and "optimizer" not in sections(
+            checkpoint
+        )
     (folder / "pytorch_model_fsdp_0/.metadata").unlink()
     with pytest.raises(UnreadableError, match="an interrupted save"):
         formats.open(str(folder))
@@ -444,18 +538,21 @@ def test_weights_in_one_file_come_before_a_distributed_model(tmp_path: Path) -> 
         ]
 
 
-# --- folders of steps -------------------------------------------------------------------------------------------------
+# --- folders of steps -----------------------------------------------------------------
 
 
 def test_a_folder_of_steps_names_the_newest(tmp_path: Path) -> None:
     folder = written.torchtitan(tmp_path / "checkpoint", (9, 10))
     with pytest.raises(
-        FolderError, match=r"2 checkpoints: step-10, step-9 \(name one; the newest is step-10\)"
+        FolderError,
+        match=r"2 checkpoints: step-10, step-9 \(name one; the newest is step-10\)",
     ):
         formats.open(str(folder))
     (folder / "step-100").mkdir()
     (folder / "step-100/__0_0.distcp").write_bytes(b"cut")
-    with pytest.raises(FolderError, match=r"newest complete is step-10; step-100 is not complete"):
+    with pytest.raises(
+        FolderError, match=r"newest complete is step-10; step-100 is not complete"
+    ):
         formats.open(str(folder))
     shutil.rmtree(folder / "step-9")
     shutil.rmtree(folder / "step-100")
@@ -467,8 +564,12 @@ def test_a_folder_of_torchtune_names_the_newest_epoch(tmp_path: Path) -> None:
     for epoch in range(2):
         folder = tmp_path / f"epoch_{epoch}"
         folder.mkdir()
-        safetensors.torch.save_file({"w": torch.ones(2)}, folder / "model-00001-of-00001.safetensors")
-    written.folders_save(tmp_path / "recipe_state/recipe_state.pt", {"seed": 0, "epochs_run": 1})
+        safetensors.torch.save_file(
+            {"w": torch.ones(2)}, folder / "model-00001-of-00001.safetensors"
+        )
+    written.folders_save(
+        tmp_path / "recipe_state/recipe_state.pt", {"seed": 0, "epochs_run": 1}
+    )
     with pytest.raises(FolderError, match=r"the newest is epoch_1"):
         formats.open(str(tmp_path))
     written.save(tmp_path / "dist_epoch_0", {"model": {"w": torch.ones(2)}})
@@ -483,5 +584,9 @@ def test_who_searches_finds_each_of_them_once(tmp_path: Path) -> None:
     written.accelerate(tmp_path / "d")
     written.torchtitan(tmp_path / "e")
     written.megatron(tmp_path / "f", common=False)
-    names = [os.path.relpath(item.path, tmp_path) for item in found([str(tmp_path)]) if not item.is_other]
+    names = [
+        os.path.relpath(item.path, tmp_path)
+        for item in found([str(tmp_path)])
+        if not item.is_other
+    ]
     assert names == ["a", "b", "c.ckpt", "d", "e/step-10", "e/step-20", "f"]

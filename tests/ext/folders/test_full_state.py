@@ -1,4 +1,6 @@
-"""The folders of FULL_STATE_DICT: accelerate's and the Trainer's whole state dicts under FSDP, one checkpoint each."""
+"""The folders of FULL_STATE_DICT: accelerate's and the Trainer's whole state dicts
+under FSDP, one checkpoint each.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MODEL = "pytorch_model_fsdp.bin"
 
 
 def of_trainer(folder: Path) -> Path:
-    """`checkpoint-2` of the Trainer: its own small files beside what accelerate saves."""
+    """`checkpoint-2` of the Trainer: its own small files beside what accelerate
+    saves.
+    """
     folders.trainer(folder)
     (folder / "optimizer.pt").unlink()
     (folder / "model.safetensors").unlink()
@@ -43,8 +47,12 @@ def test_a_state_of_accelerate_is_one_checkpoint(tmp_path: Path) -> None:
             assert torch.equal(checkpoint[name].torch(), tensor)
         for name, row in moments.items():
             for key, tensor in row.items():
-                assert torch.equal(checkpoint[f"optimizer.state.{name}.{key}"].torch(), tensor)
-        assert set(checkpoint.checkpoint.parts) == {path.name for path in folder.iterdir()}
+                assert torch.equal(
+                    checkpoint[f"optimizer.state.{name}.{key}"].torch(), tensor
+                )
+        assert set(checkpoint.checkpoint.parts) == {
+            path.name for path in folder.iterdir()
+        }
     assert any("6 of 6 parameters have state" in line for line in lines(folder))
     also = next(line for line in lines(folder) if line.strip().startswith("also"))
     assert also.endswith("scheduler, random_states_0, random_states_1 (no tensors)")
@@ -62,7 +70,9 @@ def test_two_models_have_keys_of_their_own(tmp_path: Path) -> None:
     with ckpt.open(folder) as checkpoint:
         for number, key in enumerate(("model", "model_1")):
             mark = f"_{number}" if number else ""
-            for name, tensor in torch.load(folder / f"pytorch_model_fsdp{mark}.bin").items():
+            for name, tensor in torch.load(
+                folder / f"pytorch_model_fsdp{mark}.bin"
+            ).items():
                 assert torch.equal(checkpoint[f"{key}.{name}"].torch(), tensor)
         assert "optimizer_1.state.0.weight.exp_avg" in checkpoint
 
@@ -94,9 +104,16 @@ def test_every_command_sees_one_checkpoint(make, words, says, tmp_path: Path) ->
 
 
 def test_what_is_written_has_the_tables_of_documents(tmp_path: Path) -> None:
-    """A folder shows no `log_history`, which has a row for each step; the file has all of it."""
+    """A folder shows no `log_history`, which has a row for each step; the file has all
+    of it.
+    """
     of_trainer(tmp_path / "c")
-    assert inside("convert", "c", "-o", "o.pth", "--plain", "--drop-other", cwd=tmp_path).code == 0
+    assert (
+        inside(
+            "convert", "c", "-o", "o.pth", "--plain", "--drop-other", cwd=tmp_path
+        ).code
+        == 0
+    )
     state = torch.load(tmp_path / "o.pth", weights_only=True)
     assert [row["step"] for row in state["trainer_state"]["log_history"]] == [0, 1]
 
@@ -105,13 +122,17 @@ def test_the_model_that_is_loaded_comes_first(tmp_path: Path) -> None:
     folders.save(of_trainer(tmp_path / "c") / "model.safetensors", {"w": torch.ones(2)})
     with formats.open(str(tmp_path / "c")) as checkpoint:
         assert "w" in {entry.name for entry in checkpoint.tensors}
-        (notice,) = [row for row in checkpoint.account.notices if row.code == "unread-file"]
+        (notice,) = [
+            row for row in checkpoint.account.notices if row.code == "unread-file"
+        ]
         assert MODEL in notice.message
 
 
 def test_files_of_ranks_stay_a_set(tmp_path: Path) -> None:
     """`pytorch_model_fsdp_rank0.bin` is the part of a rank."""
     for rank in range(2):
-        folders.save(tmp_path / f"c/pytorch_model_fsdp_rank{rank}.bin", {"w": torch.ones(2)})
+        folders.save(
+            tmp_path / f"c/pytorch_model_fsdp_rank{rank}.bin", {"w": torch.ones(2)}
+        )
     done = inside("inspect", "c", "--tsv", cwd=tmp_path)
     assert done.code == 2, "no part in them, and no FULL_STATE_DICT either"

@@ -1,4 +1,6 @@
-"""The ranks of tensor parallelism: several files with the same names, of which none is a model by itself."""
+"""The ranks of tensor parallelism: several files with the same names, of which none is
+a model by itself.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def llama(folder: Path, ranks: int = 2, *, params: bool = True, **kwargs: bool) 
     for layer in range(LAYERS):
         for name in ("wq", "wk", "wv", "wo"):
             state[f"layers.{layer}.attention.{name}.weight"] = torch.randn(DIM, DIM)
-        for name, shape in (("w1", (HIDDEN, DIM)), ("w2", (DIM, HIDDEN)), ("w3", (HIDDEN, DIM))):
+        for name, shape in (
+            ("w1", (HIDDEN, DIM)),
+            ("w2", (DIM, HIDDEN)),
+            ("w3", (HIDDEN, DIM)),
+        ):
             state[f"layers.{layer}.feed_forward.{name}.weight"] = torch.randn(*shape)
         for name in ("attention_norm", "ffn_norm"):
             state[f"layers.{layer}.{name}.weight"] = torch.randn(DIM)
@@ -48,26 +54,38 @@ def llama(folder: Path, ranks: int = 2, *, params: bool = True, **kwargs: bool) 
         }
         torch.save(part, folder / f"consolidated.{rank:02}.pth", **kwargs)
     if params:
-        (folder / "params.json").write_text(json.dumps({"dim": DIM, "n_layers": LAYERS}))
+        (folder / "params.json").write_text(
+            json.dumps({"dim": DIM, "n_layers": LAYERS})
+        )
     return folder
 
 
 def said(path: Path) -> str:
     """The message of the finding about ranks, or an empty text."""
-    rows: list[Finding] = [row for row in ckpt.inspect(path).findings if row.code == "tensor-parallel"]
+    rows: list[Finding] = [
+        row for row in ckpt.inspect(path).findings if row.code == "tensor-parallel"
+    ]
     assert len(rows) < 2 and all(row.level == "warning" for row in rows)
     return rows[0].message if rows else ""
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("params", [True, False])
-def test_the_ranks_of_llama_are_one_set(params: bool, ranks: int, tmp_path: Path) -> None:
+def test_the_ranks_of_llama_are_one_set(
+    params: bool, ranks: int, tmp_path: Path
+) -> None:
     folder = llama(tmp_path / "13B", ranks, params=params)
     divided = (
-        "16 of 22 tensors are divided (11 along dimension 0, 5 along dimension 1), the others are copies"
+        "16 of 22 tensors are divided (11 along dimension 0, 5 along dimension 1), the "
+        "others are copies"
     )
-    assert said(folder) == f"{ranks} ranks of tensor parallelism: {divided}; no file is a model by itself"
-    one = f"rank 1 of {ranks} of tensor parallelism: {divided}; no file is a model by itself"
+    assert said(folder) == (
+        f"{ranks} ranks of tensor parallelism: {divided}; no file is a model by itself"
+    )
+    one = (
+        f"rank 1 of {ranks} of tensor parallelism: {divided}; no file is a model by "
+        "itself"
+    )
     assert said(folder / "consolidated.01.pth") == one
     with ckpt.open(folder) as found:
         assert len(found) == 22 * ranks and "rank_01.norm.weight" in found
@@ -75,16 +93,27 @@ def test_the_ranks_of_llama_are_one_set(params: bool, ranks: int, tmp_path: Path
     done = inside("ls", "13B", cwd=tmp_path)
     assert b"1 checkpoint," in done.err and b"tensor-parallel" in done.out
     done = inside("convert", "13B", "-o", "x.safetensors", cwd=tmp_path)
-    assert done.code == 2 and f"{ranks} files of ranks".encode() in done.err and b"params" not in done.err
+    assert (
+        done.code == 2
+        and f"{ranks} files of ranks".encode() in done.err
+        and b"params" not in done.err
+    )
 
 
 def test_two_ranks_are_never_called_frozen(tmp_path: Path) -> None:
     folder = llama(tmp_path / "13B")
     report = ckpt.diff(folder / "consolidated.00.pth", folder / "consolidated.01.pth")
-    assert [row.code for row in report.findings] == ["tensor-parallel"] and not report.frozen
+    assert [row.code for row in report.findings] == [
+        "tensor-parallel"
+    ] and not report.frozen
     (row,) = report.findings
-    assert "ranks 0 and 1 of 2 of tensor parallelism: 16 tensors differ, 6 are equal" in row.message
-    done = inside("diff", "13B/consolidated.00.pth", "13B/consolidated.01.pth", cwd=tmp_path)
+    assert (
+        "ranks 0 and 1 of 2 of tensor parallelism: 16 tensors differ, 6 are equal"
+        in row.message
+    )
+    done = inside(
+        "diff", "13B/consolidated.00.pth", "13B/consolidated.01.pth", cwd=tmp_path
+    )
     assert done.code == 1 and b"did not change" not in done.out
 
 
@@ -102,13 +131,18 @@ def test_a_rank_alone_is_known_by_the_sizes_beside_it(tmp_path: Path) -> None:
     for path in folder.glob("consolidated.0[123].pth"):
         path.unlink()
     message = said(folder / "consolidated.00.pth")
-    assert message.startswith("one of 4 ranks of tensor parallelism") and "params.json says dim 16" in message
+    assert (
+        message.startswith("one of 4 ranks of tensor parallelism")
+        and "params.json says dim 16" in message
+    )
     assert "attention.wq.weight has 4 rows" in message
     (folder / "params.json").unlink()
     assert said(folder / "consolidated.00.pth") == ""
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"dim": "16"}', '{"dim": 17}', '{"dim": 0}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"dim": "16"}', '{"dim": 17}', '{"dim": 0}']
+)
 def test_sizes_that_say_nothing_are_no_evidence(text: str, tmp_path: Path) -> None:
     folder = llama(tmp_path / "m", 1)
     (folder / "params.json").write_text(text)
@@ -129,8 +163,9 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_files_without_checksums_are_ranks_by_their_names(tmp_path: Path) -> None:
     folder = llama(tmp_path / "old", _use_new_zipfile_serialization=False)
-    assert (
-        said(folder) == "2 ranks of tensor parallelism: their names are equal; no file is a model by itself"
+    assert said(folder) == (
+        "2 ranks of tensor parallelism: their names are equal; no file is a model "
+        "by itself"
     )
     report = ckpt.diff(folder / "consolidated.00.pth", folder / "consolidated.01.pth")
     assert [row.code for row in report.findings] == ["tensor-parallel"]
@@ -148,7 +183,9 @@ def test_copies_and_files_of_other_names_are_no_ranks(tmp_path: Path) -> None:
 def test_a_damaged_file_beside_a_rank_says_nothing_of_it(tmp_path: Path) -> None:
     folder = llama(tmp_path / "m")
     (folder / "consolidated.01.pth").write_bytes(b"PK\x03\x04 cut")
-    assert said(folder / "consolidated.00.pth").startswith("rank 0 of 2 of tensor parallelism; ")
+    assert said(folder / "consolidated.00.pth").startswith(
+        "rank 0 of 2 of tensor parallelism; "
+    )
     with pytest.raises(CkptError):
         ckpt.open(folder / "consolidated.01.pth")
 
@@ -156,21 +193,32 @@ def test_a_damaged_file_beside_a_rank_says_nothing_of_it(tmp_path: Path) -> None
 def test_the_ranks_of_megatron_say_so_too(tmp_path: Path) -> None:
     root = written.classic(tmp_path, 2, 2)
     folder = tmp_path / "iter_0000010"
-    first, second = (folder / f"mp_rank_0{rank}_000/model_optim_rng.pt" for rank in (0, 1))
+    first, second = (
+        folder / f"mp_rank_0{rank}_000/model_optim_rng.pt" for rank in (0, 1)
+    )
     assert root and said(first).startswith("rank 0 of 2 of tensor parallelism: ")
     assert said(tmp_path).startswith("2 ranks of tensor parallelism: ")
     report = ckpt.diff(first, second)
-    assert "tensor-parallel" in [row.code for row in report.findings] and not report.frozen
+    assert (
+        "tensor-parallel" in [row.code for row in report.findings] and not report.frozen
+    )
 
 
-@pytest.mark.parametrize("name", ["mp_rank_0{}_model_states.pt", "model-rank-{}-part-0.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["mp_rank_0{}_model_states.pt", "model-rank-{}-part-0.safetensors"]
+)
 def test_the_files_of_other_programs(name: str, tmp_path: Path) -> None:
     for rank in (0, 1):
-        state = {"fc.weight": torch.full((4, 8), float(rank)), "norm.weight": torch.ones(8)}
+        state = {
+            "fc.weight": torch.full((4, 8), float(rank)),
+            "norm.weight": torch.ones(8),
+        }
         if name.endswith(".pt"):
             torch.save({"module": state}, tmp_path / name.format(rank))
         else:
             safetensors.torch.save_file(state, tmp_path / name.format(rank))
-    assert said(tmp_path / name.format(1)).startswith("rank 1 of 2 of tensor parallelism")
+    assert said(tmp_path / name.format(1)).startswith(
+        "rank 1 of 2 of tensor parallelism"
+    )
     report = ckpt.diff(tmp_path / name.format(0), tmp_path / name.format(1))
     assert [row.code for row in report.findings] == ["tensor-parallel"]

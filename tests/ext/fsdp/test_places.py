@@ -1,4 +1,6 @@
-"""Where parts lie is what torch's own placements say, for every size and every order of cuts."""
+"""Where parts lie is what torch's own placements say, for every size and every order of
+cuts.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,13 @@ def placement(of: Any) -> Placement:
     return Placement("shard", of.dim)
 
 
-def piece_of(local: torch.Tensor, shape: tuple[int, ...], mesh: tuple[int, ...], cuts: Any) -> Composite:
+def piece_of(
+    local: torch.Tensor, shape: tuple[int, ...], mesh: tuple[int, ...], cuts: Any
+) -> Composite:
     storage = Storage("0", "cpu", INT64, local.nbytes, None)
-    ref = tensor_ref(storage, INT64, tuple(local.shape), contiguous(tuple(local.shape)), 0)
+    ref = tensor_ref(
+        storage, INT64, tuple(local.shape), contiguous(tuple(local.shape)), 0
+    )
     piece = Piece(mesh, tuple(map(placement, cuts)))
     return Composite("wrapper", INT64, shape, (("_local_tensor", ref),), piece=piece)
 
@@ -47,7 +53,10 @@ CUTS: list[tuple[tuple[int, ...], list[Any]]] = [
     ((3, 2), [_StridedShard(0, split_factor=2), Shard(0)]),
     ((2, 2), [_StridedShard(1, split_factor=4), Replicate()]),
     ((2, 2), [_StridedShard(0, split_factor=3), Shard(1)]),
-    ((2, 2, 2), [_StridedShard(0, split_factor=4), _StridedShard(0, split_factor=2), Shard(0)]),
+    (
+        (2, 2, 2),
+        [_StridedShard(0, split_factor=4), _StridedShard(0, split_factor=2), Shard(0)],
+    ),
 ]
 
 
@@ -60,7 +69,9 @@ def test_boxes_are_where_torch_cuts(number: int, rows: int) -> None:
         local = whole
         for cut, at, count in zip(cuts, coordinate, mesh, strict=True):
             if not isinstance(cut, Replicate):
-                local = cut._split_tensor(local, count, with_padding=False, contiguous=True)[0][at]
+                local = cut._split_tensor(
+                    local, count, with_padding=False, contiguous=True
+                )[0][at]
         local = local.clone(memory_format=torch.contiguous_format)
         tensor = piece_of(local, (rows, 5), mesh, cuts)
         assert tensor.piece is not None
@@ -69,7 +80,9 @@ def test_boxes_are_where_torch_cuts(number: int, rows: int) -> None:
         for box in found:
             part = box.tensor()
             held = torch.as_strided(local, part.shape, part.stride, part.offset)
-            at_ = tuple(slice(o, o + s) for o, s in zip(box.offsets, box.sizes, strict=True))
+            at_ = tuple(
+                slice(o, o + s) for o, s in zip(box.offsets, box.sizes, strict=True)
+            )
             assert torch.equal(held, whole[at_]), (coordinate, box)
 
 

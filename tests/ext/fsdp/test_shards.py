@@ -1,4 +1,6 @@
-"""ShardedTensors of the ranks of FSDP 1, missing, mixed or hostile: nothing is merged that was not one tensor."""
+"""ShardedTensors of the ranks of FSDP 1, missing, mixed or hostile: nothing is merged
+that was not one tensor.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ import torch
 from folders import Edit, change, findings
 from inside import inside
 from torch.distributed._shard.metadata import ShardMetadata
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, TensorProperties
+from torch.distributed._shard.sharded_tensor import (
+    Shard,
+    ShardedTensor,
+    TensorProperties,
+)
 
 import ckpt
 
@@ -33,14 +39,20 @@ def copy(ranks: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def full(ranks: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(ranks / "fsdp1_of_four.full.pt", weights_only=False)["model"]
+    found: dict[str, torch.Tensor] = torch.load(
+        ranks / "fsdp1_of_four.full.pt", weights_only=False
+    )["model"]
     return found
 
 
 @pytest.fixture(autouse=True)
 def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch load and save a ShardedTensor with the state that its file has, outside of a process group."""
-    monkeypatch.setattr(ShardedTensor, "__setstate__", lambda self, state: setattr(self, "raw", state))
+    """Let torch load and save a ShardedTensor with the state that its file has, outside
+    of a process group.
+    """
+    monkeypatch.setattr(
+        ShardedTensor, "__setstate__", lambda self, state: setattr(self, "raw", state)
+    )
     monkeypatch.setattr(ShardedTensor, "__getstate__", lambda self: self.raw)
     monkeypatch.setattr(ShardedTensor, "__del__", lambda self: None)
     disabled = torch._C._disabled_torch_function_impl
@@ -53,7 +65,7 @@ def refused(folder: Path, says: str) -> None:
     assert done.code == 1 and says in done.out.decode(), done
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -68,12 +80,16 @@ def test_a_missing_rank_is_named_with_what_is_lost(
     )
     assert text.startswith(f"the file of rank {rank} is missing: {first}"), text
     assert "model.up.weight" in names and "model.bn.running_mean" not in names
-    assert ("model.unused.weight" in names) is (rank < 3)  # three rows: rank 3 holds none
+    assert ("model.unused.weight" in names) is (
+        rank < 3
+    )  # three rows: rank 3 holds none
     assert inside("verify", "c", cwd=copy.parent).code == 1
     done = inside("convert", "c", "-o", "o.pth", cwd=copy.parent)
     assert done.code == 2 and not (copy.parent / "o.pth").exists(), done
     with ckpt.open(copy) as checkpoint:
-        assert torch.equal(checkpoint["model.bn.running_mean"].torch(), full["bn.running_mean"])
+        assert torch.equal(
+            checkpoint["model.bn.running_mean"].torch(), full["bn.running_mean"]
+        )
         with pytest.raises(ckpt.CkptError, match="lacks"):
             checkpoint["model.up.weight"].numpy()
 
@@ -82,7 +98,11 @@ def test_the_group_of_a_missing_file_has_a_replica(ranks: Path, tmp_path: Path) 
     shutil.copytree(ranks / "fsdp1_hybrid", tmp_path / "c")
     (tmp_path / "c/model.rank_1.pth").unlink()
     text, names = findings(tmp_path / "c")["incomplete"]
-    assert text == "the file of rank 1 is missing: the other ranks hold all of every tensor" and not names
+    assert (
+        text
+        == "the file of rank 1 is missing: the other ranks hold all of every tensor"
+        and not names
+    )
 
 
 @pytest.mark.slow
@@ -102,7 +122,9 @@ def test_a_rank_beyond_the_world_is_refused(copy: Path) -> None:
     shutil.copy(copy / file(3), copy / file(4))
     for rank in range(5):
         change(copy / file(rank), lambda state: state.pop("optimizer"))
-    change(copy / file(4), every(lambda one: one.raw[2].__dict__.update(global_rank=None)))
+    change(
+        copy / file(4), every(lambda one: one.raw[2].__dict__.update(global_rank=None))
+    )
     refused(copy, f"{file(4)}: the files say that there are 4 ranks")
 
 
@@ -110,14 +132,20 @@ def test_a_rank_beyond_the_world_is_refused(copy: Path) -> None:
 def test_files_of_two_runs_are_refused(ranks: Path, copy: Path) -> None:
     """Of two ranks, and of four."""
     shutil.copy(ranks / "fsdp1/model_world_size_2_rank_1.pt", copy / file(1))
-    refused(copy, "rank 0 was one of 4 ranks, rank 1 one of 2: the files are of different runs")
+    refused(
+        copy,
+        "rank 0 was one of 4 ranks, rank 1 one of 2: the files are of different runs",
+    )
 
 
 @pytest.mark.slow
 def test_another_number_of_ranks_in_the_names_is_refused(copy: Path) -> None:
     for rank in range(4):
         (copy / file(rank)).rename(copy / f"model_world_size_5_rank_{rank}.pth")
-    refused(copy, "model_world_size_5_rank_0.pth was saved by one of 4 ranks, its name says 5")
+    refused(
+        copy,
+        "model_world_size_5_rank_0.pth was saved by one of 4 ranks, its name says 5",
+    )
 
 
 @pytest.mark.slow
@@ -128,11 +156,16 @@ def test_other_tensors_are_refused(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_another_kind_of_tensor_is_refused(copy: Path) -> None:
-    change(copy / file(2), lambda state: state["model"].update({"up.bias": torch.zeros(16)}))
-    refused(copy, "the ranks disagree on the dtype, the size or the kind of model.up.bias")
+    change(
+        copy / file(2),
+        lambda state: state["model"].update({"up.bias": torch.zeros(16)}),
+    )
+    refused(
+        copy, "the ranks disagree on the dtype, the size or the kind of model.up.bias"
+    )
 
 
-# --- one tensor of one rank -------------------------------------------------------------------------------------------
+# --- one tensor of one rank -----------------------------------------------------------
 
 
 def every(edit: Callable[[Any], Any]) -> Edit:
@@ -259,27 +292,46 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "larger than the tensor": (resized(17), "lies outside of its tensor"),
     "longer": (resized(5), SHARDS),
     "shorter": (resized(3, said=False), "[4:7, :] is not in its list of shards"),
-    "another dtype": (retyped, "model.up.weight of rank 1 is int32, the tensor is float32"),
+    "another dtype": (
+        retyped,
+        "model.up.weight of rank 1 is int32, the tensor is float32",
+    ),
     "another dtype in the list": (properties, CANNOT),
     "another size in the list": (size(17, 8), CANNOT),
     "a size of other dimensions": (size(16), CANNOT),
     "no list": (without(1), CANNOT),
-    "a list that is none": (lambda tensor: setattr(tensor.raw[1], "shards_metadata", 7), CANNOT),
+    "a list that is none": (
+        lambda tensor: setattr(tensor.raw[1], "shards_metadata", 7),
+        CANNOT,
+    ),
     "a row that is none": (lambda tensor: listed(tensor).append(5), CANNOT),
     "a row outside": (
-        lambda tensor: listed(tensor).append(ShardMetadata([16, 0], [1, 8], "rank:0/cpu")),
+        lambda tensor: listed(tensor).append(
+            ShardMetadata([16, 0], [1, 8], "rank:0/cpu")
+        ),
         CANNOT,
     ),
     "a row more": (
-        lambda tensor: listed(tensor).append(ShardMetadata([0, 0], [16, 8], "rank:0/cpu")),
+        lambda tensor: listed(tensor).append(
+            ShardMetadata([0, 0], [16, 8], "rank:0/cpu")
+        ),
         SHARDS,
     ),
     "a row less": (lambda tensor: listed(tensor).pop(), SHARDS),
     "a row twice": (twice, SHARDS),
     "other owners": (swapped, "model.up.weight of rank 1: [4:8, :] belongs to rank 2"),
-    "a shard that is not listed": (two_rows_more, "[0:2, :] is not in its list of shards"),
+    "a shard that is not listed": (
+        two_rows_more,
+        "[0:2, :] is not in its list of shards",
+    ),
     "a shard twice": (again, "two shards begin at one place"),
-    "no shard": (empty, "model.up.weight of rank 1 lacks [4:8, :], its list of shards says that it holds it"),
+    "no shard": (
+        empty,
+        (
+            "model.up.weight of rank 1 lacks [4:8, :], its list of shards says that it "
+            "holds it"
+        ),
+    ),
     "an owner that is no rank": (
         owner(9),
         "model.up.weight of rank 1 lists a shard of rank 9, there are 4 ranks",
@@ -287,7 +339,10 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "another rank": (group(global_rank=3), "model.up.weight was saved by rank 3"),
     "a rank beyond": (group(global_rank=4), CANNOT),
     "a group beyond": (group(local_world_size=5), CANNOT),
-    "another world": (group(global_world_size=8), "one of 8: the files are of different runs"),
+    "another world": (
+        group(global_world_size=8),
+        "one of 8: the files are of different runs",
+    ),
 }
 
 
@@ -300,14 +355,19 @@ def test_a_hostile_rank_is_one_line(kind: str, copy: Path) -> None:
 
 
 def test_what_the_ranks_agree_on_must_still_cover_the_tensor(copy: Path) -> None:
-    """All say that a row lies in two shards, or in none: they agree, and it is wrong."""
+    """All say that a row lies in two shards, or in none: they agree, and it is
+    wrong.
+    """
 
     def overlapping(tensor: Any) -> None:
         listed(tensor)[1].shard_offsets = [3, 0]
 
     for rank in range(4):
         change(copy / file(rank), up(overlapping))
-    change(copy / file(1), up(lambda tensor: setattr(local(tensor).metadata, "shard_offsets", [3, 0])))
+    change(
+        copy / file(1),
+        up(lambda tensor: setattr(local(tensor).metadata, "shard_offsets", [3, 0])),
+    )
     refused(copy, "two ranks hold [3:4, :] of model.up.weight")
 
 
@@ -330,7 +390,9 @@ def test_a_list_with_a_shard_twice_is_refused(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_with_one_shard_are_no_replicas(copy: Path) -> None:
-    """All ranks are in one group: what two of them hold is no copy. Nothing tells whose it is."""
+    """All ranks are in one group: what two of them hold is no copy. Nothing tells whose
+    it is.
+    """
 
     def of_nobody(tensor: Any) -> None:
         for row in listed(tensor):
@@ -340,20 +402,29 @@ def test_two_ranks_with_one_shard_are_no_replicas(copy: Path) -> None:
         change(copy / file(rank), up(of_nobody))
     with ckpt.open(copy) as checkpoint:  # where each shard lies is enough
         assert checkpoint["model.up.weight"].numpy().shape == (16, 8)
-    change(copy / file(2), up(lambda tensor: setattr(local(tensor).metadata, "shard_offsets", [4, 0])))
+    change(
+        copy / file(2),
+        up(lambda tensor: setattr(local(tensor).metadata, "shard_offsets", [4, 0])),
+    )
     refused(copy, "ranks 1 and 2 hold [4:8, :] of model.up.weight")
-    change(copy / file(2), up(group(local_rank=1)))  # nor does one that claims the place of another
+    change(
+        copy / file(2), up(group(local_rank=1))
+    )  # nor does one that claims the place of another
     refused(copy, "ranks 1 and 2 hold [4:8, :] of model.up.weight")
 
 
 def test_ranks_of_one_group_are_no_replicas(ranks: Path, tmp_path: Path) -> None:
-    """Two groups of two ranks, of which one says that it is at the place of the other."""
+    """Two groups of two ranks, of which one says that it is at the place of the
+    other.
+    """
     shutil.copytree(ranks / "fsdp1_hybrid", tmp_path / "c")
     change(tmp_path / "c/model.rank_3.pth", up(group(local_rank=0)))
     refused(tmp_path / "c", "ranks 1 and 3 hold [8:16, :] of model.up.weight")
 
 
-def test_files_without_a_group_are_put_together(copy: Path, full: dict[str, torch.Tensor]) -> None:
+def test_files_without_a_group_are_put_together(
+    copy: Path, full: dict[str, torch.Tensor]
+) -> None:
     """The lists say which ranks there are."""
     for rank in range(4):
         change(copy / file(rank), every(without(2)))
@@ -361,12 +432,17 @@ def test_files_without_a_group_are_put_together(copy: Path, full: dict[str, torc
     with ckpt.open(copy) as checkpoint:
         assert torch.equal(checkpoint["model.up.weight"].torch(), full["up.weight"])
     (copy / file(3)).unlink()
-    assert findings(copy)["incomplete"][0].startswith("the file of rank 3 is missing: model.up.weight lacks")
+    assert findings(copy)["incomplete"][0].startswith(
+        "the file of rank 3 is missing: model.up.weight lacks"
+    )
 
 
 def test_tied_tensors_stay_tied(copy: Path, tmp_path: Path) -> None:
     for rank in range(4):
-        change(copy / file(rank), lambda state: state["model"].update(tied=state["model"]["up.weight"]))
+        change(
+            copy / file(rank),
+            lambda state: state["model"].update(tied=state["model"]["up.weight"]),
+        )
     assert inside("convert", "c", "-o", "o.pth", cwd=tmp_path).code == 0
     found = torch.load(tmp_path / "o.pth", weights_only=True)["model"]
     assert found["tied"].data_ptr() == found["up.weight"].data_ptr()
@@ -374,9 +450,14 @@ def test_tied_tensors_stay_tied(copy: Path, tmp_path: Path) -> None:
 
 def test_replicas_that_differ_are_told(ranks: Path, tmp_path: Path) -> None:
     shutil.copytree(ranks / "fsdp1_hybrid", tmp_path / "c")
-    change(tmp_path / "c/model.rank_3.pth", up(lambda tensor: local(tensor).tensor.flatten()[0].add_(1)))
+    change(
+        tmp_path / "c/model.rank_3.pth",
+        up(lambda tensor: local(tensor).tensor.flatten()[0].add_(1)),
+    )
     text, names = findings(tmp_path / "c")["ranks-differ"]
-    assert text == "model.up.weight differs between rank 1 and rank 3: rank 1 is read", text
+    assert (
+        text == "model.up.weight differs between rank 1 and rank 3: rank 1 is read"
+    ), text
     assert names == ("model.up.weight",)
     done = inside("verify", "c", cwd=tmp_path)
     assert done.code == 1 and text.partition(":")[0] in done.out.decode(), done
@@ -385,7 +466,11 @@ def test_replicas_that_differ_are_told(ranks: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_whole_tensors_that_differ_are_told(zipped: bool, copy: Path) -> None:
     for rank in range(4):
-        edit = (lambda state: state["model"]["bn.running_mean"][:1].add_(1)) if rank == 2 else len
+        edit = (
+            (lambda state: state["model"]["bn.running_mean"][:1].add_(1))
+            if rank == 2
+            else len
+        )
         change(copy / file(rank), edit, _use_new_zipfile_serialization=zipped)
     text = "model.bn.running_mean differs between rank 0 and rank 2"
     assert ("ranks-differ" in findings(copy)) is zipped
@@ -394,12 +479,18 @@ def test_whole_tensors_that_differ_are_told(zipped: bool, copy: Path) -> None:
 
 
 def test_a_flipped_bit_is_found(copy: Path) -> None:
-    part = local(torch.load(copy / file(2), weights_only=False)["model"]["up.weight"]).tensor
+    part = local(
+        torch.load(copy / file(2), weights_only=False)["model"]["up.weight"]
+    ).tensor
     data = bytearray((copy / file(2)).read_bytes())
     data[data.index(part.numpy().tobytes()) + 5] ^= 1
     (copy / file(2)).write_bytes(data)
     done = inside("verify", "c", "--json", cwd=copy.parent)
-    assert done.code == 1 and '"model.up.weight"' in done.out.decode() and file(2) in done.out.decode(), done
+    assert (
+        done.code == 1
+        and '"model.up.weight"' in done.out.decode()
+        and file(2) in done.out.decode()
+    ), done
 
 
 @pytest.mark.slow
@@ -419,9 +510,14 @@ def test_a_list_that_many_tensors_share_meets_the_limit(copy: Path) -> None:
 
 
 def test_the_lists_of_further_ranks_take_no_memory(copy: Path) -> None:
-    """They are as long as there are ranks, in each file: what is not needed any more is given back."""
+    """They are as long as there are ranks, in each file: what is not needed any more is
+    given back.
+    """
     for rank in range(4):
-        change(copy / file(rank), up(lambda tensor: listed(tensor).extend([empty_row(tensor)] * 5000)))
+        change(
+            copy / file(rank),
+            up(lambda tensor: listed(tensor).extend([empty_row(tensor)] * 5000)),
+        )
     for path, setting, code in ((file(0), "memory=2MB", 2), (".", "memory=7MB", 0)):
         done = inside("inspect", path, "--limit", setting, cwd=copy)
         assert done.code == code, done

@@ -1,4 +1,6 @@
-"""DTensors of which the file of one rank holds all: one GPU, or `Replicate`. Every command takes them for plain tensors."""
+"""DTensors of which the file of one rank holds all: one GPU, or `Replicate`. Every
+command takes them for plain tensors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import torch
 import torch.distributed as dist
 from inside import inside
 from process import Done
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh  # type: ignore[attr-defined]
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    init_device_mesh,
+)  # type: ignore[attr-defined]
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import ckpt
@@ -23,27 +31,40 @@ COUNT = 70
 """Tensors of a file: the fast ways begin at 64."""
 
 
-def dtensors(state: dict[str, torch.Tensor], ranks: int, placement: Any) -> dict[str, Any]:
-    """The state dict with what the first of so many ranks holds where `state` is its part of each tensor."""
+def dtensors(
+    state: dict[str, torch.Tensor], ranks: int, placement: Any
+) -> dict[str, Any]:
+    """The state dict with what the first of so many ranks holds where `state` is its
+    part of each tensor.
+    """
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         mesh = init_device_mesh("cpu", (ranks,))
         return {
-            name: tensor if name.endswith(".scale") else DTensor.from_local(tensor, mesh, [placement])
+            name: tensor
+            if name.endswith(".scale")
+            else DTensor.from_local(tensor, mesh, [placement])
             for name, tensor in state.items()
         }
     finally:
         dist.destroy_process_group()
 
 
-WHOLE = {"one rank": (1, Shard(0)), "copies": (2, Replicate()), "sum on one rank": (1, Partial())}
+WHOLE = {
+    "one rank": (1, Shard(0)),
+    "copies": (2, Replicate()),
+    "sum on one rank": (1, Partial()),
+}
 CUT = {"shards": (2, Shard(0)), "summands": (2, Partial())}
 
 
 def state() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    made = {f"layers.{number}.weight": torch.randn(6, 4).to(dtypes[number % 3]) for number in range(COUNT)}
+    made = {
+        f"layers.{number}.weight": torch.randn(6, 4).to(dtypes[number % 3])
+        for number in range(COUNT)
+    }
     return {**made, "head.bias": torch.randn(3), "head.scale": torch.ones(2)}
 
 
@@ -74,7 +95,11 @@ def test_diff_compares_their_values(files: Path) -> None:
     for sides in (("dtensors.pth", "plain.pth"), ("plain.pth", "dtensors.pth")):
         row = json.loads(done(files, "diff", *sides, "--json", code=1).out)
         (changed,) = (line for line in row["tensors"] if line["status"] != "same")
-        assert (changed["after"], changed["status"], changed["change"]["differing"]) == (
+        assert (
+            changed["after"],
+            changed["status"],
+            changed["change"]["differing"],
+        ) == (
             "layers.37.weight",
             "changed",
             1,
@@ -82,32 +107,51 @@ def test_diff_compares_their_values(files: Path) -> None:
 
 
 def test_diff_finds_one_under_another_name(files: Path) -> None:
-    moved = {name.replace("layers.5.", "blocks.5."): tensor for name, tensor in state().items()}
+    moved = {
+        name.replace("layers.5.", "blocks.5."): tensor
+        for name, tensor in state().items()
+    }
     torch.save(moved, files / "moved.pth")
-    rows = json.loads(done(files, "diff", "dtensors.pth", "moved.pth", "--json").out)["tensors"]
-    assert [(row["before"], row["after"]) for row in rows if row["status"] == "renamed"] == [
-        ("layers.5.weight", "blocks.5.weight")
+    rows = json.loads(done(files, "diff", "dtensors.pth", "moved.pth", "--json").out)[
+        "tensors"
     ]
+    assert [
+        (row["before"], row["after"]) for row in rows if row["status"] == "renamed"
+    ] == [("layers.5.weight", "blocks.5.weight")]
 
 
 @pytest.mark.parametrize(("command", "key"), [("stats", "tensors"), ("sum", "sums")])
-def test_stats_and_sum_are_those_of_the_plain_file(command: str, key: str, files: Path) -> None:
+def test_stats_and_sum_are_those_of_the_plain_file(
+    command: str, key: str, files: Path
+) -> None:
     one, two = (
-        json.loads(done(files, command, name, "--json").out) for name in ("dtensors.pth", "plain.pth")
+        json.loads(done(files, command, name, "--json").out)
+        for name in ("dtensors.pth", "plain.pth")
     )
     assert one[key] == two[key] and len(one[key]) == COUNT + 2
 
 
 def test_get_shows_values(files: Path) -> None:
-    shown = [done(files, "get", name, "head.bias").out.decode() for name in ("dtensors.pth", "plain.pth")]
-    assert shown[0].splitlines()[-1] == shown[1].splitlines()[-1] and "values" in shown[0]
+    shown = [
+        done(files, "get", name, "head.bias").out.decode()
+        for name in ("dtensors.pth", "plain.pth")
+    ]
+    assert (
+        shown[0].splitlines()[-1] == shown[1].splitlines()[-1] and "values" in shown[0]
+    )
 
 
 @pytest.mark.parametrize(
-    ("pretrained", "into"), [("dtensors.pth", "zeros.pth"), ("plain.pth", "dtensors.pth")]
+    ("pretrained", "into"),
+    [("dtensors.pth", "zeros.pth"), ("plain.pth", "dtensors.pth")],
 )
-def test_warmstart_loads_them_and_into_them(pretrained: str, into: str, files: Path) -> None:
-    torch.save({name: torch.zeros_like(tensor) for name, tensor in state().items()}, files / "zeros.pth")
+def test_warmstart_loads_them_and_into_them(
+    pretrained: str, into: str, files: Path
+) -> None:
+    torch.save(
+        {name: torch.zeros_like(tensor) for name, tensor in state().items()},
+        files / "zeros.pth",
+    )
     changed = {name: tensor + 1 for name, tensor in state().items()}
     torch.save(changed, files / "plain.pth")
     truth = state() if pretrained == "dtensors.pth" else changed
@@ -116,15 +160,22 @@ def test_warmstart_loads_them_and_into_them(pretrained: str, into: str, files: P
 
     found = torch.load(files / "warm.pth", weights_only=False)
     for name, tensor in truth.items():
-        assert torch.equal(getattr(found[name], "_local_tensor", found[name]), tensor), name
-        assert (type(found[name]) is DTensor) == (into == "dtensors.pth" and not name.endswith(".scale"))
+        assert torch.equal(
+            getattr(found[name], "_local_tensor", found[name]), tensor
+        ), name
+        assert (type(found[name]) is DTensor) == (
+            into == "dtensors.pth" and not name.endswith(".scale")
+        )
 
 
 @pytest.mark.parametrize(
     ("words", "load"),
     [
         (("slim", "-o", "out.pth"), lambda path: torch.load(path, weights_only=True)),
-        (("convert", "--plain", "-o", "out.pth"), lambda path: torch.load(path, weights_only=True)),
+        (
+            ("convert", "--plain", "-o", "out.pth"),
+            lambda path: torch.load(path, weights_only=True),
+        ),
         (("convert", "-o", "out.safetensors"), safetensors.torch.load_file),
     ],
 )
@@ -135,7 +186,9 @@ def test_what_is_written_of_them_is_plain(
     found = load(files / words[-1])
     assert {*found} == {*state()}
     for name, tensor in state().items():
-        assert type(found[name]) is torch.Tensor and torch.equal(found[name], tensor), name
+        assert type(found[name]) is torch.Tensor and torch.equal(found[name], tensor), (
+            name
+        )
 
 
 def test_the_library_reads_them(files: Path) -> None:
@@ -153,23 +206,32 @@ def test_the_library_reads_them(files: Path) -> None:
         assert checkpoint["layers.1.weight"].torch().equal(state()["layers.1.weight"])
         checkpoint.load_into(net)
     assert all(
-        type(found[name]) is torch.Tensor and found[name].equal(tensor) for name, tensor in state().items()
+        type(found[name]) is torch.Tensor and found[name].equal(tensor)
+        for name, tensor in state().items()
     )
-    assert net.head.bias.equal(state()["head.bias"]) and net.head.scale.equal(state()["head.scale"])
+    assert net.head.bias.equal(state()["head.bias"]) and net.head.scale.equal(
+        state()["head.scale"]
+    )
 
 
 def test_diff_compares_those_of_an_older_torch(files: Path) -> None:
     """torch 2.4 had the class in another module."""
-    with zipfile.ZipFile(files / "dtensors.pth") as new, zipfile.ZipFile(files / "older.pth", "w") as old:
+    with (
+        zipfile.ZipFile(files / "dtensors.pth") as new,
+        zipfile.ZipFile(files / "older.pth", "w") as old,
+    ):
         for name in new.namelist():
             data = new.read(name)
             old.writestr(
                 name,
                 data.replace(
-                    b"ctorch.distributed.tensor\nDTensor\n", b"ctorch.distributed._tensor\nDTensor\n"
+                    b"ctorch.distributed.tensor\nDTensor\n",
+                    b"ctorch.distributed._tensor\nDTensor\n",
                 ),
             )
-    assert (files / "older.pth").read_bytes().count(b"ctorch.distributed._tensor\nDTensor\n") > 0
+    assert (files / "older.pth").read_bytes().count(
+        b"ctorch.distributed._tensor\nDTensor\n"
+    ) > 0
 
     for sides in (("dtensors.pth", "older.pth"), ("older.pth", "plain.pth")):
         assert f"same: {COUNT + 2} tensors" in done(files, "diff", *sides).out.decode()
@@ -187,9 +249,14 @@ def test_a_counter_of_steps_is_read(tmp_path: Path) -> None:
         for number, param in enumerate(params.values())
     }
     groups = [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0, 1]}]
-    torch.save({"model": params, "optimizer": {"state": states, "param_groups": groups}}, tmp_path / "a.pth")
+    torch.save(
+        {"model": params, "optimizer": {"state": states, "param_groups": groups}},
+        tmp_path / "a.pth",
+    )
 
-    assert "2 of 2 parameters have state" in (text := done(tmp_path, "inspect", "a.pth").out.decode()), text
+    assert "2 of 2 parameters have state" in (
+        text := done(tmp_path, "inspect", "a.pth").out.decode()
+    ), text
     assert "7 steps" in text
 
 
@@ -198,14 +265,20 @@ def test_a_local_tensor_of_another_shape_is_not_the_tensor(tmp_path: Path) -> No
     try:
         mesh = init_device_mesh("cpu", (1,))
         odd = DTensor.from_local(
-            torch.ones(2, 4), mesh, [Replicate()], shape=torch.Size((6, 4)), stride=(4, 1)
+            torch.ones(2, 4),
+            mesh,
+            [Replicate()],
+            shape=torch.Size((6, 4)),
+            stride=(4, 1),
         )
         torch.save({"a.weight": odd, "b.weight": torch.ones(2)}, tmp_path / "a.pth")
     finally:
         dist.destroy_process_group()
 
     refused = done(tmp_path, "convert", "a.pth", "--plain", "-o", "c.pth", code=2)
-    assert "a.weight (a tensor: torch.distributed.tensor.DTensor)" in refused.err.decode()
+    assert (
+        "a.weight (a tensor: torch.distributed.tensor.DTensor)" in refused.err.decode()
+    )
     assert "wrapper" in done(tmp_path, "stats", "a.pth").out.decode()
 
 
@@ -216,6 +289,11 @@ def test_a_part_is_no_plain_tensor(kind: str, tmp_path: Path) -> None:
 
     refused = done(tmp_path, "convert", "a.pth", "--plain", "-o", "c.pth", code=2)
     assert "cannot be made plain" in refused.err.decode()
-    compared = done(tmp_path, "diff", "a.pth", "b.pth", code=1 if kind == "shards" else 2).out.decode()
-    assert compared.splitlines()[-1] in ("same: 1 tensor", f"differ: 0 changed, {COUNT + 1} reshaped, 1 same")
+    compared = done(
+        tmp_path, "diff", "a.pth", "b.pth", code=1 if kind == "shards" else 2
+    ).out.decode()
+    assert compared.splitlines()[-1] in (
+        "same: 1 tensor",
+        f"differ: 0 changed, {COUNT + 1} reshaped, 1 same",
+    )
     assert "wrapper" in done(tmp_path, "stats", "a.pth").out.decode()

@@ -1,4 +1,6 @@
-"""Elements in blocks against gguf-py, bit for bit, and against what llama.cpp's formulas say where it decodes nothing."""
+"""Elements in blocks against gguf-py, bit for bit, and against what llama.cpp's
+formulas say where it decodes nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def digest(values: np.ndarray) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    [row.name for row in types.BY_NUMBER.values() if row.block is not None and row.name not in OTHERS],
+    [
+        row.name
+        for row in types.BY_NUMBER.values()
+        if row.block is not None and row.name not in OTHERS
+    ],
 )
 def test_every_type_is_bit_for_bit_that_of_gguf_py(name: str) -> None:
     with ckpt.open(DATA / "blocks.gguf") as file:
@@ -59,7 +65,9 @@ def test_any_span_of_elements_is_that_of_the_whole() -> None:
         for name in ("Q4_0", "Q6_K", "NVFP4"):
             whole = file[name].numpy()
             for rows in (slice(3, 5), slice(7, None, 3), slice(None, None, -1)):
-                assert np.array_equal(file[name][rows, 5:61:7], whole[rows, 5:61:7], equal_nan=True)
+                assert np.array_equal(
+                    file[name][rows, 5:61:7], whole[rows, 5:61:7], equal_nan=True
+                )
 
 
 def test_blocks_of_a_big_endian_machine_hold_the_same_numbers() -> None:
@@ -80,7 +88,9 @@ def test_a_type_that_no_big_endian_file_is_known_to_hold_is_not_decoded() -> Non
     ("name", "numel", "nbytes", "bits"),
     [("Q4_K", 512, 288, 4.5), ("Q8_0", 33, 68, 8.5), ("IQ1_S", 1, 50, 1.5625)],
 )
-def test_bytes_are_counted_in_blocks(name: str, numel: int, nbytes: int, bits: float) -> None:
+def test_bytes_are_counted_in_blocks(
+    name: str, numel: int, nbytes: int, bits: float
+) -> None:
     dtype = next(row for row in types.BY_NUMBER.values() if row.name == name)
     assert dtype.nbytes(numel) == nbytes
     assert dtype.bits_per_element == bits

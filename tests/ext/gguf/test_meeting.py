@@ -1,4 +1,6 @@
-"""`diff BASE X.gguf`: the names of llama.cpp and of transformers meet, and each tensor is judged by the error that its type makes."""
+"""`diff BASE X.gguf`: the names of llama.cpp and of transformers meet, and each tensor
+is judged by the error that its type makes.
+"""
 
 from __future__ import annotations
 
@@ -26,35 +28,54 @@ BLOCKS = 3
 def q8_0(values: np.ndarray) -> bytes:
     blocks = values.reshape(-1, 32)
     scales = (np.abs(blocks).max(1, keepdims=True) / 127).astype("<f2")
-    codes = np.rint(np.divide(blocks, scales.astype("f4"), where=scales > 0, out=np.zeros_like(blocks)))
-    return np.concatenate([scales.view("u1"), codes.astype("i1").view("u1")], axis=1).tobytes()
+    codes = np.rint(
+        np.divide(
+            blocks, scales.astype("f4"), where=scales > 0, out=np.zeros_like(blocks)
+        )
+    )
+    return np.concatenate(
+        [scales.view("u1"), codes.astype("i1").view("u1")], axis=1
+    ).tobytes()
 
 
 def q4_0(values: np.ndarray) -> bytes:
     blocks = values.reshape(-1, 32)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)
     scales = (largest / -8).astype("<f2")
-    codes = np.divide(blocks, scales.astype("f4"), where=scales != 0, out=np.zeros_like(blocks)) + 8.5
+    codes = (
+        np.divide(
+            blocks, scales.astype("f4"), where=scales != 0, out=np.zeros_like(blocks)
+        )
+        + 8.5
+    )
     codes = np.clip(codes, 0, 15).astype("u1")
-    return np.concatenate([scales.view("u1"), codes[:, :16] | codes[:, 16:] << 4], axis=1).tobytes()
+    return np.concatenate(
+        [scales.view("u1"), codes[:, :16] | codes[:, 16:] << 4], axis=1
+    ).tobytes()
 
 
 PACKED = {"F32": (ggufs.F32, np.ndarray.tobytes), "Q8_0": (8, q8_0), "Q4_0": (2, q4_0)}
 
 
-def decoder(*, norms: int = 2, biases: bool = False, heads_norm: bool = False, seed: int = 0) -> State:
+def decoder(
+    *, norms: int = 2, biases: bool = False, heads_norm: bool = False, seed: int = 0
+) -> State:
     """A model with the names of transformers' decoders."""
     torch.manual_seed(seed)
     state: State = {"model.embed_tokens.weight": torch.randn(WORDS, WIDTH)}
     for n in range(BLOCKS):
         block = f"model.layers.{n}."
         for part, rows in (("q", WIDTH), ("k", ROWS), ("v", ROWS), ("o", WIDTH)):
-            state[f"{block}self_attn.{part}_proj.weight"] = torch.randn(rows, WIDTH) * 0.05
+            state[f"{block}self_attn.{part}_proj.weight"] = (
+                torch.randn(rows, WIDTH) * 0.05
+            )
             if biases and part in "qkv":
                 state[f"{block}self_attn.{part}_proj.bias"] = torch.randn(rows)
         if heads_norm:
             for part in "qk":
-                state[f"{block}self_attn.{part}_norm.weight"] = torch.rand(WIDTH // HEADS)
+                state[f"{block}self_attn.{part}_norm.weight"] = torch.rand(
+                    WIDTH // HEADS
+                )
         state[f"{block}mlp.gate_proj.weight"] = torch.randn(INNER, WIDTH) * 0.05
         state[f"{block}mlp.up_proj.weight"] = torch.randn(INNER, WIDTH) * 0.05
         state[f"{block}mlp.down_proj.weight"] = torch.randn(WIDTH, INNER) * 0.05
@@ -134,7 +155,9 @@ def gpt2() -> State:
             ("mlp.c_fc", WIDTH, INNER),
             ("mlp.c_proj", INNER, WIDTH),
         ):
-            state[f"transformer.h.{n}.{name}.weight"] = torch.randn(rows, columns) * 0.05
+            state[f"transformer.h.{n}.{name}.weight"] = (
+                torch.randn(rows, columns) * 0.05
+            )
             state[f"transformer.h.{n}.{name}.bias"] = torch.randn(columns)
         for name in ("ln_1", "ln_2"):
             state[f"transformer.h.{n}.{name}.weight"] = torch.rand(WIDTH)
@@ -194,9 +217,13 @@ MODELS: dict[str, tuple[Callable[[], State], tuple[tuple[str, str], ...]]] = {
 
 
 def permuted(row: torch.Tensor, heads: int) -> torch.Tensor:
-    """The rows of q or k in llama.cpp's order: the two of a rotary pair beside each other."""
+    """The rows of q or k in llama.cpp's order: the two of a rotary pair beside each
+    other.
+    """
     half = row.shape[0] // heads // 2
-    return row.reshape(heads, 2, half, *row.shape[1:]).transpose(1, 2).reshape(row.shape)
+    return (
+        row.reshape(heads, 2, half, *row.shape[1:]).transpose(1, 2).reshape(row.shape)
+    )
 
 
 def convert(
@@ -226,7 +253,9 @@ def convert(
         values = row.numpy()
         is_packed = row.dim() == 2 and row.shape[1] % 32 == 0
         number, pack = PACKED[kind] if is_packed else (ggufs.F32, np.ndarray.tobytes)
-        tensors.append(ggufs.Tensor(name, tuple(reversed(row.shape)), number, pack(values)))
+        tensors.append(
+            ggufs.Tensor(name, tuple(reversed(row.shape)), number, pack(values))
+        )
     pairs = [
         ("general.architecture", "str", architecture),
         (f"{architecture}.attention.head_count", "u32", HEADS),
@@ -237,7 +266,9 @@ def convert(
 
 def written(folder: Path, state: State, data: bytes) -> tuple[Path, Path]:
     base, quantised = folder / "base.safetensors", folder / "x.gguf"
-    save_file({name: row.to(torch.bfloat16).contiguous() for name, row in state.items()}, base)
+    save_file(
+        {name: row.to(torch.bfloat16).contiguous() for name, row in state.items()}, base
+    )
     quantised.write_bytes(data)
     return base, quantised
 
@@ -245,28 +276,46 @@ def written(folder: Path, state: State, data: bytes) -> tuple[Path, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("architecture", MODELS)
-def test_an_honest_quantisation_is_the_base(ckpt: Run, tmp_path: Path, architecture: str, kind: str) -> None:
-    state = {name: row.to(torch.bfloat16) for name, row in MODELS[architecture][0]().items()}
+def test_an_honest_quantisation_is_the_base(
+    ckpt: Run, tmp_path: Path, architecture: str, kind: str
+) -> None:
+    state = {
+        name: row.to(torch.bfloat16) for name, row in MODELS[architecture][0]().items()
+    }
     base, quantised = written(tmp_path, state, convert(state, architecture, kind))
     for pair in ((base, quantised), (quantised, base)):
         done = ckpt("diff", *pair)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert f"is {base}: all {len(state)} tensors are within what their types make" in done.stdout.replace(
-            "\n  ", " "
+        assert (
+            f"is {base}: all {len(state)} tensors are within what their types make"
+            in done.stdout.replace("\n  ", " ")
         )
         assert f"within {kind} of the base" in done.stdout
 
 
 @pytest.mark.parametrize("architecture", MODELS)
-def test_convert_takes_it_back_to_transformers(ckpt: Run, tmp_path: Path, architecture: str) -> None:
+def test_convert_takes_it_back_to_transformers(
+    ckpt: Run, tmp_path: Path, architecture: str
+) -> None:
     state = MODELS[architecture][0]()
     _, quantised = written(tmp_path, state, convert(state, architecture))
     out = tmp_path / "out.safetensors"
-    done = ckpt("convert", quantised, "--recipe", "transformers", "--dtype", "float32", "-o", out)
+    done = ckpt(
+        "convert",
+        quantised,
+        "--recipe",
+        "transformers",
+        "--dtype",
+        "float32",
+        "-o",
+        out,
+    )
     assert done.returncode == 0, done.stderr
     assert f"{architecture} → transformers" in done.stdout
     back = load_file(out)
-    assert {name: row.shape for name, row in back.items()} == {name: row.shape for name, row in state.items()}
+    assert {name: row.shape for name, row in back.items()} == {
+        name: row.shape for name, row in state.items()
+    }
     for name, row in state.items():
         assert (back[name] - row).norm() <= 0.01 * row.norm(), name
 
@@ -311,20 +360,34 @@ def test_load_into_names_the_way_from_gguf_to_transformers(tmp_path: Path) -> No
 
 
 def test_convert_leaves_out_what_the_converter_made(ckpt: Run, tmp_path: Path) -> None:
-    data = convert(decoder(), "llama", more=[ggufs.Tensor("rope_freqs.weight", (8,), ggufs.F32, bytes(32))])
+    data = convert(
+        decoder(),
+        "llama",
+        more=[ggufs.Tensor("rope_freqs.weight", (8,), ggufs.F32, bytes(32))],
+    )
     path, out = tmp_path / "x.gguf", tmp_path / "out.safetensors"
     path.write_bytes(data)
-    done = ckpt("convert", path, "--recipe", "transformers", "--dtype", "bfloat16", "-o", out)
+    done = ckpt(
+        "convert", path, "--recipe", "transformers", "--dtype", "bfloat16", "-o", out
+    )
     assert done.returncode == 0
     assert "left out: rope_freqs.weight" in done.stdout
     assert len(load_file(out)) == len(decoder())
 
 
-def test_convert_refuses_a_tensor_that_no_table_knows(ckpt: Run, tmp_path: Path) -> None:
-    data = convert(decoder(), "llama", more=[ggufs.Tensor("blk.0.ssm_a", (8,), ggufs.F32, bytes(32))])
+def test_convert_refuses_a_tensor_that_no_table_knows(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    data = convert(
+        decoder(),
+        "llama",
+        more=[ggufs.Tensor("blk.0.ssm_a", (8,), ggufs.F32, bytes(32))],
+    )
     path, out = tmp_path / "x.gguf", tmp_path / "out.safetensors"
     path.write_bytes(data)
-    done = ckpt("convert", path, "--recipe", "transformers", "--dtype", "bfloat16", "-o", out)
+    done = ckpt(
+        "convert", path, "--recipe", "transformers", "--dtype", "bfloat16", "-o", out
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "no table has a name in transformers for blk.0.ssm_a" in done.stderr
     assert not out.exists()
@@ -334,9 +397,18 @@ def test_json_says_each_tensor(ckpt: Run, tmp_path: Path) -> None:
     state = decoder()
     base, quantised = written(tmp_path, state, convert(state, "llama"))
     account = json.loads(ckpt("diff", "--json", base, quantised).stdout)["gguf"]
-    assert (account["architecture"], account["within"], account["other_model"]) == ("llama", True, False)
-    row = next(row for row in account["tensors"] if row["stored"] == "blk.1.attn_k.weight")
-    assert (row["name"], row["type"]) == ("model.layers.1.self_attn.k_proj.weight", "Q8_0")
+    assert (account["architecture"], account["within"], account["other_model"]) == (
+        "llama",
+        True,
+        False,
+    )
+    row = next(
+        row for row in account["tensors"] if row["stored"] == "blk.1.attn_k.weight"
+    )
+    assert (row["name"], row["type"]) == (
+        "model.layers.1.self_attn.k_proj.weight",
+        "Q8_0",
+    )
     assert 0.002 < row["relative_error"] < 0.01
 
 
@@ -377,7 +449,9 @@ def test_another_model_is_said_once(ckpt: Run, tmp_path: Path) -> None:
 def test_a_stale_scale_of_a_tensor_is_named(ckpt: Run, tmp_path: Path) -> None:
     state = decoder()
     other = dict(state)
-    other["model.layers.1.mlp.down_proj.weight"] = state["model.layers.1.mlp.down_proj.weight"] * 1.1
+    other["model.layers.1.mlp.down_proj.weight"] = (
+        state["model.layers.1.mlp.down_proj.weight"] * 1.1
+    )
     base, quantised = written(tmp_path, state, convert(other, "llama"))
     done = ckpt("diff", base, quantised)
     assert done.returncode == 1
@@ -398,7 +472,11 @@ def test_numbers_that_are_not_finite_on_one_side_are_no_error_of_rounding(
     for paths in (pair, pair[::-1]):
         done = ckpt("diff", *paths)
         assert done.returncode == 1
-        said = "0 elements of it and 1 of the base" if is_base else "1 element of it and 0 of the base"
+        said = (
+            "0 elements of it and 1 of the base"
+            if is_base
+            else "1 element of it and 0 of the base"
+        )
         assert f"{said} are NaN or infinite" in " ".join(done.stdout.split())
 
 
@@ -432,9 +510,13 @@ def test_a_head_that_is_the_embedding_is_not_missed(ckpt: Run, tmp_path: Path) -
     assert done.returncode == 0, done.stdout
 
 
-def test_an_architecture_without_a_table_keeps_its_names(ckpt: Run, tmp_path: Path) -> None:
+def test_an_architecture_without_a_table_keeps_its_names(
+    ckpt: Run, tmp_path: Path
+) -> None:
     state = decoder()
-    data = convert(state, "llama").replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0other", 1)
+    data = convert(state, "llama").replace(
+        b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0other", 1
+    )
     base, quantised = written(tmp_path, state, data)
     done = ckpt("diff", base, quantised)
     assert done.returncode == 1
@@ -455,10 +537,14 @@ def test_bars_and_tolerances_are_those_of_any_diff(ckpt: Run, tmp_path: Path) ->
     assert "within what their types make" not in bars.stdout
     assert "mlp" in bars.stdout
     assert ckpt("diff", base, quantised, "--atol", "1e-9").returncode == 1
-    assert ckpt("diff", base, quantised, "--atol", "1", "--ignore-dtype").returncode == 0
+    assert (
+        ckpt("diff", base, quantised, "--atol", "1", "--ignore-dtype").returncode == 0
+    )
 
 
-def test_two_ggufs_are_compared_under_their_own_names(ckpt: Run, tmp_path: Path) -> None:
+def test_two_ggufs_are_compared_under_their_own_names(
+    ckpt: Run, tmp_path: Path
+) -> None:
     state = decoder()
     one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
     one.write_bytes(convert(state, "llama"))
@@ -484,7 +570,9 @@ def test_rows_of_heads_are_read_in_any_span(tmp_path: Path) -> None:
     assert b"".join(place.read_blocks()) == expected
     for first, last in ((0, 1), (5, 40), (31, 33), (64, 96)):
         assert b"".join(place.read_blocks(first, last - first)) == expected[first:last]
-    assert struct.unpack("<I", b"".join(place.read_blocks(16, 4))) == struct.unpack("<I", data[4:8])
+    assert struct.unpack("<I", b"".join(place.read_blocks(16, 4))) == struct.unpack(
+        "<I", data[4:8]
+    )
 
 
 def test_settings_of_two_files_are_compared(ckpt: Run, tmp_path: Path) -> None:
@@ -497,4 +585,8 @@ def test_settings_of_two_files_are_compared(ckpt: Run, tmp_path: Path) -> None:
     done = ckpt("diff", one, two)
 
     assert done.returncode == 1
-    assert "general.license" in done.stdout and "'mit'" in done.stdout and "'gpl'" in done.stdout
+    assert (
+        "general.license" in done.stdout
+        and "'mit'" in done.stdout
+        and "'gpl'" in done.stdout
+    )

@@ -1,4 +1,6 @@
-"""GGUF through the command line and `ckpt.open`: what is read of it, what is written of it, and what is refused."""
+"""GGUF through the command line and `ckpt.open`: what is read of it, what is written of
+it, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def test_inspect_says_what_it_is_and_how_many_bits_a_weight_takes(ckpt: Run, small: Path) -> None:
+def test_inspect_says_what_it_is_and_how_many_bits_a_weight_takes(
+    ckpt: Run, small: Path
+) -> None:
     done = ckpt("inspect", small)
     assert done.returncode == 0
     assert "GGUF" in done.stdout
@@ -41,11 +45,17 @@ def test_inspect_says_what_it_is_and_how_many_bits_a_weight_takes(ckpt: Run, sma
     assert "llama_cpp.Llama(" in done.stdout
 
 
-def test_shapes_are_torch_s_and_sizes_those_of_the_blocks(ckpt: Run, small: Path) -> None:
+def test_shapes_are_torch_s_and_sizes_those_of_the_blocks(
+    ckpt: Run, small: Path
+) -> None:
     document = json.loads(ckpt("inspect", "--json", small).stdout)
     rows = {row["name"]: row for row in document["tensors"]}
     embedding = rows["token_embd.weight"]
-    assert (embedding["shape"], embedding["dtype"], embedding["bytes"]) == ([3, 32], "Q4_0", 54)
+    assert (embedding["shape"], embedding["dtype"], embedding["bytes"]) == (
+        [3, 32],
+        "Q4_0",
+        54,
+    )
     assert document["file"]["format"] == "gguf"
     assert document["totals"]["bytes"] == 54 + 16
 
@@ -60,7 +70,9 @@ def test_shapes_are_torch_s_and_sizes_those_of_the_blocks(ckpt: Run, small: Path
         ("tokenizer.chat_template", "{{ messages }}"),
     ],
 )
-def test_get_takes_the_keys_of_the_metadata(ckpt: Run, small: Path, name: str, text: str) -> None:
+def test_get_takes_the_keys_of_the_metadata(
+    ckpt: Run, small: Path, name: str, text: str
+) -> None:
     done = ckpt("get", small, name)
     assert (done.returncode, done.stdout.strip()) == (0, text)
 
@@ -72,26 +84,45 @@ def test_get_takes_arrays(ckpt: Run, small: Path) -> None:
 
 def test_a_long_array_is_told_by_its_length_and_read_when_asked(ckpt: Run) -> None:
     document = json.loads(ckpt("inspect", "--json", DATA / "tiny.gguf").stdout)
-    tokens = next(row for row in document["values"] if row["name"] == "tokenizer.ggml.tokens")
-    assert (tokens["type"], tokens["fields"], tokens["value"]) == ("list of str", 300, None)
-    whole = json.loads(ckpt("get", "--json", DATA / "tiny.gguf", "tokenizer.ggml.tokens").stdout)
+    tokens = next(
+        row for row in document["values"] if row["name"] == "tokenizer.ggml.tokens"
+    )
+    assert (tokens["type"], tokens["fields"], tokens["value"]) == (
+        "list of str",
+        300,
+        None,
+    )
+    whole = json.loads(
+        ckpt("get", "--json", DATA / "tiny.gguf", "tokenizer.ggml.tokens").stdout
+    )
     assert whole["value"] == [f"token {number}" for number in range(300)]
-    scores = json.loads(ckpt("get", "--json", DATA / "tiny.gguf", "tokenizer.ggml.scores").stdout)
+    scores = json.loads(
+        ckpt("get", "--json", DATA / "tiny.gguf", "tokenizer.ggml.scores").stdout
+    )
     assert scores["value"][-1] == 299 / 8
 
 
-def test_after_very_many_short_arrays_the_others_are_told_by_their_length(ckpt: Run, tmp_path: Path) -> None:
+def test_after_very_many_short_arrays_the_others_are_told_by_their_length(
+    ckpt: Run, tmp_path: Path
+) -> None:
     """A byte becomes an int of 36 bytes: 100 MB of them would take 4 GB."""
     array = struct.pack("<IIQ", 9, 1, 256) + b"\x9c" * 256
     path = tmp_path / "x.gguf"
-    path.write_bytes(ggufs.gguf([ggufs.text(f"key{number}") + array for number in range(300)]))
+    path.write_bytes(
+        ggufs.gguf([ggufs.text(f"key{number}") + array for number in range(300)])
+    )
     rows = {row.name: row for row in library.inspect(path).checkpoint.values}
     assert rows["key255"].node == [-100] * 256
     assert (rows["key256"].type, rows["key256"].fields) == ("list of int", 256)
-    assert json.loads(ckpt("get", "--json", path, "key299").stdout)["value"] == [-100] * 256
+    assert (
+        json.loads(ckpt("get", "--json", path, "key299").stdout)["value"]
+        == [-100] * 256
+    )
 
 
-def test_bytes_in_a_vocabulary_that_are_no_text_stay_visible(tmp_path: Path, ckpt: Run) -> None:
+def test_bytes_in_a_vocabulary_that_are_no_text_stay_visible(
+    tmp_path: Path, ckpt: Run
+) -> None:
     array = ggufs.text("t") + struct.pack("<IIQ", 9, 8, 1) + ggufs.text(b"a\xff")
     path = tmp_path / "x.gguf"
     path.write_bytes(ggufs.gguf([array]))
@@ -129,7 +160,9 @@ def test_a_set_lacks_a_file(ckpt: Run, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert f"1 of 3 files missing: {SPLIT[2]}" in done.stderr
     out = tmp_path / "out.safetensors"
-    partial = ckpt("convert", tmp_path / SPLIT[1], "-o", out, "--dtype", "float32", "--partial")
+    partial = ckpt(
+        "convert", tmp_path / SPLIT[1], "-o", out, "--dtype", "float32", "--partial"
+    )
     assert partial.returncode == 1
     assert 0 < len(load_file(out)) < 6
 
@@ -150,9 +183,15 @@ def names_listed(lines: str) -> list[str]:
 def test_a_folder_lists_a_set_once(ckpt: Run, tmp_path: Path) -> None:
     for name in (*SPLIT, "tiny.gguf"):
         shutil.copy(DATA / name, tmp_path)
-    assert names_listed(ckpt("ls", "--json", tmp_path).stdout) == [SPLIT[0], "tiny.gguf"]
+    assert names_listed(ckpt("ls", "--json", tmp_path).stdout) == [
+        SPLIT[0],
+        "tiny.gguf",
+    ]
     os.remove(tmp_path / SPLIT[0])
-    assert names_listed(ckpt("ls", "--json", tmp_path).stdout) == [*SPLIT[1:], "tiny.gguf"]
+    assert names_listed(ckpt("ls", "--json", tmp_path).stdout) == [
+        *SPLIT[1:],
+        "tiny.gguf",
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -173,17 +212,28 @@ def test_dequantize_without_a_dtype_gives_the_numbers_that_llama_cpp_computes_wi
     ckpt: Run, tmp_path: Path
 ) -> None:
     for number, options in enumerate((("--dequantize",), ("--dtype", "float32"))):
-        done = ckpt("convert", DATA / "tiny.gguf", *options, "-o", tmp_path / f"{number}.safetensors")
+        done = ckpt(
+            "convert",
+            DATA / "tiny.gguf",
+            *options,
+            "-o",
+            tmp_path / f"{number}.safetensors",
+        )
         assert done.returncode == 0, done.stderr
     one, two = (load_file(tmp_path / f"{number}.safetensors") for number in range(2))
 
     assert {tensor.dtype for tensor in one.values()} == {torch.float32}
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert one.keys() == two.keys() and all(
+        torch.equal(one[name], two[name]) for name in one
+    )
 
 
 def test_convert_to_a_pickle_decodes_too(ckpt: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.pth"
-    assert ckpt("convert", DATA / "tiny.gguf", "-o", out, "--dtype", "float32").returncode == 0
+    assert (
+        ckpt("convert", DATA / "tiny.gguf", "-o", out, "--dtype", "float32").returncode
+        == 0
+    )
     state = torch.load(out)
     with library.open(DATA / "tiny.gguf") as file:
         assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
@@ -219,11 +269,18 @@ def test_blocks_are_not_written(ckpt: Run, tmp_path: Path, out: str) -> None:
         ["warmstart", "FILE", "--into", "FILE", "-o", "OUT.safetensors"],
     ],
 )
-def test_no_command_changes_or_writes_gguf(ckpt: Run, tmp_path: Path, words: list[str]) -> None:
+def test_no_command_changes_or_writes_gguf(
+    ckpt: Run, tmp_path: Path, words: list[str]
+) -> None:
     path = tmp_path / "tiny.gguf"
     shutil.copy(DATA / "tiny.gguf", path)
     before = path.read_bytes()
-    done = ckpt(*[word.replace("FILE", str(path)).replace("OUT", str(tmp_path / "out")) for word in words])
+    done = ckpt(
+        *[
+            word.replace("FILE", str(path)).replace("OUT", str(tmp_path / "out"))
+            for word in words
+        ]
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert "ckpt reads GGUF and does not write it" in done.stderr
@@ -242,7 +299,10 @@ def test_warmstart_takes_the_weights(ckpt: Run, tmp_path: Path) -> None:
 
 
 def test_sums_are_of_the_blocks_and_alike_in_both_orders_of_bytes(ckpt: Run) -> None:
-    assert ckpt("sum", DATA / "big.gguf").stdout == ckpt("sum", DATA / "little.gguf").stdout
+    assert (
+        ckpt("sum", DATA / "big.gguf").stdout
+        == ckpt("sum", DATA / "little.gguf").stdout
+    )
     changed = ckpt("sum", DATA / "tiny.gguf").stdout
     assert changed != ckpt("sum", DATA / "little.gguf").stdout
 
@@ -298,13 +358,20 @@ def test_a_file_that_is_cut_off_gives_what_is_whole(ckpt: Run, tmp_path: Path) -
 
 
 def test_the_core_works_without_the_extension(tmp_path: Path, small: Path) -> None:
-    """Whoever deletes the folder has a program that names the files it does not read."""
+    """Whoever deletes the folder has a program that names the files it does not
+    read.
+    """
     root = Path(library.__file__).parent
-    shutil.copytree(root, tmp_path / "ckpt", ignore=shutil.ignore_patterns("__pycache__", "gguf"))
+    shutil.copytree(
+        root, tmp_path / "ckpt", ignore=shutil.ignore_patterns("__pycache__", "gguf")
+    )
     words = [sys.executable, "-m", "ckpt", "inspect"]
     done = subprocess.run([*words, small], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "GGUF (llama.cpp)" in done.stderr
     other = tmp_path / "w.pth"
     torch.save({"w": torch.ones(2)}, other)
-    assert subprocess.run([*words, other], cwd=tmp_path, capture_output=True).returncode == 0
+    assert (
+        subprocess.run([*words, other], cwd=tmp_path, capture_output=True).returncode
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""Layouts in the commands: `recipe`, `diff`, `warmstart`, `sum --root`, `verify --root`, as people use them."""
+"""Layouts in the commands: `recipe`, `diff`, `warmstart`, `sum --root`, `verify
+--root`, as people use them.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +32,39 @@ def folder(tmp_path: Path) -> Path:
     before, after = states()
     relaid.saved(before, tmp_path / "hf.safetensors")
     relaid.saved(after, tmp_path / "meta.pth")
-    assert inside("recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "-q", cwd=tmp_path).code == 0
+    assert (
+        inside(
+            "recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "-q", cwd=tmp_path
+        ).code
+        == 0
+    )
     return tmp_path
 
 
 def test_the_answer_stands_in_the_first_line(folder: Path) -> None:
     done = inside("recipe", "hf.safetensors", "meta.pth", cwd=folder)
-    assert (done.code, done.lines[0]) == (0, "39 of 39 tensors of B are made of A, bit for bit")
+    assert (done.code, done.lines[0]) == (
+        0,
+        "39 of 39 tensors of B are made of A, bit for bit",
+    )
     assert "layers.<n>.attention.wq.weight  ×4  n 0-3" in done.lines
-    assert "  of model.layers.<n>.self_attn.q_proj.weight: rotary halves to pairs, 4 heads" in done.lines
+    assert (
+        "  of model.layers.<n>.self_attn.q_proj.weight: rotary halves to pairs, 4 heads"
+        in done.lines
+    )
 
 
 def test_a_recipe_is_not_replaced_unasked(folder: Path) -> None:
     again = inside("recipe", "hf.safetensors", "meta.pth", "-o", "r.json", cwd=folder)
     assert again.code == 2
     assert b"r.json" in again.err
-    done = inside("recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "--force", cwd=folder)
+    done = inside(
+        "recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "--force", cwd=folder
+    )
     assert done.code == 0
-    assert done.complaints == ["ckpt: wrote r.json (ckpt convert A --recipe r.json -o OUT)"]
+    assert done.complaints == [
+        "ckpt: wrote r.json (ckpt convert A --recipe r.json -o OUT)"
+    ]
 
 
 def test_what_is_left_is_named_with_its_reason(folder: Path) -> None:
@@ -60,8 +77,12 @@ def test_what_is_left_is_named_with_its_reason(folder: Path) -> None:
     assert len(document["unused"]) == 39
 
 
-@pytest.mark.parametrize("name", ["qkv by heads", "experts turned", "transposed", "meta"])
-def test_diff_says_that_values_meet_in_another_layout(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["qkv by heads", "experts turned", "transposed", "meta"]
+)
+def test_diff_says_that_values_meet_in_another_layout(
+    name: str, tmp_path: Path
+) -> None:
     before, after = states(name)
     relaid.saved(before, tmp_path / "a.pth")
     relaid.saved(after, tmp_path / "b.pth")
@@ -69,32 +90,48 @@ def test_diff_says_that_values_meet_in_another_layout(name: str, tmp_path: Path)
     assert line in inside("diff", "a.pth", "b.pth", cwd=tmp_path).lines
     other = {key: array + np.float32(0.5) * (array + 1) for key, array in after.items()}
     relaid.saved(other, tmp_path / "c.pth")
-    assert not [row for row in inside("diff", "a.pth", "c.pth", cwd=tmp_path).lines if "layout" in row]
+    assert not [
+        row
+        for row in inside("diff", "a.pth", "c.pth", cwd=tmp_path).lines
+        if "layout" in row
+    ]
 
 
 def test_diff_compares_through_a_recipe(folder: Path) -> None:
-    done = inside("diff", "hf.safetensors", "meta.pth", "--recipe", "r.json", cwd=folder)
+    done = inside(
+        "diff", "hf.safetensors", "meta.pth", "--recipe", "r.json", cwd=folder
+    )
     assert (done.code, done.lines[-1]) == (0, "same: 39 tensors")
 
 
 def test_the_fault_of_a_conversion_is_named(folder: Path) -> None:
     before, after = states()
-    after["layers.2.attention.wq.weight"] = before["model.layers.2.self_attn.q_proj.weight"]
+    after["layers.2.attention.wq.weight"] = before[
+        "model.layers.2.self_attn.q_proj.weight"
+    ]
     gate, up = (after[f"layers.1.feed_forward.{name}.weight"] for name in ("w1", "w3"))
-    after |= {"layers.1.feed_forward.w1.weight": up, "layers.1.feed_forward.w3.weight": gate}
+    after |= {
+        "layers.1.feed_forward.w1.weight": up,
+        "layers.1.feed_forward.w3.weight": gate,
+    }
     relaid.saved(after, folder / "bad.pth")
-    report = ckpt.diff(folder / "hf.safetensors", folder / "bad.pth", recipe=folder / "r.json")
+    report = ckpt.diff(
+        folder / "hf.safetensors", folder / "bad.pth", recipe=folder / "r.json"
+    )
     assert sorted(report.changed) == [
         "layers.1.feed_forward.w1.weight",
         "layers.1.feed_forward.w3.weight",
         "layers.2.attention.wq.weight",
     ]
     assert (
-        "layers.2.attention.wq.weight is model.layers.2.self_attn.q_proj.weight; right would be"
-        " model.layers.2.self_attn.q_proj.weight (rotary halves to pairs, 4 heads)" in report.notes
+        "layers.2.attention.wq.weight is model.layers.2.self_attn.q_proj.weight; right "
+        "would be"
+        " model.layers.2.self_attn.q_proj.weight (rotary halves to pairs, 4 heads)"
+        in report.notes
     )
     assert (
-        "layers.1.feed_forward.w1.weight is model.layers.1.mlp.up_proj.weight; right would be"
+        "layers.1.feed_forward.w1.weight is model.layers.1.mlp.up_proj.weight; right "
+        "would be"
         " model.layers.1.mlp.gate_proj.weight" in report.notes
     )
 
@@ -104,11 +141,27 @@ def test_a_warm_start_lays_the_weights_out_first(folder: Path) -> None:
     fresh = {name: np.zeros_like(array) for name, array in after.items()}
     relaid.saved(fresh, folder / "fresh.safetensors")
     refused = inside(
-        "warmstart", "hf.safetensors", "--into", "fresh.safetensors", "-o", "no.safetensors", cwd=folder
+        "warmstart",
+        "hf.safetensors",
+        "--into",
+        "fresh.safetensors",
+        "-o",
+        "no.safetensors",
+        cwd=folder,
     )
     assert refused.code == 1
-    assert b"same shapes, other layout" in refused.err and b"--recipe RECIPE" in refused.err
-    words = ("--recipe", "r.json", "--into", "fresh.safetensors", "-o", "out.safetensors")
+    assert (
+        b"same shapes, other layout" in refused.err
+        and b"--recipe RECIPE" in refused.err
+    )
+    words = (
+        "--recipe",
+        "r.json",
+        "--into",
+        "fresh.safetensors",
+        "-o",
+        "out.safetensors",
+    )
     assert inside("warmstart", "hf.safetensors", *words, cwd=folder).code == 0
     found = load_file(folder / "out.safetensors")
     assert all((found[name].numpy() == array).all() for name, array in after.items())
@@ -123,9 +176,14 @@ def test_a_warm_start_lays_the_weights_out_first(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["experts with biases", "padded", "rows and columns"])
-def test_small_blocks_give_the_same_bytes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_blocks_give_the_same_bytes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, after = states(name)
-    a, b = relaid.saved(before, tmp_path / "a.pth"), relaid.saved(after, tmp_path / "b.pth")
+    a, b = (
+        relaid.saved(before, tmp_path / "a.pth"),
+        relaid.saved(after, tmp_path / "b.pth"),
+    )
     whole = ckpt.recipe(a, b, out=tmp_path / "whole.json")
     ckpt.convert(a, recipe=tmp_path / "whole.json", out=tmp_path / "whole.safetensors")
     for constant, size in paths.SMALL.items():
@@ -134,7 +192,9 @@ def test_small_blocks_give_the_same_bytes(name: str, tmp_path: Path, monkeypatch
     small = ckpt.recipe(a, b, out=tmp_path / "small.json")
     ckpt.convert(a, recipe=tmp_path / "small.json", out=tmp_path / "small.safetensors")
     assert whole.recipe == small.recipe
-    assert (tmp_path / "whole.safetensors").read_bytes() == (tmp_path / "small.safetensors").read_bytes()
+    assert (tmp_path / "whole.safetensors").read_bytes() == (
+        tmp_path / "small.safetensors"
+    ).read_bytes()
     ckpt.convert(
         tmp_path / "small.safetensors",
         recipe=tmp_path / "small.json",
@@ -147,21 +207,31 @@ def test_small_blocks_give_the_same_bytes(name: str, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("out", ["out.safetensors", "out.pth", "out.dcp"])
 def test_a_recipe_writes_every_format(out: str, folder: Path) -> None:
-    report = ckpt.convert(folder / "hf.safetensors", recipe=folder / "r.json", out=folder / out)
+    report = ckpt.convert(
+        folder / "hf.safetensors", recipe=folder / "r.json", out=folder / out
+    )
     assert ckpt.diff(report.path or "", folder / "meta.pth").same
-    again = ckpt.convert(report.path or "", recipe=folder / "r.json", reverse=True, out=folder / "back.pth")
+    again = ckpt.convert(
+        report.path or "",
+        recipe=folder / "r.json",
+        reverse=True,
+        out=folder / "back.pth",
+    )
     assert ckpt.diff(again.path or "", folder / "hf.safetensors").same
 
 
 def test_shards_are_written_too(folder: Path) -> None:
     ckpt.convert(
-        folder / "hf.safetensors", recipe=folder / "r.json", out=folder / "s.safetensors", shard_size="20KB"
+        folder / "hf.safetensors",
+        recipe=folder / "r.json",
+        out=folder / "s.safetensors",
+        shard_size="20KB",
     )
     assert len(list(folder.glob("s-0*.safetensors"))) > 3
     assert ckpt.diff(folder / "s.safetensors.index.json", folder / "meta.pth").same
 
 
-# --- one hash ---------------------------------------------------------------------------------------------------------
+# --- one hash -------------------------------------------------------------------------
 
 
 def root_of(path: Path | str, **keywords: bool) -> str:
@@ -177,7 +247,9 @@ def test_a_root_is_the_same_in_every_format(folder: Path) -> None:
         ckpt.convert(folder / "hf.safetensors", out=folder / out)
         assert root_of(folder / out) == root
         assert ckpt.verify(folder / out, root=root).verdict == "intact"
-    ckpt.convert(folder / "hf.safetensors", out=folder / "s.safetensors", shard_size="20KB")
+    ckpt.convert(
+        folder / "hf.safetensors", out=folder / "s.safetensors", shard_size="20KB"
+    )
     assert root_of(folder / "s.safetensors.index.json") == root
     done = inside("sum", "--root", "hf.safetensors", cwd=folder)
     assert done.lines == [f"{root}  hf.safetensors"]
@@ -194,7 +266,10 @@ def test_a_root_knows_names_and_each_element(folder: Path) -> None:
         assert root_of(path) != root
         report = ckpt.verify(path, root=root)
         assert report.verdict == "damaged"
-        assert root in {root_of(folder / "hf.safetensors")} and root_of(path) in report.problems[-1].what
+        assert (
+            root in {root_of(folder / "hf.safetensors")}
+            and root_of(path) in report.problems[-1].what
+        )
     with pytest.raises(UsageError, match="not a hash"):
         ckpt.verify(folder / "hf.safetensors", root="abc")
 

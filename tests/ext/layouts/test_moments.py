@@ -1,4 +1,6 @@
-"""`ckpt convert --recipe --optimizer`: moments go the way of their parameters, and the rest is listed or refused."""
+"""`ckpt convert --recipe --optimizer`: moments go the way of their parameters, and the
+rest is listed or refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def trained(
     groups: Callable[[str], int] | None = None,
     late: tuple[str, ...] = (),
 ) -> tuple[State, dict[str, State]]:
-    """Write a model and its optimizer after two steps; its tensors, and its moments by their fields.
+    """Write a model and its optimizer after two steps; its tensors, and its moments by
+    their fields.
 
     `late` get a gradient in the second step alone.
     """
@@ -39,7 +42,12 @@ def trained(
     numbers = sorted({groups(name) if groups else 0 for name, _ in live})
     made: Any = optimizer(
         [
-            {"params": [value for name, value in live if not groups or groups(name) == n], "lr": 0.1 + n}
+            {
+                "params": [
+                    value for name, value in live if not groups or groups(name) == n
+                ],
+                "lr": 0.1 + n,
+            }
             for n in numbers
         ]
     )
@@ -66,9 +74,13 @@ def recipe_between(before: State, change: Change, folder: Path) -> Path:
     return folder / "r.json"
 
 
-@pytest.mark.parametrize("name", ["meta", "qkv by heads", "experts turned", "padded", "split columns"])
+@pytest.mark.parametrize(
+    "name", ["meta", "qkv by heads", "experts turned", "padded", "split columns"]
+)
 @pytest.mark.parametrize("out", ["out.pth", "out.dcp"])
-def test_moments_go_the_way_of_their_parameters(name: str, out: str, tmp_path: Path) -> None:
+def test_moments_go_the_way_of_their_parameters(
+    name: str, out: str, tmp_path: Path
+) -> None:
     make, change = relaid.LAYOUTS[name]
     recipe = recipe_between(make(np.random.default_rng(1)), change, tmp_path)
     state, moments = trained(make(np.random.default_rng(2)), tmp_path / "train.pth")
@@ -98,7 +110,12 @@ def test_the_way_back_takes_the_moments_too(tmp_path: Path) -> None:
     recipe = recipe_between(make(np.random.default_rng(1)), change, tmp_path)
     before = make(np.random.default_rng(2))
     _, moments = trained(change(before), tmp_path / "train.pth")
-    words = {"recipe": recipe, "optimizer": True, "reverse": True, "optimizer_keys": "order"}
+    words = {
+        "recipe": recipe,
+        "optimizer": True,
+        "reverse": True,
+        "optimizer_keys": "order",
+    }
     report = ckpt.convert(tmp_path / "train.pth", out=tmp_path / "out.pth", **words)  # type: ignore[arg-type]
     with ckpt.open(report.path or "") as made:
         back = {key: made[f"optimizer.state.{key}.exp_avg"].numpy() for key in before}
@@ -114,21 +131,33 @@ def _failure(recipe: Path, folder: Path) -> str:
     return str(caught.value)
 
 
-def test_parameters_with_other_steps_or_groups_do_not_become_one(tmp_path: Path) -> None:
+def test_parameters_with_other_steps_or_groups_do_not_become_one(
+    tmp_path: Path,
+) -> None:
     make, change = relaid.LAYOUTS["qkv"]
     recipe = recipe_between(make(np.random.default_rng(1)), change, tmp_path)
-    trained(make(np.random.default_rng(2)), tmp_path / "train.pth", late=("h.1.k.weight",))
-    assert "blocks.1.qkv.weight is made of parameters with the step 2, 1" in _failure(recipe, tmp_path)
     trained(
-        make(np.random.default_rng(2)), tmp_path / "train.pth", groups=lambda name: int(".v.weight" in name)
+        make(np.random.default_rng(2)), tmp_path / "train.pth", late=("h.1.k.weight",)
     )
-    assert "blocks.0.qkv.weight is made of h.0.q.weight and h.0.v.weight" in _failure(recipe, tmp_path)
+    assert "blocks.1.qkv.weight is made of parameters with the step 2, 1" in _failure(
+        recipe, tmp_path
+    )
+    trained(
+        make(np.random.default_rng(2)),
+        tmp_path / "train.pth",
+        groups=lambda name: int(".v.weight" in name),
+    )
+    assert "blocks.0.qkv.weight is made of h.0.q.weight and h.0.v.weight" in _failure(
+        recipe, tmp_path
+    )
 
 
 def test_what_does_not_follow_a_recipe_is_listed(tmp_path: Path) -> None:
     make, change = relaid.LAYOUTS["transposed"]
     recipe = recipe_between(make(np.random.default_rng(1)), change, tmp_path)
-    trained(make(np.random.default_rng(2)), tmp_path / "train.pth", torch.optim.Adafactor)
+    trained(
+        make(np.random.default_rng(2)), tmp_path / "train.pth", torch.optim.Adafactor
+    )
     words = {"recipe": recipe, "optimizer": True, "optimizer_keys": "order"}
     report = ckpt.convert(tmp_path / "train.pth", out=tmp_path / "out.pth", **words)  # type: ignore[arg-type]
     names = {row.name for row in report.left_out}
@@ -137,7 +166,9 @@ def test_what_does_not_follow_a_recipe_is_listed(tmp_path: Path) -> None:
     recipe = recipe_between(make(np.random.default_rng(1)), change, tmp_path / "scaled")
     trained(make(np.random.default_rng(2)), tmp_path / "train.pth")
     words["recipe"] = recipe
-    report = ckpt.convert(tmp_path / "train.pth", out=tmp_path / "out.pth", force=True, **words)  # type: ignore[arg-type]
+    report = ckpt.convert(
+        tmp_path / "train.pth", out=tmp_path / "out.pth", force=True, **words
+    )  # type: ignore[arg-type]
     assert {row.what for row in report.left_out} == {
         "a number is folded into it, which its moments do not follow"
     }
@@ -153,7 +184,15 @@ def test_an_optimizer_needs_a_recipe_and_a_format_that_holds_it(tmp_path: Path) 
     done = inside(*words, "out.safetensors", cwd=tmp_path)
     assert done.code == 2
     assert b"holds tensors alone" in done.err
-    plain = ("convert", "a.safetensors", "--recipe", str(recipe), "--optimizer", "-o", "out.pth")
+    plain = (
+        "convert",
+        "a.safetensors",
+        "--recipe",
+        str(recipe),
+        "--optimizer",
+        "-o",
+        "out.pth",
+    )
     done = inside(*plain, cwd=tmp_path)
     assert done.code == 2
     assert b"no optimizer whose parameters it knows" in done.err

@@ -1,4 +1,6 @@
-"""`ckpt recipe` and `ckpt convert --recipe`: a layout is learnt of one pair, and another checkpoint is brought into it and back."""
+"""`ckpt recipe` and `ckpt convert --recipe`: a layout is learnt of one pair, and
+another checkpoint is brought into it and back.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def holds(path: str | None, state: State) -> bool:
     assert path is not None
     found = load_file(path) if path.endswith(".safetensors") else torch.load(path)
     same = {
-        name: found[name].shape == array.shape and bool((found[name].numpy() == array).all())
+        name: found[name].shape == array.shape
+        and bool((found[name].numpy() == array).all())
         for name, array in state.items()
         if name in found
     }
@@ -48,10 +51,15 @@ def test_a_layout_is_learnt_and_applied(name: str, tmp_path: Path) -> None:
     assert report.is_whole, (report.left, report.unused)
     assert report.exit_code == 0
     other, _, before, after = pair(name, 2, tmp_path)
-    out = ckpt.convert(other, recipe=tmp_path / "recipe.json", out=tmp_path / "out.safetensors")
+    out = ckpt.convert(
+        other, recipe=tmp_path / "recipe.json", out=tmp_path / "out.safetensors"
+    )
     assert holds(out.path, after)
     back = ckpt.convert(
-        tmp_path / "out.safetensors", recipe=tmp_path / "recipe.json", reverse=True, out=tmp_path / "back.pth"
+        tmp_path / "out.safetensors",
+        recipe=tmp_path / "recipe.json",
+        reverse=True,
+        out=tmp_path / "back.pth",
     )
     assert holds(back.path, before)
 
@@ -85,8 +93,13 @@ def test_a_cast_is_part_of_a_recipe(to: torch.dtype, tmp_path: Path) -> None:
     assert ckpt.recipe(a, b, out=tmp_path / "r.json").is_whole
     other = relaid.llama(np.random.default_rng(2))
     relaid.saved(other, tmp_path / "c.pth")
-    out = ckpt.convert(tmp_path / "c.pth", recipe=tmp_path / "r.json", out=tmp_path / "d.pth")
-    wanted = {name: torch.from_numpy(array.copy()).to(to) for name, array in relaid.meta(other).items()}
+    out = ckpt.convert(
+        tmp_path / "c.pth", recipe=tmp_path / "r.json", out=tmp_path / "d.pth"
+    )
+    wanted = {
+        name: torch.from_numpy(array.copy()).to(to)
+        for name, array in relaid.meta(other).items()
+    }
     assert out.path is not None
     found = torch.load(out.path)
     assert found.keys() == wanted.keys()
@@ -96,16 +109,25 @@ def test_a_cast_is_part_of_a_recipe(to: torch.dtype, tmp_path: Path) -> None:
 def test_numbers_that_were_folded_in_are_found(tmp_path: Path) -> None:
     make, change = relaid.SCALED
     states = {seed: make(np.random.default_rng(seed)) for seed in (1, 2)}
-    a, other = (relaid.saved(states[seed], tmp_path / f"a{seed}.pth") for seed in (1, 2))
+    a, other = (
+        relaid.saved(states[seed], tmp_path / f"a{seed}.pth") for seed in (1, 2)
+    )
     b = relaid.saved(change(states[1]), tmp_path / "b.pth")
     report = ckpt.recipe(a, b, out=tmp_path / "r.json")
     assert report.is_whole, report.left
-    formulas = {row.name.split(".")[2]: (row.pieces or ())[0].formula[0] for row in report.made}
+    formulas = {
+        row.name.split(".")[2]: (row.pieces or ())[0].formula[0] for row in report.made
+    }
     assert formulas == {"q": "*", "k": "*", "v": "/", "norm": "+"}
     out = ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert holds(out.path, change(states[2]))
     with pytest.raises(LossError, match="is not taken back"):
-        ckpt.convert(out.path or "", recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "no.pth")
+        ckpt.convert(
+            out.path or "",
+            recipe=tmp_path / "r.json",
+            reverse=True,
+            out=tmp_path / "no.pth",
+        )
 
 
 def test_a_power_of_two_is_taken_back(tmp_path: Path) -> None:
@@ -113,7 +135,9 @@ def test_a_power_of_two_is_taken_back(tmp_path: Path) -> None:
     a = relaid.saved({"w": weight}, tmp_path / "a.pth")
     b = relaid.saved({"x": weight * np.float32(0.125)}, tmp_path / "b.pth")
     assert ckpt.recipe(a, b, out=tmp_path / "r.json").is_whole
-    out = ckpt.convert(b, recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "out.pth")
+    out = ckpt.convert(
+        b, recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "out.pth"
+    )
     assert holds(out.path, {"w": weight})
 
 
@@ -121,22 +145,30 @@ def test_a_power_of_two_is_taken_back(tmp_path: Path) -> None:
 def test_the_ranks_of_megatron_are_one_set(is_trained: bool, tmp_path: Path) -> None:
     pairs: dict[int, tuple[str, str]] = {}
     states = {
-        seed: relaid.llama(np.random.default_rng(seed), norms=is_trained or seed == 2) for seed in (1, 2)
+        seed: relaid.llama(np.random.default_rng(seed), norms=is_trained or seed == 2)
+        for seed in (1, 2)
     }
     for seed, state in states.items():
         hf = relaid.saved(state, tmp_path / f"hf{seed}.safetensors")
-        pairs[seed] = hf, relaid.saved_ranks(relaid.megatron(state), tmp_path / f"ranks{seed}")
+        pairs[seed] = (
+            hf,
+            relaid.saved_ranks(relaid.megatron(state), tmp_path / f"ranks{seed}"),
+        )
     there = ckpt.recipe(*pairs[1], out=tmp_path / "there.json")
     assert there.is_whole, (there.left, there.unused)
     assert ckpt.recipe(*pairs[2], check=tmp_path / "there.json").is_whole
     assert ckpt.recipe(*reversed(pairs[1]), out=tmp_path / "back.json").is_whole
-    for number, words in enumerate(({"recipe": "there.json", "reverse": True}, {"recipe": "back.json"})):
+    for number, words in enumerate(
+        ({"recipe": "there.json", "reverse": True}, {"recipe": "back.json"})
+    ):
         keywords = {**words, "recipe": tmp_path / str(words["recipe"])}
-        out = ckpt.convert(pairs[2][1], out=tmp_path / f"out{number}.safetensors", **keywords)  # type: ignore[arg-type]
+        out = ckpt.convert(
+            pairs[2][1], out=tmp_path / f"out{number}.safetensors", **keywords
+        )  # type: ignore[arg-type]
         assert holds(out.path, states[2])
 
 
-# --- what is not so ---------------------------------------------------------------------------------------------------
+# --- what is not so -------------------------------------------------------------------
 
 
 def test_other_weights_are_made_of_nothing(tmp_path: Path) -> None:
@@ -147,7 +179,9 @@ def test_other_weights_are_made_of_nothing(tmp_path: Path) -> None:
     assert {row.why for row in report.left} == {"no such values in A"}
 
 
-@pytest.mark.parametrize("name", ["layers.2.attention.wk.weight", "layers.1.attention_norm.weight"])
+@pytest.mark.parametrize(
+    "name", ["layers.2.attention.wk.weight", "layers.1.attention_norm.weight"]
+)
 def test_one_changed_element_is_named(name: str, tmp_path: Path) -> None:
     a, _b, _, after = pair("meta", 1, tmp_path)
     after[name] = after[name].copy()
@@ -161,9 +195,9 @@ def test_half_a_tuned_model_is_named(tmp_path: Path) -> None:
     a, _, _before, after = pair("meta", 1, tmp_path)
     changed = [name for name in after if name.startswith(("layers.2", "layers.3"))]
     for name in changed:
-        after[name] = after[name] + np.float32(0.01) * np.random.default_rng(5).standard_normal(
-            after[name].shape, np.float32
-        )
+        after[name] = after[name] + np.float32(0.01) * np.random.default_rng(
+            5
+        ).standard_normal(after[name].shape, np.float32)
     report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"))
     assert sorted(row.name for row in report.left) == sorted(changed)
     assert len(report.unused) == len(changed)
@@ -172,27 +206,43 @@ def test_half_a_tuned_model_is_named(tmp_path: Path) -> None:
 def test_what_is_used_nowhere_is_named(tmp_path: Path) -> None:
     a, _b, _before, after = pair("meta", 1, tmp_path)
     del after["layers.3.attention.wv.weight"]
-    report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"), out=tmp_path / "r.json")
-    assert [row.name for row in report.unused] == ["model.layers.3.self_attn.v_proj.weight"]
+    report = ckpt.recipe(
+        a, relaid.saved(after, tmp_path / "c.safetensors"), out=tmp_path / "r.json"
+    )
+    assert [row.name for row in report.unused] == [
+        "model.layers.3.self_attn.v_proj.weight"
+    ]
     assert report.exit_code == 1
     out = ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert holds(out.path, after)
-    assert [row.name for row in out.left_out] == ["model.layers.3.self_attn.v_proj.weight"]
+    assert [row.name for row in out.left_out] == [
+        "model.layers.3.self_attn.v_proj.weight"
+    ]
 
 
 def test_names_decide_only_where_they_say_it(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     ones = np.ones(16, np.float32)
     weight = rng.standard_normal((8, 16), dtype=np.float32)
-    a = relaid.saved({"h.0.w": weight, "h.0.one.weight": ones, "h.0.two.weight": ones}, tmp_path / "a.pth")
-    b = relaid.saved({"l.0.w": weight, "l.0.x.weight": ones, "l.0.y.weight": ones}, tmp_path / "b.pth")
+    a = relaid.saved(
+        {"h.0.w": weight, "h.0.one.weight": ones, "h.0.two.weight": ones},
+        tmp_path / "a.pth",
+    )
+    b = relaid.saved(
+        {"l.0.w": weight, "l.0.x.weight": ones, "l.0.y.weight": ones},
+        tmp_path / "b.pth",
+    )
     report = ckpt.recipe(a, b)
     assert {row.name: row.ways for row in report.left} == dict.fromkeys(
         ("l.0.x.weight", "l.0.y.weight"), ("h.0.one.weight", "h.0.two.weight")
     )
-    assumed = ckpt.recipe(a, b, assume=["l.0.x.weight=h.0.two.weight", "l.0.y.weight=h.0.one.weight"])
+    assumed = ckpt.recipe(
+        a, b, assume=["l.0.x.weight=h.0.two.weight", "l.0.y.weight=h.0.one.weight"]
+    )
     assert assumed.is_whole
-    sources = {row.name: [piece.source for piece in row.pieces or ()] for row in assumed.made}
+    sources = {
+        row.name: [piece.source for piece in row.pieces or ()] for row in assumed.made
+    }
     assert sources["l.0.x.weight"] == ["h.0.two.weight"]
     with pytest.raises(UsageError, match="no tensor of B"):
         ckpt.recipe(a, b, assume=["nothing=h.0.one.weight"])
@@ -213,7 +263,9 @@ def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> 
     there = ckpt.recipe(b, a, out=tmp_path / "t.json")
     assert there.is_whole
     with pytest.raises(LossError, match="would become one, and differ"):
-        ckpt.convert(untied, recipe=tmp_path / "t.json", reverse=True, out=tmp_path / "no.pth")
+        ckpt.convert(
+            untied, recipe=tmp_path / "t.json", reverse=True, out=tmp_path / "no.pth"
+        )
     assert not (tmp_path / "no.pth").exists()
 
 
@@ -241,15 +293,25 @@ def test_rows_that_repeat_others_must_do_so_wherever_the_recipe_is_applied(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda state: state.pop("model.norm.weight"), "model.norm.weight is not there"),
-        (lambda state: state.update(extra=np.ones(3, np.float32)), "extra is in no rule"),
         (
-            lambda state: state.update({"lm_head.weight": np.ones((51, 32), np.float32)}),
+            lambda state: state.pop("model.norm.weight"),
+            "model.norm.weight is not there",
+        ),
+        (
+            lambda state: state.update(extra=np.ones(3, np.float32)),
+            "extra is in no rule",
+        ),
+        (
+            lambda state: state.update(
+                {"lm_head.weight": np.ones((51, 32), np.float32)}
+            ),
             r"lm_head.weight has the shape \[51, 32\], the recipe says \[50, 32\]",
         ),
     ],
 )
-def test_another_model_is_refused_by_name(change: object, text: str, tmp_path: Path) -> None:
+def test_another_model_is_refused_by_name(
+    change: object, text: str, tmp_path: Path
+) -> None:
     a, b, before, _ = pair("meta", 1, tmp_path)
     ckpt.recipe(a, b, out=tmp_path / "r.json")
     change(before)  # type: ignore[operator]
@@ -259,7 +321,7 @@ def test_another_model_is_refused_by_name(change: object, text: str, tmp_path: P
     assert not (tmp_path / "out.pth").exists()
 
 
-# --- recipes as files -------------------------------------------------------------------------------------------------
+# --- recipes as files -----------------------------------------------------------------
 
 
 def document_of(path: Path) -> dict[str, object]:
@@ -300,7 +362,11 @@ def change_rule(document: dict[str, object], rng: np.random.Generator) -> str:
         return f"{key} of {rule['make']}"
     if kind == 1 and parts:
         part = parts[rng.integers(len(parts))]
-        part["from"] = int(rng.integers(1, 64)) if isinstance(part["from"], int) else f"{part['from']}+1"
+        part["from"] = (
+            int(rng.integers(1, 64))
+            if isinstance(part["from"], int)
+            else f"{part['from']}+1"
+        )
         return f"from of {rule['make']}"
     if kind == 2 and parts and len(set(parts[0]["from_steps"])) > 1:
         part = parts[0]
@@ -313,7 +379,11 @@ def change_rule(document: dict[str, object], rng: np.random.Generator) -> str:
         rule["make"], other["make"] = other["make"], rule["make"]
         return "two names exchanged"
     own, theirs = rule["of"][0], other["of"][0]
-    if own.get("tensor") == theirs.get("tensor") or "tensor" not in own or "tensor" not in theirs:
+    if (
+        own.get("tensor") == theirs.get("tensor")
+        or "tensor" not in own
+        or "tensor" not in theirs
+    ):
         return ""
     own["tensor"], theirs["tensor"] = theirs["tensor"], own["tensor"]
     return "two sources exchanged"
@@ -346,7 +416,10 @@ _HOSTILE = {
     "no JSON": "rules = 1",
     "a list": "[]",
     "another document": '{"schema": {"name": "ckpt.diff", "version": 1}}',
-    "another version": '{"schema": {"name": "ckpt.layout", "version": 9}, "ckpt": "1", "rules": [], "dropped": []}',
+    "another version": (
+        '{"schema": {"name": "ckpt.layout", "version": 9}, "ckpt": "1", "rules": [], '
+        '"dropped": []}'
+    ),
 }
 
 
@@ -360,8 +433,21 @@ def test_what_is_no_recipe_is_refused(name: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-_RULE = {"make": "x", "shape": [4], "dtype": "float32", "of": [{"tensor": "y", "shape": [4]}]}
-_PART = {"tensor": "y", "shape": [4], "to": 0, "from": 0, "sizes": [4], "to_steps": [1], "from_steps": [1]}
+_RULE = {
+    "make": "x",
+    "shape": [4],
+    "dtype": "float32",
+    "of": [{"tensor": "y", "shape": [4]}],
+}
+_PART = {
+    "tensor": "y",
+    "shape": [4],
+    "to": 0,
+    "from": 0,
+    "sizes": [4],
+    "to_steps": [1],
+    "from_steps": [1],
+}
 _STRANGE = {
     "an unknown field": {**_RULE, "run": "rm"},
     "a field of a part": {**_RULE, "of": [{**_PART, "call": "os.system"}]},
@@ -372,7 +458,11 @@ _STRANGE = {
     "a place without values": {**_RULE, "make": "x.<n>"},
     "a place that does not end": {**_RULE, "make": "x.<n"},
     "many values": {**_RULE, "make": "x.<n>", "for": {"n": "0-999999999"}},
-    "values of values": {**_RULE, "make": "x.<n>.<m>", "for": {"n": "0-99999", "m": "0-99999"}},
+    "values of values": {
+        **_RULE,
+        "make": "x.<n>.<m>",
+        "for": {"n": "0-99999", "m": "0-99999"},
+    },
     "no dtype": {**_RULE, "dtype": "complex999"},
     "more than there is": {**_RULE, "of": [{**_PART, "sizes": [5]}]},
     "a long sum": {**_RULE, "of": [{**_PART, "from": "1+" * 1000 + "1"}]},
@@ -380,7 +470,9 @@ _STRANGE = {
     "a huge constant": {
         **_RULE,
         "shape": [1 << 60],
-        "of": [{"constant": "0x00000000", "to": 0, "sizes": [1 << 60], "to_steps": [1]}],
+        "of": [
+            {"constant": "0x00000000", "to": 0, "sizes": [1 << 60], "to_steps": [1]}
+        ],
     },
     "one element many times": {
         **_RULE,
@@ -394,7 +486,10 @@ _STRANGE = {
         "of": [],
     },
     "a formula": {**_RULE, "of": [{**_RULE["of"][0], "formula": "*__import__('os')"}]},  # type: ignore[index,dict-item]
-    "bits": {**_RULE, "of": [{"constant": "0xzz", "to": 0, "sizes": [4], "to_steps": [1]}]},
+    "bits": {
+        **_RULE,
+        "of": [{"constant": "0xzz", "to": 0, "sizes": [4], "to_steps": [1]}],
+    },
 }
 
 
@@ -449,7 +544,10 @@ def test_overlapping_and_missing_pieces_do_not_add_up(tmp_path: Path) -> None:
     state = {"y": np.arange(4, dtype=np.float32)}
     a = relaid.saved(state, tmp_path / "a.pth")
     ways = {
-        "made twice": [{**_PART, "sizes": [2]}, {**_PART, "sizes": [3], "to": 1, "from": 1}],
+        "made twice": [
+            {**_PART, "sizes": [2]},
+            {**_PART, "sizes": [3], "to": 1, "from": 1},
+        ],
         "nothing makes": [{**_PART, "sizes": [3]}],
         "nothing uses": [{**_PART, "sizes": [2]}, {**_PART, "sizes": [2], "to": 2}],
         "has not": [{**_PART, "from": 1}],
@@ -475,4 +573,9 @@ def test_names_that_climb_stay_names(tmp_path: Path) -> None:
     assert report.is_whole
     out = ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert holds(out.path, {"/etc/../y": weight.T, "<<n>>.#": weight[:2]})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "b.pth", "out.pth", "r.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.pth",
+        "b.pth",
+        "out.pth",
+        "r.json",
+    ]

@@ -1,4 +1,6 @@
-"""What of lint is known, ignored per glob, or ruled by a file that was named: `--baseline`, `--config`, `--exit-zero`."""
+"""What of lint is known, ignored per glob, or ruled by a file that was named:
+`--baseline`, `--config`, `--exit-zero`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def runs(tmp_path: Path) -> Path:
     """A project with four checkpoints, of which three have findings."""
     for name in ("runs/dp.pth", "runs/old/dp.pth"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"module.a.weight": torch.ones(2, 2), "module.a.bias": torch.ones(2)}, tmp_path / name)
+        torch.save(
+            {"module.a.weight": torch.ones(2, 2), "module.a.bias": torch.ones(2)},
+            tmp_path / name,
+        )
     shutil.copy(SAMPLES / "hostile.pth", tmp_path / "runs/hostile.pth")
     torch.save({"a.weight": torch.ones(2, 2)}, tmp_path / "runs/good.pth")
     return tmp_path
@@ -38,7 +43,10 @@ def test_what_is_known_does_not_count(runs: Path) -> None:
     assert lint(runs, "runs").code == 1
     written = lint(runs, "runs", "--baseline", "base.json", "--write-baseline")
     assert (written.code, written.out) == (0, b"")
-    assert "ckpt: wrote base.json, which holds 4 findings of these files" in written.complaints
+    assert (
+        "ckpt: wrote base.json, which holds 4 findings of these files"
+        in written.complaints
+    )
 
     done = lint(runs / "runs", ".", "--baseline", "../base.json")
 
@@ -53,7 +61,9 @@ def test_what_is_new_counts(runs: Path) -> None:
 
     done = lint(runs, "runs", "--baseline", "base.json")
 
-    assert done.code == 1 and done.lines[0] == "runs/new.pth" and codes(done) == ["prefix"]
+    assert (
+        done.code == 1 and done.lines[0] == "runs/new.pth" and codes(done) == ["prefix"]
+    )
 
 
 class Command:
@@ -67,7 +77,9 @@ class Command:
 
 
 def test_another_danger_at_the_same_place_is_new(runs: Path) -> None:
-    """The file is another one, which runs another command where the known one ran one."""
+    """The file is another one, which runs another command where the known one
+    ran one.
+    """
     torch.save({"version": Command("echo known")}, runs / "runs/hostile.pth")
     lint(runs, "runs", "--baseline", "base.json", "--write-baseline")
     assert lint(runs, "runs", "--baseline", "base.json").code == 0
@@ -87,7 +99,8 @@ def test_entries_that_are_stale_are_said_and_dropped(runs: Path) -> None:
 
     assert done.code == 0
     stale = (
-        "no longer found: runs/dp.pth: prefix, runs/old/dp.pth: prefix (--write-baseline drops stale entries)"
+        "no longer found: runs/dp.pth: prefix, runs/old/dp.pth: prefix "
+        "(--write-baseline drops stale entries)"
     )
     assert f"ckpt: base.json: {stale}" in done.complaints
     lint(runs, "runs", "--baseline", "base.json", "--write-baseline")
@@ -100,7 +113,8 @@ def test_entries_of_files_that_were_not_looked_at_stay(runs: Path) -> None:
     before = (runs / "base.json").read_bytes()
 
     assert not any(
-        "no longer" in line for line in lint(runs, "runs/old", "--baseline", "base.json").complaints
+        "no longer" in line
+        for line in lint(runs, "runs/old", "--baseline", "base.json").complaints
     )
     lint(runs, "runs/old", "--baseline", "base.json", "--write-baseline")
 
@@ -110,7 +124,10 @@ def test_entries_of_files_that_were_not_looked_at_stay(runs: Path) -> None:
 def test_a_new_baseline_replaces_no_other_file(runs: Path) -> None:
     data = (runs / "runs/good.pth").read_bytes()
 
-    check_error(lint(runs, "runs", "--baseline", "runs/good.pth", "--write-baseline"), "baseline")
+    check_error(
+        lint(runs, "runs", "--baseline", "runs/good.pth", "--write-baseline"),
+        "baseline",
+    )
 
     assert (runs / "runs/good.pth").read_bytes() == data
 
@@ -124,9 +141,18 @@ def test_a_new_baseline_replaces_no_other_file(runs: Path) -> None:
             '{"schema": {"name": "ckpt.lint", "version": 2}}',
             "not a baseline of ckpt lint (--write-baseline writes one)",
         ),
-        ('{"schema": {"name": "ckpt.baseline", "version": 9}}', "a baseline of version 9"),
-        ('{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [{}]}', "damaged baseline"),
-        ('{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [3]}', "damaged baseline"),
+        (
+            '{"schema": {"name": "ckpt.baseline", "version": 9}}',
+            "a baseline of version 9",
+        ),
+        (
+            '{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [{}]}',
+            "damaged baseline",
+        ),
+        (
+            '{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [3]}',
+            "damaged baseline",
+        ),
         (" " * (1 << 24) + "{}", "more than 16,777,216 bytes"),
     ],
     ids=["json", "list", "other", "version", "fields", "row", "size"],
@@ -138,8 +164,13 @@ def test_a_file_that_is_no_baseline(text: str, says: str, runs: Path) -> None:
 
 
 def test_a_baseline_that_is_missing(runs: Path) -> None:
-    check_error(lint(runs, "runs", "--baseline", "none.json"), "none.json: no such file")
-    check_error(lint(runs, "runs", "--write-baseline"), "needs a file to write (--baseline file)")
+    check_error(
+        lint(runs, "runs", "--baseline", "none.json"), "none.json: no such file"
+    )
+    check_error(
+        lint(runs, "runs", "--write-baseline"),
+        "needs a file to write (--baseline file)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +187,13 @@ def test_ignores_per_glob(glob: str, left: list[str], runs: Path) -> None:
     words = ("runs", "--select", "prefix")
     if glob == "old/*":
         done = inside(
-            "lint", ".", "--select", "prefix", "--per-file-ignores", f"{glob}:prefix", cwd=runs / "runs"
+            "lint",
+            ".",
+            "--select",
+            "prefix",
+            "--per-file-ignores",
+            f"{glob}:prefix",
+            cwd=runs / "runs",
         )
         left = ["dp.pth"]
     else:
@@ -166,8 +203,12 @@ def test_ignores_per_glob(glob: str, left: list[str], runs: Path) -> None:
 
 
 def test_rules_of_the_nearest_file(runs: Path) -> None:
-    """As ruff: ckpt.toml before pyproject.toml, and a pyproject.toml of other tools is passed over."""
-    (runs / "ckpt.toml").write_text('[lint.per-file-ignores]\n"runs/old/*" = ["prefix"]\n')
+    """As ruff: ckpt.toml before pyproject.toml, and a pyproject.toml of other tools is
+    passed over.
+    """
+    (runs / "ckpt.toml").write_text(
+        '[lint.per-file-ignores]\n"runs/old/*" = ["prefix"]\n'
+    )
     (runs / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\n')
     (runs / "runs/pyproject.toml").write_text('[project]\nname = "x"\n')
 
@@ -184,7 +225,10 @@ def test_rules_in_a_folder_that_is_checked_are_not_read_and_said(runs: Path) -> 
     done = inside("lint", "runs", "--select", "prefix", cwd=runs)
 
     assert done.lines
-    line = "ckpt: runs/ckpt.toml: not read: rules count from the current folder upwards (--config runs/ckpt.toml)"
+    line = (
+        "ckpt: runs/ckpt.toml: not read: rules count from the current folder upwards "
+        "(--config runs/ckpt.toml)"
+    )
     assert line in done.complaints
     for words in (["--config", "runs/ckpt.toml"], ["--no-config"], ["--quiet"]):
         assert line not in inside("lint", "runs", *words, cwd=runs).complaints
@@ -197,8 +241,13 @@ def test_rules_of_a_file_that_was_named(runs: Path) -> None:
     assert codes(lint(runs, "runs/dp.pth")) == []
     assert codes(lint(runs, "runs/dp.pth", "--config", "strict.toml")) == ["prefix"]
     assert codes(lint(runs, "runs/dp.pth", "--no-config")) == ["prefix"]
-    assert ckpt.lint(runs / "runs/dp.pth", config=runs / "strict.toml").config == str(runs / "strict.toml")
-    check_error(lint(runs, "runs", "--config", "strict.toml", "--no-config"), "exclude each other")
+    assert ckpt.lint(runs / "runs/dp.pth", config=runs / "strict.toml").config == str(
+        runs / "strict.toml"
+    )
+    check_error(
+        lint(runs, "runs", "--config", "strict.toml", "--no-config"),
+        "exclude each other",
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +262,10 @@ def test_rules_of_a_file_that_was_named(runs: Path) -> None:
             '[lint.per-file-ignores]\n"a" = ["predix"]\n',
             "[lint] a predix: not a finding of lint (did you mean prefix?",
         ),
-        ("[lint.per-file-ignores]\n" + "\n".join(f"a{n} = []" for n in range(501)), "has over 500 globs"),
+        (
+            "[lint.per-file-ignores]\n" + "\n".join(f"a{n} = []" for n in range(501)),
+            "has over 500 globs",
+        ),
         (f"[lint.per-file-ignores]\n{'a' * 501} = []", "or one over 500 letters"),
         ("lint = 3\n", "[lint] is not a table"),
         ("[tool.ckpt.lint]\n", "unknown key: tool (it takes lint)"),
@@ -227,10 +279,22 @@ def test_rules_that_are_wrong(text: str, says: str, runs: Path) -> None:
 
 
 def test_a_file_of_rules_hides_no_error_per_glob(runs: Path) -> None:
-    (runs / "ckpt.toml").write_text('[lint.per-file-ignores]\n"*" = ["called-on-load", "weights-only"]\n')
+    (runs / "ckpt.toml").write_text(
+        '[lint.per-file-ignores]\n"*" = ["called-on-load", "weights-only"]\n'
+    )
 
     assert codes(lint(runs, "runs/hostile.pth")) == ["called-on-load"]
-    assert codes(lint(runs, "runs/hostile.pth", "--per-file-ignores", "*:called-on-load,weights-only")) == []
+    assert (
+        codes(
+            lint(
+                runs,
+                "runs/hostile.pth",
+                "--per-file-ignores",
+                "*:called-on-load,weights-only",
+            )
+        )
+        == []
+    )
 
 
 def test_exit_zero(runs: Path) -> None:

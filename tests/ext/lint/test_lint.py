@@ -1,4 +1,6 @@
-"""`ckpt lint`: what torch does not see, from the pickle and from the live model; nothing that is not true."""
+"""`ckpt lint`: what torch does not see, from the pickle and from the live model;
+nothing that is not true.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_the_pickle_and_the_live_model_say_the_same(tmp_path: Path) -> None:
 
 
 def test_torch_itself_misses_what_is_named(tmp_path: Path) -> None:
-    """`named_parameters()` lacks exactly the parameters of what is registered nowhere."""
+    """`named_parameters()` lacks exactly the parameters of what is registered
+    nowhere.
+    """
     net = Cells()
     known = {id(parameter) for parameter in net.parameters()}
     named: set[int] = set()
@@ -130,7 +134,9 @@ def test_torch_itself_misses_what_is_named(tmp_path: Path) -> None:
         lambda: nn.LSTM(2, 3, 2),
         lambda: nn.GRU(2, 3),
         lambda: nn.MultiheadAttention(4, 2),
-        lambda: nn.ModuleDict({"a": nn.ModuleList([nn.Linear(1, 1)]), "b": nn.Sequential(nn.ReLU())}),
+        lambda: nn.ModuleDict(
+            {"a": nn.ModuleList([nn.Linear(1, 1)]), "b": nn.Sequential(nn.ReLU())}
+        ),
         lambda: nn.ParameterList([torch.ones(1)]),
         lambda: nn.ParameterDict({"a": torch.ones(1)}),
         lambda: nn.utils.weight_norm(nn.Linear(2, 2)),
@@ -146,22 +152,36 @@ def test_torchs_own_modules_have_none(make: Any, tmp_path: Path) -> None:
     except (AttributeError, RuntimeError):
         return  # not picklable
     found = {finding.code for finding in linted(path)}
-    assert found.isdisjoint({"list-modules", "plain-tensor", "registered-twice", "hooks", "private"})
+    assert found.isdisjoint(
+        {"list-modules", "plain-tensor", "registered-twice", "hooks", "private"}
+    )
 
 
 def test_hooks_of_somebodys_code(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     net[0].register_forward_hook(hook)
     net[1].register_forward_hook(functools.partial(hook, 1))
-    (finding,) = (row for row in linted(rewriting.saved(net, tmp_path / "a.pt")) if row.code == "hooks")
+    (finding,) = (
+        row
+        for row in linted(rewriting.saved(net, tmp_path / "a.pt"))
+        if row.code == "hooks"
+    )
 
-    assert f"{hook.__module__}.hook of 0, {hook.__module__}.hook of 1" in finding.message
+    assert (
+        f"{hook.__module__}.hook of 0, {hook.__module__}.hook of 1" in finding.message
+    )
     assert finding.where == ("0", "1")
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.*t*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(SAMPLES.glob("*.*t*")), ids=lambda path: path.name
+)
 def test_samples_have_no_finding_that_is_not_true(path: Path) -> None:
-    if path.suffix in (".py", ".md") or path.name in ("truncated.pth", "html_page.pth", "lfs_pointer.pth"):
+    if path.suffix in (".py", ".md") or path.name in (
+        "truncated.pth",
+        "html_page.pth",
+        "lfs_pointer.pth",
+    ):
         return
     codes = {finding.code for finding in linted(path, values=True)}
     truth = {
@@ -186,10 +206,18 @@ def test_samples_have_no_finding_that_is_not_true(path: Path) -> None:
 @pytest.mark.parametrize("name", real_files.FILES)
 def test_real_files_have_none(name: str) -> None:
     codes = {finding.code for finding in linted(real_files.path(name), values=True)}
-    assert codes <= {"cuda", "weights-only", "unknown-import", "optimizer-heavy", "prefix", "bloat", "tied"}
+    assert codes <= {
+        "cuda",
+        "weights-only",
+        "unknown-import",
+        "optimizer-heavy",
+        "prefix",
+        "bloat",
+        "tied",
+    }
 
 
-# --- private ----------------------------------------------------------------------------------------------------------
+# --- private --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,15 +230,34 @@ def test_real_files_have_none(name: str) -> None:
         ("git", "ghp_" + "b" * 36, "a GitHub token at args.git"),
         ("aws", "AKIAABCDEFGHIJKLMNOP", "an AWS key at args.aws"),
         ("db", "postgres://me:secret@db/x", "a password in an address at args.db"),
-        ("wandb_api_key", "0123456789abcdef", "a secret by its name at args.wandb_api_key"),
-        ("master", "node7.cluster.internal", "a host name at args.master: node7.cluster.internal"),
-        ("master", "at -a.b-2.corp.internal:80", "a host name at args.master: a.b-2.corp.internal"),
+        (
+            "wandb_api_key",
+            "0123456789abcdef",
+            "a secret by its name at args.wandb_api_key",
+        ),
+        (
+            "master",
+            "node7.cluster.internal",
+            "a host name at args.master: node7.cluster.internal",
+        ),
+        (
+            "master",
+            "at -a.b-2.corp.internal:80",
+            "a host name at args.master: a.b-2.corp.internal",
+        ),
         ("master", "x..db.corp.lan.", "a host name at args.master: db.corp.lan"),
     ],
 )
 def test_what_is_private(key: str, value: Any, says: str, tmp_path: Path) -> None:
-    thing = {"model": nn.Linear(2, 2).state_dict(), "args": argparse.Namespace(**{key: value, "lr": 0.1})}
-    (finding,) = (row for row in linted(rewriting.saved(thing, tmp_path / "a.pt")) if row.code == "private")
+    thing = {
+        "model": nn.Linear(2, 2).state_dict(),
+        "args": argparse.Namespace(**{key: value, "lr": 0.1}),
+    }
+    (finding,) = (
+        row
+        for row in linted(rewriting.saved(thing, tmp_path / "a.pt"))
+        if row.code == "private"
+    )
 
     assert finding.message == says and finding.where == (f"args.{key}",)
     secret = value if isinstance(value, str) else ""
@@ -221,11 +268,13 @@ def test_what_is_not_private(tmp_path: Path) -> None:
     values = {"path": "data/train", "url": "https://example.org/x", "sk": "sk-learn", "host": "localhost", "key": "abc",
               "api": "sk-learn-based-estimator-pipeline", "op": "torch.internal", "tokenizer_secret": "disabled",
               "text": "the home of /usr/lib", "hf": "hf_short", "token_count": "12345678", "keys": "q,k,v"}  # fmt: skip
-    path = rewriting.saved({"model": nn.Linear(2, 2).state_dict(), "args": values}, tmp_path / "a.pt")
+    path = rewriting.saved(
+        {"model": nn.Linear(2, 2).state_dict(), "args": values}, tmp_path / "a.pt"
+    )
     assert not [row for row in linted(path) if row.code == "private"]
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -234,10 +283,15 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "runs" / "deep").mkdir(parents=True)
     rewriting.saved(state, tmp_path / "runs" / "good.pth")
     rewriting.saved(
-        {f"module.{name}": value for name, value in state.items()}, tmp_path / "runs" / "deep" / "dp.pth"
+        {f"module.{name}": value for name, value in state.items()},
+        tmp_path / "runs" / "deep" / "dp.pth",
     )
-    rewriting.saved({"a.weight": torch.tensor([float("nan")])}, tmp_path / "runs" / "nan10.pth")
-    rewriting.saved({"a.weight": torch.tensor([float("nan")])}, tmp_path / "runs" / "nan9.pth")
+    rewriting.saved(
+        {"a.weight": torch.tensor([float("nan")])}, tmp_path / "runs" / "nan10.pth"
+    )
+    rewriting.saved(
+        {"a.weight": torch.tensor([float("nan")])}, tmp_path / "runs" / "nan9.pth"
+    )
     (tmp_path / "runs" / "notes.bin").write_bytes(b"no checkpoint at all")
     (tmp_path / "runs" / "README.md").write_text("not looked at")
     return tmp_path
@@ -252,14 +306,20 @@ def test_a_folder(folder: Path) -> None:
     ]
     assert done.complaints == [
         "ckpt: runs/notes.bin: skipped: not a checkpoint: a text file",
-        "1 finding (1 warning) in 1 of 4 files · 1 file not looked at: 1 *.md (--others)",
+        (
+            "1 finding (1 warning) in 1 of 4 files · 1 file not looked at: 1 *.md "
+            "(--others)"
+        ),
     ]
     done = ckpt("lint", "runs", "--read-values", "--ignore", "prefix", cwd=folder)
     assert done.code == 1
     assert done.lines == [
         line
         for n in (9, 10)
-        for line in (f"runs/nan{n}.pth", "  warning  nan  1 element is NaN in a.weight.")
+        for line in (
+            f"runs/nan{n}.pth",
+            "  warning  nan  1 element is NaN in a.weight.",
+        )
     ]
     assert ckpt("lint", "runs", "--ignore", "prefix", cwd=folder).code == 0
     done = ckpt("lint", "runs/good.pth", cwd=folder)
@@ -274,20 +334,33 @@ def test_levels_and_codes(folder: Path) -> None:
     assert done.code == 0 and "info     cuda  A bare torch.load" in done.lines[1]
     assert ckpt("lint", cuda, "--select", "cuda").lines == done.lines
     done = ckpt("lint", SAMPLES / "hostile.pth", "--level", "error")
-    assert [line.split()[:2] for line in done.lines[1:]] == [["error", "called-on-load"]]
+    assert [line.split()[:2] for line in done.lines[1:]] == [
+        ["error", "called-on-load"]
+    ]
     assert ckpt("lint", cuda, "--select", "cuda", "--level", "warning").out == b""
     assert ckpt("lint", cuda, "--select", "cuda", "--level", "info").lines[1:]
-    check_error(ckpt("lint", cuda, "--select", "none"), "--select none: not a finding of lint")
-    check_error(ckpt("lint", cuda, "--ignore", "frozen"), "--ignore frozen: not a finding of lint")
-    check_error(ckpt("lint", cuda, "--level", "loud"), "--level loud: not one of error warning info")
     check_error(
-        ckpt("lint", cuda, "--output-format", "gitlab"), "--output-format gitlab: not one of text json"
+        ckpt("lint", cuda, "--select", "none"), "--select none: not a finding of lint"
+    )
+    check_error(
+        ckpt("lint", cuda, "--ignore", "frozen"),
+        "--ignore frozen: not a finding of lint",
+    )
+    check_error(
+        ckpt("lint", cuda, "--level", "loud"),
+        "--level loud: not one of error warning info",
+    )
+    check_error(
+        ckpt("lint", cuda, "--output-format", "gitlab"),
+        "--output-format gitlab: not one of text json",
     )
 
 
 def test_what_cannot_be_read(folder: Path) -> None:
     done = ckpt("lint", SAMPLES / "truncated.pth", folder / "runs" / "deep" / "dp.pth")
-    assert done.code == 2 and "cut off" in done.complaints[0] and "prefix" in done.lines[1]
+    assert (
+        done.code == 2 and "cut off" in done.complaints[0] and "prefix" in done.lines[1]
+    )
     assert ckpt("lint", folder / "none").code == 2
     (folder / "empty").mkdir()
     assert ckpt("lint", folder / "empty", "--require").code == 2
@@ -295,31 +368,52 @@ def test_what_cannot_be_read(folder: Path) -> None:
 
 def test_shards_are_one_file() -> None:
     done = ckpt("lint", SAMPLES / "sharded", "--json")
-    assert [row["path"] for row in json.loads(done.out)["files"]] == [str(SAMPLES / "sharded")]
+    assert [row["path"] for row in json.loads(done.out)["files"]] == [
+        str(SAMPLES / "sharded")
+    ]
 
 
 def test_forms(folder: Path) -> None:
     document = json.loads(ckpt("lint", "runs", "--json", cwd=folder).out)
     assert document["schema"] == {"name": "ckpt.lint", "version": 2}
     assert [
-        (row["path"], [f["code"] for f in row["findings"]]) for row in document["files"] if row["findings"]
+        (row["path"], [f["code"] for f in row["findings"]])
+        for row in document["files"]
+        if row["findings"]
     ] == [("runs/deep/dp.pth", ["prefix"])]
     assert ckpt("lint", "runs", "--output-format", "github", cwd=folder).lines == [
-        "::warning file=runs/deep/dp.pth::prefix all 2 names begin with module. (DataParallel or DDP)."
+        (
+            "::warning file=runs/deep/dp.pth::prefix all 2 names begin with module. "
+            "(DataParallel or DDP)."
+        )
     ]
-    odd = rewriting.saved({"module.a%0A::error::x.weight": torch.ones(1)}, folder / "a:b,c.pth")
+    odd = rewriting.saved(
+        {"module.a%0A::error::x.weight": torch.ones(1)}, folder / "a:b,c.pth"
+    )
     (line,) = ckpt("lint", odd, "--output-format", "github").lines
-    assert "%3A" in line and line.count("::") >= 2 and "%0A" not in line.replace("%250A", "")
+    assert (
+        "%3A" in line
+        and line.count("::") >= 2
+        and "%0A" not in line.replace("%250A", "")
+    )
 
 
 def test_settings_of_the_project(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\nread-values = true\n')
+    (folder / "pyproject.toml").write_text(
+        '[tool.ckpt.lint]\nignore = ["prefix"]\nread-values = true\n'
+    )
     done = ckpt("lint", "good.pth", "nan9.pth", "deep", cwd=folder / "runs")
     assert [line.split()[1] for line in done.lines if line.startswith(" ")] == ["nan"]
     assert ckpt("lint", "deep", "--ignore", "cuda", cwd=folder / "runs").code == 1
-    (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nlevel = "info"\nselect = ["nan"]\n')
+    (folder / "pyproject.toml").write_text(
+        '[tool.ckpt.lint]\nlevel = "info"\nselect = ["nan"]\n'
+    )
     assert ckpt("lint", "deep", cwd=folder / "runs").code == 0
-    for text in ("[tool.ckpt.lint]\nignor = []\n", "[tool.ckpt.lint]\nignore = 3\n", "[tool"):
+    for text in (
+        "[tool.ckpt.lint]\nignor = []\n",
+        "[tool.ckpt.lint]\nignore = 3\n",
+        "[tool",
+    ):
         (folder / "pyproject.toml").write_text(text)
         check_error(ckpt("lint", "deep", cwd=folder / "runs"))
 
@@ -327,15 +421,23 @@ def test_settings_of_the_project(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_live_model(folder: Path) -> None:
     (folder / "nets.py").write_text(
-        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, n=2):\n        super().__init__()\n"
-        "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ in range(n)]\n"
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, n=2):\n   "
+        "     super().__init__()\n"
+        "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ "
+        "in range(n)]\n"
     )
     done = in_a_process("lint", "--model", "nets.py:Net", "--arg", "n=3", cwd=folder)
     assert done.code == 1
     assert done.lines == [
         "nets.py:Net",
-        "  warning  list-modules  cells[0..2] (Linear) are not registered (3 modules, 6 parameters).",
-        "                         state_dict, .to(), the optimizer and DataParallel miss them. Use nn.ModuleList or nn.ModuleDict.",
+        (
+            "  warning  list-modules  cells[0..2] (Linear) are not registered (3 "
+            "modules, 6 parameters)."
+        ),
+        (
+            "                         state_dict, .to(), the optimizer and "
+            "DataParallel miss them. Use nn.ModuleList or nn.ModuleDict."
+        ),
     ]
 
 
@@ -344,20 +446,31 @@ def test_a_live_model(folder: Path) -> None:
     ("words", "said"),
     [
         (("a.pth", "--model", "nets.py:good"), "no finding in 1 file and the model"),
-        (("a.pth", "--model", "nets.py:bad"), "1 finding (1 warning) in 0 of 1 file and the model"),
-        (("module.pth", "--model", "nets.py:good"), "1 finding (1 warning) in 1 of 1 file"),
+        (
+            ("a.pth", "--model", "nets.py:bad"),
+            "1 finding (1 warning) in 0 of 1 file and the model",
+        ),
+        (
+            ("module.pth", "--model", "nets.py:good"),
+            "1 finding (1 warning) in 1 of 1 file",
+        ),
         (("--model", "nets.py:bad"), "1 finding (1 warning) in the model"),
         (("--model", "nets.py:good"), "no finding in the model"),
     ],
 )
-def test_a_live_model_is_counted_as_no_file(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_a_live_model_is_counted_as_no_file(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
     (tmp_path / "nets.py").write_text(
         "from torch import nn\ndef good():\n    return nn.Linear(1, 1)\n"
         "class bad(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ in range(3)]\n"
+        "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ "
+        "in range(3)]\n"
     )
     torch.save({"w": torch.ones(2), "b": torch.ones(3)}, tmp_path / "a.pth")
-    torch.save({"module.w": torch.ones(2), "module.b": torch.ones(3)}, tmp_path / "module.pth")
+    torch.save(
+        {"module.w": torch.ones(2), "module.b": torch.ones(3)}, tmp_path / "module.pth"
+    )
 
     assert in_a_process("lint", *words, cwd=tmp_path).complaints == [said]
 
@@ -368,10 +481,16 @@ def test_a_live_model_is_counted_as_no_file(words: tuple[str, ...], said: str, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "line", ["argparse.ArgumentParser().parse_args(['--steps'])", "sys.exit(3)", "sys.exit()"]
+    "line",
+    ["argparse.ArgumentParser().parse_args(['--steps'])", "sys.exit(3)", "sys.exit()"],
 )
-def test_a_script_that_ends_when_it_is_imported_is_said(line: str, tmp_path: Path) -> None:
-    text = f"import argparse, sys\nfrom torch import nn\ndef build():\n    return nn.Linear(1, 1)\n{line}\n"
+def test_a_script_that_ends_when_it_is_imported_is_said(
+    line: str, tmp_path: Path
+) -> None:
+    text = (
+        "import argparse, sys\nfrom torch import nn\ndef build():\n    return "
+        f"nn.Linear(1, 1)\n{line}\n"
+    )
     (tmp_path / "train.py").write_text(text)
     done = in_a_process("lint", "--model", "train.py:build", cwd=tmp_path)
     says = "ckpt: --model train.py:build: the script ends when it is imported"
@@ -381,7 +500,15 @@ def test_a_script_that_ends_when_it_is_imported_is_said(line: str, tmp_path: Pat
 
 def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     made = {code for code, row in CATALOGUE.items() if "lint" in row.by}
-    assert made == {"nan", "inf", "dead-channels", "private", "hooks", "plain-tensor", "registered-twice"}
+    assert made == {
+        "nan",
+        "inf",
+        "dead-channels",
+        "private",
+        "hooks",
+        "plain-tensor",
+        "registered-twice",
+    }
 
 
 @pytest.mark.parametrize(
@@ -389,7 +516,13 @@ def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     [
         ("ignor", "has an unknown key: ignor (did you mean ignore?)"),
         ("values", "has an unknown key: values (did you mean read-values?)"),
-        ("xyz", "has an unknown key: xyz (it takes select, ignore, level, read-values and per-file-ignores)"),
+        (
+            "xyz",
+            (
+                "has an unknown key: xyz (it takes select, ignore, level, read-values "
+                "and per-file-ignores)"
+            ),
+        ),
     ],
 )
 def test_an_unknown_key_is_named(key: str, says: str, folder: Path) -> None:
@@ -397,7 +530,9 @@ def test_an_unknown_key_is_named(key: str, says: str, folder: Path) -> None:
     assert says in check_error(ckpt("lint", "runs", cwd=folder))
 
 
-@pytest.mark.parametrize("name", ["lfs_pointer.pth", "html_page.pth", "truncated.pth", "empty.pth"])
+@pytest.mark.parametrize(
+    "name", ["lfs_pointer.pth", "html_page.pth", "truncated.pth", "empty.pth"]
+)
 @pytest.mark.parametrize("ending", [".pth", ".bin"])
 def test_what_stands_in_for_a_checkpoint_fails_in_a_folder_too(
     name: str, ending: str, tmp_path: Path
@@ -411,18 +546,34 @@ def test_what_stands_in_for_a_checkpoint_fails_in_a_folder_too(
     assert done.complaints[-1] == "no finding in 1 file · 1 unreadable"
     assert inside("lint", ".", "--skip-unreadable", "-q", cwd=tmp_path).code == 0
     (row,) = (
-        row for row in json.loads(inside("lint", ".", "--json", cwd=tmp_path).out)["files"] if row["error"]
+        row
+        for row in json.loads(inside("lint", ".", "--json", cwd=tmp_path).out)["files"]
+        if row["error"]
     )
     assert row["path"] == f"model{ending}"
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [("error", 1), ("called-on-load", 1), ("any", 1), ("prefix", 0), ("private", 0), ("private,warning", 1)],
+    [
+        ("error", 1),
+        ("called-on-load", 1),
+        ("any", 1),
+        ("prefix", 0),
+        ("private", 0),
+        ("private,warning", 1),
+    ],
 )
 def test_fail_on_decides_alone(code: str, expected: int) -> None:
-    assert inside("lint", "hostile.pth", "--fail-on", code, cwd=SAMPLES).code == expected
-    assert inside("lint", "llama_bf16.pth", "--level", "info", "--fail-on", "any", cwd=SAMPLES).code == 1
+    assert (
+        inside("lint", "hostile.pth", "--fail-on", code, cwd=SAMPLES).code == expected
+    )
+    assert (
+        inside(
+            "lint", "llama_bf16.pth", "--level", "info", "--fail-on", "any", cwd=SAMPLES
+        ).code
+        == 1
+    )
     assert inside("lint", "llama_bf16.pth", "--fail-on", "any", cwd=SAMPLES).code == 0
 
 
@@ -454,7 +605,9 @@ def test_sarif_holds_every_finding_and_what_cannot_be_read(folder: Path) -> None
         )
         for row in run["results"]
     ]
-    assert told == [(row["path"], f["code"], f["message"]) for row in found for f in row["findings"]]
+    assert told == [
+        (row["path"], f["code"], f["message"]) for row in found for f in row["findings"]
+    ]
     rules = run["tool"]["driver"]["rules"]
     assert all(rules[row["ruleIndex"]]["id"] == row["ruleId"] for row in run["results"])
     assert {row["level"] for row in run["results"]} <= {"error", "warning", "note"}
@@ -465,16 +618,28 @@ def test_sarif_holds_every_finding_and_what_cannot_be_read(folder: Path) -> None
 
 def test_junit_is_xml_with_a_test_for_each_file(folder: Path) -> None:
     shutil.copy(SAMPLES / "lfs_pointer.pth", folder / "runs")
-    rewriting.saved({"module.<&\"'\x00\x1b>.weight": torch.ones(1)}, folder / "runs" / "a<b>&.pth")
+    rewriting.saved(
+        {"module.<&\"'\x00\x1b>.weight": torch.ones(1)}, folder / "runs" / "a<b>&.pth"
+    )
     done = inside("lint", "runs", "--output-format", "junit", cwd=folder)
     (suite,) = ElementTree.fromstring(done.out)
-    cases = {case.attrib["name"]: [child.tag for child in case] for case in suite if case.tag == "testcase"}
+    cases = {
+        case.attrib["name"]: [child.tag for child in case]
+        for case in suite
+        if case.tag == "testcase"
+    }
     (counted,) = suite.iter("property")
     assert counted.attrib == {"name": "not looked at: *.md", "value": "1"}
 
-    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == ("6", "2", "1")
+    assert (
+        suite.attrib["tests"],
+        suite.attrib["failures"],
+        suite.attrib["errors"],
+    ) == ("6", "2", "1")
     assert cases["runs/deep/dp.pth"] == ["failure"] and cases["runs/good.pth"] == []
-    assert cases["runs/lfs_pointer.pth"] == ["error"] and cases["runs/a<b>&.pth"] == ["failure"]
+    assert cases["runs/lfs_pointer.pth"] == ["error"] and cases["runs/a<b>&.pth"] == [
+        "failure"
+    ]
 
 
 def test_many_files_give_the_same_as_each_alone(folder: Path) -> None:
@@ -483,14 +648,16 @@ def test_many_files_give_the_same_as_each_alone(folder: Path) -> None:
             SAMPLES / ("hostile.pth", "truncated.pth", "dtypes.pth")[number % 3],
             folder / "runs" / f"{number}.pth",
         )
-    together = json.loads(inside("lint", "runs", "--level", "info", "--json", cwd=folder).out)["files"]
+    together = json.loads(
+        inside("lint", "runs", "--level", "info", "--json", cwd=folder).out
+    )["files"]
     for row in together:
         if row["skipped"] is None:
             alone = inside("lint", row["path"], "--level", "info", "--json", cwd=folder)
             assert json.loads(alone.out)["files"] == [row]
 
 
-# --- traps ------------------------------------------------------------------------------------------------------------
+# --- traps ----------------------------------------------------------------------------
 
 
 class OwnDict(dict):  # type: ignore[type-arg]
@@ -520,14 +687,23 @@ class Holder(nn.Module):
         }[kind]
 
 
-@pytest.mark.parametrize("kind", ["dict", "list", "namedtuple", "ordered", "keys", "set"])
+@pytest.mark.parametrize(
+    "kind", ["dict", "list", "namedtuple", "ordered", "keys", "set"]
+)
 def test_containers_of_every_kind(kind: str, tmp_path: Path) -> None:
     net = Holder(kind)
     with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
-        found = [(row.kind, row.parameters, row.registered) for row in unseen_parts(checkpoint).loose]
+        found = [
+            (row.kind, row.parameters, row.registered)
+            for row in unseen_parts(checkpoint).loose
+        ]
     expected = [("module", 2, None)] * (2 if kind == "keys" else 1)
 
-    assert found == expected == [(row.kind, row.parameters, row.registered) for row in describe(net).loose]
+    assert (
+        found
+        == expected
+        == [(row.kind, row.parameters, row.registered) for row in describe(net).loose]
+    )
 
 
 def test_activations_that_are_registered_and_listed(tmp_path: Path) -> None:
@@ -540,12 +716,18 @@ def test_activations_that_are_registered_and_listed(tmp_path: Path) -> None:
 
 
 def test_hooks_of_torch_itself(tmp_path: Path) -> None:
-    path = rewriting.saved(nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()), tmp_path / "a.pt")
+    path = rewriting.saved(
+        nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()), tmp_path / "a.pt"
+    )
     assert not [row for row in linted(path) if row.code == "hooks"]
 
 
 def test_settings_that_cannot_be_taken(folder: Path) -> None:
-    for text in ('[tool.ckpt.lint]\nread-values = "no"\n', "a=" + "[" * 5000, "a=" + "9" * 5000):
+    for text in (
+        '[tool.ckpt.lint]\nread-values = "no"\n',
+        "a=" + "[" * 5000,
+        "a=" + "9" * 5000,
+    ):
         (folder / "pyproject.toml").write_text(text)
         check_error(ckpt("lint", "runs/good.pth", cwd=folder))
 
@@ -558,7 +740,9 @@ GATES = (
 
 
 @pytest.mark.parametrize("rules", GATES)
-def test_a_file_beside_the_checkpoint_does_not_switch_off_errors(rules: str, tmp_path: Path) -> None:
+def test_a_file_beside_the_checkpoint_does_not_switch_off_errors(
+    rules: str, tmp_path: Path
+) -> None:
     """The folder of a stranger may hold a pyproject.toml too."""
     (tmp_path / "x.pth").write_bytes((SAMPLES / "hostile.pth").read_bytes())
     without = inside("lint", "x.pth", cwd=tmp_path)
@@ -568,8 +752,15 @@ def test_a_file_beside_the_checkpoint_does_not_switch_off_errors(rules: str, tmp
     line, _ = done.complaints
     lost = len(without.lines) - len(done.lines)
     assert lost > 0
-    assert line.startswith("ckpt: ") and "pyproject.toml: switches off " in line and "--no-config" in line
-    assert sum(map(int, re.findall(r"(\d+) [a-z-]+", line.partition("switches off")[2]))) == lost
+    assert (
+        line.startswith("ckpt: ")
+        and "pyproject.toml: switches off " in line
+        and "--no-config" in line
+    )
+    assert (
+        sum(map(int, re.findall(r"(\d+) [a-z-]+", line.partition("switches off")[2])))
+        == lost
+    )
     assert inside("lint", "x.pth", "--no-config", cwd=tmp_path) == without
 
 
@@ -593,9 +784,23 @@ def test_the_command_line_may_switch_off_everything(tmp_path: Path) -> None:
         ("a = " + "[" * 5000, "cannot be read"),
         ("a = 2000-99-99", "cannot be read"),
         ("a = '\udcff'", "cannot be read"),
-        ('[tool.ckpt.lint]\nselect = ["\u202e"]', "[tool.ckpt.lint] select \\u202e: not a finding"),
+        (
+            '[tool.ckpt.lint]\nselect = ["\u202e"]',
+            "[tool.ckpt.lint] select \\u202e: not a finding",
+        ),
     ],
-    ids=["number", "size", "parts", "header", "inline", "table", "list", "date", "utf-8", "code"],
+    ids=[
+        "number",
+        "size",
+        "parts",
+        "header",
+        "inline",
+        "table",
+        "list",
+        "date",
+        "utf-8",
+        "code",
+    ],
 )
 def test_settings_are_bounded(text: str, says: str, folder: Path) -> None:
     """In one line, and fast: tomllib takes minutes for a key of 50,000 parts."""
@@ -605,12 +810,18 @@ def test_settings_are_bounded(text: str, says: str, folder: Path) -> None:
 
 def test_settings_with_many_dots_are_taken(folder: Path) -> None:
     versions = ", ".join(f'"package{number}==1.2.{number}"' for number in range(200))
-    text = f"[project]\nversions = [{versions}]\ndots = '{'.' * 5000}'\n" + "x" * 50_000 + " = 1\n"
+    text = (
+        f"[project]\nversions = [{versions}]\ndots = '{'.' * 5000}'\n"
+        + "x" * 50_000
+        + " = 1\n"
+    )
     (folder / "pyproject.toml").write_text(text)
     assert inside("lint", "runs/good.pth", "-q", cwd=folder) == Done(0, b"", b"")
 
 
-def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, folder_of_all: Path) -> None:
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others(
+    folder: Path, folder_of_all: Path
+) -> None:
     runs = folder_of_all / "runs"
     shutil.copytree(folder / "runs", runs)
     closed = runs / "a closed one"
@@ -622,13 +833,19 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, fol
     assert done.lines[0] == "runs/deep/dp.pth" and "prefix" in done.lines[1]
     assert done.complaints == [
         "ckpt: runs/a closed one: cannot be read: permission denied",
-        "1 finding (1 warning) in 1 of 4 files · 1 unreadable · 1 file not looked at: 1 *.md (--others)",
+        (
+            "1 finding (1 warning) in 1 of 4 files · 1 unreadable · 1 file not looked "
+            "at: 1 *.md (--others)"
+        ),
     ]
 
 
 def test_a_link_to_a_folder_is_mentioned(folder: Path) -> None:
     (folder / "runs" / "linked").symlink_to(folder / "runs" / "deep")
-    assert "ckpt: runs/linked: skipped: a link to a folder" in ckpt("lint", "runs", cwd=folder).complaints
+    assert (
+        "ckpt: runs/linked: skipped: a link to a folder"
+        in ckpt("lint", "runs", cwd=folder).complaints
+    )
 
 
 ENDLESS = {
@@ -653,9 +870,13 @@ ENDLESS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_texts_are_searched_in_linear_time(kind: str) -> None:
-    """A million letters take a fraction of a second, or hours in the square of the time: then the alarm ends the test."""
+    """A million letters take a fraction of a second, or hours in the square of the
+    time: then the alarm ends the test.
+    """
     text = ENDLESS[kind]
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it takes more than linear time"))
+    before = signal.signal(
+        signal.SIGALRM, lambda *_: pytest.fail("it takes more than linear time")
+    )
     signal.alarm(60)
     try:
         list(module._private_kinds("x.password", text * ((1 << 20) // len(text))))

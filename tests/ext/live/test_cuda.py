@@ -1,4 +1,6 @@
-"""What a GPU alone shows: a model on it, a file saved from it, and a machine without one. Skipped where there is none."""
+"""What a GPU alone shows: a model on it, a file saved from it, and a machine without
+one. Skipped where there is none.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.lstm, self.norm, self.spare = nn.LSTM(4, 8), nn.BatchNorm1d(8), nn.Linear(3, 3)
+        self.lstm, self.norm, self.spare = (
+            nn.LSTM(4, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(3, 3),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.norm(self.lstm(x)[0][-1])
@@ -44,7 +50,9 @@ def saved(path: Path) -> nn.Module:
 def loads_without_a_gpu(path: Path) -> subprocess.CompletedProcess[str]:
     code = f"import torch; torch.load({str(path)!r}, weights_only=True)"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
 
 
 def test_a_file_of_a_gpu_loads_without_one_once_rehomed(tmp_path: Path) -> None:
@@ -57,13 +65,19 @@ def test_a_file_of_a_gpu_loads_without_one_once_rehomed(tmp_path: Path) -> None:
 
 
 def test_rehome_back_gives_the_file_that_the_gpu_saved(tmp_path: Path) -> None:
-    first, home, back = (tmp_path / name for name in ("first.pth", "home.pth", "back.pth"))
+    first, home, back = (
+        tmp_path / name for name in ("first.pth", "home.pth", "back.pth")
+    )
     saved(first)
     assert run("rehome", first, "--to", "cpu", "-o", home).code == 0
     assert run("rehome", home, "--to", "cuda:0", "-o", back).code == 0
     truth, found = (torch.load(path)["model"] for path in (first, back))
-    assert {name: (value.device, value.untyped_storage().nbytes()) for name, value in found.items()} == {
-        name: (value.device, value.untyped_storage().nbytes()) for name, value in truth.items()
+    assert {
+        name: (value.device, value.untyped_storage().nbytes())
+        for name, value in found.items()
+    } == {
+        name: (value.device, value.untyped_storage().nbytes())
+        for name, value in truth.items()
     }
     assert all(torch.equal(found[name], value) for name, value in truth.items())
 
@@ -76,7 +90,9 @@ def test_load_into_a_model_on_the_gpu_leaves_it_there(tmp_path: Path) -> None:
         assert checkpoint.load_into(net, strict=True).share == 1
     assert {name: value.data_ptr() for name, value in net.named_parameters()} == packed
     for name, value in truth.state_dict().items():
-        assert net.state_dict()[name].is_cuda and torch.equal(net.state_dict()[name], value), name
+        assert net.state_dict()[name].is_cuda and torch.equal(
+            net.state_dict()[name], value
+        ), name
     x = torch.randn(5, 3, 4, device="cuda")
     assert torch.equal(net.eval()(x), truth.eval()(x))
 
@@ -90,7 +106,9 @@ def test_a_snapshot_of_a_model_on_the_gpu_loads_on_the_cpu(tmp_path: Path) -> No
     for name, value in net.state_dict().items():
         assert not state[name].is_cuda and torch.equal(state[name], value.cpu()), name
     findings = ckpt.inspect(tmp_path / "after.pth").findings
-    assert {name for row in findings if row.code == "unused" for name in row.tensors} == {
+    assert {
+        name for row in findings if row.code == "unused" for name in row.tensors
+    } == {
         "state_dict.spare.weight",
         "state_dict.spare.bias",
     }

@@ -1,4 +1,6 @@
-"""What works on live models works with the oldest torch that the extra promises, 2.0. `make test-oldest` asks it itself."""
+"""What works on live models works with the oldest torch that the extra promises, 2.0.
+`make test-oldest` asks it itself.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +59,22 @@ def test_verify_torch(file: str) -> None:
 
 
 def test_model(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(3, 3)\n")
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Linear(3, 3)\n"
+    )
     torch.save(nn.Linear(3, 3).state_dict(), tmp_path / "a.pth")
 
     inspected = inside("inspect", "a.pth", "--model", "net.py:make", cwd=tmp_path)
-    started = inside("warmstart", "a.pth", "--into-model", "net.py:make", "-o", "b.pth", cwd=tmp_path)
+    started = inside(
+        "warmstart", "a.pth", "--into-model", "net.py:make", "-o", "b.pth", cwd=tmp_path
+    )
 
     assert (inspected.code, inspected.err) == (0, b"")
     assert started.code == 0, started.err
-    assert torch.load(tmp_path / "b.pth", weights_only=True).keys() == {"weight", "bias"}
+    assert torch.load(tmp_path / "b.pth", weights_only=True).keys() == {
+        "weight",
+        "bias",
+    }
 
 
 def test_the_tensors_of_an_open_file() -> None:

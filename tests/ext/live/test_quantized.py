@@ -1,4 +1,6 @@
-"""Snapshots of quantized modules hold the same quantized values; wrapper subclasses come in parts."""
+"""Snapshots of quantized modules hold the same quantized values; wrapper subclasses
+come in parts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from ckpt.ext.live import state
 pytestmark = pytest.mark.filterwarnings("ignore:.*(deprecated|storage class).*")
 
 TAKES_SCHEMES = not torch.__version__.startswith("2.0.")
-"""False for a torch whose `weights_only=True` refuses the schemes of quantized tensors."""
+"""False for a torch whose `weights_only=True` refuses the schemes of quantized
+tensors.
+"""
 
 
 @pytest.mark.slow
@@ -37,11 +41,15 @@ def test_quantized_values_come_back(name: str, tmp_path: Path) -> None:
     if name != "dynamic":  # an LSTM loads only the packed objects of torch itself
         again = MODELS[name]()
         again.load_state_dict(found)
-        assert contents(list(again.state_dict().values())) == contents(list(expected.values()))
+        assert contents(list(again.state_dict().values())) == contents(
+            list(expected.values())
+        )
 
 
 def test_views_of_quantized_tensors_keep_their_place(tmp_path: Path) -> None:
-    whole = torch.quantize_per_tensor(torch.arange(12.0).reshape(3, 4), 0.5, 3, torch.quint8)
+    whole = torch.quantize_per_tensor(
+        torch.arange(12.0).reshape(3, 4), 0.5, 3, torch.quint8
+    )
 
     class Holder(nn.Module):
         def __init__(self) -> None:
@@ -54,18 +62,26 @@ def test_views_of_quantized_tensors_keep_their_place(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "a.pth", weights_only=TAKES_SCHEMES)["state_dict"]
     assert torch.equal(found["row"].dequantize(), whole[1].dequantize())
     assert found["row"].q_zero_point() == 3 and found["row"].q_scale() == 0.5
-    assert found["all"].untyped_storage().data_ptr() == found["row"].untyped_storage().data_ptr()
+    assert (
+        found["all"].untyped_storage().data_ptr()
+        == found["row"].untyped_storage().data_ptr()
+    )
 
 
 def test_narrow_quantized_tensors_are_left_out_and_said(tmp_path: Path) -> None:
-    narrow = torch.quantize_per_channel(torch.ones(2, 4), torch.ones(2), torch.zeros(2), 0, torch.quint4x2)
+    narrow = torch.quantize_per_channel(
+        torch.ones(2, 4), torch.ones(2), torch.zeros(2), 0, torch.quint4x2
+    )
     model = nn.Linear(2, 2)
     model.register_buffer("narrow", narrow)
 
     with pytest.warns(UserWarning, match=r"left out: narrow \(quantized\)"):
         ckpt.snapshot(model, tmp_path / "a.pth")
 
-    assert list(torch.load(tmp_path / "a.pth", weights_only=True)["state_dict"]) == ["weight", "bias"]
+    assert list(torch.load(tmp_path / "a.pth", weights_only=True)["state_dict"]) == [
+        "weight",
+        "bias",
+    ]
 
 
 class Wrapped(torch.Tensor):
@@ -73,20 +89,29 @@ class Wrapped(torch.Tensor):
 
     @staticmethod
     def __new__(cls, qdata: torch.Tensor, scale: torch.Tensor, kind: Any = None) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, qdata.shape, dtype=torch.bfloat16)  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(
+            cls, qdata.shape, dtype=torch.bfloat16
+        )  # type: ignore[attr-defined]
 
-    def __init__(self, qdata: torch.Tensor, scale: torch.Tensor, kind: Any = None) -> None:
+    def __init__(
+        self, qdata: torch.Tensor, scale: torch.Tensor, kind: Any = None
+    ) -> None:
         self.qdata, self.scale, self.block_size, self.kind = qdata, scale, [1, 4], kind
 
     def __tensor_flatten__(self) -> Any:
         return ["qdata", "scale"], None
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return args[0]
 
 
-QDATA, SCALE = torch.arange(-4, 4, dtype=torch.int8).reshape(2, 4), torch.tensor([[0.5], [0.25]])
+QDATA, SCALE = (
+    torch.arange(-4, 4, dtype=torch.int8).reshape(2, 4),
+    torch.tensor([[0.5], [0.25]]),
+)
 
 
 def wrapped(kind: Any = None) -> nn.Module:
@@ -102,12 +127,17 @@ def test_wrappers_come_in_parts(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "a.pth", weights_only=TAKES_SCHEMES)["state_dict"]
     parts = ["dtype", "shape", "qdata", "scale", "block_size"]
     assert list(found) == ["bias", *(f"weight.{part}" for part in parts)]
-    assert torch.equal(found["weight.qdata"], QDATA) and torch.equal(found["weight.scale"], SCALE)
+    assert torch.equal(found["weight.qdata"], QDATA) and torch.equal(
+        found["weight.scale"], SCALE
+    )
     assert found["weight.dtype"] == "torch.bfloat16" and found["weight.shape"] == (2, 4)
 
 
 def test_a_part_that_is_not_plain_is_left_out_and_said(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"left out: weight\.kind \(its type object is not a plain value\)"):
+    with pytest.warns(
+        UserWarning,
+        match=r"left out: weight\.kind \(its type object is not a plain value\)",
+    ):
         ckpt.snapshot(wrapped(object()), tmp_path / "a.pth")
 
     found = torch.load(tmp_path / "a.pth", weights_only=TAKES_SCHEMES)["state_dict"]
@@ -140,8 +170,15 @@ def test_a_snapshot_and_a_file_have_the_same_quantized_tensors(tmp_path: Path) -
     ckpt.snapshot(model, tmp_path / "a.pth")
     torch.save(model.state_dict(), tmp_path / "b.pth")
 
-    with formats.open(str(tmp_path / "a.pth")) as one, formats.open(str(tmp_path / "b.pth")) as two:
-        ours = {entry.name: entry.tensor for entry in one.tensors if entry.name.startswith("state_dict.")}
+    with (
+        formats.open(str(tmp_path / "a.pth")) as one,
+        formats.open(str(tmp_path / "b.pth")) as two,
+    ):
+        ours = {
+            entry.name: entry.tensor
+            for entry in one.tensors
+            if entry.name.startswith("state_dict.")
+        }
         for entry in two.tensors:
             mine = ours[f"state_dict.{entry.name}"]
             assert (mine.layout, mine.dtype, mine.shape) == (
@@ -149,5 +186,7 @@ def test_a_snapshot_and_a_file_have_the_same_quantized_tensors(tmp_path: Path) -
                 entry.tensor.dtype,
                 entry.tensor.shape,
             )
-            assert [name for name, _ in mine.parts] == [name for name, _ in entry.tensor.parts]
+            assert [name for name, _ in mine.parts] == [
+                name for name, _ in entry.tensor.parts
+            ]
             assert mine.nbytes == entry.tensor.nbytes

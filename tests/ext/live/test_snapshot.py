@@ -1,4 +1,6 @@
-"""`ckpt.snapshot`: what torch loads is the state dict, and the record says what the live model says."""
+"""`ckpt.snapshot`: what torch loads is the state dict, and the record says what the
+live model says.
+"""
 
 from __future__ import annotations
 
@@ -79,13 +81,19 @@ def stepped(net: nn.Module, path: Path, optimizer: Any = None) -> Path:
 
 
 def assert_state(path: Path | str, model: nn.Module) -> None:
-    """The file holds the state dict of a model: names, order, values, dtypes, strides, sharing, `_metadata`."""
+    """The file holds the state dict of a model: names, order, values, dtypes, strides,
+    sharing, `_metadata`.
+    """
     state, expected = loaded(path)["state_dict"], model.state_dict()
     assert type(state) is OrderedDict and list(state) == list(expected)
     assert state._metadata == expected._metadata  # type: ignore[attr-defined]
     for name, tensor in expected.items():
         found = state[name]
-        assert (found.dtype, found.shape, found.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+        assert (found.dtype, found.shape, found.stride()) == (
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+        )
         assert torch.equal(found, tensor.cpu()) and found.device.type == "cpu", name
     shared = {
         (a, b)
@@ -101,10 +109,12 @@ def assert_state(path: Path | str, model: nn.Module) -> None:
     }
 
 
-NEWER = pytest.mark.skipif(torch.__version__.startswith("2.0."), reason="uses what torch 2.0 does not have")
+NEWER = pytest.mark.skipif(
+    torch.__version__.startswith("2.0."), reason="uses what torch 2.0 does not have"
+)
 
 
-# --- what the file is -------------------------------------------------------------------------------------------------
+# --- what the file is -----------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("group")
@@ -115,7 +125,9 @@ NEWER = pytest.mark.skipif(torch.__version__.startswith("2.0."), reason="uses wh
         (nn.DataParallel, ["DataParallel"]),
         (DistributedDataParallel, ["DistributedDataParallel"]),
         pytest.param(
-            lambda net: torch.compile(nn.DataParallel(net)), ["OptimizedModule", "DataParallel"], marks=NEWER
+            lambda net: torch.compile(nn.DataParallel(net)),
+            ["OptimizedModule", "DataParallel"],
+            marks=NEWER,
         ),
         pytest.param(
             lambda net: DistributedDataParallel(torch.compile(net)),
@@ -133,7 +145,9 @@ def test_an_ordinary_file_without_the_names_of_wrappers(
     assert ckpt.snapshot(wrap(net), tmp_path / "a.pth") == str(tmp_path / "a.pth")
 
     assert_state(tmp_path / "a.pth", net)
-    assert [name.rpartition(".")[2] for name in record(tmp_path / "a.pth").wrappers] == classes
+    assert [
+        name.rpartition(".")[2] for name in record(tmp_path / "a.pth").wrappers
+    ] == classes
     assert run("inspect", str(tmp_path / "a.pth")).code == 0
     Net().load_state_dict(loaded(tmp_path / "a.pth")["state_dict"])
 
@@ -145,7 +159,12 @@ def test_a_wrapper_inside(tmp_path: Path) -> None:
 
     ckpt.snapshot(net, tmp_path / "a.pth")
 
-    assert list(loaded(tmp_path / "a.pth")["state_dict"]) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert list(loaded(tmp_path / "a.pth")["state_dict"]) == [
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+    ]
 
 
 def test_a_model_with_an_attribute_called_module_keeps_it(tmp_path: Path) -> None:
@@ -185,9 +204,17 @@ def test_every_dtype(dtype: str, tmp_path: Path) -> None:
 def assert_state_bits(path: Path, model: nn.Module) -> None:
     state = loaded(path)["state_dict"]
     for name, tensor in model.state_dict().items():
-        assert state[name].dtype == tensor.dtype and state[name].stride() == tensor.stride()
+        assert (
+            state[name].dtype == tensor.dtype
+            and state[name].stride() == tensor.stride()
+        )
 
-        assert state[name].contiguous().view(torch.uint8).equal(tensor.contiguous().view(torch.uint8)), name
+        assert (
+            state[name]
+            .contiguous()
+            .view(torch.uint8)
+            .equal(tensor.contiguous().view(torch.uint8))
+        ), name
 
 
 def test_a_slice_does_not_bring_its_storage(tmp_path: Path) -> None:
@@ -202,7 +229,9 @@ def test_a_slice_does_not_bring_its_storage(tmp_path: Path) -> None:
     state = loaded(tmp_path / "a.pth")["state_dict"]
     assert torch.equal(state["low"], net.low) and torch.equal(state["high"], net.high)
     assert torch.equal(state["pair"], net.pair) and state["pair"].is_conj()
-    assert state["low"].untyped_storage()._cdata == state["high"].untyped_storage()._cdata
+    assert (
+        state["low"].untyped_storage()._cdata == state["high"].untyped_storage()._cdata
+    )
     assert (tmp_path / "a.pth").stat().st_size < 10_000
 
 
@@ -215,7 +244,9 @@ def test_what_plain_tensors_cannot_hold_is_left_out_and_said(tmp_path: Path) -> 
     net = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3), Odd())
     net.register_buffer("sparse", torch.eye(2).to_sparse())
 
-    with pytest.warns(UserWarning, match="left out: sparse .sparse_coo.; 1.weight .uninitialized"):
+    with pytest.warns(
+        UserWarning, match="left out: sparse .sparse_coo.; 1.weight .uninitialized"
+    ):
         ckpt.snapshot(net, tmp_path / "a.pth")
 
     assert list(loaded(tmp_path / "a.pth")["state_dict"]) == ["0.weight", "0.bias"]
@@ -233,7 +264,9 @@ def test_meta_and_empty_models(tmp_path: Path) -> None:
         net = nn.Linear(2, 2)
     for number, model in enumerate((net, nn.Identity(), nn.Module())):
         ckpt.snapshot(model, tmp_path / f"{number}.pth")
-        assert list(loaded(tmp_path / f"{number}.pth")["state_dict"]) == list(model.state_dict())
+        assert list(loaded(tmp_path / f"{number}.pth")["state_dict"]) == list(
+            model.state_dict()
+        )
 
 
 def test_one_storage_at_a_time(tmp_path: Path) -> None:
@@ -248,7 +281,9 @@ def test_one_storage_at_a_time(tmp_path: Path) -> None:
     with mock.patch.object(memory.LiveSource, "_fetch", fetched):
         ckpt.snapshot(net, tmp_path / "a.pth")
 
-    assert held == [0] * 8  # the one before was let go each time, and none was fetched twice
+    assert (
+        held == [0] * 8
+    )  # the one before was let go each time, and none was fetched twice
     assert memory.LiveSource._held is None
 
 
@@ -264,7 +299,9 @@ def test_the_model_stays_as_it_is(tmp_path: Path) -> None:
 
     assert before.keys() == after.keys() and net.training
     assert [p.grad is None for p in net.parameters()] == gradients
-    assert all(torch.equal(value, net.state_dict()[name]) for name, value in after.items())
+    assert all(
+        torch.equal(value, net.state_dict()[name]) for name, value in after.items()
+    )
 
 
 def test_trouble(tmp_path: Path) -> None:
@@ -281,11 +318,18 @@ def test_ranks(tmp_path: Path) -> None:
     net = nn.Linear(1, 1)
     with mock.patch("ckpt.ext.live.snapshot._rank_and_world", return_value=(1, 4)):
         assert ckpt.snapshot(net, tmp_path / "a.pth") is None
-        assert ckpt.snapshot(net, tmp_path / "a.pth", ranks=1) == str(tmp_path / "a.pth")
-        assert ckpt.snapshot(net, tmp_path / "b.pth", ranks="all") == str(tmp_path / "b.rank1.pth")
+        assert ckpt.snapshot(net, tmp_path / "a.pth", ranks=1) == str(
+            tmp_path / "a.pth"
+        )
+        assert ckpt.snapshot(net, tmp_path / "b.pth", ranks="all") == str(
+            tmp_path / "b.rank1.pth"
+        )
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "b.rank1.pth"]
-    assert (record(tmp_path / "b.rank1.pth").rank, record(tmp_path / "b.rank1.pth").world_size) == (1, 4)
+    assert (
+        record(tmp_path / "b.rank1.pth").rank,
+        record(tmp_path / "b.rank1.pth").world_size,
+    ) == (1, 4)
 
 
 @NEWER
@@ -301,9 +345,18 @@ def test_no_collective_is_called(tmp_path: Path) -> None:
         use_orig_params=True,
     )
     ddp = DistributedDataParallel(Net())
-    names = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "gather")
+    names = (
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "broadcast",
+        "barrier",
+        "gather",
+    )
     with (
-        mock.patch.multiple(dist, **dict.fromkeys(names, mock.Mock(side_effect=AssertionError))),
+        mock.patch.multiple(
+            dist, **dict.fromkeys(names, mock.Mock(side_effect=AssertionError))
+        ),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
@@ -315,7 +368,7 @@ def test_no_collective_is_called(tmp_path: Path) -> None:
     assert all(known.is_sharded for known in found.tensors.values())
 
 
-# --- what the record says ---------------------------------------------------------------------------------------------
+# --- what the record says -------------------------------------------------------------
 
 
 def test_roles_and_gradients(tmp_path: Path) -> None:
@@ -328,7 +381,9 @@ def test_roles_and_gradients(tmp_path: Path) -> None:
     for name, known in found.tensors.items():
         parameter = parameters.get(name)
         assert (known.role == "parameter") == (parameter is not None)
-        assert known.requires_grad == (parameter is not None and parameter.requires_grad)
+        assert known.requires_grad == (
+            parameter is not None and parameter.requires_grad
+        )
         if parameter is None or parameter.grad is None:
             assert known.gradient is None
         else:
@@ -336,11 +391,14 @@ def test_roles_and_gradients(tmp_path: Path) -> None:
             assert known.gradient == pytest.approx(norm, rel=1e-12)
     assert found.parameters == tuple(name for name, _ in net.named_parameters())
     assert found.modules == {
-        name: f"{type(m).__module__}.{type(m).__qualname__}" for name, m in net.named_modules()
+        name: f"{type(m).__module__}.{type(m).__qualname__}"
+        for name, m in net.named_modules()
     }
     with formats.open(str(path)) as checkpoint:
         roles = Survey(checkpoint).roles
-        expected = ["parameter" if name in parameters else "buffer" for name in net.state_dict()]
+        expected = [
+            "parameter" if name in parameters else "buffer" for name in net.state_dict()
+        ]
         assert [(role.role, role.trust, role.source) for role in roles] == [
             (role, "certain", "snapshot") for role in expected
         ]
@@ -351,11 +409,17 @@ def test_unused_and_frozen_are_told_apart(tmp_path: Path) -> None:
     spare = ("state_dict.spare.weight", "state_dict.spare.bias")
 
     assert "unused" not in findings(stepped_not(net, tmp_path / "a.pth"))
-    for optimizer in (None, torch.optim.SGD(net.parameters(), 0.1), torch.optim.AdamW(net.parameters())):
+    for optimizer in (
+        None,
+        torch.optim.SGD(net.parameters(), 0.1),
+        torch.optim.AdamW(net.parameters()),
+    ):
         path = stepped(net, tmp_path / "a.pth", optimizer)
         assert findings(path)["unused"] == spare
         (finding,) = (row for row in inspected(path).findings if row.code == "unused")
-        assert finding.level == "warning" and "DDP stops" in str(finding.consequence), finding
+        assert finding.level == "warning" and "DDP stops" in str(finding.consequence), (
+            finding
+        )
 
 
 def stepped_not(net: nn.Module, path: Path) -> Path:
@@ -442,7 +506,10 @@ def test_optimizers(name: str, tmp_path: Path) -> None:
     names = {id(p): n for n, p in net.named_parameters()}
     assert handed.names == tuple(names[id(p)] for p in parameters)
     assert handed.has_state == tuple(bool(optimizer.state.get(p)) for p in parameters)
-    assert findings(tmp_path / "a.pth")["unused"] == ("state_dict.spare.weight", "state_dict.spare.bias")
+    assert findings(tmp_path / "a.pth")["unused"] == (
+        "state_dict.spare.weight",
+        "state_dict.spare.bias",
+    )
 
 
 def test_a_gradient_of_zero_is_named(tmp_path: Path) -> None:
@@ -452,7 +519,10 @@ def test_a_gradient_of_zero_is_named(tmp_path: Path) -> None:
         row.grad = torch.zeros_like(row)
     ckpt.snapshot(net, tmp_path / "a.pth")
 
-    assert findings(tmp_path / "a.pth")["zero-gradient"] == ("state_dict.1.weight", "state_dict.1.bias")
+    assert findings(tmp_path / "a.pth")["zero-gradient"] == (
+        "state_dict.1.weight",
+        "state_dict.1.bias",
+    )
     assert "unused" not in findings(tmp_path / "a.pth")
 
 
@@ -470,25 +540,33 @@ def test_index_is_certain(tmp_path: Path) -> None:
         with pytest.raises(CkptError, match=f"it has {len(numbered)} parameters"):
             numbered_parameters(Survey(checkpoint), asked(len(numbered)))
 
-    assert [found.section.relative(entry.name) for row in found.rows for entry in row.entries] == numbered
+    assert [
+        found.section.relative(entry.name)
+        for row in found.rows
+        for entry in row.entries
+    ] == numbered
     assert found.trust == "certain" and found.assumes is None
 
 
 @pytest.mark.usefixtures("group")
 def test_ddp_does_not_number_what_it_was_told_to_ignore(tmp_path: Path) -> None:
     net = Net()
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["conv.weight", "spare.bias"])
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        net, ["conv.weight", "spare.bias"]
+    )
     ddp = DistributedDataParallel(net)
 
     ckpt.snapshot(ddp, tmp_path / "a.pth")
 
     expected = [
-        n for n, p in net.named_parameters() if p.requires_grad and n not in ("conv.weight", "spare.bias")
+        n
+        for n, p in net.named_parameters()
+        if p.requires_grad and n not in ("conv.weight", "spare.bias")
     ]
     assert list(record(tmp_path / "a.pth").numbered) == expected
 
 
-# --- plain lists ------------------------------------------------------------------------------------------------------
+# --- plain lists ----------------------------------------------------------------------
 
 
 def test_modules_in_plain_lists(tmp_path: Path) -> None:
@@ -502,7 +580,10 @@ def test_modules_in_plain_lists(tmp_path: Path) -> None:
 
     ckpt.snapshot(net, tmp_path / "a.pth")
 
-    rows = {(row.place, row.kind, row.registered) for row in record(tmp_path / "a.pth").loose}
+    rows = {
+        (row.place, row.kind, row.registered)
+        for row in record(tmp_path / "a.pth").loose
+    }
     assert rows == {
         ("cells[0]", "module", None),
         ("cells[1][0]", "module", None),
@@ -510,8 +591,16 @@ def test_modules_in_plain_lists(tmp_path: Path) -> None:
         ("again[1]", "module", "spare"),
         ("loose[0]", "parameter", None),
     }
-    messages = [f.message for f in inspected(tmp_path / "a.pth").findings if f.code == "list-modules"]
-    assert len(messages) == 2 and "are not registered" in messages[0] and "as head, spare too" in messages[1]
+    messages = [
+        f.message
+        for f in inspected(tmp_path / "a.pth").findings
+        if f.code == "list-modules"
+    ]
+    assert (
+        len(messages) == 2
+        and "are not registered" in messages[0]
+        and "as head, spare too" in messages[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -521,7 +610,9 @@ def test_modules_in_plain_lists(tmp_path: Path) -> None:
         lambda: nn.LSTM(3, 3, 2, bidirectional=True),
         lambda: nn.MultiheadAttention(4, 2),
         lambda: nn.ModuleDict({"a": nn.ModuleList([nn.Linear(1, 1)])}),
-        pytest.param(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), marks=NEWER),
+        pytest.param(
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), marks=NEWER
+        ),
         lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(2, 2))),
     ],
 )
@@ -532,9 +623,20 @@ def test_torchs_own_modules_hide_nothing(make: Any, tmp_path: Path) -> None:
     assert "list-modules" not in findings(tmp_path / "a.pth")
 
 
-# --- records that are none --------------------------------------------------------------------------------------------
+# --- records that are none ------------------------------------------------------------
 
-_JUNK = [None, 1, "a", [], [1], [None, "x"], {"name": [1]}, {"name": ["a"], "class": []}, b"x", float("nan")]
+_JUNK = [
+    None,
+    1,
+    "a",
+    [],
+    [1],
+    [None, "x"],
+    {"name": [1]},
+    {"name": ["a"], "class": []},
+    b"x",
+    float("nan"),
+]
 
 
 @given(st.data())
@@ -543,7 +645,11 @@ def test_a_record_that_lies_breaks_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("record")
-    ckpt.snapshot(nn.Linear(2, 2), folder / "a.pth", torch.optim.SGD(nn.Linear(2, 2).parameters(), 1.0))
+    ckpt.snapshot(
+        nn.Linear(2, 2),
+        folder / "a.pth",
+        torch.optim.SGD(nn.Linear(2, 2).parameters(), 1.0),
+    )
     thing = loaded(folder / "a.pth")
     fields = thing["ckpt"]
     for _ in range(data.draw(st.integers(1, 3))):
@@ -566,14 +672,17 @@ def test_a_record_that_lies_breaks_nothing(
 
 
 def test_a_dict_that_is_called_ckpt_is_no_record(tmp_path: Path) -> None:
-    torch.save({"state_dict": nn.Linear(2, 2).state_dict(), "ckpt": {"path": "x"}}, tmp_path / "a.pth")
+    torch.save(
+        {"state_dict": nn.Linear(2, 2).state_dict(), "ckpt": {"path": "x"}},
+        tmp_path / "a.pth",
+    )
 
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         assert snapshots.record_of(checkpoint) is None
         assert [part.kind for part in Survey(checkpoint).sections] == ["model"]
 
 
-# --- state dicts that are not what torch makes ------------------------------------------------------------------------
+# --- state dicts that are not what torch makes ----------------------------------------
 
 
 class Hooked(nn.Module):
@@ -612,7 +721,9 @@ def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> Non
     prefix = "net." if hook is renames else ""
     assert found.numbered == tuple(prefix + name for name, _ in net.named_parameters())
     assert {
-        name: known.gradient is not None for name, known in found.tensors.items() if known.role == "parameter"
+        name: known.gradient is not None
+        for name, known in found.tensors.items()
+        if known.role == "parameter"
     } == {prefix + name: p.grad is not None for name, p in net.named_parameters()}
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         if hook is drops:
@@ -620,7 +731,8 @@ def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> Non
                 numbered_parameters(Survey(checkpoint), asked(0))
         else:
             assert [
-                row.entries[0].name for row in numbered_parameters(Survey(checkpoint), asked(2)).rows
+                row.entries[0].name
+                for row in numbered_parameters(Survey(checkpoint), asked(2)).rows
             ] == [f"state_dict.{prefix}b.weight"]
 
 
@@ -641,8 +753,13 @@ def test_a_state_dict_of_the_users_own(tmp_path: Path) -> None:
         ckpt.snapshot(cls(2, 2), tmp_path / f"{number}.pth")
     assert list(loaded(tmp_path / "0.pth")["state_dict"]) == ["w"]
     for number in (1, 2):
-        assert list(loaded(tmp_path / f"{number}.pth")["state_dict"]) == ["weight", "bias"]
-    assert ckpt.snapshot(nn.Linear(1, 1), bytes(tmp_path / "3.pth")) == str(tmp_path / "3.pth")  # type: ignore[arg-type]
+        assert list(loaded(tmp_path / f"{number}.pth")["state_dict"]) == [
+            "weight",
+            "bias",
+        ]
+    assert ckpt.snapshot(nn.Linear(1, 1), bytes(tmp_path / "3.pth")) == str(
+        tmp_path / "3.pth"
+    )  # type: ignore[arg-type]
 
 
 @NEWER
@@ -684,7 +801,13 @@ def test_tensors_that_are_made_of_others(tmp_path: Path) -> None:
     ckpt.snapshot(net, tmp_path / "a.pth")
 
     found = loaded(tmp_path / "a.pth")["state_dict"]
-    assert list(found) == ["weight.dtype", "weight.shape", "weight.a", "weight.b", "bias"]
+    assert list(found) == [
+        "weight.dtype",
+        "weight.shape",
+        "weight.a",
+        "weight.b",
+        "bias",
+    ]
     assert torch.equal(found["weight.a"], torch.ones(2, 2))
 
 
@@ -714,7 +837,9 @@ def test_two_optimizers_are_not_taken_for_one(tmp_path: Path) -> None:
             optimizer.step()
     ckpt.snapshot(net, tmp_path / "a.pth", both)
 
-    messages = [f.message for f in inspected(tmp_path / "a.pth").findings if f.code == "unused"]
+    messages = [
+        f.message for f in inspected(tmp_path / "a.pth").findings if f.code == "unused"
+    ]
     assert len(messages) == 1 and "ever before" not in messages[0]
 
 
@@ -723,7 +848,9 @@ def test_ranks_of_two_moments_say_nothing_of_branches(tmp_path: Path) -> None:
     for rank in range(2):
         if rank:
             net(torch.ones(1, 2)).sum().backward()
-        with mock.patch("ckpt.ext.live.snapshot._rank_and_world", return_value=(rank, 2)):
+        with mock.patch(
+            "ckpt.ext.live.snapshot._rank_and_world", return_value=(rank, 2)
+        ):
             ckpt.snapshot(net, tmp_path / "a.pth", ranks="all")
 
     assert ckpt.diff(tmp_path / "a.rank0.pth", tmp_path / "a.rank1.pth").findings == ()

@@ -1,4 +1,6 @@
-"""The tar format of torch 0.1, built by hand from its layout; torch itself still reads it and is the reference."""
+"""The tar format of torch 0.1, built by hand from its layout; torch itself still reads
+it and is the reference.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ FLOATS = op.glob("torch", "FloatStorage")
 
 
 def storages(*rows: tuple[Any, str, int], views: list[Any] | None = None) -> bytes:
-    """The member `storages`: one of `numel` floats 0, 1, ... for each (key, device, numel)."""
+    """The member `storages`: one of `numel` floats 0, 1, ... for each (key, device,
+    numel).
+    """
     data = op.pickled(len(rows))
     for key, device, numel in rows:
         data += op.pickled((key, device, FLOATS)) + struct.pack("<Q", numel)
@@ -35,7 +39,9 @@ def tensors(*rows: tuple[Any, Any, tuple[int, ...], tuple[int, ...], int]) -> by
     data = op.pickled(len(rows))
     for key, storage, size, stride, offset in rows:
         data += op.pickled((key, storage, op.glob("torch", "FloatTensor")))
-        data += struct.pack(f"<2i{2 * len(size) + 1}q", len(size), 0, *size, *stride, offset)
+        data += struct.pack(
+            f"<2i{2 * len(size) + 1}q", len(size), 0, *size, *stride, offset
+        )
     return data
 
 
@@ -45,11 +51,21 @@ def named(number: Any) -> bytes:
 
 STORAGES = storages((10, "cpu", 6), (11, "cuda:0", 4), views=[(12, 10, 2, 4)])
 TENSORS = tensors(
-    (1, 10, (2, 3), (3, 1), 0), (2, 11, (4,), (1,), 0), (3, 12, (3,), (1,), 1), (4, 10, (6,), (1,), 0)
+    (1, 10, (2, 3), (3, 1), 0),
+    (2, 11, (4,), (1,), 0),
+    (3, 12, (3,), (1,), 1),
+    (4, 10, (6,), (1,), 0),
 )
 PARAMETER = op.call(op.glob("torch.nn.parameter", "Parameter"), named(4), True)
 PICKLE = op.pickled(
-    {"w": named(1), "b": named(2), "view": named(3), "p": PARAMETER, "s": named(10), "epoch": 7}
+    {
+        "w": named(1),
+        "b": named(2),
+        "view": named(3),
+        "p": PARAMETER,
+        "s": named(10),
+        "epoch": 7,
+    }
 )
 
 
@@ -80,7 +96,9 @@ def test_it_is_read_as_torch_reads_it(file: Path, tmp_path: Path) -> None:
         found = {entry.name: entry.tensor for entry in checkpoint.tensors}
         assert {name: tensor.device for name, tensor in found.items()}["b"] == "cuda:0"
         assert found["p"].is_parameter and found["p"].requires_grad
-        assert isinstance(found["w"], TensorRef) and isinstance(found["view"], TensorRef)
+        assert isinstance(found["w"], TensorRef) and isinstance(
+            found["view"], TensorRef
+        )
         assert found["w"].storage is found["view"].storage
         assert [value.name for value in checkpoint.values] == ["epoch"]
         assert checkpoint.weights_only
@@ -95,7 +113,9 @@ def test_it_is_read_as_torch_reads_it(file: Path, tmp_path: Path) -> None:
     assert ours["view"].tolist() == [3, 4, 5]
 
 
-@pytest.mark.parametrize("words", [("verify",), ("inspect",), ("stats",), ("sum",), ("ls",)])
+@pytest.mark.parametrize(
+    "words", [("verify",), ("inspect",), ("stats",), ("sum",), ("ls",)]
+)
 def test_every_command_reads_it(words: tuple[str, ...], file: Path) -> None:
     assert ckpt(*words, file).code == 0
 
@@ -110,20 +130,34 @@ def numbers(**members: bytes) -> Callable[[], bytes]:
 
 
 BAD = {
-    "a member is missing": (lambda: tar(storages=STORAGES, tensors=TENSORS), "lacks pickle"),
+    "a member is missing": (
+        lambda: tar(storages=STORAGES, tensors=TENSORS),
+        "lacks pickle",
+    ),
     "a count beyond the bytes": (numbers(tensors=op.pickled(10**9)), "invalid number"),
     "a negative count": (numbers(storages=op.pickled(-1)), "invalid number"),
     "a storage beyond the member": (
-        numbers(storages=op.pickled(1) + op.pickled((10, "cpu", FLOATS)) + struct.pack("<Q", 2**62)),
+        numbers(
+            storages=op.pickled(1)
+            + op.pickled((10, "cpu", FLOATS))
+            + struct.pack("<Q", 2**62)
+        ),
         "cut off",
     ),
-    "a storage twice": (numbers(storages=storages((10, "cpu", 6), (10, "cpu", 6))), "repeated key"),
+    "a storage twice": (
+        numbers(storages=storages((10, "cpu", 6), (10, "cpu", 6))),
+        "repeated key",
+    ),
     "a view beyond its storage": (
-        numbers(storages=storages((10, "cpu", 6), (11, "cpu", 4), views=[(12, 10, 3, 4)])),
+        numbers(
+            storages=storages((10, "cpu", 6), (11, "cpu", 4), views=[(12, 10, 3, 4)])
+        ),
         "reaches past the 6 elements",
     ),
     "a view with a negative offset": (
-        numbers(storages=storages((10, "cpu", 6), (11, "cpu", 4), views=[(12, 10, -1, 4)])),
+        numbers(
+            storages=storages((10, "cpu", 6), (11, "cpu", 4), views=[(12, 10, -1, 4)])
+        ),
         "reaches past the 6 elements",
     ),
     "a tensor beyond its storage": (
@@ -137,19 +171,39 @@ BAD = {
         ),
         "reaches past the 4",
     ),
-    "a negative size": (numbers(tensors=tensors((1, 10, (-2, 3), (3, 1), 0))), "negative"),
+    "a negative size": (
+        numbers(tensors=tensors((1, 10, (-2, 3), (3, 1), 0))),
+        "negative",
+    ),
     "many dimensions": (
-        numbers(tensors=op.pickled(1) + op.pickled((1, 10, FLOATS)) + struct.pack("<2i", 2**31 - 1, 0)),
+        numbers(
+            tensors=op.pickled(1)
+            + op.pickled((1, 10, FLOATS))
+            + struct.pack("<2i", 2**31 - 1, 0)
+        ),
         "at most 64",
     ),
-    "a tensor of an unknown storage": (numbers(tensors=tensors((1, 99, (1,), (1,), 0))), "not there"),
-    "an unknown number": (numbers(pickle=op.pickled({"w": named(99)})), "names nothing"),
+    "a tensor of an unknown storage": (
+        numbers(tensors=tensors((1, 99, (1,), (1,), 0))),
+        "not there",
+    ),
+    "an unknown number": (
+        numbers(pickle=op.pickled({"w": named(99)})),
+        "names nothing",
+    ),
     "a storage class that is none": (
-        numbers(storages=op.pickled(1) + op.pickled((10, "cpu", op.glob("posix", "system")))),
+        numbers(
+            storages=op.pickled(1) + op.pickled((10, "cpu", op.glob("posix", "system")))
+        ),
         "unknown storage class",
     ),
     "a device that is no text": (
-        numbers(storages=op.pickled(1) + op.pickled((10, 3, FLOATS)) + struct.pack("<Q", 0) + op.pickled([])),
+        numbers(
+            storages=op.pickled(1)
+            + op.pickled((10, 3, FLOATS))
+            + struct.pack("<Q", 0)
+            + op.pickled([])
+        ),
         "not a string",
     ),
 }
@@ -167,7 +221,11 @@ def test_a_damaged_one_is_refused(name: str, tmp_path: Path) -> None:
 def test_calls_in_every_member_are_named(tmp_path: Path) -> None:
     evil = op.call(op.glob("posix", "system"), "touch x")
     row = op.pickled((1, 10, evil)) + struct.pack("<2i3q", 1, 0, 6, 1, 0)
-    data = tar(storages=STORAGES, tensors=op.pickled(1) + row, pickle=op.pickled({"w": named(1)}))
+    data = tar(
+        storages=STORAGES,
+        tensors=op.pickled(1) + row,
+        pickle=op.pickled({"w": named(1)}),
+    )
     (tmp_path / "evil.pth").write_bytes(data)
 
     with formats.open(str(tmp_path / "evil.pth")) as checkpoint:

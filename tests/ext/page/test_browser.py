@@ -1,4 +1,6 @@
-"""The page in headless Chromium: it is drawn without an error or a request, it is used, and names stay names."""
+"""The page in headless Chromium: it is drawn without an error or a request, it is used,
+and names stay names.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from reports import EVIL, compared, documents, inspected, pages
 
 from ckpt.ext.page.html import html_page
 
-pytestmark = [pytest.mark.skipif(found() is None, reason="there is no Chromium"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(found() is None, reason="there is no Chromium"),
+    pytest.mark.slow,
+]
 
 KINDS = ("checkpoint", "diff", "stats", "series", "folder", "evil", "large")
 _MOST_NODES = 5_000
@@ -57,9 +62,13 @@ def press(shown: Browser, text: str, inside: str = "body") -> None:
 
 def write(shown: Browser, label: str, text: str) -> None:
     """Write into a field."""
-    shown.run(f"document.querySelector('input[aria-label={json.dumps(label)}]').focus()")
+    shown.run(
+        f"document.querySelector('input[aria-label={json.dumps(label)}]').focus()"
+    )
     shown.run(f"document.activeElement.value = {json.dumps(text)}")
-    shown.run("document.activeElement.dispatchEvent(new Event('input', { bubbles: true }))")
+    shown.run(
+        "document.activeElement.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
     shown.settle()
 
 
@@ -67,7 +76,9 @@ def is_quiet(shown: Browser) -> bool:
     """Whether nothing went wrong and nothing was asked for but the page itself."""
     assert shown.errors == []
     assert [
-        url for url in shown.requests if not url.startswith("file:") or not url.endswith("/page.html")
+        url
+        for url in shown.requests
+        if not url.startswith("file:") or not url.endswith("/page.html")
     ] == []
     assert shown.run("performance.getEntriesByType('resource').length") == 0
     return True
@@ -91,11 +102,17 @@ def colours_of(shown: Browser, number: int = 0) -> dict[str, int]:
 
 
 def variable(shown: Browser, name: str) -> str:
-    return str(shown.run(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"))
+    return str(
+        shown.run(
+            f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"
+        )
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_page_is_drawn_without_an_error_a_request_or_too_many_elements(show: Any, name: str) -> None:
+def test_a_page_is_drawn_without_an_error_a_request_or_too_many_elements(
+    show: Any, name: str
+) -> None:
     shown = show(name)
 
     assert is_quiet(shown)
@@ -128,14 +145,23 @@ def test_a_page_fits_a_phone_in_both_schemes(show: Any, name: str, dark: bool) -
 def test_the_verdict_and_the_findings_come_first(show: Any) -> None:
     shown = show("checkpoint")
 
-    assert texts(shown, ".part > h2")[:4] == ["Findings", "Layers", "Modules", "Optimizer"]
+    assert texts(shown, ".part > h2")[:4] == [
+        "Findings",
+        "Layers",
+        "Modules",
+        "Optimizer",
+    ]
     findings = inspected()["findings"]
     levels = ["error", "warning", "info"]
     by_level = sorted(findings, key=lambda row: levels.index(row["level"]))
     assert texts(shown, ".finding .code") == [row["code"] for row in by_level]
     said = "\n".join(texts(shown, ".finding"))
     for row in findings:
-        assert row["message"] in said and (row["hint"] or "") in said and (row["consequence"] or "") in said
+        assert (
+            row["message"] in said
+            and (row["hint"] or "") in said
+            and (row["consequence"] or "") in said
+        )
     assert "3.96 K parameters" in texts(shown, ".pieces")[0]
     facts = texts(shown, ".facts")[0]
     assert "weights_only=True refuses" in facts and "--plain -o" in facts
@@ -146,14 +172,18 @@ def test_what_loading_runs_stands_below_the_name_and_above_all_else(show: Any) -
     shown = show(html_page([inspected(SAMPLES / "hostile.pth")]))
 
     first, second = shown.run(
-        "[...document.querySelector('#main').children].slice(0, 2).map((each) => each.textContent)"
+        "[...document.querySelector('#main').children].slice(0, 2).map((each) => "
+        "each.textContent)"
     )
     assert "hostile.pth" in first and second.startswith(
-        "DANGERloading this file runs posix.system('echo ckpt-sample') (stored at version)."
+        "DANGERloading this file runs posix.system('echo ckpt-sample') (stored at "
+        "version)."
     )
     assert texts(shown, ".finding .code") == ["weights-only"]
     assert not any("values" in text for text in texts(shown, ".facts dt"))
-    assert ["version", '"echo ckpt-sample"', "posix.system"] in rows_of(shown, "table.values")
+    assert ["version", '"echo ckpt-sample"', "posix.system"] in rows_of(
+        shown, "table.values"
+    )
 
 
 def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
@@ -165,14 +195,20 @@ def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
         "model.module.aux_head.biasnever10",
         "model.module.conv1.weight12 of 12216",
     ]
-    assert "2 parameters never had a gradient in it." in texts(shown, '[data-part="Optimizer"] .note')[0]
+    assert (
+        "2 parameters never had a gradient in it."
+        in texts(shown, '[data-part="Optimizer"] .note')[0]
+    )
 
 
 def test_the_state_of_an_optimizer_stands_below_its_parameters(show: Any) -> None:
     shown = show("checkpoint")
     write(shown, "Filter tensors", "module.bn1.weight exp_avg_sq")
 
-    code = "[...document.querySelectorAll('[data-part=Tensors] tbody th bdi')].filter((each) => each.checkVisibility()).map((each) => each.title)"
+    code = (
+        "[...document.querySelectorAll('[data-part=Tensors] tbody th "
+        "bdi')].filter((each) => each.checkVisibility()).map((each) => each.title)"
+    )
     assert texts(shown, "[data-part=Tensors] tbody th") == [
         "optimizer.state.model.module.bn1.weight.exp_avg_sq"
     ]
@@ -185,20 +221,26 @@ def test_the_state_of_an_optimizer_stands_below_its_parameters(show: Any) -> Non
 def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:
     shown = show("checkpoint")
     box = shown.run(
-        "(() => { const e = document.querySelector('.chart'); e.scrollIntoView({ block: 'center' });"
-        " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+        "(() => { const e = document.querySelector('.chart'); e.scrollIntoView({ "
+        "block: 'center' });"
+        " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; "
+        "})()"
     )
     assert texts(shown, ".crumbs button") == ["all"]
     before = colours_of(shown)
 
-    shown.click(box[0] + box[2] * 0.9, box[1] + box[3] * 0.25)  # a tensor, in the model on the right
+    shown.click(
+        box[0] + box[2] * 0.9, box[1] + box[3] * 0.25
+    )  # a tensor, in the model on the right
     assert texts(shown, ".crumbs button") == ["all"]
     assert "parameter" in texts(shown, ".treemap .said")[0]
     shown.click(box[0] + box[2] * 0.9, box[1] + 10)  # the title of the model
     assert texts(shown, ".crumbs button") == ["all", "model.module"]
     press(shown, "layers 14.3 KiB", ".treemap")
     assert texts(shown, ".crumbs button") == ["all", "model.module", "layers"]
-    assert texts(shown, ".treemap .said")[0].startswith("model.module.layers: 36 tensors, 14.3 KiB")
+    assert texts(shown, ".treemap .said")[0].startswith(
+        "model.module.layers: 36 tensors, 14.3 KiB"
+    )
     chips = texts(shown, ".chips:not(.hits) button")
     assert sorted(chips) == ["0 4.77 KiB", "1 4.77 KiB", "2 4.77 KiB"]
     assert colours_of(shown) != before
@@ -222,12 +264,18 @@ def test_a_tip_of_a_chart_is_text_on_its_canvas(show: Any) -> None:
     shown = show("evil")
     press(
         shown,
-        *[text for text in texts(shown, ".views button") if text.startswith("/tmp") and "→" not in text],
+        *[
+            text
+            for text in texts(shown, ".views button")
+            if text.startswith("/tmp") and "→" not in text
+        ],
     )
     before = colours_of(shown)
     box = shown.run(
-        "(() => { const e = document.querySelector('.chart'); e.scrollIntoView({ block: 'center' });"
-        " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+        "(() => { const e = document.querySelector('.chart'); e.scrollIntoView({ "
+        "block: 'center' });"
+        " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; "
+        "})()"
     )
     for across in (0.1, 0.3, 0.5, 0.7, 0.9):
         for down in (0.2, 0.5, 0.8):
@@ -253,10 +301,17 @@ def test_names_stay_names(show: Any) -> None:
         write(shown, "Filter tensors", "")
         text = "".join(texts(shown, "table"))
         assert "model.</script><script>window.pwned=1</script>" in text
-        assert "\\u202eevil\\u2066" in text and "\u202e" not in text and "\u2028" not in text
+        assert (
+            "\\u202eevil\\u2066" in text
+            and "\u202e" not in text
+            and "\u2028" not in text
+        )
         assert "back\\\\slash" in text and "tab\\there\\nline" in text
         assert (
-            shown.run("document.querySelectorAll('#page script, #page img, #page iframe, #page b i').length")
+            shown.run(
+                "document.querySelectorAll('#page script, #page img, #page iframe, "
+                "#page b i').length"
+            )
             == 0
         )
         assert shown.run("String(window.pwned)") == "undefined"
@@ -265,20 +320,30 @@ def test_names_stay_names(show: Any) -> None:
 
 
 def test_markup_in_a_page_that_is_changed_does_nothing(show: Any) -> None:
-    """The policy holds where all else would fail: an element with a handler is put into the page."""
+    """The policy holds where all else would fail: an element with a handler is put into
+    the page.
+    """
     shown = show("checkpoint")
-    shown.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.pwned=1\">')")
     shown.run(
-        "document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.pwned=1' }))"
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x "
+        'onerror="window.pwned=1">\')'
     )
     shown.run(
-        "document.body.append(Object.assign(document.createElement('style'), { textContent: 'h1 { color: red }' }))"
+        "document.body.append(Object.assign(document.createElement('script'), { "
+        "textContent: 'window.pwned=1' }))"
+    )
+    shown.run(
+        "document.body.append(Object.assign(document.createElement('style'), { "
+        "textContent: 'h1 { color: red }' }))"
     )
     asked = shown.run("fetch('data:text/plain,x').then(() => 'asked', () => 'refused')")
     shown.settle()
 
     assert asked == "refused" and shown.run("String(window.pwned)") == "undefined"
-    assert shown.run("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
+    assert (
+        shown.run("getComputedStyle(document.querySelector('h1')).color")
+        != "rgb(255, 0, 0)"
+    )
     assert any("Content Security Policy" in text for text in shown.errors)
 
 
@@ -304,13 +369,24 @@ def test_the_tensors_open_sort_and_filter(show: Any) -> None:
     write(shown, "Filter tensors", "")
     press(shown, "List, sortable", part)
     press(shown, "Elements", part)
-    sizes = [int(text.replace(",", "")) for text in texts(shown, f"{part} tbody td:nth-of-type(5)")]
-    assert len(sizes) == 100 and sizes == sorted(sizes, reverse=True) and sizes[0] == 576
+    sizes = [
+        int(text.replace(",", ""))
+        for text in texts(shown, f"{part} tbody td:nth-of-type(5)")
+    ]
     assert (
-        shown.run(f"document.querySelector(`{part} [aria-sort]`).getAttribute('aria-sort')") == "descending"
+        len(sizes) == 100 and sizes == sorted(sizes, reverse=True) and sizes[0] == 576
+    )
+    assert (
+        shown.run(
+            f"document.querySelector(`{part} [aria-sort]`).getAttribute('aria-sort')"
+        )
+        == "descending"
     )
     press(shown, "Elements", part)
-    sizes = [int(text.replace(",", "")) for text in texts(shown, f"{part} tbody td:nth-of-type(5)")]
+    sizes = [
+        int(text.replace(",", ""))
+        for text in texts(shown, f"{part} tbody td:nth-of-type(5)")
+    ]
     assert sizes == sorted(sizes)
     press(shown, "Show 15 more of 115", part)
     assert len(texts(shown, f"{part} tbody tr")) == 115
@@ -322,9 +398,13 @@ def test_what_did_not_change_stands_first_and_in_red(show: Any) -> None:
 
     assert texts(shown, ".pieces b") == ["differ: 46 changed, 2 same, 2 values"]
     assert texts(shown, ".still .big") == ["2 of 12 parameters did not change"]
-    assert texts(shown, ".still .name") == ["model.module.fc3.weight", "model.module.fc3.bias"]
+    assert texts(shown, ".still .name") == [
+        "model.module.fc3.weight",
+        "model.module.fc3.bias",
+    ]
     order = shown.run(
-        "[...document.querySelectorAll('.headline, .still, .part')].map((each) => each.className)"
+        "[...document.querySelectorAll('.headline, .still, .part')].map((each) => "
+        "each.className)"
     )
     assert order[:3] == ["headline", "still", "part"]
     top = shown.run("document.querySelector('.still').getBoundingClientRect().bottom")
@@ -336,9 +416,17 @@ def test_what_did_not_change_stands_first_and_in_red(show: Any) -> None:
     assert tiles[alarm] > 5_000
     press(shown, "Buffers")
     bars = colours_of(shown, 0)
-    assert alarm not in bars and blue not in bars and bars[variable(shown, "role-buffer")] > 1_000
+    assert (
+        alarm not in bars
+        and blue not in bars
+        and bars[variable(shown, "role-buffer")] > 1_000
+    )
     rows = {row[0]: row[1:] for row in rows_of(shown, ".counts")}
-    assert rows == {"Parameters": ["10", "2"], "Buffers": ["6", "0"], "Optimizer": ["30", "0"]}
+    assert rows == {
+        "Parameters": ["10", "2"],
+        "Buffers": ["6", "0"],
+        "Optimizer": ["30", "0"],
+    }
     assert is_quiet(shown)
 
 
@@ -364,7 +452,11 @@ def test_a_histogram_is_drawn_where_a_document_has_one(show: Any) -> None:
             press(shown, "List, sortable")
         assert texts(shown, ".limits") == ["-0.5 … 0.5"]
         path = shown.run("document.querySelector('.histogram path').getAttribute('d')")
-        assert len(re.findall(r"M", path)) == 64 and "v-30.00" in path and "v-10.00" in path
+        assert (
+            len(re.findall(r"M", path)) == 64
+            and "v-30.00" in path
+            and "v-10.00" in path
+        )
     assert is_quiet(shown)
 
 
@@ -393,16 +485,27 @@ def test_a_series_shows_who_freezes_explodes_and_dies(show: Any) -> None:
     held, alarm, bad = (variable(shown, name) for name in ("held", "alarm", "bad"))
     first = colours_of(shown, 0)
     assert first[held] > 1_000 and first[bad] > 100
-    assert alarm not in first and texts(shown, ".finding.info"), "what is information is never red"
-    assert texts(shown, '[data-part="Over time"] .legend li')[0].startswith("relative change ")
+    assert alarm not in first and texts(shown, ".finding.info"), (
+        "what is information is never red"
+    )
+    assert texts(shown, '[data-part="Over time"] .legend li')[0].startswith(
+        "relative change "
+    )
     press(shown, "RMS")
     second = colours_of(shown, 0)
     assert held not in second and second[bad] > 100 and second != first
     assert texts(shown, '[data-part="Over time"] .legend li')[0].startswith("RMS ")
     tables = texts(shown, '[data-part="Numbers"] thead')
-    assert tables[0].startswith("Nameepoch_1epoch_2") and tables[1].startswith("Nameepoch_0epoch_1")
+    assert tables[0].startswith("Nameepoch_1epoch_2") and tables[1].startswith(
+        "Nameepoch_0epoch_1"
+    )
     changes, sizes = (
-        {row[0]: row[1:] for row in rows_of(shown, f'[data-part="Numbers"] h3:nth-of-type({at}) + div')}
+        {
+            row[0]: row[1:]
+            for row in rows_of(
+                shown, f'[data-part="Numbers"] h3:nth-of-type({at}) + div'
+            )
+        }
         for at in (1, 2)
     )
     assert changes["blocks"][-1] == "NaN or Inf" == sizes["blocks"][-1]
@@ -412,9 +515,14 @@ def test_a_series_shows_who_freezes_explodes_and_dies(show: Any) -> None:
 
 def test_a_folder_is_a_table_with_all_findings(show: Any) -> None:
     shown = show("folder")
-    rows = {Path(row[0]).name: row for row in rows_of(shown, '[data-part="Files"] table')}
+    rows = {
+        Path(row[0]).name: row for row in rows_of(shown, '[data-part="Files"] table')
+    }
 
-    assert rows["hostile.pth"][-2] == "RUNS CODE" and "called-on-load" in rows["hostile.pth"][-1]
+    assert (
+        rows["hostile.pth"][-2] == "RUNS CODE"
+        and "called-on-load" in rows["hostile.pth"][-1]
+    )
     assert rows["train_cuda.pth"][2:6] == ["80.3 KiB", "3.96 K", "float32", "cuda:0"]
     assert rows["train_cuda.pth"][6].startswith("epoch 12")
     (danger,) = texts(shown, ".danger")
@@ -424,13 +532,18 @@ def test_a_folder_is_a_table_with_all_findings(show: Any) -> None:
     assert tiles[1:4] == ["3safe only if trusted", "1runs code", "0unreadable"]
     assert tiles[0].endswith("safe to load")
     write(shown, "Filter files", "RUNS CODE")
-    assert [Path(row[0]).name for row in rows_of(shown, '[data-part="Files"] table')] == ["hostile.pth"]
+    assert [
+        Path(row[0]).name for row in rows_of(shown, '[data-part="Files"] table')
+    ] == ["hostile.pth"]
 
 
 def test_files_of_several_folders_open_close_and_sort_below_them(show: Any) -> None:
     from reports import listed
 
-    rows = [listed(SAMPLES / name) for name in ("legacy.pth", "llama_bf16.pth", "train_cuda.pth")]
+    rows = [
+        listed(SAMPLES / name)
+        for name in ("legacy.pth", "llama_bf16.pth", "train_cuda.pth")
+    ]
     for row, path in zip(rows, ("b/one.pth", "a/two.pth", "b/three.pth"), strict=True):
         row["path"] = row["file"]["path"] = path
     shown = show(html_page(rows, date="2026-03-01"))
@@ -449,23 +562,32 @@ def test_files_of_several_folders_open_close_and_sort_below_them(show: Any) -> N
     assert is_quiet(shown)
 
 
-def test_the_strip_shows_layers_in_their_order_and_says_what_a_cell_is(show: Any) -> None:
+def test_the_strip_shows_layers_in_their_order_and_says_what_a_cell_is(
+    show: Any,
+) -> None:
     shown = show("checkpoint")
     titles = texts(shown, ".strip .title")
     assert (
         titles.index("model.module.layers") > titles.index("model.module")
         and "model.module.aux_head" not in titles
     )
-    see = "(() => { const e = document.querySelectorAll('.cell'); return [e.length, new Set([...e].map((each) => each.style.background)).size]; })()"
+    see = (
+        "(() => { const e = document.querySelectorAll('.cell'); return [e.length, new "
+        "Set([...e].map((each) => each.style.background)).size]; })()"
+    )
     count, colours = shown.run(see)
     assert count > 9 and colours > 3
     box = shown.run(
-        "(() => { const e = document.querySelector('.cell'); e.scrollIntoView({ block: 'center' });"
-        " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        "(() => { const e = document.querySelector('.cell'); e.scrollIntoView({ block: "
+        "'center' });"
+        " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + "
+        "b.height / 2]; })()"
     )
     shown.click(*box)
     title = shown.run("document.querySelector('.cell').title")
-    assert texts(shown, '[data-part="Layers"] .said') == [title] and title.startswith("model.module.conv1: ")
+    assert texts(shown, '[data-part="Layers"] .said') == [title] and title.startswith(
+        "model.module.conv1: "
+    )
     press(shown, "Role", '[data-part="Layers"]')
     assert texts(shown, '[data-part="Layers"] .legend li') == ["parameter", "buffer"]
     assert is_quiet(shown)
@@ -489,11 +611,19 @@ def test_no_name_of_a_table_breaks_within_a_word(show: Any, name: str) -> None:
     assert len(texts(shown, "table .name")) > 5 and shown.run(code) == []
 
 
-def test_a_long_name_leaves_room_for_its_row_on_a_phone(show: Any, tmp_path: Path) -> None:
-    torch.save({"x" * 200: torch.ones(2), f"{'y' * 90}.w": torch.ones(2)}, tmp_path / "long.pth")
+def test_a_long_name_leaves_room_for_its_row_on_a_phone(
+    show: Any, tmp_path: Path
+) -> None:
+    torch.save(
+        {"x" * 200: torch.ones(2), f"{'y' * 90}.w": torch.ones(2)},
+        tmp_path / "long.pth",
+    )
     shown = show(html_page([inspected(tmp_path / "long.pth")]), width=390, height=800)
 
-    widths = "[...document.querySelectorAll('[data-part=Tensors] tbody th')].map((each) => each.offsetWidth)"
+    widths = (
+        "[...document.querySelectorAll('[data-part=Tensors] tbody th')].map((each) => "
+        "each.offsetWidth)"
+    )
     assert 0 < max(shown.run(widths)) < 240
 
 
@@ -506,10 +636,12 @@ def test_no_table_is_wider_than_a_desk(show: Any, name: str) -> None:
 
 
 def test_two_equal_files_have_no_bars_of_what_moved(show: Any) -> None:
-    shown = show(html_page([compared(SAMPLES / "ddp_before.pth", SAMPLES / "ddp_before.pth")]))
-    assert "What moved" not in texts(shown, ".part > h2") and texts(shown, "[data-part=Modules] .note") == [
-        "Area: elements."
-    ]
+    shown = show(
+        html_page([compared(SAMPLES / "ddp_before.pth", SAMPLES / "ddp_before.pth")])
+    )
+    assert "What moved" not in texts(shown, ".part > h2") and texts(
+        shown, "[data-part=Modules] .note"
+    ) == ["Area: elements."]
 
 
 def test_a_legend_has_the_colours_that_are_there(show: Any) -> None:
@@ -518,13 +650,17 @@ def test_a_legend_has_the_colours_that_are_there(show: Any) -> None:
         "parameters", "buffers", "optimizer", "parameters that did not change",
     ]  # fmt: skip
     shown = show("stats")
-    assert "holds NaN or Inf" in texts(shown, '[data-part="Values of the tensors"] .legend li')
+    assert "holds NaN or Inf" in texts(
+        shown, '[data-part="Values of the tensors"] .legend li'
+    )
     shown = show("series")
     assert "NaN or Inf" in texts(shown, '[data-part="Over time"] .legend li')
     same = [documents("series")[at] for at in (0, 1, 12, 13, 24)]
     shown = show(html_page(same))
     legend = texts(shown, '[data-part="Over time"] .legend li')
-    assert re.fullmatch("relative change [0-9.e-]+", legend[0]), "one number has one colour"
+    assert re.fullmatch("relative change [0-9.e-]+", legend[0]), (
+        "one number has one colour"
+    )
     assert legend[1:] == ["parameters that did not change"]
     legend = texts(show("series"), '[data-part="Over time"] .legend li')
     assert re.fullmatch("relative change [0-9.e-]+, the smallest", legend[0])
@@ -534,13 +670,18 @@ def test_a_legend_has_the_colours_that_are_there(show: Any) -> None:
 
 def test_what_is_information_is_never_red(show: Any, tmp_path: Path) -> None:
     before = {f"layers.{i}.weight": torch.randn(8, 8) for i in range(4)}
-    after = {name: tensor + (0.1 if "3" not in name else 0) for name, tensor in before.items()}
+    after = {
+        name: tensor + (0.1 if "3" not in name else 0)
+        for name, tensor in before.items()
+    }
     torch.save(before, tmp_path / "a.pth")
     torch.save(after, tmp_path / "b.pth")
     shown = show(html_page([compared(tmp_path / "a.pth", tmp_path / "b.pth")]))
 
     assert texts(shown, ".still .big") == ["1 of 4 parameters did not change"]
-    assert texts(shown, ".finding.info .code") == ["frozen"] and not texts(shown, ".finding.warning")
+    assert texts(shown, ".finding.info .code") == ["frozen"] and not texts(
+        shown, ".finding.warning"
+    )
     alarm = variable(shown, "alarm")
     for number in (0, 1):
         assert alarm not in colours_of(shown, number)
@@ -576,7 +717,9 @@ def test_a_series_draws_what_its_files_record(show: Any) -> None:
         "optimizer.param_groups.0.lr",
         "last",
     ]
-    assert titles[0].startswith("loss 2 → ") and titles[2].endswith("1 value equal to it")
+    assert titles[0].startswith("loss 2 → ") and titles[2].endswith(
+        "1 value equal to it"
+    )
     charts = shown.run("document.querySelectorAll('.curve canvas').length")
     assert charts == 3 and colours_of(shown, 0)[variable(shown, "accent")] > 100
     assert is_quiet(shown)
@@ -590,21 +733,33 @@ def test_findings_of_a_folder_are_grouped_by_code(show: Any) -> None:
 
     assert len(set(zip(codes, levels, strict=True))) == len(codes) > 5
     assert levels == sorted(levels, key=["error", "warning", "info"].index)
-    shown.run(f"[...document.querySelectorAll('{part} details')].forEach((each) => (each.open = true))")
-    (cuda,) = (text for text in texts(shown, f"{part} .finding") if text.startswith("infocuda"))
+    shown.run(
+        f"[...document.querySelectorAll('{part} details')].forEach((each) => "
+        "(each.open = true))"
+    )
+    (cuda,) = (
+        text for text in texts(shown, f"{part} .finding") if text.startswith("infocuda")
+    )
     assert "legacy.pth" in cuda and "llama_bf16.pth" in cuda
     assert is_quiet(shown)
 
 
 def test_what_is_unreadable_stands_in_the_page(show: Any) -> None:
-    error = {"code": "cut-off", "message": "cut off: <b>here</b>", "hint": "download again"}
+    error = {
+        "code": "cut-off",
+        "message": "cut off: <b>here</b>",
+        "hint": "download again",
+    }
     failure = {
         "schema": {"name": "ckpt.inspect", "version": 1},
         "ckpt": "0",
         "file": {"path": "<x>.pth"},
         "error": error,
     }
-    for made, first in (([failure], "Unreadable"), ([inspected(), failure], "Unreadable")):
+    for made, first in (
+        ([failure], "Unreadable"),
+        ([inspected(), failure], "Unreadable"),
+    ):
         shown = show(html_page(made))
 
         assert texts(shown, ".part > h2")[0] == first
@@ -632,7 +787,10 @@ def test_the_scheme_can_be_chosen_and_charts_follow(show: Any) -> None:
     light = colours_of(shown, 0)
 
     press(shown, "Dark", ".top")
-    assert shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 25)"
+    assert (
+        shown.run("getComputedStyle(document.body).backgroundColor")
+        == "rgb(22, 23, 25)"
+    )
     dark = colours_of(shown, 0)
     assert dark != light and dark[variable(shown, "role-parameter")] > 1_000
     assert texts(shown, ".theme") == ["Light"]
@@ -641,7 +799,8 @@ def test_the_scheme_can_be_chosen_and_charts_follow(show: Any) -> None:
     shown.scheme("dark")
     shown.settle()
     assert (
-        shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
+        shown.run("getComputedStyle(document.body).backgroundColor")
+        == "rgb(251, 250, 248)"
     )  # as it was chosen
     assert is_quiet(shown)
 
@@ -652,17 +811,25 @@ def test_the_keyboard_reaches_and_opens_everything(show: Any) -> None:
     for _ in range(40):
         shown.press("Tab")
         reached.append(
-            shown.run("document.activeElement.textContent.trim() || document.activeElement.ariaLabel")
+            shown.run(
+                "document.activeElement.textContent.trim() || "
+                "document.activeElement.ariaLabel"
+            )
         )
         if reached[-1] == "model.module 16.0 KiB":
             break
-    assert reached[0] == "Dark" and {"2 tensors", "Bytes", "Device", "Find a module or tensor", "all"} <= set(
-        reached
-    )
+    assert reached[0] == "Dark" and {
+        "2 tensors",
+        "Bytes",
+        "Device",
+        "Find a module or tensor",
+        "all",
+    } <= set(reached)
     shown.press("Enter")
     assert texts(shown, ".crumbs button") == ["all", "model.module"]
     outline = shown.run(
-        "(() => { const e = document.querySelector('.crumbs button'); e.focus(); return getComputedStyle(e).outlineStyle; })()"
+        "(() => { const e = document.querySelector('.crumbs button'); e.focus(); "
+        "return getComputedStyle(e).outlineStyle; })()"
     )
     assert outline in ("solid", "auto")
 
@@ -683,7 +850,10 @@ def test_texts_can_be_read(show: Any, dark: bool) -> None:
         ("soft", "alarm-soft"),
         ("text", "alarm-soft"),
     ]
-    low = {pair: round(contrast(*(variable(shown, name) for name in pair)), 2) for pair in pairs}
+    low = {
+        pair: round(contrast(*(variable(shown, name) for name in pair)), 2)
+        for pair in pairs
+    }
 
     assert {pair: value for pair, value in low.items() if value < 4.5} == {}
 
@@ -691,7 +861,10 @@ def test_texts_can_be_read(show: Any, dark: bool) -> None:
 def contrast(one: str, two: str) -> float:
     def light(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+            for part in parts
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     high, low = sorted((light(one), light(two)), reverse=True)
@@ -706,7 +879,11 @@ def test_many_tensors_open_on_demand(show: Any) -> None:
     write(shown, "Filter tensors", "layers.7.mlp experts.12*down")
     assert "of 100,000 tensors" in texts(shown, ".found")[0]
     write(shown, "Filter tensors", "")
-    press(shown, next(text for text in texts(shown, f"{part} .twist") if text.startswith("0")), part)
+    press(
+        shown,
+        next(text for text in texts(shown, f"{part} .twist") if text.startswith("0")),
+        part,
+    )
     assert before < shown.run("document.querySelectorAll('*').length") <= _MOST_NODES
     assert is_quiet(shown)
 

@@ -1,4 +1,6 @@
-"""The page as bytes: self-contained, guarded by its policy, the same for the same documents, and small."""
+"""The page as bytes: self-contained, guarded by its policy, the same for the same
+documents, and small.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ OWN = [ASSETS / name for name in SCRIPTS]
 
 
 class Parser(HTMLParser):
-    """The elements of a page, and the text of those that hold scripts, styles or data."""
+    """The elements of a page, and the text of those that hold scripts, styles
+    or data.
+    """
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -63,29 +67,50 @@ def test_the_library_is_the_one_that_was_looked_at() -> None:
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
-def test_no_part_of_the_script_makes_markup_of_text_or_asks_for_anything(path: Path) -> None:
+def test_no_part_of_the_script_makes_markup_of_text_or_asks_for_anything(
+    path: Path,
+) -> None:
     text = path.read_text(encoding="utf-8")
     code = re.sub(r"//.*", "", text)
 
     assert text.startswith("// ") and text.count("\n") <= 400
-    words = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|srcdoc|DOMParser"
+    words = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\("
+        r"|srcdoc|DOMParser"
+    )
     words += (
-        r"|createContextualFragment|\bfetch\b|XMLHttpRequest|WebSocket|\bimport\b|localStorage|href|\.src\b"
+        r"|createContextualFragment|\bfetch\b|XMLHttpRequest|WebSocket|\bimport\b"
+        r"|localStorage|href|\.src\b"
     )
     assert re.findall(words, code) == []
     assert re.findall(r"renderMode: \"(?!richText)", code) == []
-    assert code.count("tooltip: ") == code.count("tooltip: tooltip(") and "</script" not in text
+    assert (
+        code.count("tooltip: ") == code.count("tooltip: tooltip(")
+        and "</script" not in text
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["checkpoint", "diff", "stats", "series", "folder", "evil", "large"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint", "diff", "stats", "series", "folder", "evil", "large"]
+)
 def test_a_page_needs_nothing_else(name: str) -> None:
     data = pages(name)
     parser = parsed(data)
 
     tags = [tag for tag, _ in parser.tags]
     assert sorted(tags) == sorted(
-        ["html", "head", *["meta"] * 5, "title", "style", "body", "noscript", "div", *["script"] * 3]
+        [
+            "html",
+            "head",
+            *["meta"] * 5,
+            "title",
+            "style",
+            "body",
+            "noscript",
+            "div",
+            *["script"] * 3,
+        ]
     )
     names = {key for _, attributes in parser.tags for key in attributes}
     assert names == {"lang", "charset", "http-equiv", "content", "name", "id", "type"}
@@ -94,12 +119,18 @@ def test_a_page_needs_nothing_else(name: str) -> None:
 
 
 def hash_of(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    )
 
 
 def test_the_policy_allows_the_scripts_and_the_style_of_the_page_alone() -> None:
     parser = parsed(pages("evil"))
-    policy = next(attributes["content"] for _, attributes in parser.tags if "http-equiv" in attributes)
+    policy = next(
+        attributes["content"]
+        for _, attributes in parser.tags
+        if "http-equiv" in attributes
+    )
     text = pages("evil").decode()
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
@@ -117,23 +148,34 @@ def test_data_cannot_end_its_element() -> None:
     text = pages("evil").decode()
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
 
-    assert data is not None and not re.search(r"[<>&\u2028\u2029]|[^\x00-\x7f]", data[1])
-    names = [row for view in payload_of(pages("evil"))["views"][1:] for row in names_of(view)]
+    assert data is not None and not re.search(
+        r"[<>&\u2028\u2029]|[^\x00-\x7f]", data[1]
+    )
+    names = [
+        row for view in payload_of(pages("evil"))["views"][1:] for row in names_of(view)
+    ]
     assert {f"model.{name}" for name in EVIL} <= set(names)
 
 
 def names_of(view: dict[str, Any]) -> list[str]:
     """The names of the tensors of a view, out of their columns."""
     column = view["tensors"]["columns"]["name"]
-    return list(column["is"] if "is" in column else [column["of"][at] for at in column["at"]])
+    return list(
+        column["is"] if "is" in column else [column["of"][at] for at in column["at"]]
+    )
 
 
 def test_large_documents_are_deflated_and_small_ones_can_be_read() -> None:
     kind, text = embed_data({"views": ["x" * PACK_BYTES]})
     assert kind == "application/octet-stream" and len(text) < PACK_BYTES // 10
-    assert json.loads(zlib.decompress(base64.b64decode(text))) == {"views": ["x" * PACK_BYTES]}
+    assert json.loads(zlib.decompress(base64.b64decode(text))) == {
+        "views": ["x" * PACK_BYTES]
+    }
     kind, text = embed_data({"a": "</script>&\u2028\ud800"})
-    assert kind == "application/json" and text == r'{"a":"\u003c/script\u003e\u0026\u2028\ud800"}'
+    assert (
+        kind == "application/json"
+        and text == r'{"a":"\u003c/script\u003e\u0026\u2028\ud800"}'
+    )
     assert json.loads(text) == {"a": "</script>&\u2028\ud800"}
 
 
@@ -155,13 +197,18 @@ def test_a_hundred_thousand_tensors_take_ten_megabytes_at_most() -> None:
 def test_who_inspects_does_not_pay_for_pages(tmp_path: Path) -> None:
     import house
 
-    for door in ("commands.inspect.command", "commands.ls.command", "commands.stats.command"):
+    for door in (
+        "commands.inspect.command",
+        "commands.ls.command",
+        "commands.stats.command",
+    ):
         reached = house.reached_from(door)
         assert not {name for name in reached if name.startswith("ext.page")}, door
     code = (
         "import sys; sys.argv = ['ckpt', 'diff', 'a', 'b']\n"
         "from ckpt.surface.cli import app\napp.program(['diff'])\n"
-        "print([name for name in sys.modules if 'html' in name or name.startswith('ckpt.ext.page.views')"
+        "print([name for name in sys.modules if 'html' in name or "
+        "name.startswith('ckpt.ext.page.views')"
         " or name == 'ckpt.bytes.target'])"
     )
     from process import python

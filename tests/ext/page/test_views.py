@@ -1,4 +1,6 @@
-"""What a page shows of documents: which views there are, what they hold, and columns that hold what the rows held."""
+"""What a page shows of documents: which views there are, what they hold, and columns
+that hold what the rows held.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,11 @@ def test_the_documents_decide_about_the_views() -> None:
     change = compared(BEFORE, AFTER)
 
     assert views(inspected()) == ["checkpoint"]
-    assert views(change) == ["diff"] and views(one) == ["stats"] and views(listed(BEFORE)) == ["folder"]
+    assert (
+        views(change) == ["diff"]
+        and views(one) == ["stats"]
+        and views(listed(BEFORE)) == ["folder"]
+    )
     assert (
         views(one, two)
         == ["series"]
@@ -91,7 +97,10 @@ def test_two_files_with_their_rows_are_one_comparison() -> None:
     assert views(*rows, compared(BEFORE, AFTER)) == ["diff"]
     (view,) = page_payload([*rows, compared(BEFORE, AFTER)], "1")["views"]  # type: ignore[misc]
     assert [row["path"] for row in view["files"]] == [str(BEFORE), str(AFTER)]  # type: ignore[index, call-overload, union-attr]
-    assert views(*rows, listed(SAMPLES / "legacy.pth"), compared(BEFORE, AFTER)) == ["folder", "diff"]
+    assert views(*rows, listed(SAMPLES / "legacy.pth"), compared(BEFORE, AFTER)) == [
+        "folder",
+        "diff",
+    ]
 
 
 def test_files_of_several_have_labels() -> None:
@@ -103,7 +112,9 @@ def test_files_of_several_have_labels() -> None:
 
 
 def strange(met: int, of: int, optimizer: int = 0) -> dict[str, Any]:
-    """A comparison in which `met` of `of` tensors are in both files, and `optimizer` further ones."""
+    """A comparison in which `met` of `of` tensors are in both files, and `optimizer`
+    further ones.
+    """
     document = compared(BEFORE, AFTER)
     row = {**document["tensors"][0], "role": "parameter"}
     document["tensors"] = [
@@ -126,7 +137,9 @@ def strange(met: int, of: int, optimizer: int = 0) -> dict[str, Any]:
         (strange(0, 0), None),
     ],
 )
-def test_files_of_other_models_are_a_list(change: dict[str, Any], says: str | None) -> None:
+def test_files_of_other_models_are_a_list(
+    change: dict[str, Any], says: str | None
+) -> None:
     (view,) = page_payload([listed(BEFORE), listed(AFTER), change], "1")["views"]  # type: ignore[misc]
     assert view["kind"] == ("folder" if says else "diff")  # type: ignore[index, call-overload]
     assert view.get("note") == says  # type: ignore[union-attr]
@@ -136,14 +149,30 @@ def test_files_of_other_models_are_a_list(change: dict[str, Any], says: str | No
 def test_a_series_of_strangers_is_a_list_and_one_with_a_stranger_is_a_series() -> None:
     rows = [listed(path) for path in (BEFORE, AFTER, SAMPLES / "legacy.pth")]
     (view,) = page_payload([*rows, strange(0, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
-    assert (view["kind"], view["note"]) == ("folder", "These files have next to no tensor in common.")  # type: ignore[index, call-overload]
+    assert (view["kind"], view["note"]) == (
+        "folder",
+        "These files have next to no tensor in common.",
+    )  # type: ignore[index, call-overload]
     (view,) = page_payload([*rows, strange(3, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
-    assert [each["strangers"] for each in view["diffs"]] == [None, "no tensor in common"]  # type: ignore[index, call-overload, union-attr]
+    assert [each["strangers"] for each in view["diffs"]] == [
+        None,
+        "no tensor in common",
+    ]  # type: ignore[index, call-overload, union-attr]
 
 
 def test_the_checkpoints_of_documents_are_counted_once() -> None:
-    error = {"schema": {"name": "ckpt.ls", "version": 2}, "path": "x", "error": {"code": "x"}}
-    documents = [listed(BEFORE), measured(BEFORE), compared(BEFORE, AFTER), inspected(), error]
+    error = {
+        "schema": {"name": "ckpt.ls", "version": 2},
+        "path": "x",
+        "error": {"code": "x"},
+    }
+    documents = [
+        listed(BEFORE),
+        measured(BEFORE),
+        compared(BEFORE, AFTER),
+        inspected(),
+        error,
+    ]
     paths = [str(path) for path in (BEFORE, AFTER, SAMPLES / "train_cuda.pth")]
     assert report.checkpoint_paths(documents) == paths
 
@@ -157,14 +186,25 @@ def row(path: str, **counters: float) -> LsRow:
     "order",
     [
         [row("best", epoch=2), row("a_3", epoch=3), row("last", epoch=10)],
-        [row("b", epoch=1, step=20), row("a", epoch=1, step=100), row("c", epoch=2, step=3)],
+        [
+            row("b", epoch=1, step=20),
+            row("a", epoch=1, step=100),
+            row("c", epoch=2, step=3),
+        ],
         [row("a", epoch=9), row("b", epoch=1), row("last")],
         [row("e_2", epoch=1), row("e_10", epoch=1)],
         [row("y/s", step=100), row("x/s", step=200)],
-        [row("x/best", step=3), row("x/a", step=9), row("y/best", step=2), row("y/a", step=7)],
+        [
+            row("x/best", step=3),
+            row("x/a", step=9),
+            row("y/best", step=2),
+            row("y/a", step=7),
+        ],
     ],
 )
-def test_a_series_is_in_the_order_of_what_all_of_its_files_record(order: list[LsRow]) -> None:
+def test_a_series_is_in_the_order_of_what_all_of_its_files_record(
+    order: list[LsRow],
+) -> None:
     for rows in (order, order[::-1], sorted(order)):
         assert report.in_series(rows) == order
 
@@ -180,7 +220,9 @@ def test_a_page_takes_the_fields_that_it_draws_and_changes_none() -> None:
         }
     assert {"path", "stride", "offset"}.isdisjoint(rows[0])
     storages = unpacked(view["storages"])
-    assert [row["tensors"] for row in storages] == [len(row["tensors"]) for row in document["storages"]]
+    assert [row["tensors"] for row in storages] == [
+        len(row["tensors"]) for row in document["storages"]
+    ]
     texts = {row["name"]: row["text"] for row in unpacked(view["values"])}
     assert (texts["epoch"], texts["optimizer.param_groups.0.betas"], texts["args"]) == (
         "12",
@@ -199,7 +241,11 @@ def test_long_values_are_cut() -> None:
 
 def test_a_number_that_is_not_finite_is_its_name() -> None:
     document = compared(BEFORE, AFTER)
-    document["tensors"][0]["change"] |= {"rel_l2": None, "rel_l2_is": "inf", "max_abs": True}
+    document["tensors"][0]["change"] |= {
+        "rel_l2": None,
+        "rel_l2_is": "inf",
+        "max_abs": True,
+    }
     (view,) = page_payload([document], "1")["views"]  # type: ignore[misc]
     row = unpacked(view["tensors"])[0]  # type: ignore[index, call-overload]
     assert (row["rel_l2"], row["max_abs"], row["rms"]) == (
@@ -222,10 +268,18 @@ def test_a_number_that_is_not_finite_is_its_name() -> None:
 def test_a_histogram_of_another_form_is_left_out(bad: object) -> None:
     document = compared(BEFORE, AFTER)
     document["tensors"][0]["change"]["histogram"] = bad
-    document["tensors"][1]["change"]["histogram"] = {"low": 0, "high": 1.5, "counts": [1, 2]}
+    document["tensors"][1]["change"]["histogram"] = {
+        "low": 0,
+        "high": 1.5,
+        "counts": [1, 2],
+    }
     (view,) = page_payload([document], "1")["views"]  # type: ignore[misc]
     first, second, *_ = unpacked(view["tensors"])  # type: ignore[index, call-overload]
-    assert first["histogram"] is None and second["histogram"] == {"low": 0, "high": 1.5, "counts": [1, 2]}
+    assert first["histogram"] is None and second["histogram"] == {
+        "low": 0,
+        "high": 1.5,
+        "counts": [1, 2],
+    }
 
 
 def test_errors_are_listed_apart() -> None:
@@ -235,7 +289,9 @@ def test_errors_are_listed_apart() -> None:
         "error": {"code": "x", "message": None},
     }
     made = page_payload([error, inspected()], "1")
-    assert made["unreadable"] == [{"path": "", "code": "x", "message": None, "hint": None}]
+    assert made["unreadable"] == [
+        {"path": "", "code": "x", "message": None, "hint": None}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +310,9 @@ def test_errors_are_listed_apart() -> None:
         ("1", report.NUMBER, False),
     ],
 )
-def test_a_field_of_another_kind_is_refused(value: Json, kinds: report.Kinds, fits: bool) -> None:
+def test_a_field_of_another_kind_is_refused(
+    value: Json, kinds: report.Kinds, fits: bool
+) -> None:
     """A flag is a number to Python, and none to a page."""
     if fits:
         assert report.take_fields({"a": value}, {"a": kinds}) == {"a": value}
@@ -263,7 +321,9 @@ def test_a_field_of_another_kind_is_refused(value: Json, kinds: report.Kinds, fi
         report.take_fields({"a": value}, {"a": kinds}, "of.")
 
 
-def curves(*numbers: dict[str, float], **options: Any) -> list[tuple[list[str], list[float]]]:
+def curves(
+    *numbers: dict[str, float], **options: Any
+) -> list[tuple[list[str], list[float]]]:
     """The curves of a series of files that record these numbers."""
     rows = [listed(BEFORE), listed(AFTER)]
     for row, path in zip(rows, ("e1.pth", "e2.pth"), strict=True):
@@ -279,7 +339,14 @@ def curves(*numbers: dict[str, float], **options: Any) -> list[tuple[list[str], 
 
 def test_a_curve_is_a_number_that_all_files_record() -> None:
     found = curves(
-        {"epoch": 1, "lr": 0.1, "train_loss": 2.5, "acc": 0.5, "only_here": 3, "last_epoch": 1},
+        {
+            "epoch": 1,
+            "lr": 0.1,
+            "train_loss": 2.5,
+            "acc": 0.5,
+            "only_here": 3,
+            "last_epoch": 1,
+        },
         {"epoch": 2, "lr": 0.05, "train_loss": 1.5, "acc": 0.7, "last_epoch": 2},
     )
     assert found == [
@@ -294,7 +361,17 @@ def test_a_curve_is_a_number_that_all_files_record() -> None:
 
 def row(path: str, parameters: int = 10, **counters: float) -> LsRow:
     return LsRow(
-        path, "torch-zip", 1, 1, parameters, 0, (), (), "weights_only", (), counters=tuple(counters.items())
+        path,
+        "torch-zip",
+        1,
+        1,
+        parameters,
+        0,
+        (),
+        (),
+        "weights_only",
+        (),
+        counters=tuple(counters.items()),
     )
 
 
@@ -303,7 +380,14 @@ def row(path: str, parameters: int = 10, **counters: float) -> LsRow:
     [
         ([row("r/epoch_1.pth"), row("r/epoch_2.pth")], True),
         ([row("r/checkpoint-500/m.pt"), row("r/checkpoint-1000/m.pt")], True),
-        ([row("r/best.pth", epoch=3), row("r/epoch_1.pth", epoch=1), row("r/last.pth", epoch=9)], True),
+        (
+            [
+                row("r/best.pth", epoch=3),
+                row("r/epoch_1.pth", epoch=1),
+                row("r/last.pth", epoch=9),
+            ],
+            True,
+        ),
         ([row("r/epoch_1.pth"), row("r/epoch_2.pth", 11)], False),
         ([row("r/one.pth"), row("r/two.pth")], False),
         ([row("r/one.pth", epoch=1), row("r/two.pth", epoch=1)], False),

@@ -1,4 +1,6 @@
-"""Pickles without PROTO are known by what they do: end where the file ends, call, or name something of Python."""
+"""Pickles without PROTO are known by what they do: end where the file ends, call, or
+name something of Python.
+"""
 
 from __future__ import annotations
 

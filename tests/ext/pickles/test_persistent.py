@@ -1,4 +1,6 @@
-"""Networks that were pickled with the source text of their classes, as StyleGAN2-ADA, StyleGAN3, EG3D and EDM save them."""
+"""Networks that were pickled with the source text of their classes, as StyleGAN2-ADA,
+StyleGAN3, EG3D and EDM save them.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,20 @@ def rebuild(meta: dict[str, Any]) -> None:
 
 
 class Persistent(nn.Module):
-    """A module that is pickled as `torch_utils.persistence` does it, through a function of a module that readers lack."""
+    """A module that is pickled as `torch_utils.persistence` does it, through a function
+    of a module that readers lack.
+    """
 
     def __reduce__(self) -> Any:
         state = dict(self.__dict__)
         kind = type(self).__name__
-        meta = {"type": "class", "version": 6, "module_src": SOURCE, "class_name": kind, "state": state}
+        meta = {
+            "type": "class",
+            "version": 6,
+            "module_src": SOURCE,
+            "class_name": kind,
+            "state": state,
+        }
         return rebuild, (meta,)
 
 
@@ -56,7 +66,9 @@ class Generator(Persistent):
 
 
 @pytest.fixture(params=["torch_utils.persistence", "eg3d.torch_utils.persistence"])
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def module(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     """Name the module of the function while files are written."""
     name = str(request.param)
     parts = name.split(".")
@@ -66,7 +78,9 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(rebuild, "__module__", name)
     monkeypatch.setattr(rebuild, "__name__", "_reconstruct_persistent_obj")
     monkeypatch.setattr(rebuild, "__qualname__", "_reconstruct_persistent_obj")
-    monkeypatch.setattr(sys.modules[name], "_reconstruct_persistent_obj", rebuild, raising=False)
+    monkeypatch.setattr(
+        sys.modules[name], "_reconstruct_persistent_obj", rebuild, raising=False
+    )
     yield name
 
 
@@ -74,7 +88,12 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def test_the_weights_of_a_network(module: str, protocol: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
     ema, path, out = Generator(), tmp_path / "network.pkl", tmp_path / "ema.pth"
-    content = {"G": Generator(), "D": nn.Linear(4, 1), "G_ema": ema, "augment_pipe": None}
+    content = {
+        "G": Generator(),
+        "D": nn.Linear(4, 1),
+        "G_ema": ema,
+        "augment_pipe": None,
+    }
     path.write_bytes(pickle.dumps(content, protocol))
 
     ckpt.slim(path, section="G_ema", out=str(out))
@@ -91,10 +110,17 @@ def test_the_source_text_is_code_inside(module: str, tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps({"a": {"b": {"G": Generator()}}}))
     done = inside("inspect", path, cwd=tmp_path)
     assert (
-        b"DANGER  loading this file runs the Python source that it holds, for Generator, Layer." in done.out
+        b"DANGER  loading this file runs the Python source that it holds, for "
+        b"Generator, Layer."
+    ) in done.out
+    assert (
+        inside("get", path, "a.b.G.module_src", cwd=tmp_path)
+        .out.decode()
+        .startswith("import torch")
     )
-    assert inside("get", path, "a.b.G.module_src", cwd=tmp_path).out.decode().startswith("import torch")
-    (finding,) = (row for row in ckpt.inspect(path).findings if row.code == "code-inside")
+    (finding,) = (
+        row for row in ckpt.inspect(path).findings if row.code == "code-inside"
+    )
     assert finding.level == "error" and finding.where[0] == "a.b.G"
     assert finding.hint is not None and finding.hint.endswith(" a.b.G.module_src")
     assert inside(*finding.hint.split()[1:], cwd=tmp_path).code == 0
@@ -115,7 +141,9 @@ def test_a_module_of_torch_that_stands_twice(tmp_path: Path) -> None:
     assert torch.equal(torch.load(out)["weight"], whole.weight)
 
 
-def test_objects_that_are_no_modules_and_other_calls(module: str, tmp_path: Path) -> None:
+def test_objects_that_are_no_modules_and_other_calls(
+    module: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.pkl"
 
     class Call:
@@ -127,7 +155,14 @@ def test_objects_that_are_no_modules_and_other_calls(module: str, tmp_path: Path
 
     state = {"w": torch.ones(2), "gain": 2.0}
     content = [
-        Call({"type": "class", "module_src": "x = 1", "class_name": "Loss", "state": state}),
+        Call(
+            {
+                "type": "class",
+                "module_src": "x = 1",
+                "class_name": "Loss",
+                "state": state,
+            }
+        ),
         Call({"class_name": 3, "state": state}),
         Call({"class_name": "Odd", "state": [state]}),
         Call(7),

@@ -1,4 +1,6 @@
-"""Plain pickles of arrays and tensors: values as numpy and torch give them, bytes where they lie in the file."""
+"""Plain pickles of arrays and tensors: values as numpy and torch give them, bytes where
+they lie in the file.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,24 @@ from ckpt.model.limits import Limits
 from ckpt.model.places import Range
 from ckpt.model.tensors import TensorRef
 
-DTYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", ">f4", ">i8")
+DTYPES = (
+    "f2",
+    "f4",
+    "f8",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "?",
+    "c8",
+    "c16",
+    ">f4",
+    ">i8",
+)
 
 
 def arrays(longest: int = 400) -> dict[str, Any]:
@@ -32,7 +51,9 @@ def arrays(longest: int = 400) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for size in (3, longest):
         for dtype in DTYPES:
-            made[f"{dtype}.{size}"] = (np.arange(2 * size).reshape(2, size) % 7).astype(dtype)
+            made[f"{dtype}.{size}"] = (np.arange(2 * size).reshape(2, size) % 7).astype(
+                dtype
+            )
     made["fortran"] = np.asfortranarray(np.arange(600.0).reshape(20, 30))
     made["strided"] = np.arange(900, dtype=np.float32)[::3]
     made["number"] = np.array(3.5)
@@ -44,11 +65,15 @@ def same(loaded: Any, expected: Any) -> bool:
     """Whether both are equal, with tensors in the place of arrays."""
     if isinstance(expected, np.ndarray):
         native = np.array(expected, dtype=expected.dtype.newbyteorder("="), order="C")
-        return isinstance(loaded, torch.Tensor) and same(loaded, torch.from_numpy(native))
+        return isinstance(loaded, torch.Tensor) and same(
+            loaded, torch.from_numpy(native)
+        )
     if isinstance(expected, torch.Tensor):
         return loaded.dtype == expected.dtype and torch.equal(loaded, expected)
     if isinstance(expected, Mapping):
-        return list(loaded) == list(expected) and all(same(loaded[key], expected[key]) for key in expected)
+        return list(loaded) == list(expected) and all(
+            same(loaded[key], expected[key]) for key in expected
+        )
     if isinstance(expected, (list, tuple)):
         return len(loaded) == len(expected) and all(map(same, loaded, expected))
     return type(loaded) is type(expected) and bool(loaded == expected)
@@ -66,23 +91,39 @@ def check_values(path: Path, expected: Any) -> None:
 def test_arrays_are_tensors(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "zoo.pkl"
     made = arrays(400 if protocol else 40)  # at protocol 0 a line ends an array
-    saved = {"model": made, "__author__": "the zoo", "lists": [np.ones(300), {"a": (1, "x" * 500)}]}
+    saved = {
+        "model": made,
+        "__author__": "the zoo",
+        "lists": [np.ones(300), {"a": (1, "x" * 500)}],
+    }
     path.write_bytes(pickle.dumps(saved, protocol))
     with formats.open(str(path)) as checkpoint:
         assert (checkpoint.format, checkpoint.weights_only) == ("pickle", None)
         assert len(checkpoint.tensors) == len(made) + 1
-        assert [row.kind for row in Survey(checkpoint).sections if row.name == "model"] == ["model"]
+        assert [
+            row.kind for row in Survey(checkpoint).sections if row.name == "model"
+        ] == ["model"]
         in_file = [
-            entry.tensor.storage.place for entry in checkpoint.tensors if isinstance(entry.tensor, TensorRef)
+            entry.tensor.storage.place
+            for entry in checkpoint.tensors
+            if isinstance(entry.tensor, TensorRef)
         ]
-        sources = {type(place.source).__name__ for place in in_file if isinstance(place, Range)}
-        assert ("File" in sources) is (protocol >= 3)  # below, the bytes are spelled as text
+        sources = {
+            type(place.source).__name__ for place in in_file if isinstance(place, Range)
+        }
+        assert ("File" in sources) is (
+            protocol >= 3
+        )  # below, the bytes are spelled as text
     check_values(path, saved)
 
 
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))  # torch refuses older ones
+@pytest.mark.parametrize(
+    "protocol", range(2, pickle.HIGHEST_PROTOCOL + 1)
+)  # torch refuses older ones
 @pytest.mark.parametrize("width", [2, 300])
-@pytest.mark.filterwarnings("ignore:Exception ignored")  # a file that the expression leaves open
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored"
+)  # a file that the expression leaves open
 def test_tensors_of_torch(tmp_path: Path, protocol: int, width: int) -> None:
     net = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width))
     net[0].bias = nn.Parameter(net[0].weight[0].detach())  # shares its storage
@@ -101,7 +142,9 @@ def test_tensors_of_torch(tmp_path: Path, protocol: int, width: int) -> None:
 
 def test_a_parameter_stays_one(tmp_path: Path) -> None:
     path = tmp_path / "p.pkl"
-    path.write_bytes(pickle.dumps({"w": nn.Parameter(torch.ones(400)), "b": torch.ones(2)}))
+    path.write_bytes(
+        pickle.dumps({"w": nn.Parameter(torch.ones(400)), "b": torch.ones(2)})
+    )
     assert ckpt("convert", path, "-o", tmp_path / "p.pth").code == 0
     loaded = torch.load(tmp_path / "p.pth", weights_only=True)
     assert (type(loaded["w"]), loaded["w"].requires_grad) == (nn.Parameter, True)
@@ -109,7 +152,13 @@ def test_a_parameter_stays_one(tmp_path: Path) -> None:
 
 def test_shared_things_stay_shared(tmp_path: Path) -> None:
     shared, inner = np.ones(300, np.float32), {"deep": np.zeros(300, np.float32)}
-    saved = {"a.weight": shared, "b.weight": shared, "pair": (shared, 1), "one": inner, "two": inner}
+    saved = {
+        "a.weight": shared,
+        "b.weight": shared,
+        "pair": (shared, 1),
+        "one": inner,
+        "two": inner,
+    }
     path = tmp_path / "shared.pkl"
     path.write_bytes(pickle.dumps(saved))
     assert ckpt("convert", path, "-o", tmp_path / "shared.pth").code == 0
@@ -121,14 +170,19 @@ def test_shared_things_stay_shared(tmp_path: Path) -> None:
 def test_memory_does_not_follow_the_file(tmp_path: Path) -> None:
     path = tmp_path / "big.pkl"
     path.write_bytes(
-        pickle.dumps({f"layers.{i}.weight": np.full(400_000, i, np.float32) for i in range(20)}, 4)
+        pickle.dumps(
+            {f"layers.{i}.weight": np.full(400_000, i, np.float32) for i in range(20)},
+            4,
+        )
     )
     with formats.open(str(path)) as checkpoint:
         first = checkpoint.tensors[3].tensor
         assert isinstance(first, TensorRef)
         assert isinstance(first.storage.place, Range)
         assert isinstance(first.storage.place.source, File)
-        assert first.storage.place.source.bytes_read < 21 * 17_000 + 70_000  # the end is looked at
+        assert (
+            first.storage.place.source.bytes_read < 21 * 17_000 + 70_000
+        )  # the end is looked at
     with formats.open(str(path), Limits(pickle_bytes=20_000)) as checkpoint:
         assert len(checkpoint.tensors) == 20
 
@@ -148,8 +202,10 @@ def test_bytes_that_are_no_array_stay_bytes(tmp_path: Path) -> None:
 
 
 PYTHON2 = (
-    b"\x80\x02}q\x00U\x05modelq\x01}q\x02U\x08a.weightq\x03cnumpy.core.multiarray\n_reconstruct\nq\x04"
-    b"cnumpy\nndarray\nq\x05K\x00\x85U\x01b\x87Rq\x06(K\x01M\x90\x01\x85cnumpy\ndtype\nq\x07U\x02f4K\x00K\x01\x87R"
+    b"\x80\x02}q\x00U\x05modelq\x01}q\x02U\x08a.weightq\x03cnumpy.core.multiarray\n"
+    b"_reconstruct\nq\x04"
+    b"cnumpy\nndarray\nq\x05K\x00\x85U\x01b\x87Rq\x06(K\x01M\x90\x01\x85cnumpy\ndtype\n"
+    b"q\x07U\x02f4K\x00K\x01\x87R"
     b"(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T\x40\x06\x00\x00%btbssU\x06authorU\x03R\xe9ds."
 )
 
@@ -161,15 +217,20 @@ def test_python_2(tmp_path: Path) -> None:
     path.write_bytes(PYTHON2.replace(b"%b", values.tobytes()))
     with formats.open(str(path)) as checkpoint:
         load = Survey(checkpoint).load
-        assert load.expression == f'pickle.load(open("{path}", "rb"), encoding="latin1")["model"]'
+        assert (
+            load.expression
+            == f'pickle.load(open("{path}", "rb"), encoding="latin1")["model"]'
+        )
     loaded = eval(load.expression, {"pickle": pickle})
     assert np.array_equal(loaded["a.weight"], values)
     assert ckpt("slim", path, "-o", tmp_path / "slim.pth").code == 0
-    assert torch.equal(torch.load(tmp_path / "slim.pth")["a.weight"], torch.from_numpy(values))
+    assert torch.equal(
+        torch.load(tmp_path / "slim.pth")["a.weight"], torch.from_numpy(values)
+    )
 
 
-# joblib.dump({"w": arange(4, float32), "t": array(["a", "bc"]), "f": a (2, 3) float64 in Fortran's order,
-# "b": arange(3, ">i2")}), by joblib 1.6 and numpy 2
+# joblib.dump({"w": arange(4, float32), "t": array(["a", "bc"]), "f": a (2, 3) float64
+# in Fortran's order, "b": arange(3, ">i2")}), by joblib 1.6 and numpy 2
 JOBLIB = base64.b64decode(
     "gASV2AAAAAAAAAB9lCiMAXeUjBNqb2JsaWIubnVtcHlfcGlja2xllIwRTnVtcHlBcnJheVdyYXBwZXKUk5QpgZR9lCiMCHN1YmNs"
     "YXNzlIwFbnVtcHmUjAduZGFycmF5lJOUjAVzaGFwZZRLBIWUjAVvcmRlcpSMAUOUjAVkdHlwZZRoCIwFZHR5cGWUk5SMAmY0lImI"
@@ -197,7 +258,8 @@ def test_joblib(tmp_path: Path) -> None:
     with formats.open(str(path)) as checkpoint:
         assert checkpoint.traits.label == "joblib pickle"
         assert {
-            entry.name: (entry.tensor.dtype.name, entry.tensor.shape) for entry in checkpoint.tensors
+            entry.name: (entry.tensor.dtype.name, entry.tensor.shape)
+            for entry in checkpoint.tensors
         } == {
             "w": ("float32", (4,)),
             "f": ("float64", (2, 3)),
@@ -213,7 +275,9 @@ def test_joblib(tmp_path: Path) -> None:
     assert ckpt("convert", path, "-o", out).code == 0
     loaded = torch.load(out, weights_only=False)
     assert torch.equal(loaded["w"], torch.arange(4.0))
-    assert torch.equal(loaded["f"], torch.arange(6.0, dtype=torch.float64).reshape(2, 3))
+    assert torch.equal(
+        loaded["f"], torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    )
     assert torch.equal(loaded["b"], torch.arange(3, dtype=torch.int16))
     assert loaded["t"].tolist() == ["a", "bc"]
     path.write_bytes(JOBLIB2)
@@ -223,9 +287,20 @@ def test_joblib(tmp_path: Path) -> None:
 
 def test_joblib_is_never_guessed() -> None:
     cases: dict[str, tuple[bytes, str]] = {
-        "shape": (JOBLIB.replace(b"shape\x94K\x04", b"shape\x94K\xff"), "cut off|damaged"),
-        "name": (JOBLIB.replace(b"\x8c\x13joblib.numpy_pickle", b"V\\u006aoblib.numpy_pickle\n"), "spelled"),
-        "order": (JOBLIB.replace(b"\x8c\x01C", b"\x8c\x01A", 1), "lacks its shape, order"),
+        "shape": (
+            JOBLIB.replace(b"shape\x94K\x04", b"shape\x94K\xff"),
+            "cut off|damaged",
+        ),
+        "name": (
+            JOBLIB.replace(
+                b"\x8c\x13joblib.numpy_pickle", b"V\\u006aoblib.numpy_pickle\n"
+            ),
+            "spelled",
+        ),
+        "order": (
+            JOBLIB.replace(b"\x8c\x01C", b"\x8c\x01A", 1),
+            "lacks its shape, order",
+        ),
         "dtype": (JOBLIB.replace(b"\x8c\x02f4", b"\x8c\x02O8"), "array of objects"),
     }
     for name, (data, says) in cases.items():
@@ -244,11 +319,17 @@ def opened(data: bytes, limits: Limits | None = None) -> None:
         formats.open(str(path), limits).close()
 
 
-@pytest.mark.parametrize("saved", [{"a": 1}, [1, 2], {"text": "x" * 5000}, {"b": b"x" * 5000}, np.float32(2)])
+@pytest.mark.parametrize(
+    "saved", [{"a": 1}, [1, 2], {"text": "x" * 5000}, {"b": b"x" * 5000}, np.float32(2)]
+)
 def test_a_pickle_without_arrays_is_read_too(tmp_path: Path, saved: Any) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(saved))
     done = ckpt("inspect", "a.pkl", cwd=tmp_path)
-    assert done.code == 0 and "plain pickle" in done.out.decode() and "0 tensors" in done.out.decode()
+    assert (
+        done.code == 0
+        and "plain pickle" in done.out.decode()
+        and "0 tensors" in done.out.decode()
+    )
     assert ckpt("lint", "a.pkl", cwd=tmp_path).code == 0
 
 
@@ -279,7 +360,11 @@ USUAL = (3, "<", None, None, None, -1, -1, 0)
 
 
 def dtype(*state: Any) -> bytes:
-    return op.call(op.glob("numpy", "dtype"), "f4", False, True) + op.value(state) + op.build()
+    return (
+        op.call(op.glob("numpy", "dtype"), "f4", False, True)
+        + op.value(state)
+        + op.build()
+    )
 
 
 def of_two(kind: bytes) -> bytes:
@@ -291,14 +376,25 @@ def of_two(kind: bytes) -> bytes:
 
 
 def from_buffer() -> bytes:
-    return op.call(op.glob("numpy.core.numeric", "_frombuffer"), FLOATS, dtype(*USUAL), (2,), "C")
+    return op.call(
+        op.glob("numpy.core.numeric", "_frombuffer"), FLOATS, dtype(*USUAL), (2,), "C"
+    )
 
 
 CHANGED: dict[str, bytes] = {
-    "an item of an array": of_two(dtype(*USUAL)) + op.value(0) + op.value(9.0) + op.setitem(),
-    "an item of an array of a buffer": from_buffer() + op.value(0) + op.value(9.0) + op.setitem(),
+    "an item of an array": of_two(dtype(*USUAL))
+    + op.value(0)
+    + op.value(9.0)
+    + op.setitem(),
+    "an item of an array of a buffer": from_buffer()
+    + op.value(0)
+    + op.value(9.0)
+    + op.setitem(),
     "a dtype that others have": op.value(
-        [of_two(dtype(*USUAL) + op.put(5)), op.get(5) + op.value((3, ">", *USUAL[2:])) + op.build()]
+        [
+            of_two(dtype(*USUAL) + op.put(5)),
+            op.get(5) + op.value((3, ">", *USUAL[2:])) + op.build(),
+        ]
     ),
 }
 
@@ -348,15 +444,23 @@ def test_code_is_named_and_never_run(tmp_path: Path) -> None:
 
 
 def test_limits(tmp_path: Path) -> None:
-    data = pickle.dumps({"w": np.ones(3), "text": ["x" * 200] + [str(i) for i in range(5000)]})
+    data = pickle.dumps(
+        {"w": np.ones(3), "text": ["x" * 200] + [str(i) for i in range(5000)]}
+    )
     opened(data)
-    for limits in (Limits(pickle_bytes=9_000), Limits(operations=5_000), Limits(memory=20_000)):
+    for limits in (
+        Limits(pickle_bytes=9_000),
+        Limits(operations=5_000),
+        Limits(memory=20_000),
+    ):
         with pytest.raises(LimitError):
             opened(data, limits)
 
 
 def test_bytes_after_the_pickle_are_noticed(tmp_path: Path) -> None:
-    (tmp_path / "two.pkl").write_bytes(pickle.dumps({"w": np.ones(300)}) + pickle.dumps({"v": np.ones(300)}))
+    (tmp_path / "two.pkl").write_bytes(
+        pickle.dumps({"w": np.ones(300)}) + pickle.dumps({"v": np.ones(300)})
+    )
     done = ckpt("inspect", tmp_path / "two.pkl")
     assert b"1 more pickle from byte" in done.out
     assert b" v " not in done.out
@@ -364,8 +468,12 @@ def test_bytes_after_the_pickle_are_noticed(tmp_path: Path) -> None:
 
 def test_a_pickle_is_never_rewritten(tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a.weight": np.ones(3)}))
-    check_error(ckpt("strip", "a.pkl", cwd=tmp_path), "where to write? (-o a.stripped.pkl)")
+    check_error(
+        ckpt("strip", "a.pkl", cwd=tmp_path), "where to write? (-o a.stripped.pkl)"
+    )
     (tmp_path / "a.joblib").write_bytes(JOBLIB)
-    check_error(ckpt("strip", "a.joblib", cwd=tmp_path), "where to write? (-o a.stripped.pth)")
+    check_error(
+        ckpt("strip", "a.joblib", cwd=tmp_path), "where to write? (-o a.stripped.pth)"
+    )
     done = ckpt("rename", "a.pkl", "--sub", "s/a/b/", "--in-place", cwd=tmp_path)
     check_error(done, "pickle files cannot be changed in place (-o out)")

@@ -1,4 +1,5 @@
-"""`ckpt prune`: which saves of a run may go, and why the others stay. Whatever is in doubt stays.
+"""`ckpt prune`: which saves of a run may go, and why the others stay. Whatever is in
+doubt stays.
 
 Removal itself is tested in test_removal.py.
 """
@@ -38,7 +39,8 @@ def reasons(run: Path, *options: str) -> dict[str, str]:
     done = ckpt("prune", run, "--json", *options)
     assert done.code == 0, done.err
     return {
-        os.path.basename(row["path"]): "; ".join(row["why"]) for row in json.loads(done.out)["checkpoints"]
+        os.path.basename(row["path"]): "; ".join(row["why"])
+        for row in json.loads(done.out)["checkpoints"]
     }
 
 
@@ -50,12 +52,21 @@ def refused(run: Path | str, *options: str, cwd: Path | None = None) -> str:
     return line
 
 
-# --- the newest ----------------------------------------------------------------------------------------------------------
+# --- the newest -----------------------------------------------------------------------
 
 
 def test_the_newest_stays(tmp_path: Path) -> None:
-    assert may_go(epochs(tmp_path)) == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth"]
-    assert may_go(tmp_path, "--keep-last", "2") == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth"]
+    assert may_go(epochs(tmp_path)) == [
+        "epoch_0.pth",
+        "epoch_1.pth",
+        "epoch_2.pth",
+        "epoch_3.pth",
+    ]
+    assert may_go(tmp_path, "--keep-last", "2") == [
+        "epoch_0.pth",
+        "epoch_1.pth",
+        "epoch_2.pth",
+    ]
     assert may_go(tmp_path, "--keep-last", "5") == []
     assert may_go(tmp_path, "--keep-last", "100") == []
 
@@ -77,16 +88,29 @@ def test_every_nth_stays(tmp_path: Path) -> None:
 
 def test_steps_begin_anew_with_each_epoch(tmp_path: Path) -> None:
     for index, (epoch, step) in enumerate([(0, 100), (0, 900), (1, 100), (1, 200)]):
-        save(tmp_path / f"epoch_{epoch}_step_{step}.pth", epoch=epoch, step=step, at=OLD + index)
+        save(
+            tmp_path / f"epoch_{epoch}_step_{step}.pth",
+            epoch=epoch,
+            step=step,
+            at=OLD + index,
+        )
 
-    assert may_go(tmp_path) == ["epoch_0_step_100.pth", "epoch_0_step_900.pth", "epoch_1_step_100.pth"]
+    assert may_go(tmp_path) == [
+        "epoch_0_step_100.pth",
+        "epoch_0_step_900.pth",
+        "epoch_1_step_100.pth",
+    ]
 
 
 def test_parts_of_an_epoch_may_be_counted_on(tmp_path: Path) -> None:
     for number in ("0.9", "1.1", "1.9", "1.10", "1.11"):
         save(tmp_path / f"epoch_{number}.pth")
 
-    assert sorted(may_go(tmp_path)) == ["epoch_0.9.pth", "epoch_1.1.pth", "epoch_1.10.pth"]
+    assert sorted(may_go(tmp_path)) == [
+        "epoch_0.9.pth",
+        "epoch_1.1.pth",
+        "epoch_1.10.pth",
+    ]
 
 
 def test_equal_steps_stay_together(tmp_path: Path) -> None:
@@ -96,15 +120,21 @@ def test_equal_steps_stay_together(tmp_path: Path) -> None:
     assert may_go(tmp_path) == ["epoch=1-val_loss=0.5.ckpt"]
 
 
-# --- the best ------------------------------------------------------------------------------------------------------------
+# --- the best -------------------------------------------------------------------------
 
 
 def test_the_best_stays(tmp_path: Path) -> None:
     epochs(tmp_path, 4, [0.5, 0.25, 0.3, 0.4])
 
     assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth", "epoch_2.pth"]
-    assert may_go(tmp_path, "--keep-best", "val_loss:max") == ["epoch_1.pth", "epoch_2.pth"]
-    assert reasons(tmp_path, "--keep-best", "val_loss")["epoch_1.pth"] == "lowest val_loss: 0.25"
+    assert may_go(tmp_path, "--keep-best", "val_loss:max") == [
+        "epoch_1.pth",
+        "epoch_2.pth",
+    ]
+    assert (
+        reasons(tmp_path, "--keep-best", "val_loss")["epoch_1.pth"]
+        == "lowest val_loss: 0.25"
+    )
 
 
 def test_all_that_are_equally_good_stay(tmp_path: Path) -> None:
@@ -114,7 +144,8 @@ def test_all_that_are_equally_good_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [float("nan"), torch.tensor(float("nan")), np.float64("nan"), np.float32("nan")]
+    "number",
+    [float("nan"), torch.tensor(float("nan")), np.float64("nan"), np.float32("nan")],
 )
 def test_nan_is_never_the_best(tmp_path: Path, number: Any) -> None:
     epochs(tmp_path, 4, [number, 0.5, 0.75, 1.0])
@@ -125,7 +156,11 @@ def test_nan_is_never_the_best(tmp_path: Path, number: Any) -> None:
 @pytest.mark.parametrize("way", ["min", "max"])
 def test_beside_infinity_the_best_number_stays(tmp_path: Path, way: str) -> None:
     sign = -1 if way == "max" else 1
-    epochs(tmp_path, 5, [sign * number for number in (0.5, float("-inf"), 0.3, float("inf"), 0.4)])
+    epochs(
+        tmp_path,
+        5,
+        [sign * number for number in (0.5, float("-inf"), 0.3, float("inf"), 0.4)],
+    )
     best = f"val_loss:{way}"
 
     assert may_go(tmp_path, "--keep-best", best) == ["epoch_0.pth", "epoch_3.pth"]
@@ -138,7 +173,9 @@ def test_nothing_goes_where_every_metric_is_nan(tmp_path: Path) -> None:
     assert may_go(tmp_path, "--keep-best", "val_loss") == []
 
 
-@pytest.mark.parametrize("number", [0.25, 1, torch.tensor(0.25), np.float64(0.25), torch.tensor([0.25])])
+@pytest.mark.parametrize(
+    "number", [0.25, 1, torch.tensor(0.25), np.float64(0.25), torch.tensor([0.25])]
+)
 def test_metrics_of_many_types(tmp_path: Path, number: Any) -> None:
     epochs(tmp_path, 3, [2.0, number, 1.5])
 
@@ -151,27 +188,39 @@ def test_what_records_no_metric_may_be_the_best(tmp_path: Path) -> None:
     save(tmp_path / "epoch_2.pth", epoch=2, val_loss="0.1", at=OLD + 2)
 
     assert may_go(tmp_path, "--keep-best", "val_loss") == []
-    assert "records no val_loss" in reasons(tmp_path, "--keep-best", "val_loss")["epoch_0.pth"]
+    assert (
+        "records no val_loss"
+        in reasons(tmp_path, "--keep-best", "val_loss")["epoch_0.pth"]
+    )
 
 
 def test_a_metric_that_nothing_records(tmp_path: Path) -> None:
     epochs(tmp_path, 3, [1.0, 2.0, 3.0])
 
     line = refused(tmp_path, "--keep-best", "val_los:min")
-    assert line.endswith("none of 3 saves records one number under val_los (there are val_loss)")
+    assert line.endswith(
+        "none of 3 saves records one number under val_los (there are val_loss)"
+    )
 
 
 @pytest.mark.parametrize("name", ["score", "x", "loss_acc"])
 def test_the_direction_is_never_guessed(tmp_path: Path, name: str) -> None:
     line = refused(epochs(tmp_path), "--keep-best", name)
-    assert (
-        line == f"ckpt: --keep-best {name}: is the lowest or the highest the best? ({name}:min or {name}:max)"
+    assert line == (
+        f"ckpt: --keep-best {name}: is the lowest or the highest the best? "
+        f"({name}:min or {name}:max)"
     )
 
 
 def test_the_metric_of_a_name(tmp_path: Path) -> None:
-    for index, (epoch, loss) in enumerate([(0, "1e-3"), (1, "0.0005"), (2, "-0.1"), (3, "0.2")]):
-        save(tmp_path / f"epoch={epoch}-val_loss={loss}.ckpt", epoch=epoch, at=OLD + index)
+    for index, (epoch, loss) in enumerate(
+        [(0, "1e-3"), (1, "0.0005"), (2, "-0.1"), (3, "0.2")]
+    ):
+        save(
+            tmp_path / f"epoch={epoch}-val_loss={loss}.ckpt",
+            epoch=epoch,
+            at=OLD + index,
+        )
 
     assert may_go(tmp_path, "--keep-best", "val_loss") == [
         "epoch=0-val_loss=1e-3.ckpt",
@@ -181,7 +230,12 @@ def test_the_metric_of_a_name(tmp_path: Path) -> None:
 
 def test_a_metric_inside_counts_before_a_rounded_one(tmp_path: Path) -> None:
     for epoch, loss in enumerate([0.124, 0.116, 0.2]):
-        save(tmp_path / f"epoch={epoch}-val_loss={loss:.2f}.ckpt", epoch=epoch, val_loss=loss, at=OLD + epoch)
+        save(
+            tmp_path / f"epoch={epoch}-val_loss={loss:.2f}.ckpt",
+            epoch=epoch,
+            val_loss=loss,
+            at=OLD + epoch,
+        )
 
     assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch=0-val_loss=0.12.ckpt"]
 
@@ -200,7 +254,7 @@ def test_two_values_of_one_name_are_no_metric(tmp_path: Path) -> None:
     assert may_go(tmp_path, "--keep-best", "a.acc") == ["epoch_1.pth"]
 
 
-# --- what real programs write ---------------------------------------------------------------------------------------------
+# --- what real programs write ---------------------------------------------------------
 
 
 def test_lightning(tmp_path: Path) -> None:
@@ -209,10 +263,15 @@ def test_lightning(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "epoch=5-step=600.ckpt", tmp_path / "last-v1.ckpt")
 
     found = reasons(tmp_path, "--keep-best", "val_loss")
-    assert found["epoch=3-step=400.ckpt"] == "lowest val_loss: 0.2; epoch=5-step=600.ckpt calls it the best"
+    assert (
+        found["epoch=3-step=400.ckpt"]
+        == "lowest val_loss: 0.2; epoch=5-step=600.ckpt calls it the best"
+    )
     assert found["epoch=4-step=500.ckpt"] == "last.ckpt links to it"
     assert found["epoch=5-step=600.ckpt"] == "the newest"
-    assert may_go(tmp_path) == [f"epoch={n}-step={100 * n + 100}.ckpt" for n in range(3)]
+    assert may_go(tmp_path) == [
+        f"epoch={n}-step={100 * n + 100}.ckpt" for n in range(3)
+    ]
 
 
 def test_the_trainer(tmp_path: Path) -> None:
@@ -224,16 +283,25 @@ def test_the_trainer(tmp_path: Path) -> None:
     assert may_go(tmp_path) == ["checkpoint-500", "checkpoint-1500"]
     assert found["model.safetensors"] == "no epoch or step in its name"
     best = reasons(tmp_path, "--keep-best", "eval_loss")
-    assert best["checkpoint-1000"] == "lowest eval_loss: 1.1; checkpoint-2000 calls it the best"
+    assert (
+        best["checkpoint-1000"]
+        == "lowest eval_loss: 1.1; checkpoint-2000 calls it the best"
+    )
 
 
-@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf"), -1, True, "3", [3]])
+@pytest.mark.parametrize(
+    "number", [10**400, float("nan"), float("inf"), -1, True, "3", [3]]
+)
 def test_numbers_of_the_trainer_that_count_nothing(tmp_path: Path, number: Any) -> None:
     trainer(tmp_path, [500, 1000, 1500], [0.5, 0.7, 0.9])
     path = tmp_path / "checkpoint-500" / "trainer_state.json"
     state = json.loads(path.read_text())
     row = {"step": number, "eval_loss": number}
-    path.write_text(json.dumps(state | {"global_step": number, "epoch": number, "log_history": [row]}))
+    path.write_text(
+        json.dumps(
+            state | {"global_step": number, "epoch": number, "log_history": [row]}
+        )
+    )
     written_at(path.parent, OLD)
 
     assert may_go(tmp_path, "--keep-last", "2") == []  # the newest calls it the best
@@ -256,7 +324,9 @@ def test_a_cut_optimizer_makes_a_folder_damaged(tmp_path: Path) -> None:
     cut(tmp_path / "checkpoint-1000" / "optimizer.pt")
 
     assert may_go(tmp_path) == []
-    assert reasons(tmp_path)["checkpoint-1000"].startswith("damaged: optimizer.pt was not read: cut off")
+    assert reasons(tmp_path)["checkpoint-1000"].startswith(
+        "damaged: optimizer.pt was not read: cut off"
+    )
 
 
 def test_deepspeed_and_its_latest(tmp_path: Path) -> None:
@@ -275,7 +345,10 @@ def test_deepspeed_and_its_latest(tmp_path: Path) -> None:
 
 def test_megatron_and_detectron(tmp_path: Path) -> None:
     for step in (10, 20, 30):
-        save(tmp_path / f"iter_{step:07}" / "mp_rank_00" / "model_optim_rng.pt", iteration=step)
+        save(
+            tmp_path / f"iter_{step:07}" / "mp_rank_00" / "model_optim_rng.pt",
+            iteration=step,
+        )
         written_at(tmp_path / f"iter_{step:07}", OLD + step)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("20\n")
     assert may_go(tmp_path) == ["iter_0000010"]
@@ -322,11 +395,15 @@ def test_distributed_checkpoints(tmp_path: Path, samples: Path) -> None:
 
     assert may_go(tmp_path) == ["step-1", "step-2"]
     found = reasons(tmp_path)
-    assert found["step-3"] == "the newest" and "nothing newer is whole" in found["step-4"]
+    assert (
+        found["step-3"] == "the newest" and "nothing newer is whole" in found["step-4"]
+    )
 
 
 def test_folders_of_several_files(tmp_path: Path) -> None:
-    """Diffusers and many own scripts: a folder for each step that no reader takes for one checkpoint."""
+    """Diffusers and many own scripts: a folder for each step that no reader takes for
+    one checkpoint.
+    """
     for step in (100, 200, 300):
         folder = tmp_path / f"checkpoint-{step}"
         save(folder / "model.pth")
@@ -338,11 +415,15 @@ def test_folders_of_several_files(tmp_path: Path) -> None:
 
     cut(tmp_path / "checkpoint-300" / "optimizer.pth")
     assert may_go(tmp_path) == ["checkpoint-100"]
-    assert reasons(tmp_path)["checkpoint-300"].startswith("damaged: optimizer.pth: cut off")
+    assert reasons(tmp_path)["checkpoint-300"].startswith(
+        "damaged: optimizer.pth: cut off"
+    )
 
 
 def test_folders_of_results_are_no_saves(tmp_path: Path) -> None:
-    """Programs put pictures and predictions of an epoch into folders that are called as the saves are."""
+    """Programs put pictures and predictions of an epoch into folders that are called as
+    the saves are.
+    """
     for epoch in (1, 2, 3):
         folder = tmp_path / f"epoch_{epoch}"
         folder.mkdir()
@@ -369,7 +450,10 @@ def test_a_step_of_deepspeed_in_one_of_the_trainer(tmp_path: Path) -> None:
     trainer(tmp_path, [500, 1000], [2.0, 1.0])
     for step in (500, 1000):
         folder = tmp_path / f"checkpoint-{step}"
-        save(folder / f"global_step{step}" / "mp_rank_00_model_states.pt", module={"w": torch.ones(2)})
+        save(
+            folder / f"global_step{step}" / "mp_rank_00_model_states.pt",
+            module={"w": torch.ones(2)},
+        )
         (folder / "latest").write_text(f"global_step{step}")
         written_at(folder, OLD + step)
 
@@ -380,11 +464,19 @@ def test_a_generator_and_its_discriminator_stay_together(tmp_path: Path) -> None
     for step in (1000, 2000, 3000):
         save(tmp_path / f"G_step_{step}.pth", at=OLD + step, loss=step % 1999)
         save(tmp_path / f"D_step_{step}.pth", at=OLD + step)
-    assert may_go(tmp_path) == ["D_step_1000.pth", "D_step_2000.pth", "G_step_1000.pth", "G_step_2000.pth"]
+    assert may_go(tmp_path) == [
+        "D_step_1000.pth",
+        "D_step_2000.pth",
+        "G_step_1000.pth",
+        "G_step_2000.pth",
+    ]
 
     found = reasons(tmp_path, "--keep-best", "loss")
     assert found["D_step_2000.pth"] == "saved with G_step_2000.pth, which stays"
-    assert may_go(tmp_path, "--keep-best", "loss") == ["D_step_1000.pth", "G_step_1000.pth"]
+    assert may_go(tmp_path, "--keep-best", "loss") == [
+        "D_step_1000.pth",
+        "G_step_1000.pth",
+    ]
 
     cut(tmp_path / "G_step_3000.pth")  # the last pair that is whole is needed
     assert may_go(tmp_path) == ["D_step_1000.pth", "G_step_1000.pth"]
@@ -406,7 +498,7 @@ def test_weights_and_optimizer_beside(tmp_path: Path) -> None:
     ]
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------
 
 
 def cut(path: Path, at: int = OLD + 9_000_000) -> None:
@@ -446,7 +538,12 @@ def test_a_changed_byte_of_what_stays_is_seen(tmp_path: Path) -> None:
     flip(tmp_path / "epoch_4.pth")
 
     assert may_go(tmp_path) == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth"]
-    assert may_go(tmp_path, "--quick") == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth"]
+    assert may_go(tmp_path, "--quick") == [
+        "epoch_0.pth",
+        "epoch_1.pth",
+        "epoch_2.pth",
+        "epoch_3.pth",
+    ]
 
 
 def test_a_damaged_best_makes_room_for_the_next(tmp_path: Path) -> None:
@@ -455,7 +552,10 @@ def test_a_damaged_best_makes_room_for_the_next(tmp_path: Path) -> None:
 
     found = reasons(tmp_path, "--keep-best", "val_loss")
     assert found["epoch_1.pth"] == "lowest val_loss: 0.2"
-    assert found["epoch_0.pth"].startswith("damaged:") and "a newer one is whole" in found["epoch_0.pth"]
+    assert (
+        found["epoch_0.pth"].startswith("damaged:")
+        and "a newer one is whole" in found["epoch_0.pth"]
+    )
 
 
 def test_an_old_damaged_one_may_go(tmp_path: Path) -> None:
@@ -494,7 +594,11 @@ def test_the_only_whole_one_stays(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
     epochs(tmp_path, 4)
-    stand_in = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+    stand_in = (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:"
+        + b"0" * 64
+        + b"\nsize 12345\n"
+    )
     (tmp_path / "epoch_1.pth").write_bytes(stand_in)
     (tmp_path / "epoch_9.pth").write_bytes(stand_in)
     for path in tmp_path.iterdir():
@@ -505,7 +609,7 @@ def test_what_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
     assert may_go(tmp_path, "--limit", "pickle-bytes=10") == []
 
 
-# --- what is no series -------------------------------------------------------------------------------------------------------
+# --- what is no series ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -540,9 +644,17 @@ def test_folds_are_series_of_their_own(tmp_path: Path) -> None:
     for fold in (1, 2):
         for epoch in (1, 2, 3):
             loss = abs(epoch - fold)
-            save(tmp_path / f"fold={fold}-epoch={epoch}.ckpt", epoch=epoch, val_loss=loss, at=OLD + epoch)
+            save(
+                tmp_path / f"fold={fold}-epoch={epoch}.ckpt",
+                epoch=epoch,
+                val_loss=loss,
+                at=OLD + epoch,
+            )
 
-    assert may_go(tmp_path, "--keep-best", "val_loss") == ["fold=1-epoch=2.ckpt", "fold=2-epoch=1.ckpt"]
+    assert may_go(tmp_path, "--keep-best", "val_loss") == [
+        "fold=1-epoch=2.ckpt",
+        "fold=2-epoch=1.ckpt",
+    ]
 
 
 def test_files_of_ranks_are_no_series(tmp_path: Path) -> None:
@@ -595,13 +707,18 @@ def test_hard_links_are_said(tmp_path: Path) -> None:
     epochs(tmp_path, 2)
     os.link(tmp_path / "epoch_0.pth", tmp_path / "last.pth")
 
-    assert reasons(tmp_path)["epoch_0.pth"] == "not needed; has 2 hard links, so its bytes stay on the disk"
+    assert (
+        reasons(tmp_path)["epoch_0.pth"]
+        == "not needed; has 2 hard links, so its bytes stay on the disk"
+    )
 
 
-# --- the folder -------------------------------------------------------------------------------------------------------------
+# --- the folder -----------------------------------------------------------------------
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = epochs(tmp_path / "out" / "version_3" / "checkpoints")
 
     assert refused(tmp_path / "nothing").endswith("no such file")
@@ -609,7 +726,9 @@ def test_a_folder_that_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "not the folder of a run" in refused("/")
     assert "(ckpt prune out/version_3/checkpoints)" in refused("out", cwd=tmp_path)
     epochs(tmp_path / "out" / "version_4" / "checkpoints")
-    assert "name one of out/version_3/checkpoints, out/version_4" in refused("out", cwd=tmp_path)
+    assert "name one of out/version_3/checkpoints, out/version_4" in refused(
+        "out", cwd=tmp_path
+    )
     assert "folders of this machine" in refused("https://example.org/run/")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -636,19 +755,24 @@ def test_a_checkpoint_is_no_run(samples: Path) -> None:
     assert "no save with an epoch or step" in refused(samples / "dcp")
 
 
-# --- what is printed ---------------------------------------------------------------------------------------------------------
+# --- what is printed ------------------------------------------------------------------
 
 
 def test_a_terminal_shows_why(tmp_path: Path) -> None:
     lightning(tmp_path, [0.5, 0.3, 0.4])
 
-    text = on_terminal("prune", tmp_path, "--keep-best", "val_loss", columns=80, NO_COLOR="1")
+    text = on_terminal(
+        "prune", tmp_path, "--keep-best", "val_loss", columns=80, NO_COLOR="1"
+    )
     lines = text.replace("\r", "").split("\n")
     assert lines[:6] == [
         "NAME                   EPOCH  STEP          WHY",
         "epoch=0-step=100.ckpt      0   100  may go  not needed",
         "epoch=1-step=200.ckpt      1   200  stays   lowest val_loss: 0.3;",
-        "                                            epoch=2-step=300.ckpt calls it the",
+        (
+            "                                            epoch=2-step=300.ckpt calls "
+            "it the"
+        ),
         "                                            best",
         "epoch=2-step=300.ckpt      2   300  stays   the newest",
     ]
@@ -662,7 +786,10 @@ def test_names_that_no_line_can_hold(tmp_path: Path) -> None:
     (tmp_path / "epoch_1.pth").rename(tmp_path / "a\nb_epoch_1.pth")
     odd = os.fsencode(tmp_path) + b"/\xff_epoch_"
     for epoch in (0, 1):
-        os.rename(save(tmp_path / "x", epoch=epoch, at=OLD + epoch), odd + str(epoch).encode() + b".pth")
+        os.rename(
+            save(tmp_path / "x", epoch=epoch, at=OLD + epoch),
+            odd + str(epoch).encode() + b".pth",
+        )
 
     assert "-0 prints any name" in refused(tmp_path)
     done = ckpt("prune", tmp_path, "-0")
@@ -679,13 +806,20 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
 
 def test_the_document(tmp_path: Path) -> None:
     epochs(tmp_path, 2, [float("nan"), 1.0])
-    document = json.loads(ckpt("prune", tmp_path, "--keep-best", "val_loss", "--json").out)
+    document = json.loads(
+        ckpt("prune", tmp_path, "--keep-best", "val_loss", "--json").out
+    )
 
     assert document["may_go"] == [str(tmp_path / "epoch_0.pth")]
     row = document["checkpoints"][0]
     assert row["series"] == "epoch_*.pth" and row["counts"] == {"epoch": 0}
-    assert row["metrics"] == [{"name": "val_loss", "value": None}] and row["state"] == "whole"
-    assert document["bytes"] == row["bytes"] == (tmp_path / "epoch_0.pth").stat().st_size
+    assert (
+        row["metrics"] == [{"name": "val_loss", "value": None}]
+        and row["state"] == "whole"
+    )
+    assert (
+        document["bytes"] == row["bytes"] == (tmp_path / "epoch_0.pth").stat().st_size
+    )
 
 
 def test_python(tmp_path: Path) -> None:
@@ -693,7 +827,11 @@ def test_python(tmp_path: Path) -> None:
     report = library.prune(tmp_path, keep_last=2)
 
     assert [os.path.basename(row.path) for row in report.may_go] == ["epoch_0.pth"]
-    assert [row.stays for row in report] == [False, True, True] and report.exit_code == 0
+    assert [row.stays for row in report] == [
+        False,
+        True,
+        True,
+    ] and report.exit_code == 0
     assert repr(report[0]).endswith("epoch_0.pth: may go>")
     with pytest.raises(UsageError, match="not a number from 1"):
         library.prune(tmp_path, keep_last=0)
@@ -708,7 +846,7 @@ def test_many_saves(tmp_path: Path) -> None:
     assert len(may_go(tmp_path, "--keep-last", "3")) == 61
 
 
-# --- names -------------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -725,14 +863,20 @@ def test_many_saves(tmp_path: Path) -> None:
         ("epoch_1.10.pt", "epoch_*.**.pt", (("epoch", 1.1),)),
         ("epoch10.pt", "epoch*.pt", (("epoch", 10),)),
         ("epoch3step7.pt", "epoch*step*.pt", (("epoch", 3), ("step", 7))),
-        ("epoch=3-step=100-v1.ckpt", "epoch=*-step=*-v1.ckpt", (("epoch", 3), ("step", 100))),
+        (
+            "epoch=3-step=100-v1.ckpt",
+            "epoch=*-step=*-v1.ckpt",
+            (("epoch", 3), ("step", 100)),
+        ),
         ("step_1700000000123.pt", "step_1700000000123.pt", ()),
         ("epoch_1e5.pt", "epoch_1e5.pt", ()),
         ("best.pth", "best.pth", ()),
         ("", "", ()),
     ],
 )
-def test_names_are_taken_apart(name: str, series: str, place: tuple[tuple[str, float], ...]) -> None:
+def test_names_are_taken_apart(
+    name: str, series: str, place: tuple[tuple[str, float], ...]
+) -> None:
     parsed = parse_name(name)
 
     assert (parsed.series, parsed.place) == (series, place)

@@ -1,4 +1,6 @@
-"""`ckpt prune --delete`: what goes is what was judged, whole or not at all, whatever others do meanwhile and whoever kills it."""
+"""`ckpt prune --delete`: what goes is what was judged, whole or not at all, whatever
+others do meanwhile and whoever kills it.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
     """The files that are neither of these names nor below them."""
-    return {path: data for path, data in files.items() if path.split("/")[0] not in names}
+    return {
+        path: data for path, data in files.items() if path.split("/")[0] not in names
+    }
 
 
-# --- what goes ------------------------------------------------------------------------------------------------------------
+# --- what goes ------------------------------------------------------------------------
 
 
 def test_only_what_was_listed_goes(tmp_path: Path) -> None:
@@ -70,24 +74,33 @@ def test_folders_go_whole_and_links_in_them_are_not_followed(tmp_path: Path) -> 
     assert ckpt("prune", tmp_path / "run", "--delete", "-y").code == 0
     assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint-1000"]
     left = tree(tmp_path)
-    assert left == {path: data for path, data in before.items() if "checkpoint-500/" not in path}
+    assert left == {
+        path: data for path, data in before.items() if "checkpoint-500/" not in path
+    }
 
 
 def test_a_pipe_is_never_asked(tmp_path: Path) -> None:
     epochs(tmp_path)
     done = ckpt("prune", tmp_path, "--delete", input=b"y\n")
 
-    assert (done.code, done.out) == (2, b"") and b"--yes deletes without asking" in done.err
+    assert (done.code, done.out) == (
+        2,
+        b"",
+    ) and b"--yes deletes without asking" in done.err
     assert ckpt("prune", tmp_path, "--yes").code == 2
     assert len(os.listdir(tmp_path)) == 5
 
 
-@pytest.mark.parametrize(("answer", "count"), [("y", 1), ("YES", 1), ("n", 5), ("", 5), ("x", 5), ("yep", 5)])
+@pytest.mark.parametrize(
+    ("answer", "count"), [("y", 1), ("YES", 1), ("n", 5), ("", 5), ("x", 5), ("yep", 5)]
+)
 def test_a_terminal_is_asked(tmp_path: Path, answer: str, count: int) -> None:
     epochs(tmp_path)
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "ckpt", "prune", str(tmp_path), "--delete"]
-    child = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(NO_COLOR="1"))
+    child = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(NO_COLOR="1")
+    )
     os.close(theirs)
     os.write(ours, f"{answer}\n".encode())
     seen = b""
@@ -111,13 +124,15 @@ def test_a_terminal_is_asked(tmp_path: Path, answer: str, count: int) -> None:
 def test_a_folder_that_cannot_be_changed(folder_of_all: Path) -> None:
     epochs(folder_of_all)
     os.chmod(folder_of_all, 0o555)
-    done = as_nobody("prune", str(folder_of_all), "--delete", "--yes", cwd=folder_of_all)
+    done = as_nobody(
+        "prune", str(folder_of_all), "--delete", "--yes", cwd=folder_of_all
+    )
 
     assert done.code == 2 and b"no permission to remove files" in done.err
     assert len(os.listdir(folder_of_all)) == 5
 
 
-# --- what others do meanwhile ------------------------------------------------------------------------------------------------
+# --- what others do meanwhile ---------------------------------------------------------
 
 
 def test_what_was_written_anew_stays(tmp_path: Path) -> None:
@@ -163,7 +178,10 @@ def test_nothing_goes_once_what_stays_has_changed(tmp_path: Path, how: str) -> N
 
     after = api.deleted(report)
     assert tree(tmp_path) == before and after.exit_code == 2
-    assert all("epoch_4.pth, which stays, has changed or gone" in str(row.problem) for row in after.may_go)
+    assert all(
+        "epoch_4.pth, which stays, has changed or gone" in str(row.problem)
+        for row in after.may_go
+    )
 
 
 @pytest.mark.parametrize("is_link", [True, False])
@@ -176,11 +194,16 @@ def test_what_got_a_pointer_stays(tmp_path: Path, *, is_link: bool) -> None:
         (tmp_path / "best.txt").write_text("epoch_1.pth")
     report = api.deleted(plan)
 
-    problems = {os.path.basename(row.path): row.problem for row in report.rows if row.problem}
+    problems = {
+        os.path.basename(row.path): row.problem for row in report.rows if row.problem
+    }
     said = "best.pth links to it" if is_link else "best.txt names it"
     assert problems == {"epoch_1.pth": f"{said} by now, and it stays"}
     assert report.exit_code == 2
-    assert sorted(path.name for path in tmp_path.glob("epoch_*")) == ["epoch_1.pth", "epoch_3.pth"]
+    assert sorted(path.name for path in tmp_path.glob("epoch_*")) == [
+        "epoch_1.pth",
+        "epoch_3.pth",
+    ]
 
 
 def test_another_folder_of_that_name_is_not_touched(tmp_path: Path) -> None:
@@ -218,17 +241,23 @@ def test_what_takes_its_place_in_the_last_moment_gets_its_name_back(
     in_the_moment(monkeypatch, replace)
     after = api.deleted(report)
     assert sorted(os.listdir(tmp_path)) == ["epoch_1.pth", "epoch_4.pth"]
-    assert [row.problem for row in after.may_go].count("it changed since it was judged, and stays") == 1
+    assert [row.problem for row in after.may_go].count(
+        "it changed since it was judged, and stays"
+    ) == 1
 
 
-def test_a_third_file_of_that_name_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_third_file_of_that_name_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = library.prune(epochs(tmp_path))
     in_the_moment(monkeypatch, lambda name: (tmp_path / name).write_bytes(b"second"))
     look = removal.identity_of
 
     def late(name: str, folder: int | None = None) -> Any:
         if name.endswith(SUFFIX):
-            (tmp_path / name[1:].rpartition(".ckpt")[0].rpartition(".")[0]).write_bytes(b"third")
+            (tmp_path / name[1:].rpartition(".ckpt")[0].rpartition(".")[0]).write_bytes(
+                b"third"
+            )
         return look(name, folder)
 
     monkeypatch.setattr(removal, "identity_of", late)
@@ -254,7 +283,9 @@ def test_what_comes_into_a_folder_while_it_goes_stays(
 
     monkeypatch.setattr(os, "unlink", late)
     after = api.deleted(report)
-    (path,) = [path for path in tree(tmp_path) if not path.startswith("checkpoint-1000")]
+    (path,) = [
+        path for path in tree(tmp_path) if not path.startswith("checkpoint-1000")
+    ]
     assert path.endswith("/new.txt") and after.exit_code == 2
     assert "is left of it" in str(after.may_go[0].problem)
 
@@ -274,7 +305,9 @@ def test_a_file_that_is_replaced_in_a_folder_while_it_goes_stays(
 
     monkeypatch.setattr(os, "unlink", late)
     after = api.deleted(report)
-    (path,) = [path for path in tree(tmp_path) if not path.startswith("checkpoint-1000")]
+    (path,) = [
+        path for path in tree(tmp_path) if not path.startswith("checkpoint-1000")
+    ]
     assert path.endswith("/trainer_state.json") and tree(tmp_path)[path] == b"mine"
     assert after.exit_code == 2
 
@@ -297,7 +330,7 @@ def test_a_save_that_changes_while_it_is_read_is_not_judged(
     assert not rows["epoch_1.pth"].stays
 
 
-# --- kills -------------------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +347,9 @@ def make_run(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_event(tmp_path: Path, killer: kills.Killer) -> None:
-    """Under its own name each save is whole or gone; what is half gone is hidden, and the next run ends its removal."""
+    """Under its own name each save is whole or gone; what is half gone is hidden, and
+    the next run ends its removal.
+    """
     model = tmp_path / "model"
     make_run(model)
     whole = tree(model)
@@ -327,7 +362,9 @@ def test_killed_at_every_event(tmp_path: Path, killer: kills.Killer) -> None:
     while True:
         events += 1
         shutil.copytree(model, run)  # keeps the times
-        ran = killer.run("prune", str(run), "--delete", "--yes", "-q", cwd=tmp_path, nth=events)
+        ran = killer.run(
+            "prune", str(run), "--delete", "--yes", "-q", cwd=tmp_path, nth=events
+        )
         left = tree(run)
         visible = {path: data for path, data in left.items() if SUFFIX not in path}
         assert without(visible, *victims) == kept
@@ -350,8 +387,12 @@ def test_killed_at_every_event(tmp_path: Path, killer: kills.Killer) -> None:
     assert half >= 4 and len(seen) > 6 and events > 20
 
 
-def test_the_rest_of_a_removal_is_told_from_what_came_in_its_place(tmp_path: Path) -> None:
-    """A kill in the moment after a file was replaced and renamed leaves a file that nobody judged."""
+def test_the_rest_of_a_removal_is_told_from_what_came_in_its_place(
+    tmp_path: Path,
+) -> None:
+    """A kill in the moment after a file was replaced and renamed leaves a file that
+    nobody judged.
+    """
     epochs(tmp_path, 2)
     victim = Victim("epoch_7.pth", identity_of(str(tmp_path / "epoch_0.pth")))
     stranger = save(tmp_path / hidden_name(victim), epoch=7)
@@ -359,7 +400,9 @@ def test_the_rest_of_a_removal_is_told_from_what_came_in_its_place(tmp_path: Pat
     assert ckpt("prune", tmp_path, "--delete", "--yes").code == 0
     assert stranger.exists() and not (tmp_path / "epoch_0.pth").exists()
     rows = {os.path.basename(row.path): row for row in library.prune(tmp_path)}
-    assert rows[stranger.name].why == ("named like the rest of a removal, and is something else",)
+    assert rows[stranger.name].why == (
+        "named like the rest of a removal, and is something else",
+    )
 
 
 def test_a_long_name_goes_too(tmp_path: Path) -> None:
@@ -369,7 +412,9 @@ def test_a_long_name_goes_too(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 1
 
 
-def test_a_file_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = library.prune(epochs(tmp_path))
 
     def refuse(*arguments: Any, **places: Any) -> None:
@@ -378,4 +423,6 @@ def test_a_file_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "rename", refuse)
     after = api.deleted(report)
     assert len(os.listdir(tmp_path)) == 5 and after.exit_code == 2
-    assert {row.problem for row in after.may_go} == {"it cannot be renamed: no permission"}
+    assert {row.problem for row in after.may_go} == {
+        "it cannot be renamed: no permission"
+    }

@@ -1,4 +1,6 @@
-"""What torch.export.load evaluates and imports: torch runs each attack, and ckpt has said it before."""
+"""What torch.export.load evaluates and imports: torch runs each attack, and ckpt has
+said it before.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Net(torch.nn.Module):
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("program") / "net.pt2"
-    shapes = ({0: torch.export.Dim("a", min=2, max=100)}, {0: torch.export.Dim("b", min=3, max=300)})
+    shapes = (
+        {0: torch.export.Dim("a", min=2, max=100)},
+        {0: torch.export.Dim("b", min=3, max=300)},
+    )
     inputs = (torch.ones(3, 4), torch.ones(7, 4))
     torch.export.save(torch.export.export(Net(), inputs, dynamic_shapes=shapes), path)
     return path
@@ -59,12 +64,20 @@ def expressions(text: Any) -> Callable[[dict[str, Any], Rows], None]:
             node = todo.pop()
             if isinstance(node, dict) and "expr_str" in node:
                 node["expr_str"] = text
-            todo += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+            todo += (
+                node.values()
+                if isinstance(node, dict)
+                else node
+                if isinstance(node, list)
+                else []
+            )
 
     return change
 
 
-def tree(spec: dict[str, Any], field: str = "in_spec") -> Callable[[dict[str, Any], Rows], None]:
+def tree(
+    spec: dict[str, Any], field: str = "in_spec"
+) -> Callable[[dict[str, Any], Rows], None]:
     """Put another tree of the inputs or outputs in."""
 
     def change(document: dict[str, Any], rows: Rows) -> None:
@@ -78,7 +91,11 @@ def leaf(kind: str, context: Any) -> dict[str, Any]:
     return {"type": kind, "context": context, "children_spec": []}
 
 
-FACTORY = {"default_factory_module": "rung", "default_factory_name": "x", "dict_context": []}
+FACTORY = {
+    "default_factory_module": "rung",
+    "default_factory_name": "x",
+    "dict_context": [],
+}
 ENUM = json.dumps([{"__enum__": True, "fqn": "rung:X.y", "name": "z"}])
 
 
@@ -98,18 +115,29 @@ def row_of(record: str, *, dtype: int, is_param: bool) -> dict[str, Any]:
         "requires_grad": False,
         "device": {"type": "cpu", "index": None},
     }
-    return {"path_name": record, "is_param": is_param, "use_pickle": False, "tensor_meta": meta}
+    return {
+        "path_name": record,
+        "is_param": is_param,
+        "use_pickle": False,
+        "tensor_meta": meta,
+    }
 
 
 def opaque(document: dict[str, Any], rows: Rows) -> None:
-    """Add a constant that is said to be bytes, which torch unpickles because of its name."""
+    """Add a constant that is said to be bytes, which torch unpickles because of its
+    name.
+    """
     row = row_of("opaque_obj_0", dtype=1, is_param=False)
     root = next(iter(rows)).partition("/")[0]
     rows[f"{root}/data/constants/opaque_obj_0"] = pickle.dumps(Evil())
-    rows[f"{root}/data/constants/model_constants_config.json"] = json.dumps({"config": {"c": row}}).encode()
+    rows[f"{root}/data/constants/model_constants_config.json"] = json.dumps(
+        {"config": {"c": row}}
+    ).encode()
 
 
-def named(name: str, rows_of: str = "tensor_values") -> Callable[[dict[str, Any], Rows], None]:
+def named(
+    name: str, rows_of: str = "tensor_values"
+) -> Callable[[dict[str, Any], Rows], None]:
     """Give an input another name, and put an expression into its row."""
 
     def change(document: dict[str, Any], rows: Rows) -> None:
@@ -120,7 +148,9 @@ def named(name: str, rows_of: str = "tensor_values") -> Callable[[dict[str, Any]
         if rows_of == "tensor_values":
             expressions(RUNG)(graph[rows_of][name], rows)
         else:
-            graph[rows_of][name] = {"as_expr": {"expr_str": RUNG, "hint": {"as_int": 4}}}
+            graph[rows_of][name] = {
+                "as_expr": {"expr_str": RUNG, "hint": {"as_int": 4}}
+            }
 
     return change
 
@@ -132,7 +162,9 @@ def arguments(*names: Any) -> Callable[[dict[str, Any], Rows], None]:
     """Give the arguments of the program other names."""
 
     def change(document: dict[str, Any], rows: Rows) -> None:
-        document["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = list(names)
+        document["graph_module"]["module_call_graph"][0]["signature"][
+            "forward_arg_names"
+        ] = list(names)
 
     return change
 
@@ -149,7 +181,13 @@ def keywords(*names: Any) -> Callable[[dict[str, Any], Rows], None]:
             "children_spec": [empty] * len(names),
         }
         args = {"type": "builtins.tuple", "context": "null", "children_spec": []}
-        tree({"type": "builtins.tuple", "context": "null", "children_spec": [args, kwargs]})(document, rows)
+        tree(
+            {
+                "type": "builtins.tuple",
+                "context": "null",
+                "children_spec": [args, kwargs],
+            }
+        )(document, rows)
         signature["forward_arg_names"] = None
 
     return change
@@ -160,12 +198,18 @@ def path_named(name: str) -> Callable[[dict[str, Any], Rows], None]:
 
     def change(document: dict[str, Any], rows: Rows) -> None:
         spec = document["graph_module"]["signature"]["input_specs"][0]
-        spec["buffer"] = {"arg": {"name": "x"}, "buffer_name": name, "persistent": False}
+        spec["buffer"] = {
+            "arg": {"name": "x"},
+            "buffer_name": name,
+            "persistent": False,
+        }
 
     return change
 
 
-def came_from(*functions: str, field: str = "source_fn_stack") -> Callable[[dict[str, Any], Rows], None]:
+def came_from(
+    *functions: str, field: str = "source_fn_stack"
+) -> Callable[[dict[str, Any], Rows], None]:
     """Let the first node come from functions of Python."""
 
     def change(document: dict[str, Any], rows: Rows) -> None:
@@ -179,22 +223,40 @@ def came_from(*functions: str, field: str = "source_fn_stack") -> Callable[[dict
 ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "an expression": (expressions(RUNG), "code-inside"),
     "a text in an expression": (expressions(f'Max(1, "{RUNG}")'), "code-inside"),
-    "sympify in an expression": (expressions(f'Add(Symbol("s0"), sympify("{RUNG}"))'), "code-inside"),
+    "sympify in an expression": (
+        expressions(f'Add(Symbol("s0"), sympify("{RUNG}"))'),
+        "code-inside",
+    ),
     "S in an expression": (expressions(f'S("{RUNG}")'), "code-inside"),
     "lambdify": (expressions(f'lambdify((), "{RUNG}")()'), "code-inside"),
-    "escapes": (expressions("S(\"__imp\\x6frt__('os').system('touch CANARY')\")"), "code-inside"),
+    "escapes": (
+        expressions("S(\"__imp\\x6frt__('os').system('touch CANARY')\")"),
+        "code-inside",
+    ),
     "a list": (expressions(f"[{RUNG}]"), "code-inside"),
     "a lambda": (expressions(f"(lambda: {RUNG})()"), "code-inside"),
     "a line break": (expressions(f"(\n{RUNG}\n)"), "code-inside"),
-    "a default of a dict": (tree(leaf("collections.defaultdict", FACTORY)), "unknown-import"),
+    "a default of a dict": (
+        tree(leaf("collections.defaultdict", FACTORY)),
+        "unknown-import",
+    ),
     "an enum": (tree(leaf("builtins.dict", ENUM)), "unknown-import"),
     "an enum with an escape": (
         tree(leaf("builtins.dict", ENUM.replace("__enum__", "_\\u005fenum__"))),
         "unknown-import",
     ),
-    "an enum of the outputs": (tree(leaf("builtins.dict", ENUM), "out_spec"), "unknown-import"),
+    "an enum of the outputs": (
+        tree(leaf("builtins.dict", ENUM), "out_spec"),
+        "unknown-import",
+    ),
     "an enum inside": (
-        tree({"type": "builtins.tuple", "context": "null", "children_spec": [leaf("builtins.dict", ENUM)]}),
+        tree(
+            {
+                "type": "builtins.tuple",
+                "context": "null",
+                "children_spec": [leaf("builtins.dict", ENUM)],
+            }
+        ),
         "unknown-import",
     ),
     "a tensor named metadata": (named("metadata"), "code-inside"),
@@ -206,7 +268,10 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "a tensor named name": (named("name"), "code-inside"),
     "a tensor named tensor_values": (named("tensor_values"), "code-inside"),
     "a number named metadata": (named("metadata", "sym_int_values"), "code-inside"),
-    "a number named range_constraints": (named("range_constraints", "sym_int_values"), "code-inside"),
+    "a number named range_constraints": (
+        named("range_constraints", "sym_int_values"),
+        "code-inside",
+    ),
     "the name of an argument": (arguments(ARGUMENT, "y"), "code-inside"),
     "an object with the row of a tensor": (opaque, "called-on-load"),
     "a library": (came_from("torch.ctypes.cdll./rung"), "code-inside"),
@@ -220,14 +285,20 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
 def rows_of_weights(
     change: Callable[[dict[str, Any], Rows, str], None],
 ) -> Callable[[dict[str, Any], Rows], None]:
-    """Give the program the weights `w` and `v`, which are one record, and change their rows."""
+    """Give the program the weights `w` and `v`, which are one record, and change their
+    rows.
+    """
 
     def changed(document: dict[str, Any], rows: Rows) -> None:
         data = f"{next(iter(rows)).partition('/')[0]}/data/weights"
-        config = {name: row_of("weight_0", dtype=7, is_param=True) for name in ("w", "v")}
+        config = {
+            name: row_of("weight_0", dtype=7, is_param=True) for name in ("w", "v")
+        }
         rows[f"{data}/weight_0"] = bytes(16)
         change(config, rows, data)
-        rows[f"{data}/model_weights_config.json"] = json.dumps({"config": config}).encode()
+        rows[f"{data}/model_weights_config.json"] = json.dumps(
+            {"config": config}
+        ).encode()
 
     return changed
 
@@ -245,7 +316,9 @@ def truthy(config: dict[str, Any], rows: Rows, data: str) -> None:
 
 
 def capitals(config: dict[str, Any], rows: Rows, data: str) -> None:
-    """Add the older file of weights in other letters: torch does not see it, and goes by the list."""
+    """Add the older file of weights in other letters: torch does not see it, and goes
+    by the list.
+    """
     config["v"] |= {"path_name": "weight_1", "use_pickle": True}
     rows[f"{data}/weight_1"] = evil_record()
     out = io.BytesIO()
@@ -278,17 +351,24 @@ def script_of_samples(document: dict[str, Any], rows: Rows) -> None:
     """Put a TorchScript archive into the place of the sample inputs."""
     out = io.BytesIO()
     torch.jit.save(torch.jit.script(Writes()), out)
-    rows[next(name for name in rows if name.endswith("sample_inputs/model.pt"))] = out.getvalue()
+    rows[next(name for name in rows if name.endswith("sample_inputs/model.pt"))] = (
+        out.getvalue()
+    )
 
 
 REFUSED: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "a flag that is a number": (rows_of_weights(truthy), "not a list of tensors"),
-    "an older file in other letters": (rows_of_weights(capitals), "does not hold a tensor"),
+    "an older file in other letters": (
+        rows_of_weights(capitals),
+        "does not hold a tensor",
+    ),
     "a program among the samples": (script_of_samples, "is a torchscript archive"),
 }
 
 
-def written(program: Path, path: Path, change: Callable[[dict[str, Any], Rows], object]) -> Path:
+def written(
+    program: Path, path: Path, change: Callable[[dict[str, Any], Rows], object]
+) -> Path:
     with zipfile.ZipFile(program) as archive:
         rows = {name: archive.read(name) for name in archive.namelist()}
     name = next(name for name in rows if name.endswith("models/model.json"))
@@ -302,7 +382,9 @@ def written(program: Path, path: Path, change: Callable[[dict[str, Any], Rows], 
 
 
 @pytest.fixture(scope="module")
-def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, bool]]:
+def ran(
+    program: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, bool]]:
     """Each archive with whether torch.export.load ran its attack, all in one child."""
     folder = tmp_path_factory.mktemp("attacks")
     paths = {
@@ -328,12 +410,16 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
     )
     arguments = [sys.executable, "-W", "ignore", "-c", child, *map(str, paths.values())]
     subprocess.run(arguments, check=True, timeout=TIMEOUT, capture_output=True)
-    return {name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()}
+    return {
+        name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
-def test_torch_runs_it_and_ckpt_refuses_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
+def test_torch_runs_it_and_ckpt_refuses_it(
+    name: str, ran: dict[str, tuple[Path, bool]]
+) -> None:
     path, did = ran[name]
 
     assert did
@@ -367,10 +453,14 @@ def test_a_tensor_on_meta_is_refused(program: Path, tmp_path: Path) -> None:
 
     assert isinstance(read, dict)
     assert read["v"].is_meta
-    check_error(ckpt("inspect", path), "v is on meta: torch.export.load gives it no values")
+    check_error(
+        ckpt("inspect", path), "v is on meta: torch.export.load gives it no values"
+    )
 
 
-def test_big_endian_bytes_that_torch_does_not_turn_are_refused(program: Path, tmp_path: Path) -> None:
+def test_big_endian_bytes_that_torch_does_not_turn_are_refused(
+    program: Path, tmp_path: Path
+) -> None:
     def change(document: dict[str, Any], rows: Rows) -> None:
         rows[next(name for name in rows if name.endswith("/byteorder"))] = b"big"
         rows_of_weights(lambda config, rows, data: None)(document, rows)
@@ -382,11 +472,15 @@ def test_big_endian_bytes_that_torch_does_not_turn_are_refused(program: Path, tm
 
     assert isinstance(read, dict)
     assert read["w"].tolist() == [0, 1, 2, 3]
-    check_error(ckpt("inspect", path), "big-endian, and torch.export.load does not turn them")
+    check_error(
+        ckpt("inspect", path), "big-endian, and torch.export.load does not turn them"
+    )
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
+def test_torch_runs_it_and_ckpt_says_it(
+    name: str, ran: dict[str, tuple[Path, bool]]
+) -> None:
     path, did = ran[name]
 
     assert did
@@ -399,7 +493,10 @@ def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bo
     assert code in found
     if code == "code-inside":
         assert found[code].message.startswith(
-            tuple(f"DANGER: loading this file {what} " for what in ("evaluates", "looks up", "makes code"))
+            tuple(
+                f"DANGER: loading this file {what} "
+                for what in ("evaluates", "looks up", "makes code")
+            )
         )
     assert loads == "RUNS CODE"
 
@@ -424,9 +521,21 @@ SURDS = "+".join(
     f"sqrt({left + right}+2*sqrt({left * right}))-sqrt({left})-sqrt({right})"
     for left, right in ((2, 3), (5, 7))
 )
-"""A number that is 0 once its roots are taken out of each other, for which sympy makes a polynomial of all."""
-COUNTED = ("u9_000_000", "u 9000000", "u\uff19" * 7, "zuf+9000000", "u9000000", "u", "u-1")
-"""Keys whose letters torch cuts off, to count up to the number that `int` makes of the rest."""
+"""A number that is 0 once its roots are taken out of each other, for which sympy makes
+a polynomial of all.
+"""
+COUNTED = (
+    "u9_000_000",
+    "u 9000000",
+    "u\uff19" * 7,
+    "zuf+9000000",
+    "u9000000",
+    "u",
+    "u-1",
+)
+"""Keys whose letters torch cuts off, to count up to the number that `int` makes of the
+rest.
+"""
 COSTLY = (
     "Float('0.1', 2000000000)",
     "Float('0.1', 10000)",
@@ -444,7 +553,10 @@ COSTLY = (
     "RShift(Integer(9), Integer(9999999999))",
     "RoundDecimal(Integer(9), Integer(-9999999999))",
     "RoundDecimal(Integer(9), -9999999999)",
-    "Pow(Integer(9), Symbol('a', zero=True, zero=True, zero=True, zero=True, zero=True) + 99999999)",
+    (
+        "Pow(Integer(9), Symbol('a', zero=True, zero=True, zero=True, zero=True, "
+        "zero=True) + 99999999)"
+    ),
     "s0 % s1",
     f"({SUM})**40",
     f"Pow({SUM}, Integer(40))",
@@ -456,7 +568,10 @@ COSTLY = (
     f"FloorDiv(({SUM})**2, s9)",
     f"Max({LIST}, s8)",
     f"Max(Max(s0, s1, s2, s3) + 1, Min({LIST}))",
-    *(form.format(SURDS) for form in ("floor({}+3)", "ceiling({}+3)", "Abs({})", "Gt({}, s0)", "{}")),
+    *(
+        form.format(SURDS)
+        for form in ("floor({}+3)", "ceiling({}+3)", "Abs({})", "Gt({}, s0)", "{}")
+    ),
     "floor(OpaqueUnaryFn_exp(96273517210147740594041430117098124547))",
     "floor(FloatPow(9, 96273517210147740594041430117098124547))",
     "Gt(29, Identity(22))",
@@ -507,17 +622,38 @@ WRITTEN = (
     [
         (expressions("9**9**9"), "code-inside"),
         (expressions("Pow(Integer(9), Pow(Integer(9), Integer(9)))"), "code-inside"),
-        (expressions("Pow(Integer(9), Mul(Integer(999999), Integer(999999)))"), "code-inside"),
+        (
+            expressions("Pow(Integer(9), Mul(Integer(999999), Integer(999999)))"),
+            "code-inside",
+        ),
         (expressions("Float('0.1', precision=999999999)"), "code-inside"),
         *((expressions(text), "code-inside") for text in COSTLY),
         (expressions("(" * 90 + "1" + ")" * 90), "code-inside"),
         (expressions("1 +" * 20_000 + "1"), "code-inside"),
         (expressions(7), "code-inside"),
-        (to("range_constraints", {"u99999999999": {"min_val": 2, "max_val": 3}}), "code-inside"),
-        *((to("range_constraints", {key: {"min_val": 2, "max_val": 3}}), "code-inside") for key in COUNTED),
-        (to(f"{GRAPH}.nodes.0.name", "x=1)\nimport os;os.system('touch CANARY')\n#"), "code-inside"),
+        (
+            to("range_constraints", {"u99999999999": {"min_val": 2, "max_val": 3}}),
+            "code-inside",
+        ),
+        *(
+            (
+                to("range_constraints", {key: {"min_val": 2, "max_val": 3}}),
+                "code-inside",
+            )
+            for key in COUNTED
+        ),
+        (
+            to(f"{GRAPH}.nodes.0.name", "x=1)\nimport os;os.system('touch CANARY')\n#"),
+            "code-inside",
+        ),
         (to(f"{GRAPH}.inputs.0.as_tensor.name", "x=print(1)"), "code-inside"),
-        (to(f"{GRAPH}.custom_obj_values", {"metadata": {"name": "x=1", "class_fqn": "y"}}), "code-inside"),
+        (
+            to(
+                f"{GRAPH}.custom_obj_values",
+                {"metadata": {"name": "x=1", "class_fqn": "y"}},
+            ),
+            "code-inside",
+        ),
         (keywords("y", ARGUMENT), "code-inside"),
         (keywords("y", [RUNG]), "code-inside"),
         (keywords("y", "a-b"), "code-inside"),
@@ -536,7 +672,10 @@ WRITTEN = (
     ],
 )
 def test_what_torch_would_count_or_name_is_said(
-    change: Callable[[dict[str, Any], Rows], None], code: str, program: Path, tmp_path: Path
+    change: Callable[[dict[str, Any], Rows], None],
+    code: str,
+    program: Path,
+    tmp_path: Path,
 ) -> None:
     with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
         report = inspect(Survey(checkpoint))
@@ -603,9 +742,14 @@ def expression_samples() -> list[sympy.Basic]:
         functions.OpaqueUnaryFn_sqrt(a),
         sympy.sqrt(2 * a) + sympy.sqrt(3 * b),
         functions.FloorDiv(sympy.floor(sympy.sqrt(a)), 2),
-        functions.FloorDiv(functions.TruncToInt(functions.OpaqueUnaryFn_sqrt(functions.ToFloat(a))), 2),
+        functions.FloorDiv(
+            functions.TruncToInt(functions.OpaqueUnaryFn_sqrt(functions.ToFloat(a))), 2
+        ),
         sympy.Piecewise((1, sympy.Eq(functions.Mod(u, 3), 0)), (0, True)),
-        functions.FloorDiv(functions.FloorDiv(functions.FloorDiv(a - 1, 2) + 1, 2) + 1, 2) ** 2
+        functions.FloorDiv(
+            functions.FloorDiv(functions.FloorDiv(a - 1, 2) + 1, 2) + 1, 2
+        )
+        ** 2
         * (a + b) ** 3,
         a * functions.Max(1, b) * functions.Max(1, u) * functions.Max(1, a),
         sum((a * sympy.Symbol(f"s{index}") + index for index in range(60)), u),
@@ -620,7 +764,9 @@ def test_expressions_of_sympy_are_allowed() -> None:
 
 
 def test_two_programs_in_two_places_are_refused(program: Path, tmp_path: Path) -> None:
-    """torch reads all below `models/`, whatever the names end in, and the older place only when that fails."""
+    """torch reads all below `models/`, whatever the names end in, and the older place
+    only when that fails.
+    """
 
     def other(name: str) -> Callable[[dict[str, Any], Rows], None]:
         def change(document: dict[str, Any], rows: Rows) -> None:
@@ -632,16 +778,23 @@ def test_two_programs_in_two_places_are_refused(program: Path, tmp_path: Path) -
 
     path = written(program, tmp_path / "x.pt2", other("{root}/models/model.jsox"))
     check_error(ckpt("inspect", path), "models/model.jsox")
-    path = written(program, tmp_path / "x.pt2", other("serialized_exported_program.json"))
+    path = written(
+        program, tmp_path / "x.pt2", other("serialized_exported_program.json")
+    )
     assert ckpt("inspect", path).code == 2
 
 
 @pytest.mark.parametrize(
-    "name", ["model.wrapper.cpp", "model.wrapper_compile_flags.json", "a_linker_flags.json"]
+    "name",
+    ["model.wrapper.cpp", "model.wrapper_compile_flags.json", "a_linker_flags.json"],
 )
-def test_sources_that_torch_compiles_are_code(name: str, program: Path, tmp_path: Path) -> None:
+def test_sources_that_torch_compiles_are_code(
+    name: str, program: Path, tmp_path: Path
+) -> None:
     def change(document: dict[str, Any], rows: Rows) -> None:
-        rows[f"{next(iter(rows)).partition('/')[0]}/data/aotinductor/model/{name}"] = b"{}"
+        rows[f"{next(iter(rows)).partition('/')[0]}/data/aotinductor/model/{name}"] = (
+            b"{}"
+        )
 
     with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
         assert "code-inside" in {notice.code for notice in checkpoint.account.notices}

@@ -1,4 +1,6 @@
-"""`ckpt diff BASE QUANTISED`: honest quantisations are within the error of their scheme, and what is not is named."""
+"""`ckpt diff BASE QUANTISED`: honest quantisations are within the error of their
+scheme, and what is not is named.
+"""
 
 from __future__ import annotations
 
@@ -20,35 +22,54 @@ def rounded(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales of rounding to nearest, with zero points in the middle."""
     blocks, most = weight.view(weight.shape[0], -1, group), (1 << bits - 1) - 1
-    scale = (blocks.abs().amax(-1, keepdim=True) * clip / most).clamp(min=1e-8).half().float()
+    scale = (
+        (blocks.abs().amax(-1, keepdim=True) * clip / most)
+        .clamp(min=1e-8)
+        .half()
+        .float()
+    )
     codes = (torch.round(blocks / scale) + most + 1).clamp(0, (1 << bits) - 1)
     return codes.view(weight.shape).long(), scale.squeeze(-1)
 
 
-def moved(weight: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same by GPTQ: the error of a column goes into those behind it, by the inputs of a layer."""
+def moved(
+    weight: torch.Tensor, bits: int, group: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by GPTQ: the error of a column goes into those behind it, by the inputs
+    of a layer.
+    """
     weight = weight.clone()
     columns = weight.shape[1]
-    inputs = torch.randn(2 * columns, columns // 8) @ torch.randn(columns // 8, columns) + torch.randn(
-        2 * columns, columns
-    )
+    inputs = torch.randn(2 * columns, columns // 8) @ torch.randn(
+        columns // 8, columns
+    ) + torch.randn(2 * columns, columns)
     square = inputs.t() @ inputs / len(inputs)
     square += torch.eye(columns) * 0.01 * square.diag().mean()
-    inverse = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(square)), upper=True)
+    inverse = torch.linalg.cholesky(
+        torch.cholesky_inverse(torch.linalg.cholesky(square)), upper=True
+    )
     middle = 1 << bits - 1
     codes, scales = torch.zeros_like(weight), []
     for column in range(columns):
         if column % group == 0:
-            scales.append(rounded(weight[:, column : column + group].contiguous(), bits, group)[1])
+            scales.append(
+                rounded(weight[:, column : column + group].contiguous(), bits, group)[1]
+            )
         scale = scales[-1]
-        code = (torch.round(weight[:, column : column + 1] / scale) + middle).clamp(0, 2 * middle - 1)
+        code = (torch.round(weight[:, column : column + 1] / scale) + middle).clamp(
+            0, 2 * middle - 1
+        )
         codes[:, column : column + 1] = code
-        error = (weight[:, column : column + 1] - (code - middle) * scale) / inverse[column, column]
+        error = (weight[:, column : column + 1] - (code - middle) * scale) / inverse[
+            column, column
+        ]
         weight[:, column + 1 :] -= error @ inverse[column : column + 1, column + 1 :]
     return codes.long(), torch.cat(scales, 1)
 
 
-def gptq_layer(codes: torch.Tensor, scales: torch.Tensor, bits: int, group: int) -> Tensors:
+def gptq_layer(
+    codes: torch.Tensor, scales: torch.Tensor, bits: int, group: int
+) -> Tensors:
     zeros = torch.full_like(scales, (1 << bits - 1) - 1).long()
     order = torch.arange(codes.shape[1]) // group
     return {
@@ -67,7 +88,9 @@ def test_another_sign_is_no_factor(tmp_path: Path, name: str) -> None:
     signs = torch.randint(0, 2, (weight.shape[1],)) * 2 - 1
     layers_made = {"a": HONEST[name](-weight), "b": HONEST[name](weight * signs)}
     report = library.diff(base, saved(tmp_path / "q.safetensors", layers_made))
-    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == ["other"] * 2
+    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == [
+        "other"
+    ] * 2
     assert report.exit_code == 1
 
 
@@ -87,7 +110,10 @@ def fp8_layer(weight: torch.Tensor) -> Tensors:
     codes = torch.zeros(rows, columns)
     for row in range(scale.shape[0]):
         for column in range(scale.shape[1]):
-            place = (slice(row * 128, row * 128 + 128), slice(column * 128, column * 128 + 128))
+            place = (
+                slice(row * 128, row * 128 + 128),
+                slice(column * 128, column * 128 + 128),
+            )
             scale[row, column] = weight[place].abs().max() / 448
             codes[place] = weight[place] / scale[row, column]
     return {"weight": codes.to(layers.FP8), "weight_scale_inv": scale}
@@ -103,12 +129,21 @@ def drawn(kind: str, rows: int = 128, columns: int = 256) -> torch.Tensor:
 
 
 def saved(path: Path, made: dict[str, Tensors]) -> Path:
-    save_file({f"{name}.{key}": part for name, parts in made.items() for key, part in parts.items()}, path)
+    save_file(
+        {
+            f"{name}.{key}": part
+            for name, parts in made.items()
+            for key, part in parts.items()
+        },
+        path,
+    )
     return path
 
 
 def base_of(path: Path, weights: dict[str, torch.Tensor]) -> Path:
-    save_file({f"{name}.weight": weight.bfloat16() for name, weight in weights.items()}, path)
+    save_file(
+        {f"{name}.weight": weight.bfloat16() for name, weight in weights.items()}, path
+    )
     return path
 
 
@@ -117,7 +152,9 @@ HONEST = {
     "awq": lambda weight: awq_layer(weight, 64),
     **{
         f"{how.__name__} {bits} bits, groups of {group}": (
-            lambda weight, how=how, bits=bits, group=group: gptq_layer(*how(weight, bits, group), bits, group)
+            lambda weight, how=how, bits=bits, group=group: gptq_layer(
+                *how(weight, bits, group), bits, group
+            )
         )
         for how in (rounded, moved)
         for bits in (3, 4, 8)
@@ -129,22 +166,30 @@ HONEST = {
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(64, 128), (128, 256), (384, 640)])
 @pytest.mark.parametrize("name", HONEST)
-def test_no_honest_quantisation_is_called_another(tmp_path: Path, name: str, size: tuple[int, int]) -> None:
+def test_no_honest_quantisation_is_called_another(
+    tmp_path: Path, name: str, size: tuple[int, int]
+) -> None:
     torch.manual_seed(len(name) + size[0])
     weights = {kind: drawn(kind, *size) for kind in ("plain", "heavy", "columns")}
     base = base_of(tmp_path / "base.safetensors", weights)
     quantised = saved(
-        tmp_path / "q.safetensors", {kind: HONEST[name](weight) for kind, weight in weights.items()}
+        tmp_path / "q.safetensors",
+        {kind: HONEST[name](weight) for kind, weight in weights.items()},
     )
     report = library.diff(base, quantised)
-    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == ["within"] * 3
+    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == [
+        "within"
+    ] * 3
     assert report.exit_code == 0
     assert library.diff(quantised, base).exit_code == 0
 
 
 def made(names: str) -> tuple[dict[str, torch.Tensor], dict[str, Tensors]]:
     weights = {name: drawn("plain") for name in names}
-    return weights, {name: gptq_layer(*rounded(weight, 4, 64), 4, 64) for name, weight in weights.items()}
+    return weights, {
+        name: gptq_layer(*rounded(weight, 4, 64), 4, 64)
+        for name, weight in weights.items()
+    }
 
 
 def test_what_is_wrong_is_named(ckpt: Run, tmp_path: Path) -> None:
@@ -153,7 +198,13 @@ def test_what_is_wrong_is_named(ckpt: Run, tmp_path: Path) -> None:
     base = base_of(tmp_path / "base.safetensors", weights)
     stale = {**quantised["d"], "scales": quantised["e"]["scales"].clone()}
     larger = {**quantised["e"], "scales": quantised["e"]["scales"] * 1.5}
-    wrong = {"a": quantised["b"], "b": quantised["a"], "c": quantised["c"], "d": stale, "e": larger}
+    wrong = {
+        "a": quantised["b"],
+        "b": quantised["a"],
+        "c": quantised["c"],
+        "d": stale,
+        "e": larger,
+    }
     path = saved(tmp_path / "q.safetensors", wrong)
     run = ckpt("diff", base, path, "--json")
     assert run.returncode == 1
@@ -165,7 +216,10 @@ def test_what_is_wrong_is_named(ckpt: Run, tmp_path: Path) -> None:
         "d.weight": "scale",
         "e.weight": "scale",
     }
-    assert (rows["a.weight"]["like"], rows["b.weight"]["like"]) == ("b.weight", "a.weight")
+    assert (rows["a.weight"]["like"], rows["b.weight"]["like"]) == (
+        "b.weight",
+        "a.weight",
+    )
     assert rows["e.weight"]["factor"] == pytest.approx(1.5, abs=0.05)
     out = ckpt("diff", base, path).stdout
     assert "1 of 5 weights is within 4 bits (GPTQ, groups of 64) of" in out
@@ -179,7 +233,8 @@ def test_a_factor_of_all_scales_is_no_factor_of_columns(tmp_path: Path) -> None:
     base = base_of(tmp_path / "base.safetensors", {"a": weight})
     parts = fp8_layer(weight)
     path = saved(
-        tmp_path / "q.safetensors", {"a": {**parts, "weight_scale_inv": parts["weight_scale_inv"] * 2}}
+        tmp_path / "q.safetensors",
+        {"a": {**parts, "weight_scale_inv": parts["weight_scale_inv"] * 2}},
     )
     report = library.diff(base, path)
     (row,) = report.to_json()["quantised"]["weights"]
@@ -200,7 +255,10 @@ def test_another_model_is_another(ckpt: Run, tmp_path: Path) -> None:
 def test_awq_may_move_factors_into_the_layer_before(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weight, factors = drawn("plain", 512, 256), torch.exp(torch.randn(256) * 0.4)
-    save_file({"a.weight": weight.bfloat16(), "norm.weight": torch.ones(256)}, tmp_path / "base.safetensors")
+    save_file(
+        {"a.weight": weight.bfloat16(), "norm.weight": torch.ones(256)},
+        tmp_path / "base.safetensors",
+    )
     parts = {f"a.{key}": part for key, part in awq_layer(weight * factors, 64).items()}
     save_file({**parts, "norm.weight": 1 / factors}, tmp_path / "q.safetensors")
     report = library.diff(tmp_path / "base.safetensors", tmp_path / "q.safetensors")
@@ -213,18 +271,26 @@ def test_what_else_differs_is_told(ckpt: Run, tmp_path: Path) -> None:
     torch.manual_seed(0)
     weights, quantised = made("ab")
     base = base_of(tmp_path / "base.safetensors", weights | {"norm": torch.ones(8)})
-    path = saved(tmp_path / "q.safetensors", quantised | {"norm": {"weight": torch.zeros(8).bfloat16()}})
+    path = saved(
+        tmp_path / "q.safetensors",
+        quantised | {"norm": {"weight": torch.zeros(8).bfloat16()}},
+    )
     run = ckpt("diff", base, path)
     assert run.returncode == 1
     assert "also changed: 1 tensor: norm.weight" in run.stdout
 
 
 @pytest.mark.parametrize("number", [1.0, float("nan"), float("inf")])
-def test_a_cast_makes_no_numbers_that_are_not_finite(tmp_path: Path, number: float) -> None:
+def test_a_cast_makes_no_numbers_that_are_not_finite(
+    tmp_path: Path, number: float
+) -> None:
     torch.manual_seed(0)
     weights, quantised = made("ab")
     norm = torch.rand(8)
-    base = base_of(tmp_path / "base.safetensors", weights | {"norm": torch.cat([norm, torch.ones(1)])})
+    base = base_of(
+        tmp_path / "base.safetensors",
+        weights | {"norm": torch.cat([norm, torch.ones(1)])},
+    )
     norm = torch.cat([norm, torch.tensor([number])])
     path = saved(tmp_path / "q.safetensors", quantised | {"norm": {"weight": norm}})
     assert library.diff(base, path).exit_code == (number != 1.0)
@@ -234,14 +300,19 @@ def test_a_cast_makes_no_numbers_that_are_not_finite(tmp_path: Path, number: flo
 def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> None:
     torch.manual_seed(0)
     _, quantised = made("ab")
-    one, other = saved(tmp_path / "1.safetensors", quantised), saved(tmp_path / "2.safetensors", quantised)
+    one, other = (
+        saved(tmp_path / "1.safetensors", quantised),
+        saved(tmp_path / "2.safetensors", quantised),
+    )
     report = library.diff(one, other)
     assert report.same
     assert report.account is None
 
 
 def test_values_of_the_weights(ckpt: Run, tmp_path: Path) -> None:
-    """`stats`, `sum` and the handle of Python see what `convert --dequantize` writes."""
+    """`stats`, `sum` and the handle of Python see what `convert --dequantize`
+    writes.
+    """
     torch.manual_seed(0)
     path = saved(tmp_path / "q.safetensors", made("ab")[1])
     out = tmp_path / "out.safetensors"

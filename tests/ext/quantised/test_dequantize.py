@@ -1,4 +1,6 @@
-"""`ckpt convert --dequantize`: the weights of each scheme equal what torch makes of the same words, bit for bit."""
+"""`ckpt convert --dequantize`: the weights of each scheme equal what torch makes of the
+same words, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ Weight = torch.Tensor
 
 
 def same_bits(one: Weight, other: Weight) -> bool:
-    """Tell whether two tensors have one dtype, one shape and the same bytes; NaN counts by being one."""
+    """Tell whether two tensors have one dtype, one shape and the same bytes; NaN counts
+    by being one.
+    """
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     return torch.equal(one.isnan(), other.isnan()) and torch.equal(
-        one.nan_to_num().contiguous().view(torch.uint8), other.nan_to_num().contiguous().view(torch.uint8)
+        one.nan_to_num().contiguous().view(torch.uint8),
+        other.nan_to_num().contiguous().view(torch.uint8),
     )
 
 
@@ -45,35 +50,53 @@ def only_weight(tensors: Tensors) -> Weight:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
-def test_every_scheme_is_what_torch_makes_of_it(tmp_path: Path, name: str, ending: str) -> None:
+def test_every_scheme_is_what_torch_makes_of_it(
+    tmp_path: Path, name: str, ending: str
+) -> None:
     torch.manual_seed(len(name))
     make, text = LAYERS[name]
     tensors, weight = make()
     path = saved(tmp_path / f"q.{ending}", tensors)
     out = tmp_path / f"out.{ending}"
     report = library.convert(path, out=out, dequantize=True)
-    result = load_file(out) if ending == "safetensors" else torch.load(out, weights_only=True)
+    result = (
+        load_file(out)
+        if ending == "safetensors"
+        else torch.load(out, weights_only=True)
+    )
     assert same_bits(only_weight(result), weight)
-    assert [change.before for change in report.changes if change.kind == "dequantised"] == [text]
+    assert [
+        change.before for change in report.changes if change.kind == "dequantised"
+    ] == [text]
     assert torch.equal(result["a.bias"], torch.ones(3))
 
 
-@pytest.mark.parametrize("name", ["fp8 blocks", "gptq", "nf4 nested", "mxfp4 experts", "packed zeros"])
+@pytest.mark.parametrize(
+    "name", ["fp8 blocks", "gptq", "nf4 nested", "mxfp4 experts", "packed zeros"]
+)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_another_dtype_is_rounded_from_that_of_the_scheme(tmp_path: Path, name: str, dtype: str) -> None:
+def test_another_dtype_is_rounded_from_that_of_the_scheme(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
     torch.manual_seed(1)
     tensors, weight = LAYERS[name][0]()
     path = saved(tmp_path / "q.safetensors", tensors)
-    library.convert(path, out=tmp_path / "out.safetensors", dequantize=True, dtype=dtype)
+    library.convert(
+        path, out=tmp_path / "out.safetensors", dequantize=True, dtype=dtype
+    )
     result = load_file(tmp_path / "out.safetensors")
     assert same_bits(only_weight(result), weight.to(getattr(torch, dtype)))
     assert result["a.bias"].dtype == getattr(torch, dtype)
 
 
 def test_edge_values_are_what_torch_makes_of_them(tmp_path: Path) -> None:
-    """All codes of 8-bit floats, with scales that are 0, infinite, NaN, subnormal and negative."""
+    """All codes of 8-bit floats, with scales that are 0, infinite, NaN, subnormal and
+    negative.
+    """
     codes = torch.arange(256, dtype=torch.uint8).view(layers.FP8).repeat(7, 1)
-    scales = torch.tensor([0.0, float("inf"), float("nan"), 1e-40, -1.0, 3e38, 1.0]).view(7, 1)
+    scales = torch.tensor(
+        [0.0, float("inf"), float("nan"), 1e-40, -1.0, 3e38, 1.0]
+    ).view(7, 1)
     path = saved(tmp_path / "q.safetensors", {"weight": codes, "weight_scale": scales})
     library.convert(path, out=tmp_path / "out.safetensors", dequantize=True)
     weight = only_weight(load_file(tmp_path / "out.safetensors"))
@@ -82,23 +105,36 @@ def test_edge_values_are_what_torch_makes_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("act_order", [False, True])
-def test_asymmetric_gptq_takes_the_config(tmp_path: Path, bits: int, act_order: bool) -> None:
-    """Without a config nothing says whether zero points are stored less 1, so the layer stays as it is."""
+def test_asymmetric_gptq_takes_the_config(
+    tmp_path: Path, bits: int, act_order: bool
+) -> None:
+    """Without a config nothing says whether zero points are stored less 1, so the layer
+    stays as it is.
+    """
     tensors, weight = layers.gptq(bits, act_order=act_order)
     path = saved(tmp_path / "model.safetensors", tensors)
     report = library.convert(path, out=tmp_path / "before.safetensors", dequantize=True)
     assert "checkpoint_format" in report.left_alone[0].what
     assert set(load_file(tmp_path / "before.safetensors")) == set(load_file(path))
-    config = {"quantization_config": {"quant_method": "gptq", "bits": bits, "group_size": 32}}
+    config = {
+        "quantization_config": {"quant_method": "gptq", "bits": bits, "group_size": 32}
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    library.convert(tmp_path, out=tmp_path / "out" / "w.safetensors", parents=True, dequantize=True)
+    library.convert(
+        tmp_path, out=tmp_path / "out" / "w.safetensors", parents=True, dequantize=True
+    )
     assert same_bits(only_weight(load_file(tmp_path / "out" / "w.safetensors")), weight)
 
 
 def test_the_second_format_of_gptq_is_named(tmp_path: Path) -> None:
     tensors, weight = layers.gptq(version=2)
     saved(tmp_path / "model.safetensors", tensors)
-    fields = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}
+    fields = {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 32,
+        "checkpoint_format": "gptq_v2",
+    }
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": fields}))
     library.convert(tmp_path, out=tmp_path / "w.safetensors", dequantize=True)
     assert same_bits(only_weight(load_file(tmp_path / "w.safetensors")), weight)
@@ -112,17 +148,30 @@ def test_a_last_group_may_be_short(tmp_path: Path) -> None:
 
 
 def test_large_layers_are_decoded_in_pieces(tmp_path: Path) -> None:
-    """More rows than are decoded at once, on both sides of what is held while columns are read."""
-    made = {"gptq": layers.gptq(rows=2048, columns=1024, group=128, is_symmetric=True, act_order=True)}
+    """More rows than are decoded at once, on both sides of what is held while columns
+    are read.
+    """
+    made = {
+        "gptq": layers.gptq(
+            rows=2048, columns=1024, group=128, is_symmetric=True, act_order=True
+        )
+    }
     made["awq"] = layers.awq(2048, 1024, 128)
     made["fp8"] = layers.fp8_blocks(1500, 1030)
     made["nf4"] = layers.nf4(shape=(1500, 1030), is_nested=True)
-    tensors = {f"{name}.{key}": part for name, (parts, _) in made.items() for key, part in parts.items()}
+    tensors = {
+        f"{name}.{key}": part
+        for name, (parts, _) in made.items()
+        for key, part in parts.items()
+    }
     save_file(tensors, tmp_path / "q.safetensors")
-    library.convert(tmp_path / "q.safetensors", out=tmp_path / "out.safetensors", dequantize=True)
+    library.convert(
+        tmp_path / "q.safetensors", out=tmp_path / "out.safetensors", dequantize=True
+    )
     result = load_file(tmp_path / "out.safetensors")
     assert {
-        name: same_bits(result[f"{name}.weight"], weight) for name, (_, weight) in made.items()
+        name: same_bits(result[f"{name}.weight"], weight)
+        for name, (_, weight) in made.items()
     } == dict.fromkeys(made, True)
 
 
@@ -131,42 +180,76 @@ def test_the_command_says_what_became_of_what(ckpt: Run, tmp_path: Path) -> None
     tensors, _ = layers.gptq(group=32, is_symmetric=True)
     saved(tmp_path / "model.safetensors", tensors)
     fields = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": fields}))
-    run = ckpt("convert", tmp_path, "--dequantize", "--dtype", "bfloat16", "-o", tmp_path / "w.safetensors")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "quantization_config": fields})
+    )
+    run = ckpt(
+        "convert",
+        tmp_path,
+        "--dequantize",
+        "--dtype",
+        "bfloat16",
+        "-o",
+        tmp_path / "w.safetensors",
+    )
     assert run.returncode == 0
     assert "4 bits (GPTQ, groups of 32) → bfloat16" in run.stdout
     assert "config.json: its quantization_config still says gptq" in run.stdout
-    run = ckpt("convert", tmp_path, "--dequantize", "--with-config", "-o", tmp_path / "out")
+    run = ckpt(
+        "convert", tmp_path, "--dequantize", "--with-config", "-o", tmp_path / "out"
+    )
     assert run.returncode == 0
-    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {"model_type": "llama"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {
+        "model_type": "llama"
+    }
     assert "left out: quantization_config of config.json" in run.stdout
 
 
 MISFITS = {
-    "zero points of floats": (lambda: layers.awq()[0] | {"qzeros": torch.zeros(4, 8)}, "qzeros is float32"),
+    "zero points of floats": (
+        lambda: layers.awq()[0] | {"qzeros": torch.zeros(4, 8)},
+        "qzeros is float32",
+    ),
     "a scale of another grid": (
         lambda: layers.fp8_blocks()[0] | {"weight_scale_inv": torch.rand(2, 3)},
         "3 × 3|2 × 3",
     ),
-    "other bits": (lambda: layers.gptq()[0] | {"qzeros": torch.zeros(4, 5, dtype=torch.int32)}, "bits"),
+    "other bits": (
+        lambda: layers.gptq()[0] | {"qzeros": torch.zeros(4, 5, dtype=torch.int32)},
+        "bits",
+    ),
     "too few columns in g_idx": (
         lambda: layers.gptq()[0] | {"g_idx": torch.zeros(9, dtype=torch.int32)},
         "g_idx",
     ),
     "a state that is not JSON": (
-        lambda: layers.nf4()[0] | {"weight.quant_state.bitsandbytes__nf4": torch.zeros(9, dtype=torch.uint8)},
+        lambda: (
+            layers.nf4()[0]
+            | {
+                "weight.quant_state.bitsandbytes__nf4": torch.zeros(
+                    9, dtype=torch.uint8
+                )
+            }
+        ),
         "quant_state",
     ),
-    "another shape": (lambda: layers.packed()[0] | {"weight_shape": torch.tensor([40, 200])}, "words|groups"),
+    "another shape": (
+        lambda: layers.packed()[0] | {"weight_shape": torch.tensor([40, 200])},
+        "words|groups",
+    ),
     "a GPU's order": (
-        lambda: layers.llm_int8()[0] | {"weight_format": torch.tensor(2, dtype=torch.uint8)},
+        lambda: (
+            layers.llm_int8()[0] | {"weight_format": torch.tensor(2, dtype=torch.uint8)}
+        ),
         "order",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_what_contradicts_itself_stays_as_it_is(ckpt: Run, tmp_path: Path, name: str) -> None:
+def test_what_contradicts_itself_stays_as_it_is(
+    ckpt: Run, tmp_path: Path, name: str
+) -> None:
     import re
 
     make, words = MISFITS[name]
@@ -190,7 +273,9 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_a_state_with_fields_of_other_types_is_no_weight(ckpt: Run, tmp_path: Path, name: str) -> None:
+def test_a_state_with_fields_of_other_types_is_no_weight(
+    ckpt: Run, tmp_path: Path, name: str
+) -> None:
     tensors, _ = layers.nf4()
     key = "weight.quant_state.bitsandbytes__nf4"
     state = json.loads(bytes(tensors[key].tolist())) | STATES[name]
@@ -221,16 +306,30 @@ EXPANDED = {
 @pytest.mark.parametrize("name", EXPANDED)
 def test_a_view_that_expands_is_no_weight(ckpt: Run, tmp_path: Path, name: str) -> None:
     """Two KiB of file would be read as terabytes of weights."""
-    torch.save({f"a.{key}": tensor for key, tensor in EXPANDED[name].items()}, tmp_path / "q.pth")
-    run = ckpt("convert", tmp_path / "q.pth", "--dequantize", "--dry-run", "-o", tmp_path / "out.pth")
+    torch.save(
+        {f"a.{key}": tensor for key, tensor in EXPANDED[name].items()},
+        tmp_path / "q.pth",
+    )
+    run = ckpt(
+        "convert",
+        tmp_path / "q.pth",
+        "--dequantize",
+        "--dry-run",
+        "-o",
+        tmp_path / "out.pth",
+    )
     assert f"nearly {name}, but" in run.stdout
     assert "bytes that expands to" in run.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
-def test_small_steps_make_the_same(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many spans, pieces of few columns, and no table, which files of real sizes need."""
+def test_small_steps_make_the_same(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many spans, pieces of few columns, and no table, which files of real
+    sizes need.
+    """
     torch.manual_seed(2)
     tensors, weight = LAYERS[name][0]()
     path = saved(tmp_path / "q.safetensors", tensors)

@@ -1,4 +1,6 @@
-"""`ckpt inspect` of quantised weights: each is one tensor with its own shape, and its parts stay in JSON and with --all."""
+"""`ckpt inspect` of quantised weights: each is one tensor with its own shape, and its
+parts stay in JSON and with --all.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,27 @@ def test_every_scheme_is_one_weight(ckpt: Run, tmp_path: Path, name: str) -> Non
     make, text = LAYERS[name]
     tensors, weight = make()
     path = tmp_path / "q.safetensors"
-    save_file({f"a.{key}": tensor for key, tensor in tensors.items()} | {"norm": torch.ones(3)}, path)
+    save_file(
+        {f"a.{key}": tensor for key, tensor in tensors.items()}
+        | {"norm": torch.ones(3)},
+        path,
+    )
     document = json.loads(ckpt("inspect", path, "--json").stdout)
     (row,) = document["quantised"]
-    assert (row["text"], row["shape"], row["numel"]) == (text, list(weight.shape), weight.numel())
+    assert (row["text"], row["shape"], row["numel"]) == (
+        text,
+        list(weight.shape),
+        weight.numel(),
+    )
     assert row["bytes"] == sum(
         tensor["bytes"]
         for tensor in document["tensors"]
         if tensor["name"] in {part["name"] for part in row["parts"]}
     )
     assert row["dtype"] == str(weight.dtype).removeprefix("torch.")
-    assert {part["name"] for part in row["parts"]} <= {tensor["name"] for tensor in document["tensors"]}
+    assert {part["name"] for part in row["parts"]} <= {
+        tensor["name"] for tensor in document["tensors"]
+    }
     out = ckpt("inspect", path).stdout
     assert text in out
     assert f"[{', '.join(map(str, weight.shape))}]" in out
@@ -46,13 +58,17 @@ def test_parameters_are_counted_as_weights(ckpt: Run, tmp_path: Path) -> None:
     save_file({f"a.{key}": tensor for key, tensor in tensors.items()}, path)
     head = ckpt("inspect", path).stdout.splitlines()[0]
     assert "32.8 K parameters" in head
-    # 4 bits, and 16 + 4 bits for each group of 64, and 32 bits for each column of g_idx.
+    # 4 bits, and 16 + 4 bits for each group of 64, and 32 bits for each column of
+    # g_idx.
     assert f"{4 + 20 / 64 + 32 / 128:.2f} bits per weight" in head
     assert weight.numel() == 128 * 256
 
 
 def test_what_is_not_quantised_has_no_such_field(tmp_path: Path) -> None:
-    save_file({"a.weight": torch.ones(3, 3), "a.scale": torch.ones(3)}, tmp_path / "plain.safetensors")
+    save_file(
+        {"a.weight": torch.ones(3, 3), "a.scale": torch.ones(3)},
+        tmp_path / "plain.safetensors",
+    )
     assert "quantised" not in library.inspect(tmp_path / "plain.safetensors").to_json()
 
 

@@ -1,4 +1,6 @@
-"""Reading ahead: exactly the bytes that are needed, in few requests, many at once, within the room, each once."""
+"""Reading ahead: exactly the bytes that are needed, in few requests, many at once,
+within the room, each once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ DATA = random.Random(1).randbytes(4_000_000)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pieces of 100,000 bytes, and room for five of them."""
-    for name, value in (("PIECE", 100_000), ("GAP", 1_000), ("_BATCH", 300_000), ("_LOOSE", 100)):
+    for name, value in (
+        ("PIECE", 100_000),
+        ("GAP", 1_000),
+        ("_BATCH", 300_000),
+        ("_LOOSE", 100),
+    ):
         monkeypatch.setattr(ahead, name, value)
     monkeypatch.setattr(source_module, "PIECE", 100_000)
     monkeypatch.setattr(ahead._Room, "most", 500_000)
@@ -42,7 +49,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Counted(Kept):
-    """An object that counts the most requests at once. With `hold` the first ones wait for each other."""
+    """An object that counts the most requests at once. With `hold` the first ones wait
+    for each other.
+    """
 
     def __init__(self, data: bytes = DATA, hold: int = 0) -> None:
         super().__init__(data)
@@ -68,7 +77,11 @@ class Counted(Kept):
 
 def opened(store: Kept) -> RangeSource:
     return RangeSource(
-        store, "s3://b/a.bin", state=Known(len(store.data), '"1"'), ahead=False, sleep=lambda _: None
+        store,
+        "s3://b/a.bin",
+        state=Known(len(store.data), '"1"'),
+        ahead=False,
+        sleep=lambda _: None,
     )
 
 
@@ -83,7 +96,9 @@ class Reader:
 
     def __call__(self) -> bytes:
         steps = range(self.begin, self.end, self.step)
-        return b"".join(self.source.read(at, min(self.step, self.end - at)) for at in steps)
+        return b"".join(
+            self.source.read(at, min(self.step, self.end - at)) for at in steps
+        )
 
 
 def read(reader: Reader) -> bytes:
@@ -99,10 +114,15 @@ def asked(store: Kept) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_neighbours_are_one_request_and_each_byte_is_asked_for_once(threads: int) -> None:
+def test_neighbours_are_one_request_and_each_byte_is_asked_for_once(
+    threads: int,
+) -> None:
     store = Counted()
     readers = [Reader(opened_source := opened(store), 5_000, 15_000)]
-    readers = [Reader(opened_source, at + 64, at + 10_000) for at in range(0, 1_000_000, 10_000)]
+    readers = [
+        Reader(opened_source, at + 64, at + 10_000)
+        for at in range(0, 1_000_000, 10_000)
+    ]
     found = Threads(threads).run(tasks_of(readers))
     assert found == [DATA[row.begin : row.end] for row in readers]
     assert asked(store) == 1_000_000 - 64 - 64 * (len(store.asked) - 1)
@@ -130,12 +150,18 @@ def test_a_large_range_is_cut_evenly_and_gone_once_it_was_read() -> None:
 def test_many_requests_are_under_way_whatever_the_number_of_threads() -> None:
     store = Counted(hold=5)
     source = opened(store)
-    Serial().run(tasks_of([Reader(source, at, at + 100_000) for at in range(0, 2_000_000, 100_000)]))
+    Serial().run(
+        tasks_of(
+            [Reader(source, at, at + 100_000) for at in range(0, 2_000_000, 100_000)]
+        )
+    )
     assert store.most == 5, "as many as there is room for"
     assert asked(store) == 2_000_000
 
 
-def test_who_needs_a_piece_at_once_does_not_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_needs_a_piece_at_once_does_not_wait_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Others hold all of the room, and go on only after this one."""
     store = Counted()
     source = opened(store)
@@ -152,7 +178,9 @@ def test_the_order_of_groups_need_not_be_that_of_bytes() -> None:
     source = opened(store)
     readers = [Reader(source, at, at + 1_000) for at in range(0, 200_000, 1_000)]
     random.Random(3).shuffle(readers)
-    assert Serial().run(tasks_of(readers)) == [DATA[row.begin : row.end] for row in readers]
+    assert Serial().run(tasks_of(readers)) == [
+        DATA[row.begin : row.end] for row in readers
+    ]
     assert len(store.asked) == 2 and asked(store) == 200_000
 
 
@@ -160,7 +188,13 @@ def test_a_gap_is_not_read() -> None:
     store = Counted()
     source = opened(store)
     Serial().run(
-        tasks_of([Reader(source, 0, 1_000), Reader(source, 1_900, 3_000), Reader(source, 5_000, 6_000)])
+        tasks_of(
+            [
+                Reader(source, 0, 1_000),
+                Reader(source, 1_900, 3_000),
+                Reader(source, 5_000, 6_000),
+            ]
+        )
     )
     assert sorted(store.asked) == [(0, 3_000), (5_000, 1_000)]
 
@@ -168,8 +202,14 @@ def test_a_gap_is_not_read() -> None:
 def test_two_groups_that_read_the_same_are_one_request() -> None:
     store = Counted()
     source = opened(store)
-    readers = [Reader(source, 0, 50_000), Reader(source, 10_000, 50_000), Reader(source, 0, 50_000)]
-    assert Serial().run(tasks_of(readers)) == [DATA[row.begin : row.end] for row in readers]
+    readers = [
+        Reader(source, 0, 50_000),
+        Reader(source, 10_000, 50_000),
+        Reader(source, 0, 50_000),
+    ]
+    assert Serial().run(tasks_of(readers)) == [
+        DATA[row.begin : row.end] for row in readers
+    ]
     assert store.asked == [(0, 50_000)]
 
 
@@ -186,9 +226,14 @@ def test_bundles_and_windows() -> None:
     store = Counted()
     window = Window(opened(store), 1_000, 500_000, "inner")
     readers = [Reader(window, at, at + 900) for at in range(0, 90_000, 900)]
-    assert run_each(Threads(2), tasks_of(readers)) == [DATA[1_000 + row.begin :][:900] for row in readers]
+    assert run_each(Threads(2), tasks_of(readers)) == [
+        DATA[1_000 + row.begin :][:900] for row in readers
+    ]
     assert store.asked == [(1_000, 90_000)]
-    assert list(Bundle(tasks_of(readers[:2])).reads()) == [(window, 0, 900), (window, 900, 1_800)]
+    assert list(Bundle(tasks_of(readers[:2])).reads()) == [
+        (window, 0, 900),
+        (window, 900, 1_800),
+    ]
 
 
 def test_what_cannot_be_foreseen_is_left_to_the_work() -> None:
@@ -201,7 +246,9 @@ def test_what_cannot_be_foreseen_is_left_to_the_work() -> None:
 
     store = Counted()
     source = opened(store)
-    results = run_each(Serial(), tasks_of([Damaged(source, 0, 1), Reader(source, 0, 200_000)]))
+    results = run_each(
+        Serial(), tasks_of([Damaged(source, 0, 1), Reader(source, 0, 200_000)])
+    )
     assert results[0] == Failed("said by the work") and results[1] == DATA[:200_000]
 
 
@@ -232,13 +279,19 @@ def test_an_error_of_one_task_ends_the_others() -> None:
     assert not source.pieces
 
 
-def test_sources_of_this_machine_are_not_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_this_machine_are_not_foreseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reader = Reader(Memory(DATA), 0, 100_000)
     assert Serial().run(tasks_of([reader])) == [DATA[:100_000]]
     monkeypatch.setattr(far.Used, "sources", False)
     monkeypatch.setattr(ahead, "Ahead", None)
     assert list(iterate_ahead([reader])) == [reader]
-    with reading_ahead([[]]) as turns, turns.turn(0), reading_ahead_at_once([(Memory(DATA), 0, 10)]):
+    with (
+        reading_ahead([[]]) as turns,
+        turns.turn(0),
+        reading_ahead_at_once([(Memory(DATA), 0, 10)]),
+    ):
         pass
 
 
@@ -265,14 +318,18 @@ def test_what_comes_is_yielded_in_order() -> None:
     store = Counted()
     source = opened(store)
     readers = [Reader(source, at, at + 50_000) for at in range(0, 1_000_000, 50_000)]
-    assert [reader() for reader in iterate_ahead(readers)] == [DATA[row.begin : row.end] for row in readers]
+    assert [reader() for reader in iterate_ahead(readers)] == [
+        DATA[row.begin : row.end] for row in readers
+    ]
     assert len(store.asked) == 10 and asked(store) == 1_000_000
 
 
 def test_who_stops_early_leaves_nothing() -> None:
     store = Counted()
     source = opened(store)
-    for reader in iterate_ahead([Reader(source, at, at + 100_000) for at in range(0, 4_000_000, 100_000)]):
+    for reader in iterate_ahead(
+        [Reader(source, at, at + 100_000) for at in range(0, 4_000_000, 100_000)]
+    ):
         reader()
         break
     assert not source.pieces
@@ -286,7 +343,9 @@ def test_the_head_that_is_kept_is_not_asked_for_again() -> None:
     assert asked(store) == 300_000
 
 
-def test_the_tail_that_is_kept_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tail_that_is_kept_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(source_module, "TAIL", 50_000)
     store = Counted()
     source = RangeSource(store, "s3://b/a.pth", sleep=lambda _: None)
@@ -303,8 +362,13 @@ def test_a_server_that_gives_fewer_bytes_is_asked_for_the_rest(tail: bool) -> No
 
     source = opened(Sparing())
     source.read_many([(len(DATA) - 20_000, 20_000)] if tail else [])
-    readers = [Reader(source, at, min(at + 70_000, len(DATA))) for at in range(3_500_000, 4_000_000, 70_000)]
-    assert Serial().run(tasks_of(readers)) == [DATA[row.begin : row.end] for row in readers]
+    readers = [
+        Reader(source, at, min(at + 70_000, len(DATA)))
+        for at in range(3_500_000, 4_000_000, 70_000)
+    ]
+    assert Serial().run(tasks_of(readers)) == [
+        DATA[row.begin : row.end] for row in readers
+    ]
 
 
 def test_who_is_interrupted_leaves_nothing_and_can_read_again() -> None:
@@ -316,14 +380,20 @@ def test_who_is_interrupted_leaves_nothing_and_can_read_again() -> None:
             return super().get(begin, count, etag)
 
     source = opened(Interrupted())
-    with pytest.raises(KeyboardInterrupt), reading_ahead([[(source, 0, 50_000)]]) as turns, turns.turn(0):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        reading_ahead([[(source, 0, 50_000)]]) as turns,
+        turns.turn(0),
+    ):
         source.read(0, 10)
     assert not source.pieces
     assert source.read(0, 10) == DATA[:10]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system copies no process")
-def test_a_copy_of_the_process_waits_for_no_thread_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_the_process_waits_for_no_thread_of_the_original(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(traffic, "AT_ONCE", 2)
     traffic._gates.clear()
     free = threading.Event()
@@ -337,7 +407,10 @@ def test_a_copy_of_the_process_waits_for_no_thread_of_the_original(monkeypatch: 
             return super().get(begin, count, etag)
 
     source = opened(Held())
-    with reading_ahead([[(source, at, at + 100_000)] for at in (0, 1_000_000)]) as turns, turns.turn(0):
+    with (
+        reading_ahead([[(source, at, at + 100_000)] for at in (0, 1_000_000)]) as turns,
+        turns.turn(0),
+    ):
         all_here.wait(60)
         child = os.fork()
         if not child:
@@ -367,7 +440,9 @@ def test_closing_ends_the_threads_that_wait_for_room() -> None:
 
 
 def test_half_a_claim_comes_with_its_header() -> None:
-    """The bytes that are compared with a claim are part of the request for what follows them."""
+    """The bytes that are compared with a claim are part of the request for what follows
+    them.
+    """
 
     class Claimed:
         begin, end = 0, 1_000_000
@@ -396,8 +471,13 @@ def test_things_that_come_inside_of_others_are_asked_for_once() -> None:
     source = opened(store)
     outer = [Reader(source, at, at + 150_000) for at in range(0, 900_000, 150_000)]
     for reader in iterate_ahead(outer):
-        inner = [Reader(source, at, at + 30_000) for at in range(reader.begin, reader.end, 30_000)]
-        assert [each() for each in iterate_ahead(inner)] == [DATA[each.begin : each.end] for each in inner]
+        inner = [
+            Reader(source, at, at + 30_000)
+            for at in range(reader.begin, reader.end, 30_000)
+        ]
+        assert [each() for each in iterate_ahead(inner)] == [
+            DATA[each.begin : each.end] for each in inner
+        ]
     assert asked(store) == 900_000
 
 
@@ -413,7 +493,9 @@ def test_a_request_that_ends_after_its_group_leaves_no_room_taken() -> None:
 
     store = Held()
     source = opened(store)
-    with reading_ahead([[(source, 0, 1_000)], [(source, 1_000_000, 1_100_000)]]) as turns:
+    with reading_ahead(
+        [[(source, 0, 1_000)], [(source, 1_000_000, 1_100_000)]]
+    ) as turns:
         with turns.turn(0):
             assert source.read(0, 10) == DATA[:10]
         with turns.turn(1):

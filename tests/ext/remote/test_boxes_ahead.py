@@ -1,4 +1,6 @@
-"""Tensors in boxes are read ahead by the rows that a task needs: each byte once, within the room."""
+"""Tensors in boxes are read ahead by the rows that a task needs: each byte once, within
+the room.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,26 @@ def cut(source: Source, shape: tuple[int, ...], sizes: tuple[int, ...]) -> Tenso
     """A tensor in boxes of these sizes, which lie one after the other in the source."""
     boxes: list[Box] = []
     offset = 0
-    for index in np.ndindex(*(size // part for size, part in zip(shape, sizes, strict=True))):
-        begin = tuple(int(number) * part for number, part in zip(index, sizes, strict=True))
+    for index in np.ndindex(
+        *(size // part for size, part in zip(shape, sizes, strict=True))
+    ):
+        begin = tuple(
+            int(number) * part for number, part in zip(index, sizes, strict=True)
+        )
         nbytes = 4 * prod(sizes)
         storage = Storage(str(offset), None, F32, nbytes, Range(source, offset, nbytes))
-        boxes.append(Box(begin, sizes, tensor_ref(storage, F32, sizes, contiguous(sizes), 0)))
+        boxes.append(
+            Box(begin, sizes, tensor_ref(storage, F32, sizes, contiguous(sizes), 0))
+        )
         offset += nbytes
     place = Boxes(F32, shape, lambda: boxes, (source,))
-    return tensor_ref(Storage("whole", None, F32, place.nbytes, place), F32, shape, contiguous(shape), 0)
+    return tensor_ref(
+        Storage("whole", None, F32, place.nbytes, place),
+        F32,
+        shape,
+        contiguous(shape),
+        0,
+    )
 
 
 def read(ref: TensorRef) -> bytes:
@@ -51,7 +65,9 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("shape", "sizes"), CUTS)
-def test_what_is_foreseen_is_what_is_read(shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+def test_what_is_foreseen_is_what_is_read(
+    shape: tuple[int, ...], sizes: tuple[int, ...]
+) -> None:
     read_ranges: list[tuple[int, int]] = []
 
     class Noting(Memory):
@@ -67,7 +83,12 @@ def test_what_is_foreseen_is_what_is_read(shape: tuple[int, ...], sizes: tuple[i
     source = Noting(np.arange(numel, dtype="f4").tobytes())
     ref = cut(source, shape, sizes)
     row = numel // shape[0]
-    for first, last in ((0, numel), (0, row * 8), (row * 8, row * 16), (row * 24, numel)):
+    for first, last in (
+        (0, numel),
+        (0, row * 8),
+        (row * 8, row * 16),
+        (row * 24, numel),
+    ):
         if first >= last or last > numel:
             continue
         read_ranges.clear()
@@ -91,17 +112,27 @@ def test_the_boxes_between_two_bytes_are_those_of_a_list(seed: int) -> None:
         first = dice.randrange(place.nbytes)
         last = dice.randrange(first, place.nbytes) + 1
         spans = [(place.span_of(box), box) for box in place.boxes]
-        expected = [box.offsets for (begin, end), box in spans if begin < last and end > first]
-        assert sorted(box.offsets for box in place.boxes_between(first, last)) == sorted(expected)
+        expected = [
+            box.offsets for (begin, end), box in spans if begin < last and end > first
+        ]
+        assert sorted(
+            box.offsets for box in place.boxes_between(first, last)
+        ) == sorted(expected)
 
 
-def test_a_tensor_of_columns_is_read_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its boxes were foreseen whole for each task: all of the tensor was held, and asked for row by row after that."""
+def test_a_tensor_of_columns_is_read_within_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its boxes were foreseen whole for each task: all of the tensor was held, and
+    asked for row by row after that.
+    """
     monkeypatch.setattr(ahead._Room, "most", 1_000_000)
     shape, sizes = (512, 64 * 40), (512, 64)
     data = random.Random(1).randbytes(4 * prod(shape))
     store = Kept(data)
-    source = RangeSource(store, "s3://b/x.distcp", state=Known(len(data), '"1"'), ahead=False)
+    source = RangeSource(
+        store, "s3://b/x.distcp", state=Known(len(data), '"1"'), ahead=False
+    )
     monkeypatch.setattr("ckpt.elements.boxes._EDGE", 0)
     monkeypatch.setattr(ahead, "PIECE", 64 * 64 * 4)
     ref, local = cut(source, shape, sizes), cut(Memory(data), shape, sizes)
@@ -113,7 +144,10 @@ def test_a_tensor_of_columns_is_read_within_the_room(monkeypatch: pytest.MonkeyP
         return found
 
     step = 64 * shape[1]
-    tasks = [Task(measured, (slice_of(ref, at, at + step),), 4 * step) for at in range(0, prod(shape), step)]
+    tasks = [
+        Task(measured, (slice_of(ref, at, at + step),), 4 * step)
+        for at in range(0, prod(shape), step)
+    ]
     assert b"".join(Serial().run(tasks)) == read(local)
     assert sum(count for _, count in store.asked) == len(data)
     assert len(store.asked) == 40 * len(tasks)
@@ -124,18 +158,26 @@ def test_one_wide_group_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ahead._Room, "most", 100_000)
     store = Kept(bytes(2_000_000))
     source = RangeSource(store, "s3://b/x", state=Known(2_000_000, '"1"'), ahead=False)
-    made = ahead.Ahead([(source, at, at + 5_000) for at in range(0, 2_000_000, 100_000)] for _ in range(1))
+    made = ahead.Ahead(
+        [(source, at, at + 5_000) for at in range(0, 2_000_000, 100_000)]
+        for _ in range(1)
+    )
     with made.turn(0):
         assert ahead._wide._is_owned()  # type: ignore[attr-defined]
     made.close()
-    few = ahead.Ahead([(source, at, at + 5_000) for at in range(0, 1_000_000, 100_000)] for _ in range(1))
+    few = ahead.Ahead(
+        [(source, at, at + 5_000) for at in range(0, 1_000_000, 100_000)]
+        for _ in range(1)
+    )
     with few.turn(0):
         assert not ahead._wide._is_owned()  # type: ignore[attr-defined]
     few.close()
 
 
 def test_what_was_read_through_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a group that goes on are let go when another is needed and there is no room."""
+    """Pieces of a group that goes on are let go when another is needed and there is no
+    room.
+    """
     monkeypatch.setattr(ahead._Room, "most", 250_000)
     data = random.Random(2).randbytes(2_000_000)
     store = Kept(data)

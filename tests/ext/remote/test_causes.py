@@ -1,4 +1,6 @@
-"""The cause of what obstore raises, from the answers of real requests: the status, the code, the server; never a path."""
+"""The cause of what obstore raises, from the answers of real requests: the status, the
+code, the server; never a path.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from ckpt.ext.remote.url import parse_url
 from ckpt.model.errors import CkptError, NotOpenedError
 
 stores = pytest.importorskip("obstore.store")
-PATHS = ("run/epoch_403.pth", "a/status: 403, status code: 401 <Code>ExpiredToken</Code>.pth")
+PATHS = (
+    "run/epoch_403.pth",
+    "a/status: 403, status code: 401 <Code>ExpiredToken</Code>.pth",
+)
 
 
 class Answer:
@@ -68,7 +73,10 @@ def store(endpoint: str, **options: Any) -> Any:
 
 
 def xml(code: str, more: str = "") -> bytes:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>\n   status: 404,\n</Message>{more}</Error>".encode()
+    return (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>\n   status: 404,\n"
+        f"</Message>{more}</Error>"
+    ).encode()
 
 
 def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:
@@ -87,10 +95,22 @@ def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:
         (429, b"", BusyError, "the object store answers 429"),
         (500, b"no xml", BusyError, "the object store answers 500"),
         (418, b"", NotOpenedError, "the object store answers 418"),
-        (403, xml("AccessDenied"), NotOpenedError, "no permission to read it: 403 AccessDenied (credentials come from HERE)"),
-        (401, b"", NotOpenedError, "no permission to read it: 401 (credentials come from HERE)"),
-        (403, xml("ExpiredToken"), NotOpenedError, "the credentials have expired: 403 ExpiredToken (log in again)"),
-        (400, xml("ExpiredToken"), NotOpenedError, "the credentials have expired: 400 ExpiredToken (log in again)"),
+        (403, xml("AccessDenied"), NotOpenedError, (
+            "no permission to read it: 403 "
+            "AccessDenied (credentials come from HERE)"
+        )),
+        (401, b"", NotOpenedError, (
+            "no permission to read it: 401 "
+            "(credentials come from HERE)"
+        )),
+        (403, xml("ExpiredToken"), NotOpenedError, (
+            "the credentials have expired: 403 "
+            "ExpiredToken (log in again)"
+        )),
+        (400, xml("ExpiredToken"), NotOpenedError, (
+            "the credentials have expired: 400 "
+            "ExpiredToken (log in again)"
+        )),
         (404, xml("NoSuchKey"), NotOpenedError, "no such object"),
         (404, xml("NoSuchBucket"), NotOpenedError, "no such bucket"),
         (
@@ -99,12 +119,23 @@ def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:
             NotOpenedError,
             "the bucket lies in another region (AWS_REGION=eu-west-1)",
         ),
-        (301, b"", NotOpenedError, "the bucket lies in another region (AWS_REGION names its region)"),
-        (412, b"", ChangedError, "the object changed while it was read (still being written?)"),
+        (301, b"", NotOpenedError, (
+            "the bucket lies in another region "
+            "(AWS_REGION names its region)"
+        )),
+        (412, b"", ChangedError, (
+            "the object changed while it was read "
+            "(still being written?)"
+        )),
     ],
 )  # fmt: skip
 def test_what_a_store_answers(
-    status: int, body: bytes, kind: type[Exception], says: str, path: str, server: tuple[str, Answer]
+    status: int,
+    body: bytes,
+    kind: type[Exception],
+    says: str,
+    path: str,
+    server: tuple[str, Answer],
 ) -> None:
     endpoint, answer = server
     answer.status, answer.body = status, body
@@ -123,9 +154,14 @@ def test_why_a_store_is_not_reached(server: tuple[str, Answer]) -> None:
     error = raised(f"http://{host}")
     assert type(error) is BusyError and str(error) == f"{host} refuses the connection"
     error = raised("http://no.such.host.invalid")
-    assert type(error) is NotOpenedError and str(error) == "unknown host no.such.host.invalid"
+    assert (
+        type(error) is NotOpenedError
+        and str(error) == "unknown host no.such.host.invalid"
+    )
     error = raised(endpoint.replace("http:", "https:"))
-    assert type(error) is NotOpenedError and str(error).endswith("does not answer with TLS")
+    assert type(error) is NotOpenedError and str(error).endswith(
+        "does not answer with TLS"
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,9 +173,15 @@ def test_why_a_store_is_not_reached(server: tuple[str, Answer]) -> None:
     ],
 )
 def test_no_credentials_names_what_was_looked_at(uri: str, scheme: str) -> None:
-    tree = f"Generic {{\n            uri: Some(\n                {uri},\n            ),\n                status: 403,\n}}"
+    tree = (
+        f"Generic {{\n            uri: Some(\n                {uri},\n            ),\n "
+        f"               status: 403,\n}}"
+    )
     cause = cause_of(Exception(f"x\n\nDebug source:\n{tree}"), scheme, "read")
-    assert (cause.problem, cause.hint) == ("no credentials", f"looked at {looked_at(scheme)}")
+    assert (cause.problem, cause.hint) == (
+        "no credentials",
+        f"looked at {looked_at(scheme)}",
+    )
     assert not cause.may_pass
 
 
@@ -151,10 +193,15 @@ def test_no_account() -> None:
 
 
 def test_an_error_without_a_tree_is_no_decision() -> None:
-    assert cause_of(Exception("403 ExpiredToken"), "s3", "read").problem == "the object store does not answer"
+    assert (
+        cause_of(Exception("403 ExpiredToken"), "s3", "read").problem
+        == "the object store does not answer"
+    )
 
 
-def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in os.environ:
         if name.startswith(("AZURE_", "GOOGLE_")):
             monkeypatch.delenv(name)
@@ -164,6 +211,7 @@ def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: py
     (tmp_path / "x.json").write_text("{")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "x.json"))
     with pytest.raises(
-        CkptError, match=r"^the settings of gs:// are not valid \(GOOGLE_APPLICATION_CREDENTIALS"
+        CkptError,
+        match=r"^the settings of gs:// are not valid \(GOOGLE_APPLICATION_CREDENTIALS",
     ):
         locate("gs://bucket-of-damaged-credentials/a.pth").is_folder()

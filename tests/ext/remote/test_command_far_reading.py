@@ -1,4 +1,6 @@
-"""Reading from servers costs what it must: kept connections, many requests at once, each byte once, redirects once."""
+"""Reading from servers costs what it must: kept connections, many requests at once,
+each byte once, redirects once.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = {}
     for number in range(SHARDS):
         name = f"model-{number + 1:05}-of-{SHARDS:05}.safetensors"
-        save_file({f"layers.{number}.weight": torch.full((9,), float(number))}, made / "many" / name)
+        save_file(
+            {f"layers.{number}.weight": torch.full((9,), float(number))},
+            made / "many" / name,
+        )
         index[f"layers.{number}.weight"] = name
     document = {"metadata": {"total_size": SHARDS * 36}, "weight_map": index}
     (made / "many" / "model.safetensors.index.json").write_text(json.dumps(document))
@@ -88,7 +93,9 @@ INDEX = "many/model.safetensors.index.json"
 
 @pytest.mark.parametrize("place", ["plain", "few"])
 def test_connections_are_kept(place: str, nginx: Nginx) -> None:
-    """nginx closes those of `/few/` after three requests: no answer is lost, and no request made twice."""
+    """nginx closes those of `/few/` after three requests: no answer is lost, and no
+    request made twice.
+    """
     run("inspect", f"{nginx.url}/{place}/{INDEX}")
     asked = nginx.asked
     assert {row.status for row in asked} == {206}
@@ -111,7 +118,9 @@ def test_the_data_of_a_file_are_asked_for_at_once(far_away: Proxy) -> None:
 
 @pytest.mark.parametrize("command", ["stats", "sum", "verify"])
 @pytest.mark.parametrize("name", kinds_of_files.SINGLE)
-def test_each_byte_is_asked_for_once(name: str, command: str, folder: Path, nginx: Nginx) -> None:
+def test_each_byte_is_asked_for_once(
+    name: str, command: str, folder: Path, nginx: Nginx
+) -> None:
     """`verify` opens a file twice, so it asks for its ends twice."""
     run(command, f"{nginx.url}/plain/{name}")
     path = folder / name
@@ -130,7 +139,9 @@ def test_a_redirect_is_remembered(model: Hub) -> None:
     model.clear()
     run("inspect", f"hf://{MODEL}/many/", **model.variables())
     resolved = [row.path for row in model.asked if "/resolve/" in row.path]
-    assert len(set(resolved)) == SHARDS + 1 >= len(resolved) - 1, "the index is opened twice"
+    assert len(set(resolved)) == SHARDS + 1 >= len(resolved) - 1, (
+        "the index is opened twice"
+    )
 
 
 def test_a_redirect_is_remembered_until_it_fails(model: Hub) -> None:
@@ -151,7 +162,9 @@ def test_a_listing_says_the_sizes(model: Hub) -> None:
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_a_listing_that_is_refused_is_asked_for_once(token: str, model: Hub) -> None:
     model.token = "secret"
-    done = ckpt("inspect", f"hf://{MODEL}/sharded/", **model.variables(), HF_TOKEN=token)
+    done = ckpt(
+        "inspect", f"hf://{MODEL}/sharded/", **model.variables(), HF_TOKEN=token
+    )
     check_error(done, "the server answers 401")
     assert len(model.asked) == 1 and model.cdn == []
 
@@ -159,13 +172,18 @@ def test_a_listing_that_is_refused_is_asked_for_once(token: str, model: Hub) -> 
 @pytest.mark.parametrize("place", ["forced", "packed", "coded"])
 def test_who_compresses_is_said(place: str, nginx: Nginx) -> None:
     """It is the server that compresses, not the file: no command for it is printed."""
-    line = check_error(ckpt("inspect", f"{nginx.url}/{place}/{ZIP}"), "the server sends")
+    line = check_error(
+        ckpt("inspect", f"{nginx.url}/{place}/{ZIP}"), "the server sends"
+    )
     assert "gunzip" not in line
     assert len(nginx.asked) <= 2, "gzip of another nginx is a second one"
 
 
 def test_why_a_server_does_not_answer_is_said(nginx: Nginx) -> None:
-    check_error(ckpt("inspect", f"http://127.0.0.1:1/{ZIP}"), "127.0.0.1:1 refuses the connection")
+    check_error(
+        ckpt("inspect", f"http://127.0.0.1:1/{ZIP}"),
+        "127.0.0.1:1 refuses the connection",
+    )
     host = nginx.url.partition("//")[2]
     check_error(ckpt("inspect", f"https://{host}/plain/{ZIP}"), "tls")
     if nginx.secure:

@@ -1,4 +1,6 @@
-"""Checkpoints on real servers: each gives what the local file gives, whatever the server does on the way."""
+"""Checkpoints on real servers: each gives what the local file gives, whatever the
+server does on the way.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,23 @@ from proxies import Proxy, proxy
 
 pytestmark = oracle.QUIET
 LOGIN = f"{nginxes.USER}:{nginxes.PASSWORD.replace('@', '%40')}"
-COMMANDS = (("inspect", "--json"), ("stats", "--json"), ("verify", "--json"), ("ls", "--json"))
+COMMANDS = (
+    ("inspect", "--json"),
+    ("stats", "--json"),
+    ("verify", "--json"),
+    ("ls", "--json"),
+)
 DIRECT = dict.fromkeys(
-    ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HF_TOKEN"), ""
+    (
+        "http_proxy",
+        "HTTP_PROXY",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "HF_TOKEN",
+    ),
+    "",
 )
 """No proxy and no token, whatever the machine has."""
 
@@ -66,7 +82,9 @@ def between() -> Iterator[Proxy]:
 
 
 class Place(NamedTuple):
-    """Where the files are: a URL before their names, as it is typed and as it is shown, and the environment."""
+    """Where the files are: a URL before their names, as it is typed and as it is shown,
+    and the environment.
+    """
 
     typed: str
     shown: str
@@ -103,7 +121,9 @@ def through_proxy(request: pytest.FixtureRequest) -> Place:
 
 def through_tunnel(request: pytest.FixtureRequest) -> Place:
     place, between = nginx_secure(request), request.getfixturevalue("between")
-    return place._replace(environment={**place.environment, "https_proxy": between.url, "no_proxy": ""})
+    return place._replace(
+        environment={**place.environment, "https_proxy": between.url, "no_proxy": ""}
+    )
 
 
 def s3(request: pytest.FixtureRequest) -> Place:
@@ -163,7 +183,9 @@ SLOW = (
     "the hub, a token",
     "the hub, signatures for three requests",
 )
-"""tests/ext/remote/test_servers.py asks about the ways of these, so all that they give is left to `make test-slow`."""
+"""tests/ext/remote/test_servers.py asks about the ways of these, so all that they give
+is left to `make test-slow`.
+"""
 
 
 def rows(servers: Iterable[str], names: Iterable[str]) -> list[Any]:
@@ -187,7 +209,9 @@ def local(folder: Path, *words: str, name: str) -> Done:
 
 
 def document(done: Done, base: str) -> Any:
-    """The document of a command without where the file is. The `load:` expression names a local copy."""
+    """The document of a command without where the file is. The `load:` expression names
+    a local copy.
+    """
     found = json.loads(done.out.replace(base.encode(), b"BASE"))
     found.pop("load", None)
     return found

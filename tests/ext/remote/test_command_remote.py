@@ -1,4 +1,6 @@
-"""Every command that reads gives the same for a URL as for the file, with few requests; the others refuse in one line."""
+"""Every command that reads gives the same for a URL as for the file, with few requests;
+the others refuse in one line.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("local")
     many = {f"layers.{i}.weight": torch.full((100, 30), float(i)) for i in range(700)}
     torch.save({"model": many, "epoch": 3}, made / "zip.pth")
-    torch.save({"a": torch.arange(300_000.0), "b": torch.zeros(200_000)}, made / "few.pth")
-    torch.save({"a": torch.arange(300_000.0)}, made / "legacy.pth", _use_new_zipfile_serialization=False)
+    torch.save(
+        {"a": torch.arange(300_000.0), "b": torch.zeros(200_000)}, made / "few.pth"
+    )
+    torch.save(
+        {"a": torch.arange(300_000.0)},
+        made / "legacy.pth",
+        _use_new_zipfile_serialization=False,
+    )
     save_file(many, made / "a.safetensors")
     return made
 
@@ -47,7 +55,9 @@ def forget(web: Web) -> None:
 def same(local: Done, far: Done, path: Path, url: str) -> bool:
     """Whether two runs say the same, but for the name of the file."""
     ours = local.out.replace(str(path).encode(), b"FILE")
-    theirs = far.out.replace(url.encode(), b"FILE").replace(b'"' + path.name.encode(), b'"FILE')
+    theirs = far.out.replace(url.encode(), b"FILE").replace(
+        b'"' + path.name.encode(), b'"FILE'
+    )
     return (local.code, ours) == (far.code, theirs)
 
 
@@ -66,10 +76,14 @@ def same(local: Done, far: Done, path: Path, url: str) -> bool:
     ],
     ids=" ".join,
 )
-def test_reads_the_same(words: tuple[str, ...], name: str, folder: Path, web: Web) -> None:
+def test_reads_the_same(
+    words: tuple[str, ...], name: str, folder: Path, web: Web
+) -> None:
     path, url = folder / name, f"{web.url}/{name}"
     local, far = ckpt(*words, str(path)), ckpt(*words, url)
-    assert far.err.replace(url.encode(), b"") == local.err.replace(str(path).encode(), b"")
+    assert far.err.replace(url.encode(), b"") == local.err.replace(
+        str(path).encode(), b""
+    )
     assert same(local, far, path, url), far.out.decode()[:500]
     assert web.asked
 
@@ -80,29 +94,42 @@ def test_diff_of_a_url_and_a_file(name: str, folder: Path, web: Web) -> None:
     done = ckpt("diff", url, str(folder / name))
     assert (done.code, done.err) == (0, b"")
     other = ckpt("diff", url, f"{web.url}/{NAMES[0]}", "--json")
-    assert other.out.replace(url.encode(), b"") and other.code == (0 if name in ("zip.pth",) else other.code)
+    assert other.out.replace(url.encode(), b"") and other.code == (
+        0 if name in ("zip.pth",) else other.code
+    )
 
 
 def test_get(folder: Path, web: Web) -> None:
     assert ckpt("get", f"{web.url}/zip.pth", "epoch").out == b"3\n"
-    found = [ckpt("get", f"{at}/zip.pth", "model.layers.9.weight", "--json") for at in (web.url, folder)]
+    found = [
+        ckpt("get", f"{at}/zip.pth", "model.layers.9.weight", "--json")
+        for at in (web.url, folder)
+    ]
     assert found[0].out == found[1].out and found[0].code == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["convert", "slim", "rehome"])
-def test_writes_the_same_bytes(command: str, name: str, folder: Path, web: Web, tmp_path: Path) -> None:
+def test_writes_the_same_bytes(
+    command: str, name: str, folder: Path, web: Web, tmp_path: Path
+) -> None:
     ending = ".safetensors" if command == "convert" else Path(name).suffix
     outs = [tmp_path / f"{place}{ending}" for place in ("far", "local")]
-    for source, out in zip((f"{web.url}/{name}", str(folder / name)), outs, strict=True):
+    for source, out in zip(
+        (f"{web.url}/{name}", str(folder / name)), outs, strict=True
+    ):
         done = ckpt(command, source, "-o", str(out))
         assert done.code == 0, done.err.decode()
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
-def test_a_zip_is_opened_with_three_requests(folder: Path, web: Web, tmp_path: Path) -> None:
-    """9,000 records, whose local headers lie far apart: their directory and the pickle are larger than what is guessed."""
+def test_a_zip_is_opened_with_three_requests(
+    folder: Path, web: Web, tmp_path: Path
+) -> None:
+    """9,000 records, whose local headers lie far apart: their directory and the pickle
+    are larger than what is guessed.
+    """
     state = {f"layers.{i}.weight": torch.full((2000,), float(i)) for i in range(9000)}
     torch.save(state, tmp_path / "a.pth")
     data = (tmp_path / "a.pth").read_bytes()
@@ -129,23 +156,36 @@ def test_a_file_that_is_written_is_opened_once(web: Web, tmp_path: Path) -> None
     assert len(web.asked) <= 3, [row.range for row in web.asked]
 
 
-def test_the_storages_of_a_legacy_file_are_found_together(web: Web, tmp_path: Path) -> None:
-    """Each begins with its count, and where it ends is known before: counts that lie close are one request."""
+def test_the_storages_of_a_legacy_file_are_found_together(
+    web: Web, tmp_path: Path
+) -> None:
+    """Each begins with its count, and where it ends is known before: counts that lie
+    close are one request.
+    """
     state = {f"{i}": torch.full((10_000,), float(i)) for i in range(200)}
     torch.save(state, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
     url = web.put("/a.pth", (tmp_path / "a.pth").read_bytes())
-    far, local = ckpt("inspect", "--json", url), ckpt("inspect", "--json", str(tmp_path / "a.pth"))
+    far, local = (
+        ckpt("inspect", "--json", url),
+        ckpt("inspect", "--json", str(tmp_path / "a.pth")),
+    )
     assert same(local, far, tmp_path / "a.pth", url) and far.code == 0
     assert len(web.asked) <= 5, [row.range for row in web.asked]
 
 
 def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
     torch.save(
-        [torch.zeros(300_000), torch.ones(9)], tmp_path / "a.pth", _use_new_zipfile_serialization=False
+        [torch.zeros(300_000), torch.ones(9)],
+        tmp_path / "a.pth",
+        _use_new_zipfile_serialization=False,
     )
     data = bytearray((tmp_path / "a.pth").read_bytes())
     at = data.rindex((9).to_bytes(8, "little"))
-    for wrong in (data[:at] + b"\x08" + data[at + 1 :], data[: at + 4], data[: at + 20]):
+    for wrong in (
+        data[:at] + b"\x08" + data[at + 1 :],
+        data[: at + 4],
+        data[: at + 20],
+    ):
         (tmp_path / "b.pth").write_bytes(wrong)
         far, local = (
             ckpt("inspect", web.put("/b.pth", bytes(wrong))),
@@ -161,11 +201,25 @@ def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "line",
-    ["stats", "verify", "sum", "diff OTHER", "diff --structure OTHER", "convert -o OUT", "rehome -o OUT.pth"],
+    [
+        "stats",
+        "verify",
+        "sum",
+        "diff OTHER",
+        "diff --structure OTHER",
+        "convert -o OUT",
+        "rehome -o OUT.pth",
+    ],
 )
-def test_each_byte_is_asked_for_once(line: str, name: str, folder: Path, web: Web, tmp_path: Path) -> None:
+def test_each_byte_is_asked_for_once(
+    line: str, name: str, folder: Path, web: Web, tmp_path: Path
+) -> None:
     """At most 2 % more than the file, and what finds out how it is opened."""
-    words = line.replace("OTHER", str(folder / name)).replace("OUT", str(tmp_path / "o.safetensors")).split()
+    words = (
+        line.replace("OTHER", str(folder / name))
+        .replace("OUT", str(tmp_path / "o.safetensors"))
+        .split()
+    )
     if name.endswith(".safetensors") and "rehome" in words:
         words[-1] = words[-1].removesuffix(".pth")
     done = ckpt(words[0], f"{web.url}/{name}", *words[1:])
@@ -178,13 +232,22 @@ def test_each_byte_is_asked_for_once(line: str, name: str, folder: Path, web: We
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("inspect", "--tsv"), ("stats",), ("sum",)], ids=" ".join)
-def test_a_set_of_shards_is_opened_many_at_once(words: tuple[str, ...], web: Web, tmp_path: Path) -> None:
-    """Sixteen are under way at the same time, whatever the number of cores, and none is asked for twice."""
+@pytest.mark.parametrize(
+    "words", [("inspect", "--tsv"), ("stats",), ("sum",)], ids=" ".join
+)
+def test_a_set_of_shards_is_opened_many_at_once(
+    words: tuple[str, ...], web: Web, tmp_path: Path
+) -> None:
+    """Sixteen are under way at the same time, whatever the number of cores, and none is
+    asked for twice.
+    """
     weights: dict[str, str] = {}
     for number in range(1, 34):
         name = f"model-{number:05}-of-00033.safetensors"
-        tensors = {f"layers.{number}.{key}.weight": torch.full((200, 100), float(number)) for key in "abc"}
+        tensors = {
+            f"layers.{number}.{key}.weight": torch.full((200, 100), float(number))
+            for key in "abc"
+        }
         save_file(tensors, tmp_path / name)
         web.put(f"/set/{name}", (tmp_path / name).read_bytes())
         weights |= dict.fromkeys(tensors, name)
@@ -213,14 +276,21 @@ def test_a_shard_that_is_missing_far_away(web: Web, tmp_path: Path) -> None:
     index.write_text(json.dumps({"metadata": {}, "weight_map": weights}))
     url = web.put(f"/gap/{index.name}", index.read_bytes())
     far, local = ckpt("inspect", url), ckpt("inspect", str(index))
-    assert (far.code, far.err.replace(url.encode(), b"")) == (2, local.err.replace(str(index).encode(), b""))
+    assert (far.code, far.err.replace(url.encode(), b"")) == (
+        2,
+        local.err.replace(str(index).encode(), b""),
+    )
     assert b"1 of 3 shards missing" in far.err
 
 
 @pytest.mark.slow
 def test_many_tensors_are_opened_with_five_requests(web: Web, tmp_path: Path) -> None:
-    """100,000 names: the directory and the pickle are large, and each is read once; small records are judged."""
-    state = {f"model.layers.{i}.some.module.weight": torch.zeros(4) for i in range(100_000)}
+    """100,000 names: the directory and the pickle are large, and each is read once;
+    small records are judged.
+    """
+    state = {
+        f"model.layers.{i}.some.module.weight": torch.zeros(4) for i in range(100_000)
+    }
     torch.save(state, tmp_path / "many.pth")
     url = web.put("/many.pth", (tmp_path / "many.pth").read_bytes())
     assert ckpt("inspect", "--quiet", url).code == 0
@@ -233,24 +303,39 @@ def test_many_tensors_are_opened_with_five_requests(web: Web, tmp_path: Path) ->
 
 
 def test_a_record_that_does_not_begin_where_it_should(folder: Path, web: Web) -> None:
-    """The directory is right and the local header of one record is not: inspect reads neither, what reads it refuses."""
+    """The directory is right and the local header of one record is not: inspect reads
+    neither, what reads it refuses.
+    """
     data = bytearray((folder / "zip.pth").read_bytes())
     at = data.index(b"PK\3\4", data.index(b"zip/data/300") - 31)
     data[at + 28] ^= 4  # the length of the padding
     url = web.put("/moved.pth", bytes(data))
     assert ckpt("inspect", url).code == 0
     done = ckpt("sum", url)
-    assert done.code == 2 and b"does not begin where the directory of the archive foretells" in done.err
+    assert (
+        done.code == 2
+        and b"does not begin where the directory of the archive foretells" in done.err
+    )
     assert done.err.count(b"\n") == 1
 
 
-def test_an_archive_that_torch_did_not_write(folder: Path, web: Web, tmp_path: Path) -> None:
-    """Data lies right behind its header: nothing is foreseen, and neighbours are read together."""
-    with zipfile.ZipFile(folder / "zip.pth") as source, zipfile.ZipFile(tmp_path / "z.pth", "w") as made:
+def test_an_archive_that_torch_did_not_write(
+    folder: Path, web: Web, tmp_path: Path
+) -> None:
+    """Data lies right behind its header: nothing is foreseen, and neighbours are read
+    together.
+    """
+    with (
+        zipfile.ZipFile(folder / "zip.pth") as source,
+        zipfile.ZipFile(tmp_path / "z.pth", "w") as made,
+    ):
         for row in source.infolist():
             made.writestr(row.filename, source.read(row))
     url = web.put("/z.pth", (tmp_path / "z.pth").read_bytes())
-    far, local = ckpt("inspect", "--json", url), ckpt("inspect", "--json", str(tmp_path / "z.pth"))
+    far, local = (
+        ckpt("inspect", "--json", url),
+        ckpt("inspect", "--json", str(tmp_path / "z.pth")),
+    )
     assert same(local, far, tmp_path / "z.pth", url) and far.code == 0
     assert len(web.asked) <= 10
     assert ckpt("sum", url).out == ckpt("sum", str(tmp_path / "z.pth")).out
@@ -272,23 +357,39 @@ def test_a_wrong_checksum_is_found(folder: Path, web: Web) -> None:
     ("line", "problem"),
     [
         ("strip URL -o x.pth", "ckpt strip takes local files only (download it first)"),
-        ("rename --sub s/a/b/ URL -o x.pth", "ckpt rename takes local files only (download it first)"),
-        ("warmstart URL --into x.pth -o y.pth", "ckpt warmstart takes local files only (download it first)"),
-        ("rehome URL --in-place", "--in-place takes local files only (download it first)"),
+        (
+            "rename --sub s/a/b/ URL -o x.pth",
+            "ckpt rename takes local files only (download it first)",
+        ),
+        (
+            "warmstart URL --into x.pth -o y.pth",
+            "ckpt warmstart takes local files only (download it first)",
+        ),
+        (
+            "rehome URL --in-place",
+            "--in-place takes local files only (download it first)",
+        ),
         ("rehome --undo URL", "--undo takes local files only (download it first)"),
     ],
 )
 def test_other_writers_refuse_a_url(line: str, problem: str, web: Web) -> None:
     url = f"{web.url}/few.pth"
     done = ckpt(*line.replace("URL", url).split())
-    assert (done.code, done.out, done.err) == (2, b"", f"ckpt: {url}: {problem}\n".encode())
+    assert (done.code, done.out, done.err) == (
+        2,
+        b"",
+        f"ckpt: {url}: {problem}\n".encode(),
+    )
     assert not web.asked
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("strip FILE -o s3://bucket/a.pth", "s3://bucket/a.pth: ckpt strip writes local files only"),
+        (
+            "strip FILE -o s3://bucket/a.pth",
+            "s3://bucket/a.pth: ckpt strip writes local files only",
+        ),
         (
             "rename --sub s/a/b/ FILE -o s3://bucket/a.pth",
             "s3://bucket/a.pth: ckpt rename writes local files only",
@@ -311,13 +412,22 @@ def test_other_writers_refuse_a_url(line: str, problem: str, web: Web) -> None:
         ),
         (
             "convert FILE --shard-size 1MB -o https://host/run/",
-            "https://host/run/model.safetensors.index.json: ckpt writes to s3://, gs:// and az:// only",
+            (
+                "https://host/run/model.safetensors.index.json: ckpt writes to s3://, "
+                "gs:// and az:// only"
+            ),
         ),
         (
             "convert FILE -o s3://me:p4ss@bucket/a.pth",
-            "s3://bucket/a.pth: a user or a query in the URL: credentials come from the environment",
+            (
+                "s3://bucket/a.pth: a user or a query in the URL: credentials come "
+                "from the environment"
+            ),
         ),
-        ("convert FILE -o s3://a.pth", "s3://a.pth: a folder, not an object to write to"),
+        (
+            "convert FILE -o s3://a.pth",
+            "s3://a.pth: a folder, not an object to write to",
+        ),
         (
             "rehome FILE -o s3://bucket/a.pth --verify torch",
             "s3://bucket/a.pth: --verify torch opens local files only (--verify crc)",
@@ -340,7 +450,9 @@ def test_secrets_are_never_shown(web: Web) -> None:
     ):
         done = ckpt(*words)
         assert done.code == 0 and f"{web.url}/few.pth".encode() in done.out
-        assert not any(word in done.out + done.err for word in (b"p4ss", b"s1gned", b"me:"))
+        assert not any(
+            word in done.out + done.err for word in (b"p4ss", b"s1gned", b"me:")
+        )
     assert all(row.path.endswith("?signature=s1gned") for row in web.asked)
     for line in (
         f"inspect {secret.replace('few', 'none')}",
@@ -350,23 +462,38 @@ def test_secrets_are_never_shown(web: Web) -> None:
     ):
         done = ckpt(*line.split())
         assert (done.code, done.err.count(b"\n")) == (2, 1)
-        assert not any(word in done.out + done.err for word in (b"p4ss", b"s1gned", b"me:"))
+        assert not any(
+            word in done.out + done.err for word in (b"p4ss", b"s1gned", b"me:")
+        )
 
 
 def test_a_file_that_is_not_there(web: Web) -> None:
     done = ckpt("inspect", f"{web.url}/none.pth")
-    assert (done.code, done.err) == (2, f"ckpt: {web.url}/none.pth: no such file\n".encode())
+    assert (done.code, done.err) == (
+        2,
+        f"ckpt: {web.url}/none.pth: no such file\n".encode(),
+    )
 
 
 @pytest.mark.parametrize(
-    "words", [("inspect", "s3://bucket/a.pth"), ("rehome", "train_cuda.pth", "-o", "s3://bucket/a.pth")]
+    "words",
+    [
+        ("inspect", "s3://bucket/a.pth"),
+        ("rehome", "train_cuda.pth", "-o", "s3://bucket/a.pth"),
+    ],
 )
 def test_the_missing_extra_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "obstore").mkdir()
     (tmp_path / "obstore" / "__init__.py").write_text("raise ImportError")
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ckpt.__main__ import main; main()"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from ckpt.__main__ import "
+        "main; main()"
+    )
     done = python("-c", code, str(tmp_path), *words, cwd=SAMPLES)
-    line = b"ckpt: s3://bucket/a.pth: s3:// needs obstore (pip install 'torch-ckpt[cloud]')\n"
+    line = (
+        b"ckpt: s3://bucket/a.pth: s3:// needs obstore (pip install "
+        b"'torch-ckpt[cloud]')\n"
+    )
     assert (done.code, done.out, done.err) == (2, b"", line)
 
 
@@ -383,7 +510,16 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("inspect",), ("stats",), ("verify",), ("sum",), ("lint",), ("diff", "llama_bf16.pth"), ("ls",)]
+    "words",
+    [
+        ("inspect",),
+        ("stats",),
+        ("verify",),
+        ("sum",),
+        ("lint",),
+        ("diff", "llama_bf16.pth"),
+        ("ls",),
+    ],
 )
 def test_no_network_unless_a_path_is_a_url(words: tuple[str, ...]) -> None:
     done = python("-c", LISTENING, *words, "llama_bf16.pth", cwd=SAMPLES)
@@ -391,13 +527,29 @@ def test_no_network_unless_a_path_is_a_url(words: tuple[str, ...]) -> None:
 
 
 def test_a_cluster_is_heard_and_nothing_else() -> None:
-    done = python("-c", LISTENING, "stats", "llama_bf16.pth", "--cluster", "tcp://127.0.0.1:1", cwd=SAMPLES)
-    connects = [line for line in done.complaints if line.startswith("EVENT socket.connect")]
+    done = python(
+        "-c",
+        LISTENING,
+        "stats",
+        "llama_bf16.pth",
+        "--cluster",
+        "tcp://127.0.0.1:1",
+        cwd=SAMPLES,
+    )
+    connects = [
+        line for line in done.complaints if line.startswith("EVENT socket.connect")
+    ]
     assert done.code == 2 and connects == ["EVENT socket.connect"]
 
 
 def test_the_network_is_heard(web: Web) -> None:
-    done = python("-c", LISTENING, "inspect", f"{web.url}/few.pth", env=environment(no_proxy="127.0.0.1"))
+    done = python(
+        "-c",
+        LISTENING,
+        "inspect",
+        f"{web.url}/few.pth",
+        env=environment(no_proxy="127.0.0.1"),
+    )
     assert done.code == 0 and b"EVENT socket.connect" in done.err
 
 
@@ -436,7 +588,9 @@ def test_hostile_archives_cost_few_requests(web: Web) -> None:
 
 @pytest.mark.parametrize("url", ["s3://", "gs:///", "http://", "hf://org"])
 @pytest.mark.parametrize("command", ["ls", "lint", "stats", "verify", "inspect"])
-def test_half_a_url_gives_the_document_of_an_error(command: str, url: str, tmp_path: Path) -> None:
+def test_half_a_url_gives_the_document_of_an_error(
+    command: str, url: str, tmp_path: Path
+) -> None:
     done = ckpt(command, url, "--json", cwd=tmp_path)
     document = json.loads(done.out)
     found = document["files"][0] if command == "lint" else document

@@ -1,4 +1,6 @@
-"""What is written to a URL is what is written here, byte for byte; an interrupt leaves nothing; memory stays small."""
+"""What is written to a URL is what is written here, byte for byte; an interrupt leaves
+nothing; memory stays small.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ PARTS = 5_300_000
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("source")
     torch.manual_seed(1)
-    weights = {"a.weight": torch.randn(PARTS), "b.weight": torch.randn(70, 30), "b.bias": torch.randn(30)}
+    weights = {
+        "a.weight": torch.randn(PARTS),
+        "b.weight": torch.randn(70, 30),
+        "b.bias": torch.randn(30),
+    }
     torch.save({"model": weights, "epoch": 3}, made / "x.pth")
     return made / "x.pth"
 
@@ -49,9 +55,16 @@ def test_a_file_is_the_same_there_as_here(
     here = ckpt(command, str(source), "-o", str(tmp_path / name), *options)
     there = ckpt(command, str(source), "-o", f"{s3.url}/run/{name}", *options)
     assert (here.code, there.code) == (0, 0), there.err.decode()
-    assert there.out.decode() == here.out.decode().replace(str(tmp_path / name), f"{s3.url}/run/{name}")
-    assert there.err.decode() == here.err.decode().replace(str(tmp_path / name), f"{s3.url}/run/{name}")
-    assert s3.objects == {f"run/{name}": (tmp_path / name).read_bytes()} and s3.uploads == 0
+    assert there.out.decode() == here.out.decode().replace(
+        str(tmp_path / name), f"{s3.url}/run/{name}"
+    )
+    assert there.err.decode() == here.err.decode().replace(
+        str(tmp_path / name), f"{s3.url}/run/{name}"
+    )
+    assert (
+        s3.objects == {f"run/{name}": (tmp_path / name).read_bytes()}
+        and s3.uploads == 0
+    )
 
 
 @pytest.mark.slow
@@ -75,8 +88,12 @@ def test_a_folder_is_the_same_there_as_here(
     assert ckpt("convert", str(source), "-o", str(here), *options).code == 0
     done = ckpt("convert", str(source), "-o", f"{s3.url}/deep/{out}", *options)
     assert done.code == 0, done.err.decode()
-    assert s3.objects == {f"deep/{here.name}/{name}": data for name, data in files(here).items()}
-    made = [row.split("?")[0] for row in s3.front.whats() if row.startswith(("PUT", "POST"))]
+    assert s3.objects == {
+        f"deep/{here.name}/{name}": data for name, data in files(here).items()
+    }
+    made = [
+        row.split("?")[0] for row in s3.front.whats() if row.startswith(("PUT", "POST"))
+    ]
     last = "model.safetensors.index.json" if "--shard-size" in options else ".metadata"
     assert made[-1] == f"PUT deep/{here.name}/{last}" and made.count(made[-1]) == 1
     assert s3.uploads == 0
@@ -85,12 +102,29 @@ def test_a_folder_is_the_same_there_as_here(
 @pytest.mark.slow
 def test_from_there_to_there(s3: Bucket, source: Path, tmp_path: Path) -> None:
     url = s3.put("in/x.pth", source.read_bytes())
-    for command, name, *options in (("convert", "y.safetensors", "--drop-other"), ("rehome", "y.pth")):
-        assert ckpt(command, str(source), "-o", str(tmp_path / name), *options).code == 0
-        done = ckpt(command, url, "-o", f"{s3.url}/out/{name}", *options, "--verify", "crc", "--json")
+    for command, name, *options in (
+        ("convert", "y.safetensors", "--drop-other"),
+        ("rehome", "y.pth"),
+    ):
+        assert (
+            ckpt(command, str(source), "-o", str(tmp_path / name), *options).code == 0
+        )
+        done = ckpt(
+            command,
+            url,
+            "-o",
+            f"{s3.url}/out/{name}",
+            *options,
+            "--verify",
+            "crc",
+            "--json",
+        )
         assert done.code == 0, done.err.decode()
         report = json.loads(done.out)
-        assert report["output"]["path"] == f"{s3.url}/out/{name}" and "crc" in report["verified"]
+        assert (
+            report["output"]["path"] == f"{s3.url}/out/{name}"
+            and "crc" in report["verified"]
+        )
         assert s3.objects[f"out/{name}"] == (tmp_path / name).read_bytes()
     diff = ckpt("diff", f"{s3.url}/out/y.pth", str(source))
     assert diff.code == 0, diff.out.decode()
@@ -109,7 +143,11 @@ def test_a_folder_of_checkpoints_and_a_dry_run(s3: Bucket, tmp_path: Path) -> No
         (tmp_path / name).write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
     line = ["rehome", "-r", str(tmp_path), "-o", f"{s3.url}/out"]
     done = ckpt(*line, "--dry-run")
-    assert done.code == 0 and all(row.startswith("HEAD") for row in s3.front.whats()) and not s3.objects
+    assert (
+        done.code == 0
+        and all(row.startswith("HEAD") for row in s3.front.whats())
+        and not s3.objects
+    )
     done = ckpt(*line)
     assert done.code == 0, done.err.decode()
     assert sorted(s3.objects) == ["out/a/x.pth", "out/y.pth"]
@@ -123,37 +161,66 @@ def test_an_existing_object(s3: Bucket) -> None:
     assert s3.front.whats() == ["HEAD a.pth"] and s3.objects == {"a.pth": b"old"}
     assert ckpt("rehome", "train_cuda.pth", "-o", url, "--force", cwd=SAMPLES).code == 0
     done = ckpt("rehome", url, "-o", url, "--force")
-    assert done.code == 2 and b"OUT is the source, which --force does not replace" in done.err
+    assert (
+        done.code == 2
+        and b"OUT is the source, which --force does not replace" in done.err
+    )
     assert len(s3.objects["a.pth"]) > 1000
 
 
 @pytest.mark.slow
 def test_a_set_replaces_a_set(s3: Bucket, source: Path) -> None:
-    line = ["convert", str(source), "--drop-other", "--shard-size", "1MB", "-o", f"{s3.url}/run/"]
+    line = [
+        "convert",
+        str(source),
+        "--drop-other",
+        "--shard-size",
+        "1MB",
+        "-o",
+        f"{s3.url}/run/",
+    ]
     assert ckpt(*line).code == 0
     first = set(s3.objects)
     assert b"already exists" in ckpt(*line).err and set(s3.objects) == first
     done = ckpt(*line, "--force")
     assert (done.code, done.err) == (0, b"")
     index = json.loads(s3.objects["run/model.safetensors.index.json"])
-    assert {f"run/{name}" for name in index["weight_map"].values()} == set(s3.objects) - {
-        "run/model.safetensors.index.json"
-    }
+    assert {f"run/{name}" for name in index["weight_map"].values()} == set(
+        s3.objects
+    ) - {"run/model.safetensors.index.json"}
     assert all("-r2-" in name for name in index["weight_map"].values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "what", ["PUT run/model.safetensors.index.json", "PUT run/model-00002-of-00002.safetensors"]
+    "what",
+    [
+        "PUT run/model.safetensors.index.json",
+        "PUT run/model-00002-of-00002.safetensors",
+    ],
 )
 def test_a_set_that_fails_leaves_nothing(what: str, s3: Bucket, source: Path) -> None:
     s3.front.fail = [(what, 403)]
-    done = ckpt("convert", str(source), "--drop-other", "--shard-size", "1MB", "-o", f"{s3.url}/run/")
-    assert done.code == 2 and b"no permission to write it" in done.err and done.err.count(b"\n") == 1
+    done = ckpt(
+        "convert",
+        str(source),
+        "--drop-other",
+        "--shard-size",
+        "1MB",
+        "-o",
+        f"{s3.url}/run/",
+    )
+    assert (
+        done.code == 2
+        and b"no permission to write it" in done.err
+        and done.err.count(b"\n") == 1
+    )
     assert s3.objects == {} and s3.uploads == 0
 
 
-def test_a_source_that_changes_meanwhile_writes_nothing(s3: Bucket, source: Path) -> None:
+def test_a_source_that_changes_meanwhile_writes_nothing(
+    s3: Bucket, source: Path
+) -> None:
     data = source.read_bytes()
     url = s3.put("x.pth", data)
 
@@ -166,7 +233,10 @@ def test_a_source_that_changes_meanwhile_writes_nothing(s3: Bucket, source: Path
     change(6)
     done = ckpt("rehome", url, "-o", f"{s3.url}/y.pth")
     assert done.code == 2, done
-    assert done.err.decode() == f"ckpt: {url}: the object changed while it was read (still being written?)\n"
+    assert (
+        done.err.decode()
+        == f"ckpt: {url}: the object changed while it was read (still being written?)\n"
+    )
     assert list(s3.objects) == ["x.pth"] and s3.uploads == 0
 
 
@@ -177,14 +247,16 @@ def test_errors_of_the_store_say_nothing_secret(s3: Bucket, source: Path) -> Non
         assert (done.code, done.out, done.err.count(b"\n")) == (2, b"", 1)
         assert done.err.startswith(f"ckpt: {s3.url}/y.pth: ".encode())
         assert not any(
-            word in done.err for word in (b"secret", b"s3cret", b"key-id", b"127.0.0.1", b"Signature")
+            word in done.err
+            for word in (b"secret", b"s3cret", b"key-id", b"127.0.0.1", b"Signature")
         )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
-    "moment", ["?uploads", "?partNumber=1", "?partNumber=2", "POST y.pth?uploadId", "PUT y.pth"]
+    "moment",
+    ["?uploads", "?partNumber=1", "?partNumber=2", "POST y.pth?uploadId", "PUT y.pth"],
 )
 def test_a_signal_leaves_neither_object_nor_upload(
     moment: str, number: signal.Signals, s3: Bucket, source: Path
@@ -197,7 +269,11 @@ def test_a_signal_leaves_neither_object_nor_upload(
         process.send_signal(number)
         s3.front.released.set()
         _, err = process.communicate(timeout=TIMEOUT)
-    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}[number]
+    word = {
+        signal.SIGINT: "interrupted",
+        signal.SIGTERM: "terminated",
+        signal.SIGHUP: "hung up",
+    }[number]
     assert (process.returncode, err.decode()) == (128 + number, f"ckpt: {word}\n")
     assert s3.objects == {} and s3.uploads == 0
 
@@ -217,7 +293,9 @@ main()
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells the peak")
 def test_memory_does_not_grow_with_the_file(s3: Bucket, tmp_path: Path) -> None:
     size = 300 << 20
-    header = json.dumps({"a": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    header = json.dumps(
+        {"a": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}
+    ).encode()
     with open(tmp_path / "a.safetensors", "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + size)
@@ -241,9 +319,19 @@ def test_local_writers_import_nothing_of_it(tmp_path: Path) -> None:
         "    print(*sys.modules, flush=True); leave(code)\n"
         "os._exit = left\nfrom ckpt.__main__ import main\nmain()\n"
     )
-    done = python("-c", code, "rehome", "train_cuda.pth", "-o", str(tmp_path / "x.pth"), cwd=SAMPLES)
+    done = python(
+        "-c",
+        code,
+        "rehome",
+        "train_cuda.pth",
+        "-o",
+        str(tmp_path / "x.pth"),
+        cwd=SAMPLES,
+    )
     names = done.lines[-1].split()
     assert done.code == 0 and "ckpt.bytes.target" in names
     assert [
-        name for name in names if name.startswith(("ckpt.ext.remote", "obstore", "mmap", "tempfile"))
+        name
+        for name in names
+        if name.startswith(("ckpt.ext.remote", "obstore", "mmap", "tempfile"))
     ] == []

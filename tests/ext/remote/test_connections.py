@@ -1,4 +1,6 @@
-"""Connections are kept, closed ones are made again, redirects are remembered, proxies are asked."""
+"""Connections are kept, closed ones are made again, redirects are remembered, proxies
+are asked.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,16 @@ def test_a_connection_that_was_cut_off_is_not_used_again(web: Web) -> None:
     assert get(found) == DATA[:10] and web.connections == 2
 
 
-def test_who_interrupts_waits_for_no_body(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_interrupts_waits_for_no_body(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that says nothing more would be waited for until its time is over."""
     readinto, room = connections._Received.readinto, connections.allocate_memory
     interrupts: list[bool] = []
     monkeypatch.setattr(
-        connections, "allocate_memory", lambda size: (interrupts.append(False), room(size))[1]
+        connections,
+        "allocate_memory",
+        lambda size: (interrupts.append(False), room(size))[1],
     )
 
     def interrupted(self: connections._Received, buffer: Any) -> int | None:
@@ -81,7 +87,9 @@ def test_who_interrupts_waits_for_no_body(web: Web, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("way", ["closes", "hangs up"])
-def test_a_kept_connection_that_the_server_closes_is_no_failure(way: str, web: Web) -> None:
+def test_a_kept_connection_that_the_server_closes_is_no_failure(
+    way: str, web: Web
+) -> None:
     found = HttpObject(web.put("/a", DATA))
     if way == "closes":
         web.keeps = 2
@@ -92,7 +100,9 @@ def test_a_kept_connection_that_the_server_closes_is_no_failure(way: str, web: W
     assert len(web.asked) == 7 and web.connections > 1
 
 
-def test_a_copy_of_the_process_has_connections_of_its_own(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_the_process_has_connections_of_its_own(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = HttpObject(web.put("/a", DATA))
     get(found)
     monkeypatch.setattr(connections._links, "_pid", -1)
@@ -113,7 +123,9 @@ def test_where_a_redirect_led_is_asked_at_once_until_it_fails(web: Web) -> None:
         assert get(found, 100) == DATA[100:110], "a signature that has expired"
         assert (len(web.asked), len(other.asked)) == (2, 7)
         other.fail = [429]
-        with pytest.raises(BusyError, match=r"127.0.0.1:\d+ answers 429 Too Many Requests"):
+        with pytest.raises(
+            BusyError, match=r"127.0.0.1:\d+ answers 429 Too Many Requests"
+        ):
             get(found)
         assert len(web.asked) == 2, "a server that is overloaded is not asked twice"
         other.fail = [403, 403]
@@ -132,20 +144,33 @@ def test_a_redirect_with_a_name_that_is_no_ascii(web: Web) -> None:
     web.put("/%C3%BC%20x", DATA)
     web.moved["/a"] = "/\u00fc x".encode().decode("latin-1")
     web.files[web.moved["/a"]] = DATA
-    assert [row for row in (http.quote(web.moved["/a"], safe=http._SAFE),) if not row.isascii()] == []
+    assert [
+        row
+        for row in (http.quote(web.moved["/a"], safe=http._SAFE),)
+        if not row.isascii()
+    ] == []
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br"])
 def test_a_server_that_compresses_is_refused(encoding: str, web: Web) -> None:
     web.put("/a", DATA)
     web.headers["Content-Encoding"] = encoding
-    with pytest.raises(NotOpenedError, match=rf"sends its files compressed \({encoding}\)"):
+    with pytest.raises(
+        NotOpenedError, match=rf"sends its files compressed \({encoding}\)"
+    ):
         get(HttpObject(f"{web.url}/a"))
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("", 0), ("7", 7), ("nonsense", 0), ("-5", 0), ("Sun, 06 Nov 1994 08:49:37 GMT", 0), ("1" * 30, 0)],
+    [
+        ("", 0),
+        ("7", 7),
+        ("nonsense", 0),
+        ("-5", 0),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 0),
+        ("1" * 30, 0),
+    ],
 )
 def test_how_long_a_server_asks_to_wait(text: str, seconds: float) -> None:
     assert _retry_seconds(text) == seconds
@@ -162,16 +187,24 @@ def test_an_overload_says_how_long_to_wait(web: Web) -> None:
         assert (caught.value.after, caught.value.is_overload) == (7, is_overload)
 
 
-def test_a_proxy_is_asked_but_for_hosts_without_one(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_asked_but_for_hosts_without_one(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", web.url.replace("://", "://me:p%40ss@"))
     monkeypatch.setenv("no_proxy", "direct.example,127.0.0.1")
     web.put("http://far.example/a", DATA)
     assert get(HttpObject("http://far.example/a")) == DATA[:10]
     assert web.asked[-1].path == "http://far.example/a"
-    assert server_of("http://direct.example/a").proxy == "" == server_of("http://127.0.0.1:1/a").proxy
+    assert (
+        server_of("http://direct.example/a").proxy
+        == ""
+        == server_of("http://127.0.0.1:1/a").proxy
+    )
     assert server_of("https://far.example/a").proxy == "", "it is one for http only"
     monkeypatch.setenv("https_proxy", "proxy.example:3128")
-    assert server_of("https://far.example/a") == Server("https", "far.example", 443, "proxy.example:3128")
+    assert server_of("https://far.example/a") == Server(
+        "https", "far.example", 443, "proxy.example:3128"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["https", "socks5", "socks5h"])
@@ -179,8 +212,12 @@ def test_a_proxy_is_asked_but_for_hosts_without_one(web: Web, monkeypatch: pytes
 def test_no_password_goes_in_the_clear_to_a_proxy_of_another_kind(
     kind: str, scheme: str, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(f"{kind}_proxy", web.url.replace("http://", f"{scheme}://me:secret@"))
-    with pytest.raises(NotOpenedError, match=f"the proxy for {kind} is no http:// one") as caught:
+    monkeypatch.setenv(
+        f"{kind}_proxy", web.url.replace("http://", f"{scheme}://me:secret@")
+    )
+    with pytest.raises(
+        NotOpenedError, match=f"the proxy for {kind} is no http:// one"
+    ) as caught:
         get(HttpObject(f"{kind}://far.example/a"))
     assert "secret" not in str(caught.value) and not web.connections
 
@@ -194,7 +231,9 @@ def test_behind_a_proxy_the_address_is_not_checked_and_that_is_said(
     web.moved["http://a.example/x"] = "http://b.example/x"
     web.put("http://b.example/x", DATA)
     assert get(HttpObject("http://a.example/x")) == DATA[:10]
-    assert told == ["a.example leads to another server through a proxy: its address is not checked"]
+    assert told == [
+        "a.example leads to another server through a proxy: its address is not checked"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +242,10 @@ def test_behind_a_proxy_the_address_is_not_checked_and_that_is_said(
         (http.socket.gaierror(-2, "Name or service not known"), "unknown host h.example:81"),
         (ConnectionRefusedError(), "h.example:81 refuses the connection"),
         (TimeoutError(), "h.example:81 does not answer"),
-        (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), "h.example:81 does not answer with TLS (http:// in the place of https://?)"),
+        (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), (
+            "h.example:81 does not answer with TLS "
+            "(http:// in the place of https://?)"
+        )),
         (OSError(113, "No route to host"), "h.example:81 does not answer"),
         (ValueError("no port"), "the server's answer is no HTTP"),
     ],
@@ -224,7 +266,9 @@ def test_tls_where_there_is_none(web: Web) -> None:
         get(HttpObject(web.url.replace("http:", "https:") + "/a"))
 
 
-def test_a_connection_that_rested_for_long_is_not_used(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_rested_for_long_is_not_used(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A firewall may have dropped it without a word."""
     found = HttpObject(web.put("/a", DATA))
     get(found)
@@ -247,7 +291,9 @@ def test_whole_files_lie_on_the_disk(web: Web, monkeypatch: pytest.MonkeyPatch) 
     web.ranges = False
     spooled: list[int] = []
     spool = connections.allocate_disk
-    monkeypatch.setattr(connections, "allocate_disk", lambda size: spooled.append(size) or spool(size))
+    monkeypatch.setattr(
+        connections, "allocate_disk", lambda size: spooled.append(size) or spool(size)
+    )
     assert bytes(HttpObject(web.put("/a", DATA)).get(0, 10, "").data) == DATA
     assert spooled == [len(DATA)]
     view = spool(100_000)

@@ -1,4 +1,6 @@
-"""Credentials where other tools write them: the profiles of AWS, the login of Azure, the token of Hugging Face."""
+"""Credentials where other tools write them: the profiles of AWS, the login of Azure,
+the token of Hugging Face.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from ckpt.ext.remote.credentials import looked_at, options_of
 from ckpt.model.errors import CkptError
 
 KEYS = "[default]\naws_access_key_id = own\naws_secret_access_key = s%cret\n"
-CONFIG = "[default]\nregion = eu-west-1\n[profile work]\nregion = us-west-2\nendpoint_url = https://minio\n"
+CONFIG = (
+    "[default]\nregion = eu-west-1\n[profile work]\nregion = us-west-2\nendpoint_url = "
+    "https://minio\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +44,31 @@ def test_the_default_profile(home: Path) -> None:
     put(
         home,
         KEYS,
-        f"{CONFIG}[profile x]\n".replace("[default]\n", "[default]\naws_access_key_id = settings\n"),
+        f"{CONFIG}[profile x]\n".replace(
+            "[default]\n", "[default]\naws_access_key_id = settings\n"
+        ),
     )
-    assert options_of("s3") == {"region": "eu-west-1", "access_key_id": "own", "secret_access_key": "s%cret"}
+    assert options_of("s3") == {
+        "region": "eu-west-1",
+        "access_key_id": "own",
+        "secret_access_key": "s%cret",
+    }
 
 
 def test_a_profile_by_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = "[work]\naws_access_key_id = job\naws_secret_access_key = x\naws_session_token = t\n"
+    more = (
+        "[work]\naws_access_key_id = job\naws_secret_access_key = x\naws_session_token "
+        "= t\n"
+    )
     put(home, KEYS + more, CONFIG)
     monkeypatch.setenv("AWS_PROFILE", "work")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the environment")
     found = {"access_key_id": "job", "secret_access_key": "x", "token": "t"}
-    assert options_of("s3") == {"region": "us-west-2", "endpoint": "https://minio", **found}
+    assert options_of("s3") == {
+        "region": "us-west-2",
+        "endpoint": "https://minio",
+        **found,
+    }
     monkeypatch.setenv("AWS_REGION", "here")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://there")
     assert options_of("s3") == found, "the environment says the rest"
@@ -71,18 +89,25 @@ def test_other_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "~/keys, ~/.aws/config" in looked_at("s3")
 
 
-def test_a_profile_that_is_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_is_not_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(home, KEYS, CONFIG)
     monkeypatch.setenv("AWS_PROFILE", "none")
     with pytest.raises(CkptError) as error:
         options_of("s3")
-    says = "there is no profile none (AWS_PROFILE; looked at ~/.aws/credentials and ~/.aws/config)"
+    says = (
+        "there is no profile none (AWS_PROFILE; looked at ~/.aws/credentials and "
+        "~/.aws/config)"
+    )
     assert str(error.value) == says
 
 
 def test_a_damaged_file(home: Path) -> None:
     put(home, "aws_access_key_id = x\n")
-    with pytest.raises(CkptError, match=r"^~/.aws/credentials cannot be read as a file of profiles$"):
+    with pytest.raises(
+        CkptError, match=r"^~/.aws/credentials cannot be read as a file of profiles$"
+    ):
         options_of("s3")
 
 
@@ -98,16 +123,23 @@ def test_a_profile_that_logs_in_needs_boto3(
     monkeypatch.setattr(credentials, "import_module", missing)
     with pytest.raises(CkptError) as error:
         options_of("s3")
-    assert str(error.value).startswith(f"the profile default logs in by {setting} (pip install boto3")
+    assert str(error.value).startswith(
+        f"the profile default logs in by {setting} (pip install boto3"
+    )
 
 
 def test_a_profile_that_logs_in_by_boto3(home: Path) -> None:
     pytest.importorskip("boto3")
     (home / "give").write_text(
-        '#!/bin/sh\necho \'{"Version": 1, "AccessKeyId": "asked", "SecretAccessKey": "x"}\'\n'
+        '#!/bin/sh\necho \'{"Version": 1, "AccessKeyId": "asked", "SecretAccessKey": '
+        '"x"}\'\n'
     )
     (home / "give").chmod(0o700)
-    put(home, "", f"[default]\nregion = eu-west-1\ncredential_process = {home / 'give'}\n")
+    put(
+        home,
+        "",
+        f"[default]\nregion = eu-west-1\ncredential_process = {home / 'give'}\n",
+    )
     options = options_of("s3")
     provider = options["credential_provider"]
     assert callable(provider) and provider()["access_key_id"] == "asked"
@@ -128,7 +160,11 @@ def test_the_azure_cli(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert options_of("az") == {"use_azure_cli": True}
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     assert options_of("az") == {"use_azure_cli": True}
-    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID"):
+    for name in (
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_CLIENT_ID",
+    ):
         with monkeypatch.context() as patch:
             patch.setenv(name, "x")
             assert options_of("az") == {}, name
@@ -153,7 +189,9 @@ def test_the_token_of_hugging_face(home: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["HF_HOME", "XDG_CACHE_HOME"])
-def test_where_the_token_lies(name: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_token_lies(
+    name: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, str(home / "moved"))
     inner = "token" if name == "HF_HOME" else os.path.join("huggingface", "token")
     assert hub.token_path() == str(home / "moved" / inner)

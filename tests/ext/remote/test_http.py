@@ -36,8 +36,15 @@ def source(url: str) -> tuple[RangeSource, list[float]]:
 
 def test_ranges(web: Web) -> None:
     found, _ = source(web.put("/a.bin", DATA))
-    assert found.read(0, 10) == DATA[:10] and found.read(100_000, 7) == DATA[100_000:100_007]
-    assert [row.range for row in web.asked] == ["bytes=-131072", "bytes=0-65535", "bytes=100000-100006"]
+    assert (
+        found.read(0, 10) == DATA[:10]
+        and found.read(100_000, 7) == DATA[100_000:100_007]
+    )
+    assert [row.range for row in web.asked] == [
+        "bytes=-131072",
+        "bytes=0-65535",
+        "bytes=100000-100006",
+    ]
     assert web.sent == found.bytes_read == 131_072 + 65_536 + 7
 
 
@@ -49,7 +56,11 @@ def test_503_and_a_cut_body_are_tried_again(web: Web) -> None:
     url = web.put("/a.bin", DATA)
     web.fail, web.cut = [503, 500], [1000]
     found, pauses = source(url)
-    assert (found.read(200_000, 100_000), len(pauses), len(web.asked)) == (DATA[200_000:], 3, 4)
+    assert (found.read(200_000, 100_000), len(pauses), len(web.asked)) == (
+        DATA[200_000:],
+        3,
+        4,
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +103,9 @@ def test_a_server_without_ranges_gives_a_small_file_whole(web: Web) -> None:
 
 def test_a_server_without_ranges_is_refused_for_a_large_file(web: Web) -> None:
     web.ranges, web.claims = False, WHOLE + 1
-    with pytest.raises(NotOpenedError, match="ignores Range, and the file has 67,108,865 bytes"):
+    with pytest.raises(
+        NotOpenedError, match="ignores Range, and the file has 67,108,865 bytes"
+    ):
         source(web.put("/a.bin", DATA))
 
 
@@ -132,7 +145,10 @@ def test_hugging_face(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_on_hugging_face(web: Web) -> None:
-    rows = [{"path": "sub/a.bin", "type": "file"}, {"path": "sub/in", "type": "directory"}]
+    rows = [
+        {"path": "sub/a.bin", "type": "file"},
+        {"path": "sub/in", "type": "directory"},
+    ]
     web.put("/api/models/org/model/tree/main/sub", json.dumps(rows).encode())
     assert sorted(hub.names_in(parse_url("hf://org/model/sub/"))) == ["a.bin", "in/"]
     web.put("/api/models/org/model/tree/main/sub", b"[{}]")
@@ -148,22 +164,33 @@ def page(*names: str) -> bytes:
     return json.dumps([{"path": name, "type": "file"} for name in names]).encode()
 
 
-def test_a_listing_of_several_pages_is_one(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_of_several_pages_is_one(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("HF_ENDPOINT", f"{web.url}/")
     web.put(LISTING, page("a.bin", "b.bin"))
     web.put("/second", page("c.bin"))
     web.put("/third", page("d.bin"))
-    web.links[LISTING] = f'<{web.url}/none>; rel="prev", <{web.url}/second?cursor=1>; rel="next"'
+    web.links[LISTING] = (
+        f'<{web.url}/none>; rel="prev", <{web.url}/second?cursor=1>; rel="next"'
+    )
     web.links["/second?cursor=1"] = f'<{web.url}/third>;rel="next"'
     web.links["/third"] = f'<{web.url}/second>; rel="prev"'
 
-    assert list(hub.names_in(parse_url("hf://org/model"))) == ["a.bin", "b.bin", "c.bin", "d.bin"]
+    assert list(hub.names_in(parse_url("hf://org/model"))) == [
+        "a.bin",
+        "b.bin",
+        "c.bin",
+        "d.bin",
+    ]
     assert [row.path for row in web.asked] == [LISTING, "/second?cursor=1", "/third"]
     assert {row.login for row in web.asked} == {"Bearer secret"}
 
 
-def test_a_listing_without_end_is_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_without_end_is_refused(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "_PAGES", 3)
     web.put(LISTING, page("a.bin"))
     web.links[LISTING] = f'<{web.url}{LISTING}>; rel="next"'
@@ -172,7 +199,9 @@ def test_a_listing_without_end_is_refused(web: Web, monkeypatch: pytest.MonkeyPa
     assert len(web.asked) == 3
 
 
-@pytest.mark.parametrize("next_page", ["{other}/page", "{web}@{host}/page", "//{host}/page", "/page"])
+@pytest.mark.parametrize(
+    "next_page", ["{other}/page", "{web}@{host}/page", "//{host}/page", "/page"]
+)
 def test_the_token_goes_to_no_other_server_that_a_listing_names(
     next_page: str, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +234,9 @@ def test_the_token_does_not_follow_a_redirect_to_another_server(
         assert [row.login for row in other.asked] == [""]
 
 
-def test_without_a_token_none_is_sent(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_none_is_sent(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     web.put(LISTING, page("a.bin"))
     assert list(hub.names_in(parse_url("hf://org/model"))) == ["a.bin"]
@@ -213,7 +244,8 @@ def test_without_a_token_none_is_sent(web: Web, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(503, BusyError), (429, BusyError), (404, NotOpenedError), (401, NotOpenedError)]
+    ("status", "kind"),
+    [(503, BusyError), (429, BusyError), (404, NotOpenedError), (401, NotOpenedError)],
 )
 def test_a_listing_that_fails(status: int, kind: type[Exception], web: Web) -> None:
     web.put(LISTING, page("a.bin"))
@@ -229,7 +261,9 @@ def test_a_listing_that_is_cut_off_is_busy(web: Web) -> None:
         hub.names_in(parse_url("hf://org/model"))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"3", b'["a"]', b'[{"path": "a"}]', b'[{"type": "file"}]'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"3", b'["a"]', b'[{"path": "a"}]', b'[{"type": "file"}]']
+)
 def test_a_damaged_listing(data: bytes, web: Web) -> None:
     web.put(LISTING, data)
     with pytest.raises(UnreadableError, match="list of files is damaged"):

@@ -1,4 +1,6 @@
-"""Files behind a URL that are opened one after the other are begun before their turn."""
+"""Files behind a URL that are opened one after the other are begun before their
+turn.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_who_stops_early_can_open_them_later(store: Store) -> None:
 
 def test_an_error_waits_for_its_turn_and_is_no_answer_for_ever(store: Store) -> None:
     folder = locate("https://begun.example/set/")
-    for name in names_opened_ahead(folder, ["a.safetensors", "none", "b.safetensors", "in/c.safetensors"]):
+    for name in names_opened_ahead(
+        folder, ["a.safetensors", "none", "b.safetensors", "in/c.safetensors"]
+    ):
         if name == "none":
             assert not folder.child(name).is_file()
             with pytest.raises(NotOpenedError, match="no such file"):
@@ -103,7 +107,9 @@ def test_a_header_that_is_long_comes_with_it(monkeypatch: pytest.MonkeyPatch) ->
     header = b"{" + b" " * 200_000 + b"}"
     kept = Kept(len(header).to_bytes(8, "little") + header + bytes(1_000_000))
     monkeypatch.setattr(location, "store_of", lambda url, name: kept)
-    source = RemotePath(Url("https", "h", "a.safetensors"), "https://h/a.safetensors").open()
+    source = RemotePath(
+        Url("https", "h", "a.safetensors"), "https://h/a.safetensors"
+    ).open()
     assert kept.asked == [(0, 65_536), (65_536, 8 + len(header) - 65_536)]
     source.read(0, 1_000)
     source.read(0, 8 + len(header))
@@ -126,7 +132,9 @@ def test_a_file_that_was_looked_for_is_not_opened_again(
     assert locate(url).open().size and store.asked == ["a.pth"] * 2
     place = locate(url)
     assert place.is_file() and place.open().size and store.asked == ["a.pth"] * 3
-    assert locate(url).open().size and store.asked == ["a.pth"] * 4, "whoever looked has taken it"
+    assert locate(url).open().size and store.asked == ["a.pth"] * 4, (
+        "whoever looked has taken it"
+    )
     assert locate(url).is_file() and store.asked == ["a.pth"] * 5
     now = 60.0
     assert locate(url).open().size and store.asked == ["a.pth"] * 6
@@ -137,10 +145,16 @@ def test_few_are_kept_for_who_opens_them_next(monkeypatch: pytest.MonkeyPatch) -
     futures = [location.Future() for _ in range(location._BEFORE + 1)]
     for number, future in enumerate(futures):
         handed.put(str(number), future)
-    assert handed.take("0") is None and handed.take("1") is futures[1] and handed.take("1") is None
+    assert (
+        handed.take("0") is None
+        and handed.take("1") is futures[1]
+        and handed.take("1") is None
+    )
 
 
-def test_a_server_that_ignores_ranges_gives_a_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_ranges_gives_a_file_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = (8).to_bytes(8, "little") + b"{}      " + bytes(500_000)
 
     class Whole(Kept):
@@ -150,7 +164,9 @@ def test_a_server_that_ignores_ranges_gives_a_file_once(monkeypatch: pytest.Monk
 
     kept = Whole(data)
     monkeypatch.setattr(location, "store_of", lambda url, name: kept)
-    source = RemotePath(Url("https", "h", "a.safetensors"), "https://h/a.safetensors").open()
+    source = RemotePath(
+        Url("https", "h", "a.safetensors"), "https://h/a.safetensors"
+    ).open()
     for at in range(0, 500_000, 50_000):
         assert source.read(at, 16) == data[at : at + 16]
     assert source.read(0, len(data)) == data and len(kept.asked) == 1

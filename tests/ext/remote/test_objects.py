@@ -1,4 +1,6 @@
-"""Object stores through obstore: its store in memory, and a server that speaks S3 where moto is installed."""
+"""Object stores through obstore: its store in memory, and a server that speaks S3 where
+moto is installed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ckpt.ext.remote.url import parse_url
 from ckpt.model.errors import NotOpenedError
 from ckpt.surface.api.walk import found
 
-obstore = pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+obstore = pytest.importorskip(
+    "obstore", reason="obstore, the extra [cloud], is not installed"
+)
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
 DATA = random.Random(4).randbytes(300_000)
 
@@ -43,7 +47,9 @@ def test_ranges(memory: Any) -> None:
 
 def test_the_etag_is_pinned(memory: Any) -> None:
     obstore.put(memory, "a.bin", DATA)
-    source = RangeSource(StoredObject(memory, parse_url("s3://b/a.bin")), "s3://b/a.bin")
+    source = RangeSource(
+        StoredObject(memory, parse_url("s3://b/a.bin")), "s3://b/a.bin"
+    )
     obstore.put(memory, "a.bin", DATA[::-1])
     with pytest.raises(ChangedError):
         source.read(0, 10)
@@ -53,11 +59,19 @@ def test_what_is_not_there_and_what_is_empty(memory: Any) -> None:
     with pytest.raises(NotOpenedError, match="no such object"):
         StoredObject(memory, parse_url("s3://b/none")).get(None, 10, "")
     obstore.put(memory, "empty", b"")
-    assert StoredObject(memory, parse_url("s3://b/empty")).get(None, 10, "")[:3] == (b"", 0, 0)
+    assert StoredObject(memory, parse_url("s3://b/empty")).get(None, 10, "")[:3] == (
+        b"",
+        0,
+        0,
+    )
 
 
 def test_an_error_does_not_repeat_what_obstore_says() -> None:
-    for error in (PermissionError("403 https://u:p@h?sig=1"), ValueError("sig=1"), OSError("sig=1")):
+    for error in (
+        PermissionError("403 https://u:p@h?sig=1"),
+        ValueError("sig=1"),
+        OSError("sig=1"),
+    ):
         assert "sig" not in str(translate_read_error(error, "s3"))
     assert isinstance(translate_read_error(OSError("x"), "s3"), BusyError)
     assert isinstance(translate_read_error(ValueError("x"), "s3"), NotOpenedError)
@@ -72,7 +86,12 @@ def store_error(name: str, text: str = "") -> Exception:
 @pytest.mark.parametrize(
     ("name", "text", "kind", "problem"),
     [
-        ("GenericError", "error sending request", BusyError, "the object store does not answer"),
+        (
+            "GenericError",
+            "error sending request",
+            BusyError,
+            "the object store does not answer",
+        ),
         (
             "GenericError",
             "Error performing GET https://h/epoch_403.pth",
@@ -84,20 +103,33 @@ def store_error(name: str, text: str = "") -> Exception:
         ("NotFoundError", "", NotOpenedError, "no such object"),
         ("PreconditionError", "", ChangedError, "the object changed while it was read"),
         ("NotModifiedError", "", ChangedError, "the object changed while it was read"),
-        ("InvalidPathError", "", NotOpenedError, "the object store fails: InvalidPathError"),
+        (
+            "InvalidPathError",
+            "",
+            NotOpenedError,
+            "the object store fails: InvalidPathError",
+        ),
     ],
 )
-def test_each_error_of_obstore(name: str, text: str, kind: type[Exception], problem: str) -> None:
+def test_each_error_of_obstore(
+    name: str, text: str, kind: type[Exception], problem: str
+) -> None:
     error = translate_read_error(store_error(name, text), "s3")
     assert type(error) is kind and str(error).startswith(problem)
 
 
-def test_a_store_that_fails_for_a_moment_is_asked_again(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_for_a_moment_is_asked_again(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     obstore.put(memory, "a.bin", DATA)
     counting, pauses = Counting(), []
     counting.failures = [store_error("GenericError")] * 2
     monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
-    source = RangeSource(StoredObject(memory, parse_url("s3://b/a.bin")), "s3://b/a.bin", sleep=pauses.append)
+    source = RangeSource(
+        StoredObject(memory, parse_url("s3://b/a.bin")),
+        "s3://b/a.bin",
+        sleep=pauses.append,
+    )
     assert source.read(5, 5) == DATA[5:10]
     assert len(pauses) == 2 and counting.failures == []
 
@@ -107,7 +139,9 @@ def test_folders(memory: Any) -> None:
         obstore.put(memory, name, DATA)
     assert sorted(names_in(parse_url("s3://b/run/"))) == ["a.pth", "sub/"]
     found = names_in(parse_url("az://b/run/"))
-    assert found == {"a.pth": Known(len(DATA), ""), "sub/": None}, "its listings give another ETag"
+    assert found == {"a.pth": Known(len(DATA), ""), "sub/": None}, (
+        "its listings give another ETag"
+    )
     at = locate("s3://b/run")
     assert at.is_folder() and not at.is_file()
     assert at.names() == ["a.pth", "sub/"]
@@ -137,8 +171,13 @@ def test_folders_read_the_same(name: str, memory: Any) -> None:
 def test_a_shard_that_no_index_names_is_found(memory: Any) -> None:
     """It was passed over wherever an index lies beside it."""
     index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}, "metadata": {}}
-    for name in ("model-00001-of-00001.safetensors", "other-00001-of-00001.safetensors"):
-        obstore.put(memory, f"run/{name}", (SAMPLES / "weights.safetensors").read_bytes())
+    for name in (
+        "model-00001-of-00001.safetensors",
+        "other-00001-of-00001.safetensors",
+    ):
+        obstore.put(
+            memory, f"run/{name}", (SAMPLES / "weights.safetensors").read_bytes()
+        )
     obstore.put(memory, "run/model.safetensors.index.json", json.dumps(index).encode())
     assert [item.path for item in found(["s3://b/run/"])] == [
         "s3://b/run/model.safetensors.index.json",
@@ -146,19 +185,27 @@ def test_a_shard_that_no_index_names_is_found(memory: Any) -> None:
     ]
 
 
-def test_an_object_that_cannot_be_read_is_an_error(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_cannot_be_read_is_an_error(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     obstore.put(memory, "run/a", DATA)
     refused = PermissionError("403")
     monkeypatch.setattr(
-        StoredObject, "get", lambda *_: (_ for _ in ()).throw(translate_read_error(refused, "s3"))
+        StoredObject,
+        "get",
+        lambda *_: (_ for _ in ()).throw(translate_read_error(refused, "s3")),
     )
-    assert [(item.path, item.is_other, str(item.error)) for item in found(["s3://b/run/"])] == [
+    assert [
+        (item.path, item.is_other, str(item.error)) for item in found(["s3://b/run/"])
+    ] == [
         ("s3://b/run/a", False, f"s3://b/run/a: {translate_read_error(refused, 's3')}")
     ]
 
 
 class Counting:
-    """The module obstore, which counts what is asked. `failures` are raised first, one for each request of a range."""
+    """The module obstore, which counts what is asked. `failures` are raised first, one
+    for each request of a range.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -184,7 +231,9 @@ def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
     with formats.open("s3://b/run/") as found:
         assert found.format == "dcp"
         data = [row for row in counting.asked if row.endswith(".distcp")]
-        assert [row for row in counting.asked if row.startswith("list")] == ["list_with_delimiter run"]
+        assert [row for row in counting.asked if row.startswith("list")] == [
+            "list_with_delimiter run"
+        ]
         assert counting.asked.count("get run/.metadata") == 1
         small = len(found.values)
         assert len(data) <= small
@@ -194,7 +243,9 @@ def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
 def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
     memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Large items, each with its ends, of which two neighbours are one request; small ones are read whole."""
+    """Large items, each with its ends, of which two neighbours are one request; small
+    ones are read whole.
+    """
     import torch
     from process import ckpt
 
@@ -206,7 +257,10 @@ def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
         obstore.put(memory, f"run/{path.name}", path.read_bytes())
     counting = Counting()
     monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
-    with formats.open("s3://b/run/") as found, formats.open(str(tmp_path / "run.dcp")) as local:
+    with (
+        formats.open("s3://b/run/") as found,
+        formats.open(str(tmp_path / "run.dcp")) as local,
+    ):
         assert counting.asked == ["list_with_delimiter run", "get run/.metadata"]
         places = [row.tensor.storage.place for row in found.tensors]
         for place in places:
@@ -220,14 +274,16 @@ def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
         assert digests(Survey(found)) == digests(Survey(local))
 
 
-def test_what_is_missing_is_not_asked_for_twice(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_not_asked_for_twice(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counting = Counting()
     monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
     assert not locate("s3://b/none").is_file()
     assert counting.asked == ["get none"]
 
 
-# --- S3 ---------------------------------------------------------------------------------------------------------------
+# --- S3 -------------------------------------------------------------------------------
 
 
 def test_s3(s3: Bucket) -> None:

@@ -58,7 +58,9 @@ def test_another_etag_is_read_back(there: list[Any]) -> None:
     assert there[1] == 1
 
 
-@pytest.mark.parametrize(("at", "part"), [(0, "1 of 4"), (299, "1 of 4"), (300, "2 of 4"), (999, "4 of 4")])
+@pytest.mark.parametrize(
+    ("at", "part"), [(0, "1 of 4"), (299, "1 of 4"), (300, "2 of 4"), (999, "4 of 4")]
+)
 def test_what_did_not_arrive(at: int, part: str, there: list[Any]) -> None:
     there[0].data = DATA[:at] + bytes([DATA[at] ^ 1]) + DATA[at + 1 :]
     with pytest.raises(WriteError) as error:
@@ -83,4 +85,6 @@ def test_which_stores_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert not has_to_compare("s3"), "Amazon compares the SHA-256 of each request"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio")
-    assert has_to_compare("s3") and not has_to_compare("gs") and not has_to_compare("az")
+    assert (
+        has_to_compare("s3") and not has_to_compare("gs") and not has_to_compare("az")
+    )

@@ -15,7 +15,9 @@ from ckpt.ext.remote.source import RangeSource
 from ckpt.formats.verify import recorded
 from ckpt.model.limits import Limits
 
-obstore = pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+obstore = pytest.importorskip(
+    "obstore", reason="obstore, the extra [cloud], is not installed"
+)
 pytestmark = oracle.QUIET
 
 
@@ -23,8 +25,13 @@ pytestmark = oracle.QUIET
 def test_a_dcp_takes_few_requests(
     count: int, size: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each large item, one for many small ones. No claim is left on a file: each read would check all of them."""
-    state = {f"layers.{number}.weight": torch.full((size,), float(number)) for number in range(count)}
+    """One for each large item, one for many small ones. No claim is left on a file:
+    each read would check all of them.
+    """
+    state = {
+        f"layers.{number}.weight": torch.full((size,), float(number))
+        for number in range(count)
+    }
     dcp.save(state, checkpoint_id=tmp_path / "d", no_dist=True)
     store = obstore.store.MemoryStore()
     monkeypatch.setattr(objects, "open_bucket", lambda scheme, name: store)

@@ -1,4 +1,6 @@
-"""Real servers and their ways: passwords, compression, slow answers, proxies, pages, tokens, signatures that expire."""
+"""Real servers and their ways: passwords, compression, slow answers, proxies, pages,
+tokens, signatures that expire.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    with nginxes.running(tmp_path_factory.mktemp("nginx"), folder, [SMALL, "a.safetensors"]) as made:
+    with nginxes.running(
+        tmp_path_factory.mktemp("nginx"), folder, [SMALL, "a.safetensors"]
+    ) as made:
         yield made
 
 
@@ -71,13 +75,16 @@ def run(*words: str, **variables: str) -> Done:
     return ckpt(*words, **variables)
 
 
-# --- nginx ------------------------------------------------------------------------------------------------------------
+# --- nginx ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("login", ["", "me:wrong@", "other:p%40ss@"])
 def test_a_wrong_password_is_one_line_without_it(login: str, nginx: Nginx) -> None:
     done = run("inspect", nginx.url.replace("://", f"://{login}") + f"/auth/{SMALL}")
-    check_error(done, f"{nginx.url}/auth/{SMALL}: no permission to read it: the server answers 401")
+    check_error(
+        done,
+        f"{nginx.url}/auth/{SMALL}: no permission to read it: the server answers 401",
+    )
     assert len(nginx.asked) == 1, "it is not tried again"
     assert b"wrong" not in done.err and b"p%40ss" not in done.err
 
@@ -86,7 +93,13 @@ def test_a_password_goes_to_its_server_only(nginx: Nginx) -> None:
     """Another port is another server."""
     for path, sent in (("moved", True), ("away", False)):
         nginx.clear()
-        assert run("inspect", nginx.url.replace("://", "://me:p%40ss@") + f"/{path}/{SMALL}").code == 0
+        assert (
+            run(
+                "inspect",
+                nginx.url.replace("://", "://me:p%40ss@") + f"/{path}/{SMALL}",
+            ).code
+            == 0
+        )
         followed = [row for row in nginx.asked if row.path.startswith("/plain/")]
         assert followed and all((row.login != "-") == sent for row in followed)
         assert all((f":{row.port}" in nginx.url) == sent for row in followed)
@@ -94,8 +107,12 @@ def test_a_password_goes_to_its_server_only(nginx: Nginx) -> None:
 
 @pytest.mark.parametrize("path", ["forced", "packed", "coded"])
 @pytest.mark.parametrize("name", [SMALL, "a.safetensors"])
-def test_a_server_that_compresses_all_the_same_is_refused(path: str, name: str, nginx: Nginx) -> None:
-    """`/coded/` sends ranges of the gzip. None of its bytes may be taken for the file."""
+def test_a_server_that_compresses_all_the_same_is_refused(
+    path: str, name: str, nginx: Nginx
+) -> None:
+    """`/coded/` sends ranges of the gzip. None of its bytes may be taken for
+    the file.
+    """
     done = run("inspect", f"{nginx.url}/{path}/{name}")
     assert {row.encoding for row in nginx.asked} == {"gzip"}
     check_error(done, "compress")
@@ -115,13 +132,16 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(nginx: Nginx) -> None:
 
 @pytest.mark.slow
 def test_a_slow_server_is_waited_for(folder: Path, nginx: Nginx) -> None:
-    done, here = run("sum", f"{nginx.url}/slow/{SMALL}"), run("sum", str(folder / SMALL))
+    done, here = (
+        run("sum", f"{nginx.url}/slow/{SMALL}"),
+        run("sum", str(folder / SMALL)),
+    )
     assert done.code == 0 and done.out.splitlines()[-1] == here.out.splitlines()[-1]
     assert all(row.status == 206 for row in nginx.asked), "nothing is tried again"
     assert {row.limit for row in nginx.asked} == {str(nginxes.RATE)}
 
 
-# --- proxies ----------------------------------------------------------------------------------------------------------
+# --- proxies --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY"])
@@ -153,7 +173,11 @@ def test_no_proxy_names_the_servers_that_are_asked_directly(
     if secure and not nginx.secure:
         pytest.skip("openssl is not installed")
     url = nginx.secure if secure else nginx.url
-    proxied = {"http_proxy": between.url, "https_proxy": between.url, "SSL_CERT_FILE": nginx.certificate}
+    proxied = {
+        "http_proxy": between.url,
+        "https_proxy": between.url,
+        "SSL_CERT_FILE": nginx.certificate,
+    }
     assert run("inspect", f"{url}/plain/{SMALL}", **{**proxied, name: hosts}).code == 0
     assert between.asked == [] and nginx.asked
     other = {**proxied, name: "example.com"}
@@ -175,29 +199,47 @@ def test_the_hub_is_asked_through_the_proxy(model: Hub, between: Proxy) -> None:
     assert {row.login for row in model.cdn} == {""}
 
 
-def test_object_stores_are_asked_through_the_proxy(s3: Bucket, folder: Path, between: Proxy) -> None:
+def test_object_stores_are_asked_through_the_proxy(
+    s3: Bucket, folder: Path, between: Proxy
+) -> None:
     url = s3.put(SMALL, (folder / SMALL).read_bytes())
     s3.front.clear()
     variables = {**s3.variables(), "no_proxy": ""}
     assert run("inspect", url, **{**variables, "http_proxy": between.url}).code == 0
     assert len(between.asked) == len(s3.front.asked) > 0
     between.clear()
-    assert run("inspect", url, **{**variables, "http_proxy": between.url, "no_proxy": "127.0.0.1"}).code == 0
+    assert (
+        run(
+            "inspect",
+            url,
+            **{**variables, "http_proxy": between.url, "no_proxy": "127.0.0.1"},
+        ).code
+        == 0
+    )
     assert between.asked == []
 
 
-# --- in front of an object store --------------------------------------------------------------------------------------
+# --- in front of an object store ------------------------------------------------------
 
 
 def test_azure_through_a_front(folder: Path) -> None:
-    """What is signed does not name the server, so a front can count what Azurite is asked."""
+    """What is signed does not name the server, so a front can count what Azurite is
+    asked.
+    """
     with azurites.running() as server, proxy(server.behind) as front:
         container = server.container()
         container.put(folder / SMALL)
         server.url = front.url
-        assert run("inspect", f"{container.url}/{SMALL}", **server.variables()).code == 0
-        assert all(row.what == f"GET /{azurites.ACCOUNT}/{container.name}/{SMALL}" for row in front.asked)
-        assert 0 < len(front.asked) <= 4 and front.sent < (folder / SMALL).stat().st_size
+        assert (
+            run("inspect", f"{container.url}/{SMALL}", **server.variables()).code == 0
+        )
+        assert all(
+            row.what == f"GET /{azurites.ACCOUNT}/{container.name}/{SMALL}"
+            for row in front.asked
+        )
+        assert (
+            0 < len(front.asked) <= 4 and front.sent < (folder / SMALL).stat().st_size
+        )
 
 
 def test_azure_refuses_a_wrong_key(folder: Path) -> None:
@@ -205,10 +247,13 @@ def test_azure_refuses_a_wrong_key(folder: Path) -> None:
         container = server.container()
         container.put(folder / SMALL)
         key = {"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}
-        check_error(run("inspect", f"{container.url}/{SMALL}", **{**server.variables(), **key}), "permission")
+        check_error(
+            run("inspect", f"{container.url}/{SMALL}", **{**server.variables(), **key}),
+            "permission",
+        )
 
 
-# --- the hub ----------------------------------------------------------------------------------------------------------
+# --- the hub --------------------------------------------------------------------------
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -220,7 +265,11 @@ def test_the_imitation_answers_as_the_hub_does(model: Hub, folder: Path) -> None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
     data = (folder / SMALL).read_bytes()
     with pytest.raises(urllib.error.HTTPError) as caught:
-        opener.open(urllib.request.Request(f"{model.url}/{MODEL}/resolve/main/{SMALL}", method="HEAD"))
+        opener.open(
+            urllib.request.Request(
+                f"{model.url}/{MODEL}/resolve/main/{SMALL}", method="HEAD"
+            )
+        )
     found = caught.value.headers
     caught.value.close()
     assert (caught.value.code, found["X-Linked-Size"]) == (302, str(len(data)))
@@ -230,7 +279,10 @@ def test_the_imitation_answers_as_the_hub_does(model: Hub, folder: Path) -> None
     with opener.open(call) as answer:
         assert (answer.status, answer.read()) == (206, data[-7:])
         assert answer.headers["ETag"] != found["X-Linked-ETag"]
-    for change, status in (({"Authorization": "Bearer x"}, 400), ({"If-Match": '"x"'}, 412)):
+    for change, status in (
+        ({"Authorization": "Bearer x"}, 400),
+        ({"If-Match": '"x"'}, 412),
+    ):
         with pytest.raises(urllib.error.HTTPError) as caught:
             opener.open(urllib.request.Request(found["Location"], headers=change))
         caught.value.close()
@@ -239,22 +291,34 @@ def test_the_imitation_answers_as_the_hub_does(model: Hub, folder: Path) -> None
     with opener.open(f"{model.url}/api/models/{MODEL}/tree/main") as answer:
         rows = json.loads(answer.read())
         assert [row["path"] for row in rows] == ["a.safetensors", "legacy.pth"]
-        assert rows[0]["lfs"]["size"] == rows[0]["size"] == (folder / "a.safetensors").stat().st_size
+        assert (
+            rows[0]["lfs"]["size"]
+            == rows[0]["size"]
+            == (folder / "a.safetensors").stat().st_size
+        )
         assert answer.headers["Link"].endswith('/tree/main?cursor=2>; rel="next"')
 
 
 @pytest.mark.parametrize("words", [("inspect",), ("stats",), ("ls",)])
-def test_the_token_never_reaches_the_second_server(words: tuple[str, ...], model: Hub) -> None:
+def test_the_token_never_reaches_the_second_server(
+    words: tuple[str, ...], model: Hub
+) -> None:
     model.token, model.lasts = "secret", 2
     for name in (SMALL, "run.dcp", "sharded"):
-        assert run(*words, url_of(name), **model.variables(), HF_TOKEN="secret").code == 0
+        assert (
+            run(*words, url_of(name), **model.variables(), HF_TOKEN="secret").code == 0
+        )
     assert {row.login for row in model.asked} == {"Bearer secret"}
     assert model.cdn and {row.login for row in model.cdn} == {""}
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-@pytest.mark.parametrize("name", [SMALL, "run.dcp", "sharded/model.safetensors.index.json"])
-def test_a_gated_model_without_its_token_is_one_line(name: str, token: str, model: Hub) -> None:
+@pytest.mark.parametrize(
+    "name", [SMALL, "run.dcp", "sharded/model.safetensors.index.json"]
+)
+def test_a_gated_model_without_its_token_is_one_line(
+    name: str, token: str, model: Hub
+) -> None:
     model.token = "secret"
     done = run("inspect", f"hf://{MODEL}/{name}", **model.variables(), HF_TOKEN=token)
     check_error(done, "the server answers 401")

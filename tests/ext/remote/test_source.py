@@ -1,4 +1,6 @@
-"""An object by ranges: how many requests and bytes a read costs, what is tried again, what is pinned."""
+"""An object by ranges: how many requests and bytes a read costs, what is tried again,
+what is pinned.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,25 @@ NAME = "https://host/a.bin"
 DATA = random.Random(1).randbytes(3 << 20)
 
 
-def opened(store: Kept, name: str = NAME, **options: object) -> tuple[RangeSource, list[float]]:
+def opened(
+    store: Kept, name: str = NAME, **options: object
+) -> tuple[RangeSource, list[float]]:
     pauses: list[float] = []
     return RangeSource(store, name, sleep=pauses.append, **options), pauses  # type: ignore[arg-type]
 
 
 def test_the_end_comes_first_or_the_beginning_where_it_says_more() -> None:
-    for name, asked in ((NAME, (len(DATA) - TAIL, TAIL)), ("s3://b/a.safetensors", (0, HEAD))):
+    for name, asked in (
+        (NAME, (len(DATA) - TAIL, TAIL)),
+        ("s3://b/a.safetensors", (0, HEAD)),
+    ):
         store = Kept(DATA)
         source, _ = opened(store, name)
-        assert (store.asked, source.size, source.identity) == ([asked], len(DATA), (len(DATA), '"1"'))
+        assert (store.asked, source.size, source.identity) == (
+            [asked],
+            len(DATA),
+            (len(DATA), '"1"'),
+        )
 
 
 def test_a_store_without_tails_is_asked_for_the_beginning() -> None:
@@ -86,7 +97,10 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> module._Kept:
 
 def test_little_is_kept_of_all_sources_together(shelf: module._Kept) -> None:
     sources = [
-        opened(Kept(DATA), f"s3://b/{n}.bin", state=Known(len(DATA), '"1"'), ahead=False)[0] for n in "ab"
+        opened(
+            Kept(DATA), f"s3://b/{n}.bin", state=Known(len(DATA), '"1"'), ahead=False
+        )[0]
+        for n in "ab"
     ]
     for at in range(200_000, 2_000_000, 200_000):
         for source in sources:
@@ -101,7 +115,12 @@ def test_what_was_read_last_is_kept(shelf: module._Kept) -> None:
     source, _ = opened(store, state=Known(len(DATA), '"1"'), ahead=False)
     for at in (1_000_000, 1_500_000, 1_000_000, 2_000_000, 2_500_000, 1_000_000):
         source.read(at, 30_000)
-    assert [begin for begin, _ in store.asked] == [1_000_000, 1_500_000, 2_000_000, 2_500_000]
+    assert [begin for begin, _ in store.asked] == [
+        1_000_000,
+        1_500_000,
+        2_000_000,
+        2_500_000,
+    ]
 
 
 def test_what_opening_needs_is_held_until_it_was_read(shelf: module._Kept) -> None:
@@ -133,7 +152,9 @@ def test_a_server_that_ignores_ranges_is_asked_once(shelf: module._Kept) -> None
     stores = [Whole(DATA[:400_000]) for _ in range(3)]
     sources = [opened(store, ahead=False)[0] for store in stores]
     for at in range(0, 400_000, 50_000):
-        assert {source.read(at, 50_000) for source in sources} == {DATA[at : at + 50_000]}
+        assert {source.read(at, 50_000) for source in sources} == {
+            DATA[at : at + 50_000]
+        }
     assert [len(store.asked) for store in stores] == [1, 1, 1]
     for source in sources:
         source.close()
@@ -164,7 +185,9 @@ def test_the_size_of_a_listing_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
         wrong.read(0, 5)
 
 
-@pytest.mark.parametrize(("after", "pauses"), [(0.0, [0.25]), (7.0, [7.0]), (60.0, [60.0])])
+@pytest.mark.parametrize(
+    ("after", "pauses"), [(0.0, [0.25]), (7.0, [7.0]), (60.0, [60.0])]
+)
 def test_a_server_says_how_long_to_wait(after: float, pauses: list[float]) -> None:
     store = Kept(DATA)
     store.failures = [BusyError("429", after)]
@@ -213,7 +236,10 @@ def test_another_state_of_the_object_is_one_error(change: str) -> None:
         store.data += b"more"
     with pytest.raises(ChangedError) as error:
         source.read(10, 10)
-    assert str(error.value) == f"{NAME}: the object changed while it was read (still being written?)"
+    assert (
+        str(error.value)
+        == f"{NAME}: the object changed while it was read (still being written?)"
+    )
 
 
 def test_pickled_is_an_address_without_bytes() -> None:
@@ -223,7 +249,9 @@ def test_pickled_is_an_address_without_bytes() -> None:
 
 
 class Slow(Kept):
-    """Requests from the second on are answered when another one is made or `goes_on` is set."""
+    """Requests from the second on are answered when another one is made or `goes_on` is
+    set.
+    """
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -242,7 +270,9 @@ class Slow(Kept):
 def beside(
     source: RangeSource, store: Slow, first: tuple[int, int], second: tuple[int, int]
 ) -> list[bytes | str]:
-    """What two threads read, of which the second begins while the request of the first is under way."""
+    """What two threads read, of which the second begins while the request of the first
+    is under way.
+    """
 
     class Seen(threading.Condition):
         def wait(self, timeout: float | None = None) -> bool:
@@ -259,7 +289,9 @@ def beside(
         except NotOpenedError as error:
             got[index] = str(error)
 
-    threads = [threading.Thread(target=read, args=each) for each in enumerate((first, second))]
+    threads = [
+        threading.Thread(target=read, args=each) for each in enumerate((first, second))
+    ]
     threads[0].start()
     assert store.asking.wait(60)
     threads[1].start()
@@ -305,4 +337,8 @@ def test_what_is_read_ahead_ends_where_another_request_begins() -> None:
         DATA[150_000:155_000],
         DATA[110_000:115_000],
     ]
-    assert sorted(store.asked[1:]) == [(100_000, 10_000), (110_000, 40_000), (150_000, 5_000)]
+    assert sorted(store.asked[1:]) == [
+        (100_000, 10_000),
+        (110_000, 40_000),
+        (150_000, 5_000),
+    ]

@@ -33,11 +33,21 @@ def test_it_finds_what_a_list_finds(seed: int) -> None:
     for at in range(260):
         end = at + dice.randrange(1, 40)
         found = spans.between(at, end)
-        assert sorted(found) == sorted(row for row in every if row.begin < end and row.end > at)
-        assert [row.begin for row in found] == sorted((row.begin for row in found), reverse=True)
+        assert sorted(found) == sorted(
+            row for row in every if row.begin < end and row.end > at
+        )
+        assert [row.begin for row in found] == sorted(
+            (row.begin for row in found), reverse=True
+        )
         one = spans.at(at)
-        assert (one in every and one.begin <= at < one.end) if one else not spans.between(at, at + 1)
-        assert spans.after(at, end) == min((row.begin for row in every if at < row.begin < end), default=end)
+        assert (
+            (one in every and one.begin <= at < one.end)
+            if one
+            else not spans.between(at, at + 1)
+        )
+        assert spans.after(at, end) == min(
+            (row.begin for row in every if at < row.begin < end), default=end
+        )
 
 
 def test_two_that_are_equal_are_two() -> None:

@@ -1,4 +1,6 @@
-"""Objects on a server that speaks S3: what appears, what is refused, and that nothing is left when something fails."""
+"""Objects on a server that speaks S3: what appears, what is refused, and that nothing
+is left when something fails.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def test_an_object_that_appears_meanwhile_stays(size: int, s3: Bucket) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["?uploads", "?partNumber=1", "?partNumber=2", "POST a.bin?uploadId"])
+@pytest.mark.parametrize(
+    "what", ["?uploads", "?partNumber=1", "?partNumber=2", "POST a.bin?uploadId"]
+)
 def test_what_fails_thrice_is_tried_again(what: str, s3: Bucket) -> None:
     s3.front.fail = [(what, 503)] * 3
     write(to(f"{s3.url}/a.bin"), DATA)
@@ -97,18 +101,38 @@ def test_what_fails_thrice_is_tried_again(what: str, s3: Bucket) -> None:
     ("what", "status", "says"),
     [
         ("?uploads", 503, "the object store answers 503 Refused, 4 times in a row"),
-        ("?partNumber=1", 503, "the object store answers 503 Refused, 4 times in a row"),
-        ("?partNumber=1", 403, "no permission to write it: 403 Refused (credentials come from HERE)"),
+        (
+            "?partNumber=1",
+            503,
+            "the object store answers 503 Refused, 4 times in a row",
+        ),
+        (
+            "?partNumber=1",
+            403,
+            "no permission to write it: 403 Refused (credentials come from HERE)",
+        ),
         ("?partNumber=1", 400, "the object store answers 400 Refused"),
-        ("POST a.bin?uploadId", 503, "the object store answers 503 Refused, 4 times in a row"),
-        ("POST a.bin?uploadId", 403, "no permission to write it: 403 Refused (credentials come from HERE)"),
+        (
+            "POST a.bin?uploadId",
+            503,
+            "the object store answers 503 Refused, 4 times in a row",
+        ),
+        (
+            "POST a.bin?uploadId",
+            403,
+            "no permission to write it: 403 Refused (credentials come from HERE)",
+        ),
     ],
 )
-def test_what_fails_leaves_neither_object_nor_upload(what: str, status: int, says: str, s3: Bucket) -> None:
+def test_what_fails_leaves_neither_object_nor_upload(
+    what: str, status: int, says: str, s3: Bucket
+) -> None:
     s3.front.fail = [(what, status)] * (4 if status == 503 else 1)
     with pytest.raises(WriteError) as error:
         write(to(f"{s3.url}/a.bin"), DATA)
-    assert str(error.value) == f"{s3.url}/a.bin: {says}".replace("HERE", looked_at("s3"))
+    assert str(error.value) == f"{s3.url}/a.bin: {says}".replace(
+        "HERE", looked_at("s3")
+    )
     assert s3.objects == {} and s3.uploads == 0 and not s3.front.fail
 
 
@@ -126,7 +150,9 @@ def test_an_upload_that_is_left_is_named(s3: Bucket) -> None:
 def test_a_bit_that_changes_on_the_way_is_found(s3: Bucket) -> None:
     for number in (1, 2):
         s3.front.flip = [f"?partNumber={number}"]
-        with pytest.raises(WriteError, match=f"part {number} of 2 did not arrive as it was sent"):
+        with pytest.raises(
+            WriteError, match=f"part {number} of 2 did not arrive as it was sent"
+        ):
             write(to(f"{s3.url}/a.bin"), DATA)
         assert s3.objects == {}
     s3.front.flip = ["PUT b.bin"]
@@ -141,29 +167,45 @@ class InterruptError(BaseException): ...
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [5, SIZE])
 @pytest.mark.parametrize("is_complete", [True, False])
-@pytest.mark.parametrize("error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"])
+@pytest.mark.parametrize(
+    "error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"]
+)
 def test_an_error_in_the_block_leaves_nothing(
     error: BaseException, is_complete: bool, size: int, s3: Bucket
 ) -> None:
-    with pytest.raises(type(error)), io_target.writing_file(to(f"{s3.url}/a.bin"), size) as sink:
+    with (
+        pytest.raises(type(error)),
+        io_target.writing_file(to(f"{s3.url}/a.bin"), size) as sink,
+    ):
         sink.write(DATA[: size if is_complete else size - 1])
         if is_complete:
             sink.complete()
-            assert s3.objects == {"a.bin": DATA[:size]}, "it can be read back inside the block"
+            assert s3.objects == {"a.bin": DATA[:size]}, (
+                "it can be read back inside the block"
+            )
         raise error
     assert s3.objects == {} and s3.uploads == 0 and not sink.is_placed
 
 
-@pytest.mark.parametrize("error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"])
-def test_an_error_when_parts_were_sent_ends_the_upload(error: BaseException, s3: Bucket) -> None:
-    with pytest.raises(type(error)), io_target.writing_file(to(f"{s3.url}/a.bin"), (48 << 20) + 5) as sink:
+@pytest.mark.parametrize(
+    "error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"]
+)
+def test_an_error_when_parts_were_sent_ends_the_upload(
+    error: BaseException, s3: Bucket
+) -> None:
+    with (
+        pytest.raises(type(error)),
+        io_target.writing_file(to(f"{s3.url}/a.bin"), (48 << 20) + 5) as sink,
+    ):
         for _ in range(48):
             sink.write(DATA[: 1 << 20])
         raise error
     assert s3.objects == {} and s3.uploads == 0
     whats = s3.front.whats()
     assert sum("?partNumber=" in row for row in whats) == 3
-    assert whats[-1] == "DELETE a.bin?uploadId", "after its parts, so that none arrives later"
+    assert whats[-1] == "DELETE a.bin?uploadId", (
+        "after its parts, so that none arrives later"
+    )
 
 
 def test_a_part_that_fails_while_the_next_ones_are_filled(s3: Bucket) -> None:
@@ -177,22 +219,34 @@ def test_a_part_that_fails_while_the_next_ones_are_filled(s3: Bucket) -> None:
 def test_a_complete_object_that_replaced_another_survives_an_interrupt_and_no_failed_check(
     s3: Bucket,
 ) -> None:
-    for error, left in ((InterruptError(), {"a.bin": b"new"}), (CkptError("differs"), {})):
+    for error, left in (
+        (InterruptError(), {"a.bin": b"new"}),
+        (CkptError("differs"), {}),
+    ):
         url = s3.put("a.bin", b"old")
-        with pytest.raises(type(error)), io_target.writing_file(to(url, force=True), 3) as sink:
+        with (
+            pytest.raises(type(error)),
+            io_target.writing_file(to(url, force=True), 3) as sink,
+        ):
             sink.write(b"new")
             sink.complete()
             raise error
         assert s3.objects == left
     url = s3.put("a.bin", b"old")
-    with pytest.raises(CkptError), io_target.writing_file(to(url, force=True), 3) as sink:
+    with (
+        pytest.raises(CkptError),
+        io_target.writing_file(to(url, force=True), 3) as sink,
+    ):
         sink.write(b"new")
         raise CkptError("before it is complete")
     assert s3.objects == {"a.bin": b"old"}
 
 
 def test_the_object_of_somebody_else_is_not_removed(s3: Bucket) -> None:
-    with pytest.raises(CkptError) as error, io_target.writing_file(to(f"{s3.url}/a.bin"), 3) as sink:
+    with (
+        pytest.raises(CkptError) as error,
+        io_target.writing_file(to(f"{s3.url}/a.bin"), 3) as sink,
+    ):
         sink.write(b"new")
         sink.complete()
         s3.put("a.bin", b"of another")
@@ -203,11 +257,17 @@ def test_the_object_of_somebody_else_is_not_removed(s3: Bucket) -> None:
 
 def test_what_cannot_be_removed_is_named(s3: Bucket) -> None:
     s3.front.fail = [("DELETE a.bin", 403)]
-    with pytest.raises(CkptError) as error, io_target.writing_file(to(f"{s3.url}/a.bin"), 3) as sink:
+    with (
+        pytest.raises(CkptError) as error,
+        io_target.writing_file(to(f"{s3.url}/a.bin"), 3) as sink,
+    ):
         sink.write(b"new")
         sink.complete()
         raise CkptError("differs")
-    assert error.value.hint == f"{s3.url}/a.bin is left over: no permission to write it: 403 Refused"
+    assert (
+        error.value.hint
+        == f"{s3.url}/a.bin is left over: no permission to write it: 403 Refused"
+    )
 
 
 def test_no_bucket(s3: Bucket) -> None:
@@ -216,7 +276,7 @@ def test_no_bucket(s3: Bucket) -> None:
     assert str(error.value) == "s3://nowhere-at-all/a.bin: no such bucket"
 
 
-# --- folders ----------------------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------
 
 
 def folder_to(url: str, *, force: bool = False) -> Target:
@@ -224,20 +284,30 @@ def folder_to(url: str, *, force: bool = False) -> Target:
 
 
 def test_the_objects_of_a_folder_are_there_one_after_the_other(s3: Bucket) -> None:
-    with io_target.writing_folder(folder_to(f"{s3.url}/run/"), 8, lambda name: True) as sink:
+    with io_target.writing_folder(
+        folder_to(f"{s3.url}/run/"), 8, lambda name: True
+    ) as sink:
         for name, data in (("one", b"1234"), (".metadata", b"5678")):
             with sink.file(name, 4) as inner:
                 inner.write(data)
             assert s3.objects[f"run/{name}"] == data
     assert sink.is_placed
-    assert all(row.headers["if-none-match"] == "*" for row in s3.front.asked if row.what.startswith("PUT"))
+    assert all(
+        row.headers["if-none-match"] == "*"
+        for row in s3.front.asked
+        if row.what.startswith("PUT")
+    )
 
 
 @pytest.mark.parametrize("at", ["inside", "behind"])
-def test_a_folder_that_fails_leaves_nothing_and_what_completes_it_goes_first(at: str, s3: Bucket) -> None:
+def test_a_folder_that_fails_leaves_nothing_and_what_completes_it_goes_first(
+    at: str, s3: Bucket
+) -> None:
     with (
         pytest.raises(CkptError),
-        io_target.writing_folder(folder_to(f"{s3.url}/run"), 8, lambda name: True) as sink,
+        io_target.writing_folder(
+            folder_to(f"{s3.url}/run"), 8, lambda name: True
+        ) as sink,
     ):
         for name in ("one", "two", ".metadata"):
             with sink.file(name, 2) as inner:
@@ -247,7 +317,10 @@ def test_a_folder_that_fails_leaves_nothing_and_what_completes_it_goes_first(at:
         raise CkptError("no")
     assert s3.objects == {}
     gone = [row.split()[1] for row in s3.front.whats() if row.startswith("DELETE")]
-    assert gone == ([] if at == "inside" else ["run/.metadata"]) + ["run/two", "run/one"]
+    assert gone == ([] if at == "inside" else ["run/.metadata"]) + [
+        "run/two",
+        "run/one",
+    ]
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -255,7 +328,10 @@ def test_a_folder_is_not_replaced(force: bool, s3: Bucket) -> None:
     s3.put("run/.metadata", b"x")
     with pytest.raises(UsageError) as error:
         folder_to(f"{s3.url}/run", force=force)
-    problem = "holds 1 object already: ckpt replaces no folder of an object store (-o another name)"
+    problem = (
+        "holds 1 object already: ckpt replaces no folder of an object store (-o "
+        "another name)"
+    )
     assert str(error.value) == f"{s3.url}/run: {problem}"
     s3.put("one", b"x")
     with pytest.raises(UsageError, match="an object, and the result is a folder"):
@@ -269,7 +345,9 @@ def test_links(s3: Bucket) -> None:
 
     with (
         pytest.raises(WriteError, match="an object store has no hard links"),
-        io_target.writing_folder(folder_to(f"{s3.url}/run"), 8, lambda name: True) as sink,
+        io_target.writing_folder(
+            folder_to(f"{s3.url}/run"), 8, lambda name: True
+        ) as sink,
     ):
         sink.link("one", Memory(b""))
 

@@ -1,4 +1,6 @@
-"""An object in parts: which bytes are sent when, how many at once, and what is left when something fails."""
+"""An object in parts: which bytes are sent when, how many at once, and what is left
+when something fails.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from ckpt.bytes.source import Memory
 from ckpt.ext.remote import target as module
 from ckpt.ext.remote import target as put_module
 from ckpt.ext.remote.credentials import looked_at
-from ckpt.ext.remote.target import PART, ObjectSink, StoppedError, StoredTarget, Upload, part_bytes
+from ckpt.ext.remote.target import (
+    PART,
+    ObjectSink,
+    StoppedError,
+    StoredTarget,
+    Upload,
+    part_bytes,
+)
 from ckpt.ext.remote.url import parse_url
 from ckpt.model.errors import UsageError, WriteError
 
@@ -28,7 +37,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Kept:
-    """An object that is taken as obstore takes it. `failures` are raised when that group is asked to be there."""
+    """An object that is taken as obstore takes it. `failures` are raised when that
+    group is asked to be there.
+    """
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -67,14 +78,21 @@ class Kept:
 
 
 def sink_of(
-    store: Any, size: int, *, create: bool = True, look: Callable[[], None] = lambda: None
+    store: Any,
+    size: int,
+    *,
+    create: bool = True,
+    look: Callable[[], None] = lambda: None,
 ) -> ObjectSink:
     return ObjectSink(store, URL, size, look, create=create)
 
 
 def test_parts_are_larger_only_where_10_000_would_not_do() -> None:
     assert PART == 16 << 20
-    assert [part_bytes(size) >> 20 for size in (0, 1, 10_000 * PART, 10_000 * PART + 1, 5 << 40)] == [
+    assert [
+        part_bytes(size) >> 20
+        for size in (0, 1, 10_000 * PART, 10_000 * PART + 1, 5 << 40)
+    ] == [
         16,
         16,
         16,
@@ -115,7 +133,9 @@ def test_what_fits_one_part_is_one_request() -> None:
         assert store.events == ["put" if create else "replace"]
 
 
-def test_the_second_look_comes_when_all_parts_are_there_and_before_the_completion() -> None:
+def test_the_second_look_comes_when_all_parts_are_there_and_before_the_completion() -> (
+    None
+):
     store = Kept()
     sink = sink_of(store, 200, look=lambda: store.events.append("look"))
     sink.write(DATA[:200])
@@ -168,7 +188,9 @@ def test_stopped_before_it_began() -> None:
 def test_too_few_and_too_many_bytes(size: int) -> None:
     sink = sink_of(Kept(), size)
     sink.write(DATA[: size - 1])
-    with pytest.raises(AssertionError, match=f"{size - 1} bytes were written, {size} were planned"):
+    with pytest.raises(
+        AssertionError, match=f"{size - 1} bytes were written, {size} were planned"
+    ):
         sink.complete()
     sink.write(b"x")
     with pytest.raises(AssertionError, match=f"more than the {size} bytes"):
@@ -184,17 +206,21 @@ def test_progress_and_what_is_filled_while_others_are_sent() -> None:
     sink.write(DATA[192:256])
     assert not sink._is_sending or sink._used <= 64
     sink.write(DATA[256:257])
-    assert not sink._is_sending, "no more than that is filled before the others are there"
+    assert not sink._is_sending, (
+        "no more than that is filled before the others are there"
+    )
     sink.stop()
     assert sum(seen) == 257
 
 
-# --- obstore ----------------------------------------------------------------------------------------------------------
+# --- obstore --------------------------------------------------------------------------
 
 
 @pytest.fixture
 def memory() -> Any:
-    stores = pytest.importorskip("obstore.store", reason="obstore, the extra [cloud], is not installed")
+    stores = pytest.importorskip(
+        "obstore.store", reason="obstore, the extra [cloud], is not installed"
+    )
     return stores.MemoryStore()
 
 
@@ -249,15 +275,23 @@ class NotSupportedError(Exception): ...
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (PermissionDeniedError("sig=1"), "no permission to write it (credentials come from HERE)"),
+        (
+            PermissionDeniedError("sig=1"),
+            "no permission to write it (credentials come from HERE)",
+        ),
         (FileNotFoundError("sig=1"), "no such bucket"),
-        (GenericError("sig=1 status code: 400 Bad"), "the object store does not answer, 4 times in a row"),
+        (
+            GenericError("sig=1 status code: 400 Bad"),
+            "the object store does not answer, 4 times in a row",
+        ),
         (OSError("sig=1"), "the object store does not answer, 4 times in a row"),
         (NotSupportedError("sig=1"), "the object store fails: NotSupportedError"),
     ],
 )
 def test_errors_repeat_nothing_of_obstore(error: Exception, says: str) -> None:
-    assert put_module.translate_write_error(error, "s3").advice == says.replace("HERE", looked_at("s3"))
+    assert put_module.translate_write_error(error, "s3").advice == says.replace(
+        "HERE", looked_at("s3")
+    )
 
 
 def test_an_iterator_that_stops_is_no_error_of_the_store(memory: Any) -> None:

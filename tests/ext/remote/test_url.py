@@ -11,14 +11,24 @@ from ckpt.model.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "text", ["s3://b/a.pt", "gs://b/k", "az://c/k", "http://h/x", "HTTPS://h/x", "hf://o/m/x"]
+    "text",
+    ["s3://b/a.pt", "gs://b/k", "az://c/k", "http://h/x", "HTTPS://h/x", "hf://o/m/x"],
 )
 def test_urls(text: str) -> None:
     assert is_url(text) and not isinstance(locate(text), LocalPath)
 
 
 @pytest.mark.parametrize(
-    "text", ["a.pth", "s3/b", "file:///etc/passwd", "ftp://h/x", "./s3://b/a", "s3:/b", "http:x"]
+    "text",
+    [
+        "a.pth",
+        "s3/b",
+        "file:///etc/passwd",
+        "ftp://h/x",
+        "./s3://b/a",
+        "s3:/b",
+        "http:x",
+    ],
 )
 def test_paths(text: str) -> None:
     assert not is_url(text) and isinstance(locate(text), LocalPath)
@@ -39,12 +49,16 @@ def test_what_a_url_may_not_hold_is_quoted() -> None:
     assert typed_url("http://host/ä b.pth") == "http://host/%C3%A4%20b.pth"
 
 
-@pytest.mark.parametrize("text", ["s3://me:pass@b/x", "gs://b/x?sig=1", "az://c/x?sig=1"])
+@pytest.mark.parametrize(
+    "text", ["s3://me:pass@b/x", "gs://b/x?sig=1", "az://c/x?sig=1"]
+)
 def test_object_stores_take_no_secrets_in_a_url(text: str) -> None:
     with pytest.raises(UsageError) as error:
         shown(text)
     assert (
-        "environment" in str(error.value) and "pass" not in str(error.value) and "sig" not in str(error.value)
+        "environment" in str(error.value)
+        and "pass" not in str(error.value)
+        and "sig" not in str(error.value)
     )
 
 
@@ -60,9 +74,16 @@ def test_a_part_that_lacks(text: str) -> None:
         parse_url(text)
 
 
-def test_files_beside_one_are_asked_for_with_its_password_and_without_its_query() -> None:
+def test_files_beside_one_are_asked_for_with_its_password_and_without_its_query() -> (
+    None
+):
     at = locate("https://me:p4ss@beside.example/set/model.index.json?signature=1")
     for place in (at.parent().child("a.bin"), at.parent().child("in").child("a.bin")):
         assert "p4ss" not in place.name and place.name.endswith("/a.bin")
-        assert typed_url(place.name) == place.name.replace("https://", "https://me:p4ss@")
-    assert typed_url(locate("https://beside.example/set/b.bin").name) == "https://beside.example/set/b.bin"
+        assert typed_url(place.name) == place.name.replace(
+            "https://", "https://me:p4ss@"
+        )
+    assert (
+        typed_url(locate("https://beside.example/set/b.bin").name)
+        == "https://beside.example/set/b.bin"
+    )

@@ -1,4 +1,6 @@
-"""`ckpt warmstart --on-mismatch pad|interpolate`: rows of a vocabulary that grew, and grids of positions as torch's `interpolate` makes them."""
+"""`ckpt warmstart --on-mismatch pad|interpolate`: rows of a vocabulary that grew, and
+grids of positions as torch's `interpolate` makes them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ REST: State = {"blocks.0.norm.weight": torch.ones(3000)}
 """What both models have alike."""
 
 
-def warmstart(folder: Path, given: State, wanted: State, *options: str) -> tuple[State, str]:
+def warmstart(
+    folder: Path, given: State, wanted: State, *options: str
+) -> tuple[State, str]:
     """The target with the pretrained values, and what the command says."""
     torch.save({**REST, **given}, folder / "a.pth")
     torch.save({**REST, **wanted}, folder / "b.pth")
@@ -27,7 +31,17 @@ def warmstart(folder: Path, given: State, wanted: State, *options: str) -> tuple
 
 
 def run(folder: Path, *options: str) -> Done:
-    return ckpt("warmstart", "a.pth", "--into", "b.pth", "-o", "out.pth", "--force", *options, cwd=folder)
+    return ckpt(
+        "warmstart",
+        "a.pth",
+        "--into",
+        "b.pth",
+        "-o",
+        "out.pth",
+        "--force",
+        *options,
+        cwd=folder,
+    )
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -35,12 +49,20 @@ def random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
 
 
-# --- vocabularies ------------------------------------------------------------------------------------------------------------
+# --- vocabularies ---------------------------------------------------------------------
 
 
 def test_new_rows_are_those_of_the_target(tmp_path: Path) -> None:
-    given = {"embed.weight": random(10, 4), "head.weight": random(10, 4), "head.bias": random(10)}
-    wanted = {"embed.weight": random(13, 4), "head.weight": random(13, 4), "head.bias": random(13)}
+    given = {
+        "embed.weight": random(10, 4),
+        "head.weight": random(10, 4),
+        "head.bias": random(10),
+    }
+    wanted = {
+        "embed.weight": random(13, 4),
+        "head.weight": random(13, 4),
+        "head.bias": random(13),
+    }
     state, text = warmstart(tmp_path, given, wanted, "--on-mismatch", "pad")
 
     for name, old in given.items():
@@ -48,11 +70,18 @@ def test_new_rows_are_those_of_the_target(tmp_path: Path) -> None:
         assert f"{name}: 3 rows of 13 are the values of TARGET." in text
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+)
 def test_new_rows_are_the_mean(tmp_path: Path, dtype: torch.dtype) -> None:
     old = random(1000, 8).to(dtype)
-    given, wanted = {"embed.weight": old}, {"embed.weight": torch.zeros(1024, 8, dtype=dtype)}
-    state, text = warmstart(tmp_path, given, wanted, "--on-mismatch", "pad", "--fill", "mean")
+    given, wanted = (
+        {"embed.weight": old},
+        {"embed.weight": torch.zeros(1024, 8, dtype=dtype)},
+    )
+    state, text = warmstart(
+        tmp_path, given, wanted, "--on-mismatch", "pad", "--fill", "mean"
+    )
 
     mean = old.double().mean(0).to(dtype)
     assert torch.equal(state["embed.weight"][:1000], old)
@@ -62,19 +91,31 @@ def test_new_rows_are_the_mean(tmp_path: Path, dtype: torch.dtype) -> None:
 
 def test_the_dtype_is_that_of_the_target(tmp_path: Path) -> None:
     old, new = random(5, 3).bfloat16(), random(7, 3)
-    state, _ = warmstart(tmp_path, {"embed.weight": old}, {"embed.weight": new}, "--on-mismatch", "pad")
+    state, _ = warmstart(
+        tmp_path, {"embed.weight": old}, {"embed.weight": new}, "--on-mismatch", "pad"
+    )
     assert torch.equal(state["embed.weight"], torch.cat([old.float(), new[5:]]))
 
     state, _ = warmstart(
-        tmp_path, {"embed.weight": new}, {"embed.weight": torch.zeros(9, 3).half()}, "--on-mismatch", "pad"
+        tmp_path,
+        {"embed.weight": new},
+        {"embed.weight": torch.zeros(9, 3).half()},
+        "--on-mismatch",
+        "pad",
     )
-    assert torch.equal(state["embed.weight"], torch.cat([new.half(), torch.zeros(2, 3).half()]))
+    assert torch.equal(
+        state["embed.weight"], torch.cat([new.half(), torch.zeros(2, 3).half()])
+    )
 
 
 def test_a_view_of_the_target_gets_its_rows(tmp_path: Path) -> None:
     whole = random(3, 8)
     state, _ = warmstart(
-        tmp_path, {"embed.weight": random(5, 3)}, {"embed.weight": whole.T}, "--on-mismatch", "pad"
+        tmp_path,
+        {"embed.weight": random(5, 3)},
+        {"embed.weight": whole.T},
+        "--on-mismatch",
+        "pad",
     )
 
     assert torch.equal(state["embed.weight"], torch.cat([random(5, 3), whole.T[5:]]))
@@ -82,7 +123,10 @@ def test_a_view_of_the_target_gets_its_rows(tmp_path: Path) -> None:
 
 def test_tied_vocabularies(tmp_path: Path) -> None:
     old, new = random(5, 3), random(7, 3)
-    given, wanted = {"embed.weight": old, "head.weight": old}, {"embed.weight": new, "head.weight": new}
+    given, wanted = (
+        {"embed.weight": old, "head.weight": old},
+        {"embed.weight": new, "head.weight": new},
+    )
     state, _ = warmstart(tmp_path, given, wanted, "--on-mismatch", "pad")
 
     assert torch.equal(state["head.weight"], torch.cat([old, new[5:]]))
@@ -90,13 +134,24 @@ def test_tied_vocabularies(tmp_path: Path) -> None:
 
 
 def test_what_pad_leaves(tmp_path: Path) -> None:
-    given = {"embed.weight": random(9, 4), "conv.weight": random(4, 3, 3, 3), "fc.weight": random(4, 4)}
-    wanted = {"embed.weight": random(7, 4), "conv.weight": random(8, 3, 3, 3), "fc.weight": random(6, 5)}
+    given = {
+        "embed.weight": random(9, 4),
+        "conv.weight": random(4, 3, 3, 3),
+        "fc.weight": random(4, 4),
+    }
+    wanted = {
+        "embed.weight": random(7, 4),
+        "conv.weight": random(8, 3, 3, 3),
+        "fc.weight": random(6, 5),
+    }
     state, text = warmstart(tmp_path, given, wanted, "--on-mismatch", "pad")
 
     for name, tensor in wanted.items():
         assert torch.equal(state[name], tensor), name
-    assert "embed.weight is not resized: PRETRAINED has 2 rows more, which pad does not cut." in text
+    assert (
+        "embed.weight is not resized: PRETRAINED has 2 rows more, which pad does "
+        "not cut."
+    ) in text
 
 
 def test_nothing_is_resized_without_the_option(tmp_path: Path) -> None:
@@ -108,21 +163,32 @@ def test_nothing_is_resized_without_the_option(tmp_path: Path) -> None:
         assert torch.equal(state[name], tensor)
 
 
-# --- positions ---------------------------------------------------------------------------------------------------------------
+# --- positions ------------------------------------------------------------------------
 
 
-def on_grid(old: torch.Tensor, new: int, first: int = 0, *, antialias: bool = True) -> torch.Tensor:
-    """The rows of a square grid as torch interpolates them, with the first rows as they are."""
+def on_grid(
+    old: torch.Tensor, new: int, first: int = 0, *, antialias: bool = True
+) -> torch.Tensor:
+    """The rows of a square grid as torch interpolates them, with the first rows as they
+    are.
+    """
     rows = old.reshape(-1, old.shape[-1])
     side = int((len(rows) - first) ** 0.5)
     planes = rows[first:].float().T.reshape(1, -1, side, side)
-    planes = interpolate(planes, size=(new, new), mode="bicubic", antialias=antialias, align_corners=False)
+    planes = interpolate(
+        planes,
+        size=(new, new),
+        mode="bicubic",
+        antialias=antialias,
+        align_corners=False,
+    )
     return torch.cat([rows[:first].float(), planes.reshape(planes.shape[1], -1).T])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "old, new", [(14, 24), (24, 14), (14, 16), (7, 37), (37, 7), (16, 48), (2, 3), (1, 4)]
+    "old, new",
+    [(14, 24), (24, 14), (14, 16), (7, 37), (37, 7), (16, 48), (2, 3), (1, 4)],
 )
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_absolute_positions(tmp_path: Path, old: int, new: int, first: int) -> None:
@@ -131,26 +197,39 @@ def test_absolute_positions(tmp_path: Path, old: int, new: int, first: int) -> N
         tokens["dist_token"] = random(1, 1, 6)
     table = random(1, old * old + first, 6)
     wanted = {**tokens, "pos_embed": torch.zeros(1, new * new + first, 6)}
-    state, text = warmstart(tmp_path, {**tokens, "pos_embed": table}, wanted, "--on-mismatch", "interpolate")
+    state, text = warmstart(
+        tmp_path, {**tokens, "pos_embed": table}, wanted, "--on-mismatch", "interpolate"
+    )
 
-    torch.testing.assert_close(state["pos_embed"][0], on_grid(table, new, first), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        state["pos_embed"][0], on_grid(table, new, first), rtol=1e-5, atol=1e-5
+    )
     assert torch.equal(state["pos_embed"][0, :first], table[0, :first])
-    assert f"pos_embed: interpolated {old} x {old} → {new} x {new}, bicubic with antialias" in text
+    assert (
+        f"pos_embed: interpolated {old} x {old} → {new} x {new}, bicubic with antialias"
+        in text
+    )
 
 
 def test_registers_are_kept(tmp_path: Path) -> None:
     tokens = {"cls_token": random(1, 1, 6), "reg_token": random(1, 4, 6)}
     table = random(1, 49 + 5, 6)
     wanted = {**tokens, "pos_embed": torch.zeros(1, 64 + 5, 6)}
-    state, text = warmstart(tmp_path, {**tokens, "pos_embed": table}, wanted, "--on-mismatch", "interpolate")
+    state, text = warmstart(
+        tmp_path, {**tokens, "pos_embed": table}, wanted, "--on-mismatch", "interpolate"
+    )
 
-    torch.testing.assert_close(state["pos_embed"][0], on_grid(table, 8, 5), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        state["pos_embed"][0], on_grid(table, 8, 5), rtol=1e-5, atol=1e-5
+    )
     assert "5 other tokens as they are" in text
 
 
 @pytest.mark.parametrize("extra", [0, 3])
 @pytest.mark.parametrize("old, new", [(7, 12), (12, 7), (7, 8)])
-def test_tables_of_relative_positions(tmp_path: Path, old: int, new: int, extra: int) -> None:
+def test_tables_of_relative_positions(
+    tmp_path: Path, old: int, new: int, extra: int
+) -> None:
     name = "layers.0.attn.relative_position_bias_table"
     table = random((2 * old - 1) ** 2 + extra, 4)
     index = {"layers.0.attn.relative_position_index": torch.arange(old**4)}
@@ -164,10 +243,15 @@ def test_tables_of_relative_positions(tmp_path: Path, old: int, new: int, extra:
 
     rows = len(table) - extra
     torch.testing.assert_close(
-        state[name][:count], on_grid(table[:rows], 2 * new - 1, antialias=False), rtol=1e-5, atol=2e-5
+        state[name][:count],
+        on_grid(table[:rows], 2 * new - 1, antialias=False),
+        rtol=1e-5,
+        atol=2e-5,
     )
     assert torch.equal(state[name][count:], table[rows:])
-    assert torch.equal(state["layers.0.attn.relative_position_index"], torch.arange(new**4))
+    assert torch.equal(
+        state["layers.0.attn.relative_position_index"], torch.arange(new**4)
+    )
 
 
 def test_grids_with_dimensions_of_their_own(tmp_path: Path) -> None:
@@ -182,12 +266,16 @@ def test_grids_with_dimensions_of_their_own(tmp_path: Path) -> None:
     }
     state, _ = warmstart(tmp_path, given, wanted, "--on-mismatch", "interpolate")
 
-    def bicubic(planes: torch.Tensor, *size: int, antialias: bool = True) -> torch.Tensor:
+    def bicubic(
+        planes: torch.Tensor, *size: int, antialias: bool = True
+    ) -> torch.Tensor:
         return interpolate(planes, size=size, mode="bicubic", antialias=antialias)
 
     expected = bicubic(last.permute(0, 3, 1, 2), 14, 11).permute(0, 2, 3, 1)
     torch.testing.assert_close(state["a.pos_embed"], expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(state["b.pos_embed"], bicubic(first, 6, 20), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        state["b.pos_embed"], bicubic(first, 6, 20), rtol=1e-5, atol=1e-5
+    )
     expected = bicubic(table[None], 15, 15, antialias=False)[0]
     torch.testing.assert_close(state[name], expected, rtol=1e-5, atol=2e-5)
 
@@ -196,11 +284,16 @@ def test_grids_with_dimensions_of_their_own(tmp_path: Path) -> None:
 def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     table = random(1, 196, 6).to(dtype)
     wanted = {"pos_embed": torch.zeros(1, 576, 6, dtype=dtype)}
-    state, _ = warmstart(tmp_path, {"pos_embed": table}, wanted, "--on-mismatch", "interpolate")
+    state, _ = warmstart(
+        tmp_path, {"pos_embed": table}, wanted, "--on-mismatch", "interpolate"
+    )
 
     expected = on_grid(table, 24).to(dtype)
     torch.testing.assert_close(
-        state["pos_embed"][0], expected, rtol=1e-2 if dtype != torch.float64 else 1e-5, atol=1e-5
+        state["pos_embed"][0],
+        expected,
+        rtol=1e-2 if dtype != torch.float64 else 1e-5,
+        atol=1e-5,
     )
 
 
@@ -208,10 +301,15 @@ def test_two_dimensions(tmp_path: Path) -> None:
     """CLIP of OpenAI and of transformers keep a list of positions."""
     name = "visual.positional_embedding"
     tokens = {"visual.class_embedding": random(6)}
-    given, wanted = {name: random(50, 6), **tokens}, {name: torch.zeros(197, 6), **tokens}
+    given, wanted = (
+        {name: random(50, 6), **tokens},
+        {name: torch.zeros(197, 6), **tokens},
+    )
     state, _ = warmstart(tmp_path, given, wanted, "--on-mismatch", "interpolate")
 
-    torch.testing.assert_close(state[name], on_grid(given[name], 14, 1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        state[name], on_grid(given[name], 14, 1), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,30 +331,45 @@ def test_what_has_no_square_grid_stays(
 ) -> None:
     """The positions of a text have square lengths too, and are no image."""
     wanted = random(*new)
-    state, _ = warmstart(tmp_path, {name: random(*old)}, {name: wanted}, "--on-mismatch", "interpolate")
+    state, _ = warmstart(
+        tmp_path, {name: random(*old)}, {name: wanted}, "--on-mismatch", "interpolate"
+    )
 
     assert torch.equal(state[name], wanted)
 
 
-# --- the command -------------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_a_view_that_expands_is_not_interpolated(tmp_path: Path, *, is_given: bool) -> None:
-    """It would be in memory whole: two KiB of file are 256 MiB, and with wider rows as much as one likes."""
+def test_a_view_that_expands_is_not_interpolated(
+    tmp_path: Path, *, is_given: bool
+) -> None:
+    """It would be in memory whole: two KiB of file are 256 MiB, and with wider rows as
+    much as one likes.
+    """
     wide, small = torch.zeros(1).expand(1, 4096 * 4096 + 1, 4), random(1, 17, 4)
     torch.save({**REST, "pos_embed": wide if is_given else small}, tmp_path / "a.pth")
     torch.save({**REST, "pos_embed": small if is_given else wide}, tmp_path / "b.pth")
 
-    done = run(tmp_path, "--on-mismatch", "interpolate", "--min-coverage", "0", "--dry-run")
-    assert "pos_embed is not resized: a view of 4 bytes expands to 268,435,472" in done.out.decode()
+    done = run(
+        tmp_path, "--on-mismatch", "interpolate", "--min-coverage", "0", "--dry-run"
+    )
+    assert (
+        "pos_embed is not resized: a view of 4 bytes expands to 268,435,472"
+        in done.out.decode()
+    )
 
 
 def test_the_report_says_what_is_copied(tmp_path: Path) -> None:
-    warmstart(tmp_path, {"embed.weight": random(10, 4)}, {"embed.weight": random(13, 4)})
+    warmstart(
+        tmp_path, {"embed.weight": random(10, 4)}, {"embed.weight": random(13, 4)}
+    )
     document = json.loads(run(tmp_path, "--on-mismatch", "pad", "--json").out)
 
-    (row,) = [row for row in document["coverage"]["pairs"] if row["name"] == "embed.weight"]
+    (row,) = [
+        row for row in document["coverage"]["pairs"] if row["name"] == "embed.weight"
+    ]
     assert (row["status"], row["copied"]) == ("loaded", 40)
     assert row["why"] == "3 rows of 13 are the values of TARGET"
 
@@ -265,13 +378,21 @@ def test_the_report_says_what_is_copied(tmp_path: Path) -> None:
     ("options", "why"),
     [
         (("--fill", "mean"), "--fill goes with --on-mismatch pad"),
-        (("--on-mismatch", "interpolate", "--fill", "mean"), "--fill goes with --on-mismatch pad"),
-        (("--on-mismatch", "pad", "--fill", "zero"), "--fill zero: not one of target mean"),
+        (
+            ("--on-mismatch", "interpolate", "--fill", "mean"),
+            "--fill goes with --on-mismatch pad",
+        ),
+        (
+            ("--on-mismatch", "pad", "--fill", "zero"),
+            "--fill zero: not one of target mean",
+        ),
         (("--on-mismatch", "pad", "--print-code"), "--print-code does not print"),
         (("--on-mismatch", "stretch"), "not one of keep slice error pad interpolate"),
     ],
 )
-def test_what_does_not_go_together(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+def test_what_does_not_go_together(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
     warmstart(tmp_path, {}, {})
     done = run(tmp_path, *options)
 
@@ -279,9 +400,17 @@ def test_what_does_not_go_together(tmp_path: Path, options: tuple[str, ...], why
 
 
 def test_python(tmp_path: Path) -> None:
-    warmstart(tmp_path, {"embed.weight": random(10, 4)}, {"embed.weight": random(13, 4)})
+    warmstart(
+        tmp_path, {"embed.weight": random(10, 4)}, {"embed.weight": random(13, 4)}
+    )
     out = tmp_path / "c.pth"
-    library.warmstart(tmp_path / "a.pth", into=tmp_path / "b.pth", on_mismatch="pad", fill="mean", out=out)
+    library.warmstart(
+        tmp_path / "a.pth",
+        into=tmp_path / "b.pth",
+        on_mismatch="pad",
+        fill="mean",
+        out=out,
+    )
 
     embed = torch.load(out)["embed.weight"]
     torch.testing.assert_close(embed[12], random(10, 4).mean(0))

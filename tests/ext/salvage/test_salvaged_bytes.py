@@ -1,4 +1,6 @@
-"""Small files of which one byte is zero or 0xff: salvage writes what is whole or says why not, and never that ckpt has a bug."""
+"""Small files of which one byte is zero or 0xff: salvage writes what is whole or says
+why not, and never that ckpt has a bug.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def changed(path: Path, step: int, first: int) -> Iterator[tuple[int, int]]:
     for position in range(first, len(data), step):
         for value in (0, 0xFF):
             if data[position] != value:
-                path.write_bytes(data[:position] + bytes([value]) + data[position + 1 :])
+                path.write_bytes(
+                    data[:position] + bytes([value]) + data[position + 1 :]
+                )
                 yield position, value
     path.write_bytes(data)
 
@@ -105,17 +109,27 @@ def test_code_that_is_damaged_is_left_out(value: int, tmp_path: Path) -> None:
     path = made("x.pt", tmp_path)
     with zipfile.ZipFile(path) as archive:
         (entry,) = (
-            row for row in archive.infolist() if "/code/" in row.filename and row.filename.endswith(".py")
+            row
+            for row in archive.infolist()
+            if "/code/" in row.filename and row.filename.endswith(".py")
         )
     data = bytearray(path.read_bytes())
     lengths = data[entry.header_offset + 26 : entry.header_offset + 30]
-    begin = entry.header_offset + 30 + lengths[0] + 256 * lengths[1] + lengths[2] + 256 * lengths[3]
+    begin = (
+        entry.header_offset
+        + 30
+        + lengths[0]
+        + 256 * lengths[1]
+        + lengths[2]
+        + 256 * lengths[3]
+    )
     data[begin + 8] = value
     path.write_bytes(data)
 
     done = check_salvage("x.pt", tmp_path, "out.pth", (begin, value))
     assert (
         done.code == 1
-        and b"does not match its recorded checksum: the code is left out" in done.out + done.err
+        and b"does not match its recorded checksum: the code is left out"
+        in done.out + done.err
     )
     assert torch.equal(torch.load(tmp_path / "out.pth")["w"], torch.ones(3))

@@ -50,7 +50,12 @@ def changed(path: Path, old: str, new: str) -> Path:
     with zipfile.ZipFile(path) as before, zipfile.ZipFile(other, "w") as after:
         for name in before.namelist():
             data = before.read(name)
-            after.writestr(name, data.replace(old.encode(), new.encode()) if name.endswith(".py") else data)
+            after.writestr(
+                name,
+                data.replace(old.encode(), new.encode())
+                if name.endswith(".py")
+                else data,
+            )
     return other
 
 
@@ -59,7 +64,9 @@ def test_a_state_that_the_program_sets_is_said(tmp_path: Path) -> None:
     torch.jit.script(Loaded()).save(path)
 
     message = found(path)["runs-setstate"]
-    assert re.fullmatch(r"torch.jit.load runs its __setstate__ \(code/.*\.py:\d+\)\.", message)
+    assert re.fullmatch(
+        r"torch.jit.load runs its __setstate__ \(code/.*\.py:\d+\)\.", message
+    )
     done = inside("ls", "a.pt", cwd=tmp_path)
     assert done.code == 0 and b"torch.jit" in done.out
 
@@ -73,12 +80,22 @@ def test_a_state_that_the_program_sets_is_said(tmp_path: Path) -> None:
         ("while True:\n      pass", "a loop without a bound"),
     ],
 )
-def test_what_touches_files_or_never_ends_is_said(line: str, says: str, tmp_path: Path) -> None:
+def test_what_touches_files_or_never_ends_is_said(
+    line: str, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.pt"
     torch.jit.script(Loaded()).save(path)
-    found_ = found(changed(path, "    weight = self.weight\n", f"    {line}\n    weight = self.weight\n"))
+    found_ = found(
+        changed(
+            path,
+            "    weight = self.weight\n",
+            f"    {line}\n    weight = self.weight\n",
+        )
+    )
 
-    assert found_["code-inside"].startswith("DANGER: loading this file runs its __setstate__ (code/")
+    assert found_["code-inside"].startswith(
+        "DANGER: loading this file runs its __setstate__ (code/"
+    )
     assert says in found_["code-inside"] and "runs-setstate" not in found_
     path = tmp_path / "b.pt"
     torch.jit.script(nn.ReLU()).save(path)
@@ -90,7 +107,9 @@ def test_code_that_loading_runs_is_said_once_and_first(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.jit.script(Loaded()).save(path)
     line = 'torch.save(self.weight, "rung")'
-    other = changed(path, "    weight = self.weight\n", f"    {line}\n    weight = self.weight\n")
+    other = changed(
+        path, "    weight = self.weight\n", f"    {line}\n    weight = self.weight\n"
+    )
     lines = inside("inspect", other.name, cwd=tmp_path).out.decode().splitlines()
 
     assert lines[0].startswith("DANGER  loading this file runs its __setstate__ (code/")
@@ -99,7 +118,9 @@ def test_code_that_loading_runs_is_said_once_and_first(tmp_path: Path) -> None:
 
 
 def test_usual_programs_have_no_such_finding(tmp_path: Path) -> None:
-    for number, module in enumerate((nn.LSTM(2, 2), nn.TransformerEncoderLayer(4, 2, 8), nn.BatchNorm1d(3))):
+    for number, module in enumerate(
+        (nn.LSTM(2, 2), nn.TransformerEncoderLayer(4, 2, 8), nn.BatchNorm1d(3))
+    ):
         path = tmp_path / f"{number}.pt"
         torch.jit.script(module).save(path)
         assert not found(path).keys() & {"runs-setstate", "file-code", "code-inside"}

@@ -1,4 +1,6 @@
-"""Changing the devices in a pickle of TorchScript: use by use, and every other byte stays."""
+"""Changing the devices in a pickle of TorchScript: use by use, and every other byte
+stays.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ def text(value: str, slot: int | None = None) -> bytes:
 
 
 def storage(location: bytes, end: bytes = b"") -> bytes:
-    return b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + location + b"K\x04" + end + b"tQ"
+    return (
+        b"("
+        + text("storage")
+        + b"ctorch\nFloatStorage\n"
+        + text("0")
+        + location
+        + b"K\x04"
+        + end
+        + b"tQ"
+    )
 
 
 def whole(*parts: bytes) -> bytes:
@@ -44,7 +55,10 @@ ROWS = {
     "one": (whole(storage(CUDA)), whole(storage(CPU))),
     "no memo": (whole(storage(text("cuda:0"))), whole(storage(text("cpu")))),
     "six fields": (whole(storage(CUDA, b"N")), whole(storage(CPU, b"N"))),
-    "shared": (whole(storage(CUDA), storage(get(1))), whole(storage(CPU), storage(get(1)))),
+    "shared": (
+        whole(storage(CUDA), storage(get(1))),
+        whole(storage(CPU), storage(get(1))),
+    ),
     "another device": (whole(storage(text("cuda:1"))), whole(storage(text("cuda:1")))),
     "only a text": (whole(CUDA, get(1)), whole(CUDA, get(1))),
     "a text after it": (
@@ -64,14 +78,21 @@ ROWS = {
         whole(storage(CPU), b"K\x05q\x01", get(1)),
     ),
     "a long slot": (
-        whole(storage(text("cuda:0") + b"r\x2c\x01\0\0"), storage(b"j\x2c\x01\0\0"), b"j\x2c\x01\0\0"),
+        whole(
+            storage(text("cuda:0") + b"r\x2c\x01\0\0"),
+            storage(b"j\x2c\x01\0\0"),
+            b"j\x2c\x01\0\0",
+        ),
         whole(
             storage(text("cpu") + b"r\x2c\x01\0\0"),
             storage(b"j\x2c\x01\0\0"),
             text("cuda:0") + b"r\x2d\x01\0\0",
         ),
     ),
-    "bytes behind the pickle": (whole(storage(CUDA)) + b"cuda:0", whole(storage(CPU)) + b"cuda:0"),
+    "bytes behind the pickle": (
+        whole(storage(CUDA)) + b"cuda:0",
+        whole(storage(CPU)) + b"cuda:0",
+    ),
 }
 
 
@@ -120,6 +141,8 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
             archive.writestr(name, data[:-1] + b"N0." if name == "a/data.pkl" else data)
 
     for options in (["-o", tmp_path / "b.pt"], ["--in-place"]):
-        line = check_error(ckpt("rehome", source, *options), "torch.jit.save writes no pop")
+        line = check_error(
+            ckpt("rehome", source, *options), "torch.jit.save writes no pop"
+        )
         assert str(source) in line
     assert not (tmp_path / "b.pt").exists()

@@ -1,4 +1,6 @@
-"""The code that torch.jit.load runs: torch runs each attack, and ckpt has said it before. Usual code is no finding."""
+"""The code that torch.jit.load runs: torch runs each attack, and ckpt has said it
+before. Usual code is no finding.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def free(w: Tensor) -> int:
   FREE
   return 1
 FURTHER"""
-"""A program whose `__setstate__` runs LINE. The other words stand for code that LINE may reach."""
+"""A program whose `__setstate__` runs LINE. The other words stand for code that LINE
+may reach.
+"""
 SAVE = 'torch.save(1, "CANARY")'
 MAP = 'torch.zero_(torch.from_file("CANARY", True, 8))'
 
@@ -113,10 +117,15 @@ class Plain(nn.Module):
         return x + self.w
 
 
-OLD = {"forwards": "def forward(self: __torch__.M, x: Tensor)", "field": "  name : str\n"}
+OLD = {
+    "forwards": "def forward(self: __torch__.M, x: Tensor)",
+    "field": "  name : str\n",
+}
 STATE = (
-    b"\x80\x02c__torch__\nM\n)\x81(ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
-    b"X\x01\0\0\x000X\x03\0\0\0cpuK\x02tQK\0K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR\x89"
+    b"\x80\x02c__torch__\nM\n)\x81(ctorch._utils\n_rebuild_tensor_v2\n"
+    b"((X\x07\0\0\0storagectorch\nFloatStorage\n"
+    b"X\x01\0\0\x000X\x03\0\0\0cpuK\x02tQK\0K\x02\x85K\x01\x85\x89ccollections\n"
+    b"OrderedDict\n)RtR\x89"
     b"c__torch__\nHelper\n)\x81}X\x01\0\0\0xK\x01sb"
     b"c__torch__\nInner\n)\x81}X\x08\0\0\0training\x89sbX\x06\0\0\0CANARYtb."
 )
@@ -125,7 +134,8 @@ STATE = (
 def named_method(name: str) -> str:
     """The code of a class whose method has the name of an operator."""
     return (
-        f"class Box:\n  x : int\n  def __init__(self: __torch__.Box) -> NoneType:\n    self.x = 1\n    return None\n"
+        "class Box:\n  x : int\n  def __init__(self: __torch__.Box) -> NoneType:\n    "
+        "self.x = 1\n    return None\n"
         f"  def {name}(self: __torch__.Box, n: int) -> int:\n    {SAVE}\n    return 1\n"
     )
 
@@ -135,7 +145,10 @@ NAMED = {
     "an item of a dict": 'u = {{"a": __torch__.Box()}}["a"].{name}(1)',
     "an item of a tuple": "u = (__torch__.Box(), 1)[0].{name}(1)",
     "a part of a tuple": "a, b = (__torch__.Box(), 1)\n    u = a.{name}(1)",
-    "a name of two values": "if self.training:\n      h = __torch__.Box()\n    else:\n      h = [__torch__.Box()][0]\n    u = h.{name}(1)",
+    "a name of two values": (
+        "if self.training:\n      h = __torch__.Box()\n    else:\n      h = "
+        "[__torch__.Box()][0]\n    u = h.{name}(1)"
+    ),
     "an item, by getattr": 'u = getattr([__torch__.Box()][0], "{name}")(1)',
 }
 """Values whose class the code does not say where their method is called."""
@@ -154,9 +167,13 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "brackets around both": {"line": '((torch).save)(w, "CANARY")'},
     "brackets over lines": {"line": '(torch\n.\nsave\n)(w, "CANARY")'},
     "a comment between": {"line": '(torch # x\n.save)(w, "CANARY")'},
-    "a string with a comment": {"line": 'u = "#"; torch.save(w, "CANARY")'.replace("; ", "\n    ")},
+    "a string with a comment": {
+        "line": 'u = "#"; torch.save(w, "CANARY")'.replace("; ", "\n    ")
+    },
     "a long string before": {"line": 'u = """\n"\n"""\n    torch.save(w, "CANARY")'},
-    "a string that ends with a backslash": {"line": "u = 'a\\\\'\n    torch.save(w, \"CANARY\")"},
+    "a string that ends with a backslash": {
+        "line": "u = 'a\\\\'\n    torch.save(w, \"CANARY\")"
+    },
     "a string with quotes": {"line": 'u = "\\"#\\""\n    torch.save(w, \'CANARY\')'},
     "the namespace": {"line": 'ops.aten.save(w, "CANARY")'},
     "the namespace with spaces": {"line": 'ops . aten . save (w, "CANARY")'},
@@ -179,7 +196,9 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "getattr with two texts": {"line": 'getattr(w, "sa" "ve")("CANARY")'},
     "getattr with an escape": {"line": 'getattr(w, "sa\\166e")("CANARY")'},
     "named arguments": {"line": 'torch.save(item=w, filename="CANARY")'},
-    "an argument of another call": {"line": 'self.w = torch.add(torch.from_file("CANARY", True, 8), 1)'},
+    "an argument of another call": {
+        "line": 'self.w = torch.add(torch.from_file("CANARY", True, 8), 1)'
+    },
     "in a list": {"line": f"u = [{MAP}]"},
     "in a condition": {"line": f'if {MAP}.numel() > 1:\n      self.name = "x"'},
     "in an else": {"line": f"if False:\n      pass\n    else:\n      {SAVE}"},
@@ -189,40 +208,67 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "in a for": {"line": f"for i in range(1):\n      {SAVE}"},
     "in a comprehension": {"line": f"u = [{MAP} for i in [1]]"},
     "in a with": {"line": f"with torch.no_grad():\n      {SAVE}"},
-    "in an inner function": {"line": f"def g(x: int) -> int:\n      {SAVE}\n      return 1\n    u = g(1)"},
+    "in an inner function": {
+        "line": f"def g(x: int) -> int:\n      {SAVE}\n      return 1\n    u = g(1)"
+    },
     "fork": {"line": 'u = fork(w.save, "CANARY")'},
     "another method": {"line": "u = self.late(w)", "method": SAVE},
     "another method in brackets": {"line": "u = (self).late(w)", "method": SAVE},
     "another method as a name": {"line": "f = self.late\n    u = f(w)", "method": SAVE},
-    "another method by getattr": {"line": 'u = getattr(self, "late")(w)', "method": SAVE},
+    "another method by getattr": {
+        "line": 'u = getattr(self, "late")(w)',
+        "method": SAVE,
+    },
     "a free function": {"line": "u = __torch__.free(w)", "free": SAVE},
-    "a free function as a name": {"line": "f = __torch__.free\n    u = f(w)", "free": SAVE},
+    "a free function as a name": {
+        "line": "f = __torch__.free\n    u = f(w)",
+        "free": SAVE,
+    },
     "a free function with spaces": {"line": "u = (__torch__ . free) (w)", "free": SAVE},
     "a constructor": {"line": "u = __torch__.Helper(1)", "init": SAVE},
     "a constructor in two steps": {
-        "line": "u = __torch__.Helper.__new__(__torch__.Helper)\n    _0 = (u).__init__(1, )",
+        "line": (
+            "u = __torch__.Helper.__new__(__torch__.Helper)\n    _0 = (u).__init__(1, )"
+        ),
         "init": SAVE,
     },
     "a method of another class": {"line": "u = self.helper.run()", "run": SAVE},
     "a method of a new object": {"line": "u = __torch__.Helper(1).run()", "run": SAVE},
-    "a method of an object from a list": {"line": "u = [self.helper][0].run()", "run": SAVE},
-    "a method of an object from a tuple": {"line": "a, b = (self.helper, 1)\n    u = a.run()", "run": SAVE},
+    "a method of an object from a list": {
+        "line": "u = [self.helper][0].run()",
+        "run": SAVE,
+    },
+    "a method of an object from a tuple": {
+        "line": "a, b = (self.helper, 1)\n    u = a.run()",
+        "run": SAVE,
+    },
     "a submodule": {"line": "u = (self.other).forward()", "forward": SAVE},
     "a submodule that is called": {"line": "u = self.other()", "forward": SAVE},
     **{
-        f"a method named {name} of {what}": {"line": line.format(name=name), "further": named_method(name)}
+        f"a method named {name} of {what}": {
+            "line": line.format(name=name),
+            "further": named_method(name),
+        }
         for name in ("add", "get", "copy", "update", "item")
         for what, line in NAMED.items()
     },
     "len": {"line": "u = len(self.helper)", "len": SAVE},
     "plus": {"line": "u = self.helper + 1", "add": SAVE},
     "a name of two objects": {
-        "line": "if self.training:\n      h = self.helper\n    else:\n      h = __torch__.Helper(1)\n    u = h.run()",
+        "line": (
+            "if self.training:\n      h = self.helper\n    else:\n      h = "
+            "__torch__.Helper(1)\n    u = h.run()"
+        ),
         "run": SAVE,
     },
-    "a default": {"forwards": f"def forward(self: __torch__.M, x: Tensor, y: Tensor={MAP})"},
+    "a default": {
+        "forwards": f"def forward(self: __torch__.M, x: Tensor, y: Tensor={MAP})"
+    },
     "a default after a list": {
-        "forwards": f"def forward(self: __torch__.M, x: Tensor, z: List[int]=[1, 2], y: Tensor = {MAP})"
+        "forwards": (
+            "def forward(self: __torch__.M, x: Tensor, z: List[int]=[1, 2], y: Tensor "
+            f"= {MAP})"
+        )
     },
     "a default with spaces": {
         "forwards": "def forward(self: __torch__.M, x: Tensor, y: Tensor=(torch) . zero_("
@@ -257,7 +303,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, bool]
     )
     arguments = [sys.executable, "-W", "ignore", "-c", child, *map(str, paths.values())]
     subprocess.run(arguments, check=True, timeout=TIMEOUT, capture_output=True)
-    return {name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()}
+    return {
+        name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()
+    }
 
 
 REFUSED = frozenset(
@@ -288,7 +336,9 @@ REFUSED = frozenset(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
+def test_torch_runs_it_and_ckpt_says_it(
+    name: str, ran: dict[str, tuple[Path, bool]]
+) -> None:
     path, did = ran[name]
 
     assert did is (name not in REFUSED), name
@@ -304,9 +354,13 @@ UNLISTED = "torch.manual_seed(7)"
 
 
 @pytest.mark.parametrize("name", sorted(SPELLINGS.keys() - REFUSED))
-def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(name: str, tmp_path: Path) -> None:
+def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(
+    name: str, tmp_path: Path
+) -> None:
     """The operators on files are looked for everywhere, so these programs have none."""
-    code = {word: text.replace(SAVE, UNLISTED) for word, text in SPELLINGS[name].items()}
+    code = {
+        word: text.replace(SAVE, UNLISTED) for word, text in SPELLINGS[name].items()
+    }
     if code == SPELLINGS[name]:
         pytest.skip("it calls another operator")
     with open(str(make(tmp_path / "a.pt", **code))) as checkpoint:
@@ -314,7 +368,9 @@ def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(name: st
         assert ls(Survey(checkpoint)).loads == "RUNS CODE"
     found = {row.code: row for row in report.findings}
     assert found["unknown-operator"].level == "warning"
-    assert "torch.manual_seed at code/__torch__.py:" in found["unknown-operator"].message
+    assert (
+        "torch.manual_seed at code/__torch__.py:" in found["unknown-operator"].message
+    )
     assert (report.load.expression, report.load.reason) == (
         None,
         "loading it runs operators that ckpt does not know",
@@ -333,19 +389,45 @@ def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(name: st
         {"line": f'u = """\n    {UNLISTED}\n    """'},
         {"line": "for i in range(10):\n      u = torch.dim(w)"},
         {
-            "line": "if torch.gt(torch.numel(w), 3):\n      self.w = w\n    else:\n      w0, b0 = w, 1\n      self.w = w0"
+            "line": (
+                "if torch.gt(torch.numel(w), 3):\n      self.w = w\n    else:\n      "
+                "w0, b0 = w, 1\n      self.w = w0"
+            )
         },
-        {"line": 'u = torch.add("a", torch.format("{}", 3))\n    ops.prim.RaiseException(u)'},
-        {"line": "u = annotate(Dict[str, List[int]], {})\n    v : Optional[Tensor] = w"},
-        {"line": 'u = torch.eq(self.name, "zeros")\n    v = torch.max(w)\n    x = [1, 2][-1]'},
-        {"line": "u = annotate(List[int], [])\n    _0 = torch.append(u, 1)\n    v = u[0]"},
         {
-            "forwards": 'def forward(self: __torch__.M, x: Tensor, y: float=-1e-05, z: str="a=b", n: List[int]=[1, 2])'
+            "line": (
+                'u = torch.add("a", torch.format("{}", 3))\n    '
+                "ops.prim.RaiseException(u)"
+            )
+        },
+        {
+            "line": (
+                "u = annotate(Dict[str, List[int]], {})\n    v : Optional[Tensor] = w"
+            )
+        },
+        {
+            "line": (
+                'u = torch.eq(self.name, "zeros")\n    v = torch.max(w)\n    x = [1, '
+                "2][-1]"
+            )
+        },
+        {
+            "line": (
+                "u = annotate(List[int], [])\n    _0 = torch.append(u, 1)\n    v = u[0]"
+            )
+        },
+        {
+            "forwards": (
+                "def forward(self: __torch__.M, x: Tensor, y: float=-1e-05, z: "
+                'str="a=b", n: List[int]=[1, 2])'
+            )
         },
         {"field": "  name : str\n  z : Final[int] = 3\n"},
     ],
 )
-def test_what_a_load_does_not_reach_is_no_finding(code: dict[str, str], tmp_path: Path) -> None:
+def test_what_a_load_does_not_reach_is_no_finding(
+    code: dict[str, str], tmp_path: Path
+) -> None:
     path = make(tmp_path / "a.pt", **code)
     with open(str(path)) as checkpoint:
         report = inspect(Survey(checkpoint))
@@ -365,7 +447,9 @@ ENDLESS: dict[str, dict[str, str]] = {
     "range in brackets": {"line": "for i in (range)(1000000000):\n      pass"},
     "an enumeration": {"line": "for i, j in enumerate(range(1000000000)):\n      pass"},
     "a comprehension": {"line": "u = [i for i in range(1000000000)]"},
-    "loops in loops": {"line": ROUNDS + "      " + ROUNDS + "        " + ROUNDS + "          pass"},
+    "loops in loops": {
+        "line": ROUNDS + "      " + ROUNDS + "        " + ROUNDS + "          pass"
+    },
     "loops through calls": {
         "line": ROUNDS + "      u = self.late(w)",
         "method": ROUNDS + "      u = __torch__.free(w)",
@@ -376,10 +460,16 @@ ENDLESS: dict[str, dict[str, str]] = {
         "line": "u = self.late(w)",
         "method": "r = self.ring\n    u = r.late(w)",
         "field": "  name : str\n  ring : __torch__.Ring\n",
-        "further": "class Ring(ModuleInterface):\n  def late(self, w: Tensor) -> Tensor:\n    pass\n",
+        "further": (
+            "class Ring(ModuleInterface):\n  def late(self, w: Tensor) -> Tensor:\n    "
+            "pass\n"
+        ),
     },
     "a default": {
-        "forwards": "def forward(self: __torch__.M, x: Tensor, y: int=len([i for i in range(10000000000)]))"
+        "forwards": (
+            "def forward(self: __torch__.M, x: Tensor, y: int=len([i for i in "
+            "range(10000000000)]))"
+        )
     },
 }
 
@@ -389,9 +479,9 @@ def test_a_load_that_may_never_end_is_said(name: str, tmp_path: Path) -> None:
     with open(str(make(tmp_path / "a.pt", **dict(ENDLESS[name])))) as checkpoint:
         report = inspect(Survey(checkpoint))
     assert report.load.expression is None
-    assert next(row for row in report.findings if row.code == "code-inside").message.startswith(
-        "DANGER: loading "
-    )
+    assert next(
+        row for row in report.findings if row.code == "code-inside"
+    ).message.startswith("DANGER: loading ")
 
 
 TEN = "for i in range(10):\n      "
@@ -434,7 +524,9 @@ GROWS = {
 def test_values_that_grow_are_said(name: str, tmp_path: Path) -> None:
     """Each makes much of little: memory and time are out of proportion to the file."""
     method = "l = torch.clone(w)"
-    with open(str(make(tmp_path / "a.pt", line=GROWS[name], method=method))) as checkpoint:
+    with open(
+        str(make(tmp_path / "a.pt", line=GROWS[name], method=method))
+    ) as checkpoint:
         report = inspect(Survey(checkpoint))
     assert "unknown-operator" in {row.code for row in report.findings}
     assert report.load.expression is None
@@ -456,12 +548,19 @@ COMPUTED = {
     "remainder": "u = torch.remainder(5, 0)",
     "remainder by -1": "u = torch.remainder(-9223372036854775807, -1)",
     "floordiv by a name": "n = 0\n    u = torch.floordiv(5, n)",
-    "floordiv by a branch": "if self.training:\n      n = 0\n    else:\n      n = torch.dim(w)\n    u = torch.floordiv(5, n)",
+    "floordiv by a branch": (
+        "if self.training:\n      n = 0\n    else:\n      n = torch.dim(w)\n    u = "
+        "torch.floordiv(5, n)"
+    ),
     "floordiv by the end of a pair": "a, b = (w, 0)\n    u = torch.floordiv(5, b)",
     "floordiv by an item of a pair": "p = (w, 0)\n    u = torch.floordiv(5, (p)[1])",
-    "floordiv by what the compiler knows": "u = torch.floordiv(5, int(isinstance(w, int)))",
+    "floordiv by what the compiler knows": (
+        "u = torch.floordiv(5, int(isinstance(w, int)))"
+    ),
     "floordiv by a constant": "u = torch.floordiv(5, CONSTANTS.c0)",
-    "floordiv by an item of a named tuple": "u = torch.floordiv(5, __torch__.NT(w, 0).b)",
+    "floordiv by an item of a named tuple": (
+        "u = torch.floordiv(5, __torch__.NT(w, 0).b)"
+    ),
     "floordiv by an argument with a name": "u = torch.floordiv(5, b=0)",
     "divmod": "u = divmod(1, 0)",
     "the sign of a remainder": "u = 5 % 0",
@@ -488,7 +587,9 @@ def test_what_a_load_computes_of_constants_is_said(name: str, tmp_path: Path) ->
         rows = {row: archive.read(row) for row in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
         for row, data in rows.items():
-            archive.writestr(row, b"\x80\x02K\0\x85." if row.endswith("constants.pkl") else data)
+            archive.writestr(
+                row, b"\x80\x02K\0\x85." if row.endswith("constants.pkl") else data
+            )
     with open(str(path)) as checkpoint:
         report = inspect(Survey(checkpoint))
     assert "unknown-operator" in {row.code for row in report.findings}
@@ -499,13 +600,22 @@ def test_what_a_load_computes_of_constants_is_said(name: str, tmp_path: Path) ->
     "code",
     [
         "u = torch.remainder(5, 3)\n    v = torch.floordiv(9, 0x10)",
-        "u = torch.floordiv(torch.dim(w), torch.size(w, 0))\n    v = torch.remainder(5, u)",
+        (
+            "u = torch.floordiv(torch.dim(w), torch.size(w, 0))\n    v = "
+            "torch.remainder(5, u)"
+        ),
         "h, n = torch.size(w, 0), 4\n    u = torch.remainder(h, n)",
         "for i in range(3):\n      u = torch.floordiv(5, i)",
-        "u = torch.arange(10)\n    v = torch.linspace(0, 1, 10)\n    x = torch.tensor(0.5)\n    y = torch.add(x, v)",
+        (
+            "u = torch.arange(10)\n    v = torch.linspace(0, 1, 10)\n    x = "
+            "torch.tensor(0.5)\n    y = torch.add(x, v)"
+        ),
         'm = "found {} of {}"\n    ops.prim.RaiseException(torch.format(m, "a", 3))',
         "f = __torch__.free\n    u = torch.add(w, f(w))",
-        "u = None\n    if self.training:\n      u0 : Optional[Tensor] = w\n    else:\n      u0 = u\n    v = torch.dim(unchecked_cast(Tensor, u0))",
+        (
+            "u = None\n    if self.training:\n      u0 : Optional[Tensor] = w\n    "
+            "else:\n      u0 = u\n    v = torch.dim(unchecked_cast(Tensor, u0))"
+        ),
         "u = torch.add(torch.len([1, 2]), 1)\n    v = torch.add(u, u)",
         'a = self.name\n    u = torch.add(a, a)\n    v = torch.format("{}{}", u, u)',
         "u = torch.slice(w, 0, 0, 9223372036854775807)\n    v = [1, -1][0]",
@@ -514,7 +624,9 @@ def test_what_a_load_computes_of_constants_is_said(name: str, tmp_path: Path) ->
 def test_what_methods_usually_have_is_no_finding(code: str, tmp_path: Path) -> None:
     with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
         report = inspect(Survey(checkpoint))
-    assert "unknown-operator" not in {row.code for row in report.findings}, report.findings
+    assert "unknown-operator" not in {row.code for row in report.findings}, (
+        report.findings
+    )
     assert report.load.expression is not None
 
 
@@ -531,17 +643,24 @@ STATED = {
 
 
 @pytest.mark.parametrize("name", STATED)
-def test_operators_that_die_are_said_where_a_load_runs_them(name: str, tmp_path: Path) -> None:
+def test_operators_that_die_are_said_where_a_load_runs_them(
+    name: str, tmp_path: Path
+) -> None:
     with open(str(make(tmp_path / "a.pt", line=STATED[name]))) as checkpoint:
         assert inspect(Survey(checkpoint)).load.expression is None
-    with open(str(make(tmp_path / "b.pt", line="u = torch.remainder(torch.dim(w), 2)"))) as checkpoint:
+    with open(
+        str(make(tmp_path / "b.pt", line="u = torch.remainder(torch.dim(w), 2)"))
+    ) as checkpoint:
         assert inspect(Survey(checkpoint)).load.expression is not None
 
 
 def test_calls_that_double_are_counted(tmp_path: Path) -> None:
     """Each function calls the next one twice: 40 functions run a trillion times."""
     calls = "".join(
-        f"def f{n}(w: Tensor) -> int:\n  u = __torch__.f{n + 1}(w)\n  u = __torch__.f{n + 1}(w)\n  return 1\n"
+        (
+            f"def f{n}(w: Tensor) -> int:\n  u = __torch__.f{n + 1}(w)\n  u = "
+            f"__torch__.f{n + 1}(w)\n  return 1\n"
+        )
         for n in range(40)
     )
     further = f"{calls}def f40(w: Tensor) -> int:\n  return 1\n"
@@ -571,7 +690,9 @@ def test_tuples_that_double_are_said(name: str, tmp_path: Path) -> None:
 
 
 def nested(depth: int, head: str, *lines: str) -> str:
-    """Return lines of a body that stand in blocks inside of each other, with the indentation of `forward`."""
+    """Return lines of a body that stand in blocks inside of each other, with the
+    indentation of `forward`.
+    """
     rows = [f"{'  ' * level}{head.format(level)}" for level in range(depth)]
     rows += [f"{'  ' * depth}{line}" for line in lines]
     return "\n    ".join(rows)
@@ -580,7 +701,10 @@ def nested(depth: int, head: str, *lines: str) -> str:
 ITEMS = ", ".join("1" * 10)
 NAMES = "\n    ".join(f"a{n} = 1" for n in range(60))
 DEAR = {
-    "loops over tuples": ("a loop over a value", nested(6, f"for i{{0}} in ({ITEMS}):", "y = i0")),
+    "loops over tuples": (
+        "a loop over a value",
+        nested(6, f"for i{{0}} in ({ITEMS}):", "y = i0"),
+    ),
     "a loop in an expression": ("a loop over a value", f"y = [i for i in ({ITEMS})]"),
     "branches that hand on names": (
         "blocks that hand on many names",
@@ -588,9 +712,15 @@ DEAR = {
     ),
     "loops that hand on names": (
         "blocks that hand on many names",
-        f"{NAMES}\n    {nested(90, 'for i{0} in range(2):', *(f'a{n} = 2' for n in range(60)))}",
+        (
+            f"{NAMES}\n    "
+            f"{nested(90, 'for i{0} in range(2):', *(f'a{n} = 2' for n in range(60)))}"
+        ),
     ),
-    "returns in blocks": ("a return in a block", "\n    ".join(["if True:\n      return x"] * 3)),
+    "returns in blocks": (
+        "a return in a block",
+        "\n    ".join(["if True:\n      return x"] * 3),
+    ),
     "a return before the end": ("a return before the end", "return x\n    y = 1"),
     "breaks": ("a break", "for i in range(2):\n      break"),
     "continues": ("a continue", "for i in range(2):\n      continue"),
@@ -598,7 +728,9 @@ DEAR = {
 
 
 def with_forward(path: Path, body: str, members: str = "") -> Path:
-    """Write a program with a body of `forward`, and more members of its class, and no `__setstate__`."""
+    """Write a program with a body of `forward`, and more members of its class, and no
+    `__setstate__`.
+    """
     torch.jit.script(Plain()).save(path)
     with zipfile.ZipFile(path) as archive:
         rows = {name: archive.read(name) for name in archive.namelist()}
@@ -607,15 +739,21 @@ def with_forward(path: Path, body: str, members: str = "") -> Path:
             if name.endswith(".py"):
                 head, line, rest = data.decode().partition("    return")
                 method, _, _ = head.rpartition("  def forward")
-                data = f"{method}{members}{head[len(method) :]}    {body}\n{line}{rest}".encode()
+                data = (
+                    f"{method}{members}{head[len(method) :]}    {body}\n{line}{rest}"
+                ).encode()
             if not name.endswith(".debug_pkl"):
                 archive.writestr(name, data)
     return path
 
 
 @pytest.mark.parametrize("name", DEAR)
-def test_blocks_that_take_torch_far_longer_than_their_text_are_said(name: str, tmp_path: Path) -> None:
-    """torch compiles every method of a program when it is loaded, whether somebody calls it or not."""
+def test_blocks_that_take_torch_far_longer_than_their_text_are_said(
+    name: str, tmp_path: Path
+) -> None:
+    """torch compiles every method of a program when it is loaded, whether somebody
+    calls it or not.
+    """
     said, body = DEAR[name]
     done = ckpt("inspect", with_forward(tmp_path / "a.pt", body))
     text = b" ".join(done.out.split())
@@ -639,7 +777,9 @@ STEADY = {
     "tuples that are taken apart": "a{0}, b{0}, = t{0}\n    t{1} = (b{0}, a{0})",
     "items of tuples": "t{1} = ((t{0})[1], (t{0})[0])",
     "tuples with more": "t{1} = ((t{0})[1], w)",
-    "results of calls": "a{0}, b{0}, = torch.unbind((t{0})[0])\n    t{1} = (a{0}, b{0})",
+    "results of calls": (
+        "a{0}, b{0}, = torch.unbind((t{0})[0])\n    t{1} = (a{0}, b{0})"
+    ),
 }
 
 
@@ -650,16 +790,24 @@ def test_tuples_that_stay_small_are_no_finding(name: str, tmp_path: Path) -> Non
     assert b"a tuple of many" not in b" ".join(ckpt("inspect", path).out.split())
 
 
-def test_the_list_holds_operators_of_torch_and_none_that_takes_the_name_of_a_file() -> None:
+def test_the_list_holds_operators_of_torch_and_none_that_takes_the_name_of_a_file() -> (
+    None
+):
     schemas = torch._C._jit_get_all_schemas()
     known = {schema.name for schema in schemas}
-    listed = {f"{space}::{name}" for space, names in OPERATORS.items() for name in names}
+    listed = {
+        f"{space}::{name}" for space, names in OPERATORS.items() for name in names
+    }
 
     assert len(listed & known) > 250
     for schema in schemas:
         if schema.name in listed:
             assert not touches_files(schema.name.partition("::")[2])
-            assert not {argument.name for argument in schema.arguments} & {"filename", "path", "file"}
+            assert not {argument.name for argument in schema.arguments} & {
+                "filename",
+                "path",
+                "file",
+            }
     assert {"aten::save", "aten::from_file", "prim::rpc_sync"} <= known - listed
 
 
@@ -673,8 +821,12 @@ QUANTIZED = {
     "relu": lambda: torch.ao.nn.intrinsic.quantized.ConvReLU2d(2, 2, 1),
     "sparse": lambda: torch.ao.nn.sparse.quantized.Linear(4, 4, 1, 4),
     "dynamic": lambda: torch.ao.nn.quantized.dynamic.Conv2d(2, 2, 1),
-    "lstm": lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.LSTM(4, 4)), {nn.LSTM}),
-    "gru": lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.GRU(4, 4)), {nn.GRU}),
+    "lstm": lambda: torch.ao.quantization.quantize_dynamic(
+        nn.Sequential(nn.LSTM(4, 4)), {nn.LSTM}
+    ),
+    "gru": lambda: torch.ao.quantization.quantize_dynamic(
+        nn.Sequential(nn.GRU(4, 4)), {nn.GRU}
+    ),
 }
 
 
@@ -704,7 +856,9 @@ def test_quantized_modules_of_torch_are_no_alarm(
         "x = torch.add(w, 1)\n    " * 9_000,
     ],
 )
-def test_code_that_torch_cannot_cut_is_said_and_costs_little(code: str, tmp_path: Path) -> None:
+def test_code_that_torch_cannot_cut_is_said_and_costs_little(
+    code: str, tmp_path: Path
+) -> None:
     """Each of many open quotes was looked for its end, up to the end of the file."""
     with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
         report = inspect(Survey(checkpoint))
@@ -725,17 +879,26 @@ DEEP: dict[str, Callable[[int], dict[str, str]]] = {
     "dots": lambda n: {"method": f"u = w{'.T' * n}"},
     "items": lambda n: {"method": f"u = w{'[0]' * n}"},
     "blocks": lambda n: {
-        "method": "\n".join("    " + " " * i + "if True:" for i in range(n))[4:] + f"\n{' ' * (n + 4)}u = 1"
+        "method": "\n".join("    " + " " * i + "if True:" for i in range(n))[4:]
+        + f"\n{' ' * (n + 4)}u = 1"
     },
-    "branches": lambda n: {"method": "if True:\n      u = 1" + "\n    elif True:\n      u = 1" * n},
+    "branches": lambda n: {
+        "method": "if True:\n      u = 1" + "\n    elif True:\n      u = 1" * n
+    },
     "a type": lambda n: {"field": f"  name : str\n  z : {'List[' * n}int{']' * n}\n"},
-    "a type of an argument": lambda n: {"method": f"u = annotate({'List[' * n}int{']' * n}, [])"},
+    "a type of an argument": lambda n: {
+        "method": f"u = annotate({'List[' * n}int{']' * n}, [])"
+    },
 }
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_code_that_is_nested_too_deep_for_torch_is_refused(name: str, tmp_path: Path) -> None:
-    """torch.jit.load calls itself for each level, and the process ends at some thousand of them."""
+def test_code_that_is_nested_too_deep_for_torch_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """torch.jit.load calls itself for each level, and the process ends at some thousand
+    of them.
+    """
     run = ckpt("inspect", make(tmp_path / "a.pt", **DEEP[name](310)))
 
     check_error(run, "is nested deeper than torch can read")
@@ -770,12 +933,16 @@ CONFUSED: dict[str, Callable[[bytes], bytes]] = {
     "a number for a text": lambda data: data.replace(b"X\x06\0\0\0CANARY", b"K\x01"),
     "a text for a bool": lambda data: data.replace(b")RtR\x89", b")RtRX\x01\0\0\0a"),
     "a short tuple": lambda data: data.replace(b"X\x06\0\0\0CANARY", b""),
-    "a list for a tuple": lambda data: data.replace(b"\x81(c", b"\x81](c").replace(b"CANARYtb", b"CANARYeb"),
+    "a list for a tuple": lambda data: data.replace(b"\x81(c", b"\x81](c").replace(
+        b"CANARYtb", b"CANARYeb"
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CONFUSED)
-def test_a_value_of_another_type_than_the_code_declares_is_said(name: str, tmp_path: Path) -> None:
+def test_a_value_of_another_type_than_the_code_declares_is_said(
+    name: str, tmp_path: Path
+) -> None:
     """torch does not compare them, and reads memory that is not its own."""
     path = make(tmp_path / "a.pt")
     with zipfile.ZipFile(path) as archive:
@@ -783,7 +950,9 @@ def test_a_value_of_another_type_than_the_code_declares_is_said(name: str, tmp_p
     for change, is_wrong in ((lambda data: data, False), (CONFUSED[name], True)):
         with zipfile.ZipFile(path, "w") as archive:
             for row, data in rows.items():
-                archive.writestr(row, change(data) if row.endswith("data.pkl") else data)
+                archive.writestr(
+                    row, change(data) if row.endswith("data.pkl") else data
+                )
         with open(str(path)) as checkpoint:
             report = inspect(Survey(checkpoint))
         assert (report.load.expression is None) is is_wrong
@@ -791,11 +960,16 @@ def test_a_value_of_another_type_than_the_code_declares_is_said(name: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    "kind", ["__torch__.Inner", "List[__torch__.Inner]", "Tuple[int, int]", "Dict[str, int]"]
+    "kind",
+    ["__torch__.Inner", "List[__torch__.Inner]", "Tuple[int, int]", "Dict[str, int]"],
 )
-def test_a_cast_that_nobody_checks_is_said_where_a_load_runs_it(kind: str, tmp_path: Path) -> None:
+def test_a_cast_that_nobody_checks_is_said_where_a_load_runs_it(
+    kind: str, tmp_path: Path
+) -> None:
     for target, is_strange in ((kind, True), ("Tensor", False)):
-        with open(str(make(tmp_path / "a.pt", line=f"u = unchecked_cast({target}, w)"))) as checkpoint:
+        with open(
+            str(make(tmp_path / "a.pt", line=f"u = unchecked_cast({target}, w)"))
+        ) as checkpoint:
             assert (inspect(Survey(checkpoint)).load.expression is None) is is_strange
 
 
@@ -804,16 +978,29 @@ def shared(depth: int) -> dict[str, bytes]:
     head = "  __parameters__ = []\n  __buffers__ = []\n  training : bool\n"
     code, state = "", b""
     for level in range(depth + 1):
-        inner = f"  a : __torch__.L{level - 1}\n  b : __torch__.L{level - 1}\n" if level else ""
+        inner = (
+            f"  a : __torch__.L{level - 1}\n  b : __torch__.L{level - 1}\n"
+            if level
+            else ""
+        )
         code += f"class L{level}(Module):\n{head}{inner}"
-        code += f"  def forward(self: __torch__.L{level}, x: Tensor) -> Tensor:\n    return x\n"
-        both = b"X\1\0\0\0a" + state + b"q%cX\1\0\0\0bh%c" % (level, level) if level else b""
+        code += (
+            f"  def forward(self: __torch__.L{level}, x: Tensor) -> Tensor:\n    "
+            "return x\n"
+        )
+        both = (
+            b"X\1\0\0\0a" + state + b"q%cX\1\0\0\0bh%c" % (level, level)
+            if level
+            else b""
+        )
         state = b"c__torch__\nL%d\n)\x81}(X\x08\0\0\0training\x88%sub" % (level, both)
     return {"code/__torch__.py": code.encode(), "data.pkl": b"\x80\2" + state + b"."}
 
 
 @pytest.mark.parametrize("depth", [4, 40])
-def test_modules_that_are_shared_level_by_level_are_refused(depth: int, tmp_path: Path) -> None:
+def test_modules_that_are_shared_level_by_level_are_refused(
+    depth: int, tmp_path: Path
+) -> None:
     """torch.jit.load makes a module of Python for each way through them."""
     rows = {**shared(depth), "constants.pkl": b"\x80\2).", "version": b"3\n"}
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
@@ -827,11 +1014,14 @@ def test_modules_that_are_shared_level_by_level_are_refused(depth: int, tmp_path
 
 
 @pytest.mark.parametrize("depth", [3, 40])
-def test_named_tuples_that_hold_each_other_are_refused(depth: int, tmp_path: Path) -> None:
+def test_named_tuples_that_hold_each_other_are_refused(
+    depth: int, tmp_path: Path
+) -> None:
     further = "class P0(NamedTuple):\n  a : int\n"
     for level in range(1, depth + 1):
         further += (
-            f"class P{level}(NamedTuple):\n  a : __torch__.P{level - 1}\n  b : List[__torch__.P{level - 1}]\n"
+            f"class P{level}(NamedTuple):\n  a : __torch__.P{level - 1}\n  b : "
+            f"List[__torch__.P{level - 1}]\n"
         )
     run = ckpt("inspect", make(tmp_path / "a.pt", further=further))
 

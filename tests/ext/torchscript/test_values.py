@@ -1,4 +1,6 @@
-"""Values that torch.jit.save writes in ways of its own: enums, sparse tensors, meta, bytecode, constants, lowered modules."""
+"""Values that torch.jit.save writes in ways of its own: enums, sparse tensors, meta,
+bytecode, constants, lowered modules.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def test_a_call_of_a_scalar_is_refused_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "a.pkl"
     path.write_bytes(b"\x80\x02c__torch__\nColor\nK\x01R.")
     with pytest.raises(TypeError), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "__torch__", type("M", (), {"Color": Color}))
+        patch.setitem(
+            __import__("sys").modules, "__torch__", type("M", (), {"Color": Color})
+        )
         pickle.loads(path.read_bytes())
     check_error(ckpt("inspect", path), "a call has a scalar as arguments")
 
@@ -105,7 +109,8 @@ def test_a_call_of_a_scalar_is_refused_elsewhere(tmp_path: Path) -> None:
 def test_sparse_tensors_are_read(layout: torch.layout, tmp_path: Path) -> None:
     w = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]])
     path = saved(
-        WithBuffer(w.to_sparse() if layout is torch.sparse_coo else w.to_sparse_csr()), tmp_path / "a.pt"
+        WithBuffer(w.to_sparse() if layout is torch.sparse_coo else w.to_sparse_csr()),
+        tmp_path / "a.pt",
     )
     expected = torch.jit.load(path).state_dict()["w"]
 
@@ -121,7 +126,9 @@ def test_sparse_tensors_are_read(layout: torch.layout, tmp_path: Path) -> None:
 
 def test_a_module_on_meta_is_read(tmp_path: Path) -> None:
     module = nn.Sequential(
-        nn.Linear(2, 3, device="meta"), nn.Linear(3, 3), nn.Linear(3, 1, device="meta").half()
+        nn.Linear(2, 3, device="meta"),
+        nn.Linear(3, 3),
+        nn.Linear(3, 1, device="meta").half(),
     )
     path = saved(module, tmp_path / "a.pt")
     expected = torch.jit.load(path).state_dict()
@@ -139,7 +146,9 @@ def test_a_module_on_meta_is_read(tmp_path: Path) -> None:
 
 def test_a_short_storage_that_is_not_on_meta_is_refused(tmp_path: Path) -> None:
     path = saved(nn.Linear(2, 3, device="meta"), tmp_path / "a.pt")
-    other = changed(path, lambda name, data: data.replace(b"X\x04\0\0\0meta", b"X\x04\0\0\0cuda"))
+    other = changed(
+        path, lambda name, data: data.replace(b"X\x04\0\0\0meta", b"X\x04\0\0\0cuda")
+    )
     check_error(ckpt("inspect", other), "has 0 bytes, its tensors need 24")
 
 
@@ -157,9 +166,15 @@ def tensor(key: bytes) -> bytes:
     """The opcodes of a tensor of two doubles as C++ writes them."""
     name = b"X" + len(key).to_bytes(4, "little") + key
     return (
-        b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nDoubleStorage\n"
+        (
+            b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"
+            b"DoubleStorage\n"
+        )
         + name
-        + b"X\x03\0\0\0cpuK\x02tQK\0K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR"
+        + (
+            b"X\x03\0\0\0cpuK\x02tQK\0K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n"
+            b")RtR"
+        )
     )
 
 
@@ -177,14 +192,22 @@ def test_bytecode_names_constants_in_two_ways(key: bytes, tmp_path: Path) -> Non
     """Since version 5 of the bytecode with the folder, which torch 1.9 wrote."""
     path = tmp_path / "a.ptl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("m/data.pkl", b"\x80\x02c__torch__\nM\n)\x81}X\x08\0\0\0training\x89sb.")
+        archive.writestr(
+            "m/data.pkl", b"\x80\x02c__torch__\nM\n)\x81}X\x08\0\0\0training\x89sb."
+        )
         archive.writestr("m/code/__torch__.py", CODE)
-        archive.writestr("m/constants/0", torch.tensor([1.5, 2.5], dtype=torch.float64).numpy().tobytes())
+        archive.writestr(
+            "m/constants/0",
+            torch.tensor([1.5, 2.5], dtype=torch.float64).numpy().tobytes(),
+        )
         archive.writestr("m/constants.pkl", b"\x80\x02" + tensor(b"0") + b"\x85.")
         archive.writestr("m/bytecode.pkl", b"\x80\x02K\x05" + tensor(key) + b"\x86.")
         archive.writestr("m/version", "3\n")
 
-    assert torch.jit.load(path)(torch.zeros(2, dtype=torch.float64)).tolist() == [1.5, 2.5]
+    assert torch.jit.load(path)(torch.zeros(2, dtype=torch.float64)).tolist() == [
+        1.5,
+        2.5,
+    ]
     assert b"1.5" in ckpt("get", path, "constants.0").out
     with open(str(path)) as checkpoint:
         assert [entry.name for entry in checkpoint.tensors] == ["constants.0"]
@@ -274,13 +297,21 @@ def test_a_lowered_module_is_no_alarm(file: str, tmp_path: Path) -> None:
         assert inspect(Survey(checkpoint)).load.expression is not None
 
 
-@pytest.mark.parametrize("call", [b"ctorch.jit\nload\n)R", b"cposix\nsystem\nX\x01\0\0\0x\x85R"])
-def test_a_call_with_the_name_of_a_class_of_the_code_stays_an_alarm(call: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "call", [b"ctorch.jit\nload\n)R", b"cposix\nsystem\nX\x01\0\0\0x\x85R"]
+)
+def test_a_call_with_the_name_of_a_class_of_the_code_stays_an_alarm(
+    call: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "a.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("m/data.pkl", b"\x80\x02" + call + b".")
-        archive.writestr("m/code/posix.py", "class system(Module):\n  training : bool\n")
-        archive.writestr("m/code/torch/jit.py", "class load(Module):\n  training : bool\n")
+        archive.writestr(
+            "m/code/posix.py", "class system(Module):\n  training : bool\n"
+        )
+        archive.writestr(
+            "m/code/torch/jit.py", "class load(Module):\n  training : bool\n"
+        )
         archive.writestr("m/constants.pkl", pickle.dumps((), 2))
         archive.writestr("m/version", "3\n")
     assert "called-on-load" in codes(path)
@@ -290,7 +321,11 @@ def test_big_endian_bytes_that_torch_does_not_turn_are_refused(tmp_path: Path) -
     path = saved(nn.Linear(2, 2), tmp_path / "a.pt")
     weight = torch.jit.load(path).weight
 
-    path = changed(path, lambda name, data: b"big" if name.endswith("/byteorder") else data)
+    path = changed(
+        path, lambda name, data: b"big" if name.endswith("/byteorder") else data
+    )
 
     assert torch.equal(torch.jit.load(path).weight, weight)
-    check_error(ckpt("inspect", path), "big-endian, and torch.jit.load does not turn them")
+    check_error(
+        ckpt("inspect", path), "big-endian, and torch.jit.load does not turn them"
+    )

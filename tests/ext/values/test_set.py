@@ -1,4 +1,6 @@
-"""`ckpt set`: values set and deleted through the command line and `ckpt.set`; torch loads what was asked for and all else as before."""
+"""`ckpt set`: values set and deleted through the command line and `ckpt.set`; torch
+loads what was asked for and all else as before.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def run_state() -> dict[str, Any]:
     """The usual state of a training run."""
     return {
         "model": OrderedDict(w=torch.arange(6.0).reshape(2, 3), b=torch.ones(2)),
-        "optimizer": {"state": {}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0, 1]}]},
+        "optimizer": {
+            "state": {},
+            "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0, 1]}],
+        },
         "epoch": 3,
         "best": 0.5,
         "amp": True,
@@ -63,7 +68,11 @@ def assert_same_tensors(path: Path) -> None:
         ("note=", lambda state: state["note"], ""),
         ("note=a=b", lambda state: state["note"], "a=b"),
         ("note=7", lambda state: state["note"], "7"),
-        ("optimizer.param_groups.0.lr=0.25", lambda state: state["optimizer"]["param_groups"][0]["lr"], 0.25),
+        (
+            "optimizer.param_groups.0.lr=0.25",
+            lambda state: state["optimizer"]["param_groups"][0]["lr"],
+            0.25,
+        ),
         (
             "optimizer.param_groups.0.betas.1=0.5",
             lambda state: state["optimizer"]["param_groups"][0]["betas"],
@@ -78,18 +87,30 @@ def assert_same_tensors(path: Path) -> None:
         ("args.more:=3", lambda state: state["args"].more, 3),
         ("seen.1=20", lambda state: state["seen"], [1, 20, 3]),
         ("seen:=[]", lambda state: state["seen"], []),
-        ('nothing:={"a": [1, null, true]}', lambda state: state["nothing"], {"a": [1, None, True]}),
+        (
+            'nothing:={"a": [1, null, true]}',
+            lambda state: state["nothing"],
+            {"a": [1, None, True]},
+        ),
         ('fresh:="text"', lambda state: state["fresh"], "text"),
         ("a.b=8", lambda state: state["a.b"], 8),
     ],
 )
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_value_is_set_as_the_type_that_is_there(
-    ckpt: Run, run_path: Path, tmp_path: Path, word: str, reach: Any, value: Any, in_place: bool
+    ckpt: Run,
+    run_path: Path,
+    tmp_path: Path,
+    word: str,
+    reach: Any,
+    value: Any,
+    in_place: bool,
 ) -> None:
     out = run_path if in_place else tmp_path / "out.pth"
 
-    done = ckpt("set", str(run_path), word, *(["--in-place"] if in_place else ["-o", str(out)]))
+    done = ckpt(
+        "set", str(run_path), word, *(["--in-place"] if in_place else ["-o", str(out)])
+    )
 
     assert done.returncode == 0, done.stderr
     found = reach(loaded(out))
@@ -98,7 +119,12 @@ def test_a_value_is_set_as_the_type_that_is_there(
 
 
 def test_all_that_nobody_named_stays(ckpt: Run, run_path: Path, tmp_path: Path) -> None:
-    assert ckpt("set", str(run_path), "epoch=4", "-o", str(tmp_path / "out.pth")).returncode == 0
+    assert (
+        ckpt(
+            "set", str(run_path), "epoch=4", "-o", str(tmp_path / "out.pth")
+        ).returncode
+        == 0
+    )
 
     before, after = loaded(run_path), loaded(tmp_path / "out.pth")
 
@@ -110,14 +136,21 @@ def test_all_that_nobody_named_stays(ckpt: Run, run_path: Path, tmp_path: Path) 
 def test_undo_gives_the_old_values_back(ckpt: Run, run_path: Path) -> None:
     data = run_path.read_bytes()
 
-    assert ckpt("set", str(run_path), "epoch=4", "-d", "optimizer", "--in-place").returncode == 0
+    assert (
+        ckpt(
+            "set", str(run_path), "epoch=4", "-d", "optimizer", "--in-place"
+        ).returncode
+        == 0
+    )
     assert "optimizer" not in loaded(run_path)
     assert ckpt("rehome", "--undo", str(run_path)).returncode == 0
 
     assert run_path.read_bytes() == data
 
 
-def test_names_are_deleted_with_what_lies_below(ckpt: Run, run_path: Path, tmp_path: Path) -> None:
+def test_names_are_deleted_with_what_lies_below(
+    ckpt: Run, run_path: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out.pth"
     words = ["-d", "args.lr", "-d", "seen.0", "-d", "model.b", "-d", "a.b"]
 
@@ -137,7 +170,10 @@ def test_names_are_deleted_with_what_lies_below(ckpt: Run, run_path: Path, tmp_p
         (["best=high"], "best is a float, and high is none"),
         (["best=1e999"], "beyond the range of float"),
         (["amp=2"], "amp is a bool, and 2 is none (true or false)"),
-        (["nothing=1"], "nothing is None, which has no type (nothing:=JSON replaces it)"),
+        (
+            ["nothing=1"],
+            "nothing is None, which has no type (nothing:=JSON replaces it)",
+        ),
         (["seen=1"], "seen is a list (seen:=JSON replaces it)"),
         (["model.w=1"], "model.w is a tensor (ckpt set changes values)"),
         (["model:=1"], "model holds 2 tensors (-d model deletes them)"),
@@ -176,7 +212,9 @@ def test_a_value_that_is_there_already_is_no_change(ckpt: Run, run_path: Path) -
 
 def test_other_names_of_one_object_are_listed(ckpt: Run, tmp_path: Path) -> None:
     shared = {"lr": 0.1}
-    path = saved({"a": shared, "b": shared, "w": torch.ones(1)}, tmp_path / "shared.pth")
+    path = saved(
+        {"a": shared, "b": shared, "w": torch.ones(1)}, tmp_path / "shared.pth"
+    )
 
     done = ckpt("set", str(path), "a.lr=0.2", "-o", str(tmp_path / "out.pth"))
 
@@ -185,13 +223,24 @@ def test_other_names_of_one_object_are_listed(ckpt: Run, tmp_path: Path) -> None
     assert state["a"] is state["b"] and state["b"] == {"lr": 0.2}
 
 
-def test_other_names_are_listed_although_an_item_of_a_list_is_deleted(ckpt: Run, tmp_path: Path) -> None:
+def test_other_names_are_listed_although_an_item_of_a_list_is_deleted(
+    ckpt: Run, tmp_path: Path
+) -> None:
     shared = {"lr": 0.1}
-    path = saved({"a": shared, "b": shared, "seen": [1, 2], "w": torch.ones(1)}, tmp_path / "shared.pth")
+    path = saved(
+        {"a": shared, "b": shared, "seen": [1, 2], "w": torch.ones(1)},
+        tmp_path / "shared.pth",
+    )
 
-    done = ckpt("set", str(path), "a.lr=0.2", "-d", "seen.0", "-o", str(tmp_path / "out.pth"))
+    done = ckpt(
+        "set", str(path), "a.lr=0.2", "-d", "seen.0", "-o", str(tmp_path / "out.pth")
+    )
 
-    assert done.returncode == 0 and "left alone: b" in done.stdout and "left alone: seen" not in done.stdout
+    assert (
+        done.returncode == 0
+        and "left alone: b" in done.stdout
+        and "left alone: seen" not in done.stdout
+    )
     state = loaded(tmp_path / "out.pth")
     assert state["b"] == {"lr": 0.2} and state["seen"] == [2]
 
@@ -200,9 +249,23 @@ def test_metadata_of_safetensors_is_text(ckpt: Run, tmp_path: Path) -> None:
     path, out = tmp_path / "a.safetensors", tmp_path / "out.safetensors"
     save_file({"w": torch.arange(4.0)}, path)
 
-    done = ckpt("set", str(path), "__metadata__.license=mit", "__metadata__.steps=12", "-o", str(out))
+    done = ckpt(
+        "set",
+        str(path),
+        "__metadata__.license=mit",
+        "__metadata__.steps=12",
+        "-o",
+        str(out),
+    )
     again = ckpt(
-        "set", str(out), "__metadata__.license=bsd", "-d", "__metadata__.steps", "-o", str(path), "--force"
+        "set",
+        str(out),
+        "__metadata__.license=bsd",
+        "-d",
+        "__metadata__.steps",
+        "-o",
+        str(path),
+        "--force",
     )
 
     assert done.returncode == again.returncode == 0
@@ -211,14 +274,25 @@ def test_metadata_of_safetensors_is_text(ckpt: Run, tmp_path: Path) -> None:
         assert torch.equal(file.get_tensor("w"), torch.arange(4.0))
     with safe_open(path, "pt") as file:
         assert file.metadata() == {"license": "bsd", "format": "pt"}
-    refused = ckpt("set", str(out), "__metadata__.license:=3", "-o", str(tmp_path / "x.safetensors"))
+    refused = ckpt(
+        "set",
+        str(out),
+        "__metadata__.license:=3",
+        "-o",
+        str(tmp_path / "x.safetensors"),
+    )
     assert refused.returncode == 2 and "holds text" in refused.stderr
 
 
 def test_the_document_names_each_value(ckpt: Run, run_path: Path) -> None:
-    library_report = library.set(run_path, {"epoch": 9, "new": [1]}, delete="best", dry_run=True)
+    library_report = library.set(
+        run_path, {"epoch": 9, "new": [1]}, delete="best", dry_run=True
+    )
 
-    rows = [(row["kind"], row["name"], row["from"], row["to"]) for row in library_report.to_json()["changes"]]  # type: ignore[union-attr,index,call-overload]
+    rows = [
+        (row["kind"], row["name"], row["from"], row["to"])
+        for row in library_report.to_json()["changes"]
+    ]  # type: ignore[union-attr,index,call-overload]
 
     assert rows == [
         ("value", "epoch", "3", "9"),
@@ -237,14 +311,23 @@ def test_python_takes_plain_values_alone(run_path: Path, tmp_path: Path) -> None
 
 
 plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @given(value=plain_values)
-def test_any_plain_value_loads_as_it_was_given(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_plain_value_loads_as_it_was_given(
+    value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("plain")
     path = saved({"x": 1, "w": torch.ones(2)}, folder / "a.pth")
 
@@ -255,7 +338,9 @@ def test_any_plain_value_loads_as_it_was_given(value: Any, tmp_path_factory: pyt
     assert torch.equal(state["w"], torch.ones(2))
 
 
-def test_config_json_of_a_folder_is_left_to_an_editor(ckpt: Run, tmp_path: Path) -> None:
+def test_config_json_of_a_folder_is_left_to_an_editor(
+    ckpt: Run, tmp_path: Path
+) -> None:
     """`ckpt get` shows it as `config`, but set changes the file of the weights."""
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text('{"hidden_size": 2}')

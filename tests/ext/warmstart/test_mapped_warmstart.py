@@ -1,4 +1,6 @@
-"""`ckpt warmstart` by a mapping: whole models give the same output, what is doubtful writes nothing, old state goes."""
+"""`ckpt warmstart` by a mapping: whole models give the same output, what is doubtful
+writes nothing, old state goes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pytestmark = oracle.QUIET
 
 
 class Attention(nn.Module):
-    """Attention with one tensor for query, key and value, or with three, as `names` say."""
+    """Attention with one tensor for query, key and value, or with three, as `names`
+    say.
+    """
 
     def __init__(self, width: int, names: dict[str, str]) -> None:
         super().__init__()
@@ -86,7 +90,9 @@ class Vit(nn.Module):
         x = torch.cat([self.at("cls").expand(len(x), -1, -1), x], 1) + self.at("pos")
         for n in range(2):
             x = x + self.at("attn", n)(self.at("norm1", n)(x))
-            x = x + self.at("fc2", n)(torch.relu(self.at("fc1", n)(self.at("norm2", n)(x))))
+            x = x + self.at("fc2", n)(
+                torch.relu(self.at("fc1", n)(self.at("norm2", n)(x)))
+            )
         return self.at("head")(self.at("norm")(x)[:, 0])  # type: ignore[no-any-return]
 
 
@@ -132,11 +138,12 @@ def again(done: Any) -> list[str]:
     return shlex.split(command[1])[1:]
 
 
-# --- whole models -----------------------------------------------------------------------------------------------------
+# --- whole models ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "option"), [(HF, TIMM, "--fuse"), (TIMM, HF, "--split"), (TIMM, TIMM, None)]
+    ("one", "two", "option"),
+    [(HF, TIMM, "--fuse"), (TIMM, HF, "--split"), (TIMM, TIMM, None)],
 )
 def test_a_vit_of_another_package_gives_the_same_output(
     one: dict[str, str], two: dict[str, str], option: str | None, tmp_path: Path
@@ -148,9 +155,9 @@ def test_a_vit_of_another_package_gives_the_same_output(
     if option is not None:
         done = inside(*words, cwd=tmp_path)
         assert done.code == 1 and not (tmp_path / "c.pth").exists()
-        assert "query, key and value" in done.complaints[0] and "nothing was written" in " ".join(
-            done.complaints
-        )
+        assert "query, key and value" in done.complaints[
+            0
+        ] and "nothing was written" in " ".join(done.complaints)
         words = again(done)
         assert option in words
     done = inside(*words, cwd=tmp_path)
@@ -171,7 +178,9 @@ def test_a_vit_of_another_package_gives_the_same_output(
 
 
 def by_code(lines: str, model: nn.Module, folder: Path) -> nn.Module:
-    """The model after the lines of `--print-code`, run where they are meant to be run."""
+    """The model after the lines of `--print-code`, run where they are meant to
+    be run.
+    """
     with folder_of(folder), contextlib.redirect_stdout(io.StringIO()):
         exec(compile(lines, "code", "exec"), {"model": model})
     return model
@@ -179,7 +188,10 @@ def by_code(lines: str, model: nn.Module, folder: Path) -> nn.Module:
 
 def net(seed: int, classes: int = 5) -> nn.Module:
     torch.manual_seed(seed)
-    parts = [(f"layer{n}", nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))) for n in range(1, 4)]
+    parts = [
+        (f"layer{n}", nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
+        for n in range(1, 4)
+    ]
     return nn.Sequential(OrderedDict([*parts, ("fc", nn.Linear(6, classes))])).eval()
 
 
@@ -201,7 +213,12 @@ def net(seed: int, classes: int = 5) -> nn.Module:
 def test_names_alone_are_no_obstacle(wrap: Any, classes: int, tmp_path: Path) -> None:
     given, mine = net(0), net(1, classes)
     rewriting.saved(
-        {"state_dict": {wrap(name): value for name, value in given.state_dict().items()}}, tmp_path / "a.pth"
+        {
+            "state_dict": {
+                wrap(name): value for name, value in given.state_dict().items()
+            }
+        },
+        tmp_path / "a.pth",
     )
     rewriting.saved(mine.state_dict(), tmp_path / "b.pth")
     words = ("warmstart", "a.pth", "--into", "b.pth")
@@ -215,24 +232,42 @@ def test_names_alone_are_no_obstacle(wrap: Any, classes: int, tmp_path: Path) ->
     assert coverage["body"][0] == coverage["body"][1]
     assert coverage["head"][0] == (coverage["head"][1] if classes == 5 else 0)
     lines = inside(*words, "--print-code", cwd=tmp_path).out.decode()
-    assert torch.equal(by_code(lines, net(2, classes), tmp_path)[body](x), given[body](x))  # type: ignore[index, operator]
+    assert torch.equal(
+        by_code(lines, net(2, classes), tmp_path)[body](x), given[body](x)
+    )  # type: ignore[index, operator]
     live = net(3, classes)
     rewriting.filled(live, tmp_path / "a.pth")
     assert torch.equal(live[body](x), given[body](x))  # type: ignore[index, operator]
 
 
-# --- what writes nothing ----------------------------------------------------------------------------------------------
+# --- what writes nothing --------------------------------------------------------------
 
 
 def refused(
-    one: dict[str, Any], two: dict[str, Any], folder: Path, *options: str, name: str = "a.pth"
+    one: dict[str, Any],
+    two: dict[str, Any],
+    folder: Path,
+    *options: str,
+    name: str = "a.pth",
 ) -> Any:
     rewriting.saved(one, folder / name)
     rewriting.saved(two, folder / "b.pth")
-    done = inside("warmstart", name, "--into", "b.pth", "-o", "c.pth", *options, cwd=folder)
+    done = inside(
+        "warmstart", name, "--into", "b.pth", "-o", "c.pth", *options, cwd=folder
+    )
     assert done.code == 1 and not (folder / "c.pth").exists(), done
     report = json.loads(
-        inside("warmstart", name, "--into", "b.pth", "-o", "c.pth", "--json", *options, cwd=folder).out
+        inside(
+            "warmstart",
+            name,
+            "--into",
+            "b.pth",
+            "-o",
+            "c.pth",
+            "--json",
+            *options,
+            cwd=folder,
+        ).out
     )
     assert report["output"] is None and report["coverage"]["refused"]
     return done
@@ -274,46 +309,87 @@ def test_shapes_alone_are_a_proposal(tmp_path: Path) -> None:
     assert all(torch.equal(result[name], value) for name, value in given.items())
 
 
-def blocks(begin: str, first: int, *parts: str, number: int = 3) -> dict[str, torch.Tensor]:
+def blocks(
+    begin: str, first: int, *parts: str, number: int = 3
+) -> dict[str, torch.Tensor]:
     """The state of some blocks, each tensor with values of its own."""
     torch.manual_seed(len(begin) + first)
-    names = [f"{begin}{n}.{part}.weight" for n in range(first, first + number) for part in parts]
+    names = [
+        f"{begin}{n}.{part}.weight"
+        for n in range(first, first + number)
+        for part in parts
+    ]
     return {name: torch.randn(4, 4) for name in names}
 
 
 @pytest.mark.parametrize(
     ("one", "two"),
-    [("encoder.", "decoder."), ("net.discriminator.", "net.generator."), ("text_model.", "vision_model.")],
+    [
+        ("encoder.", "decoder."),
+        ("net.discriminator.", "net.generator."),
+        ("text_model.", "vision_model."),
+    ],
 )
-def test_twins_are_not_loaded_into_one_another(one: str, two: str, tmp_path: Path) -> None:
+def test_twins_are_not_loaded_into_one_another(
+    one: str, two: str, tmp_path: Path
+) -> None:
     given = blocks(f"{one}layers.", 0, "fc1", "fc2")
     done = refused(given, blocks(f"{two}layers.", 0, "fc1", "fc2"), tmp_path)
     words = again(done)
-    assert words[words.index("--sub") + 1] == "s/^" + one.replace(".", "\\.") + f"/{two}/"
+    assert (
+        words[words.index("--sub") + 1] == "s/^" + one.replace(".", "\\.") + f"/{two}/"
+    )
     assert inside(*words, cwd=tmp_path).code == 0
 
 
-@pytest.mark.parametrize(("one", "two"), [("attn", "cross_attn"), ("norm_cross", "norm"), ("q_lin", "k_lin")])
-def test_words_of_another_part_are_only_a_proposal(one: str, two: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("one", "two"), [("attn", "cross_attn"), ("norm_cross", "norm"), ("q_lin", "k_lin")]
+)
+def test_words_of_another_part_are_only_a_proposal(
+    one: str, two: str, tmp_path: Path
+) -> None:
     given = blocks("h.", 0, one, "fc1", "fc2")
     rewriting.saved(given, tmp_path / "a.pth")
     rewriting.saved(blocks("h.", 0, two, "fc1", "fc2"), tmp_path / "b.pth")
-    coverage = planned(inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path))
+    coverage = planned(
+        inside(
+            "warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path
+        )
+    )
     assert coverage["tensors"] == [6, 9]
     assert len(coverage["suggested"]) == 1
 
 
 def test_shapes_do_not_pair_keys_with_queries(tmp_path: Path) -> None:
-    given, mine = blocks("h.", 0, "wk", "wq", "wv"), blocks("h.", 0, "q_proj", "k_proj", "v_proj")
+    given, mine = (
+        blocks("h.", 0, "wk", "wq", "wv"),
+        blocks("h.", 0, "q_proj", "k_proj", "v_proj"),
+    )
     rewriting.saved(given, tmp_path / "a.pth")
     rewriting.saved(mine, tmp_path / "b.pth")
-    done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--by-shape", "--json", cwd=tmp_path)
+    done = inside(
+        "warmstart",
+        "a.pth",
+        "--into",
+        "b.pth",
+        "--dry-run",
+        "--by-shape",
+        "--json",
+        cwd=tmp_path,
+    )
     rows = [row for row in planned(done)["pairs"] if row["status"] == "loaded"]
-    assert {(row["pretrained"][4:], row["name"][4:]) for row in rows} == {("wv.weight", "v_proj.weight")}
+    assert {(row["pretrained"][4:], row["name"][4:]) for row in rows} == {
+        ("wv.weight", "v_proj.weight")
+    }
 
 
 @pytest.mark.parametrize(
-    ("one", "two"), [("layer", "block"), ("layers.", "layers."), ("module.net.layer", "backbone.layer")]
+    ("one", "two"),
+    [
+        ("layer", "block"),
+        ("layers.", "layers."),
+        ("module.net.layer", "backbone.layer"),
+    ],
 )
 @pytest.mark.parametrize(("firsts", "number"), [((1, 0), 4), ((1, 0), 12), ((0, 2), 4)])
 def test_numbers_that_begin_elsewhere_are_refused(
@@ -334,21 +410,30 @@ def test_numbers_that_begin_elsewhere_are_refused(
     with pytest.raises(LossError) as caught:
         rewriting.filled(model, tmp_path / "a.pth")
     assert caught.value.hint is not None and caught.value.hint.startswith("sub=[")
-    coverage = rewriting.filled(model, tmp_path / "a.pth", **eval(f"dict({caught.value.hint})"))
+    coverage = rewriting.filled(
+        model, tmp_path / "a.pth", **eval(f"dict({caught.value.hint})")
+    )
     assert coverage.share == 1
     assert inside(*again(done), cwd=tmp_path).code == 0
     result = torch.load(tmp_path / "c.pth")
     wanted = dict(zip(mine, given.values(), strict=False))
     assert all(torch.equal(result[name], value) for name, value in wanted.items())
-    assert all(torch.equal(value, wanted[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, wanted[name]) for name, value in model.state_dict().items()
+    )
 
 
 def test_a_window_of_the_layers_is_not_shifted(tmp_path: Path) -> None:
-    whole, part = blocks("h.", 0, "fc1", "fc2", number=9), blocks("h.", 3, "fc1", "fc2", number=4)
+    whole, part = (
+        blocks("h.", 0, "fc1", "fc2", number=9),
+        blocks("h.", 3, "fc1", "fc2", number=4),
+    )
     for one, two in ((whole, part), (part, whole), (part, part)):
         rewriting.saved(one, tmp_path / "a.pth")
         rewriting.saved(two, tmp_path / "b.pth")
-        done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path)
+        done = inside(
+            "warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path
+        )
         assert done.code == 0 and planned(done)["tensors"][0] == 8
 
 
@@ -359,7 +444,11 @@ def test_no_option_is_proposed_that_loads_as_little(tmp_path: Path) -> None:
 
 
 def llama(names: dict[str, str]) -> dict[str, torch.Tensor]:
-    state = {names["embed"]: torch.ones(9, 4), names["norm"]: torch.ones(4), names["head"]: torch.ones(9, 4)}
+    state = {
+        names["embed"]: torch.ones(9, 4),
+        names["norm"]: torch.ones(4),
+        names["head"]: torch.ones(9, 4),
+    }
     for layer in range(2):
         for part in names["parts"].split():
             state[f"{names['layer']}{layer}.{part}.weight"] = torch.ones(4, 4)
@@ -368,7 +457,10 @@ def llama(names: dict[str, str]) -> dict[str, torch.Tensor]:
 
 META = {
     "embed": "tok_embeddings.weight", "norm": "norm.weight", "head": "output.weight", "layer": "layers.",
-    "parts": "attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w2 feed_forward.w3 attention_norm ffn_norm",
+    "parts": (
+        "attention.wq attention.wk attention.wv attention.wo feed_forward.w1 "
+        "feed_forward.w2 feed_forward.w3 attention_norm ffn_norm"
+    ),
 }  # fmt: skip
 LLAMA = {
     "embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
@@ -386,7 +478,9 @@ def gpt2(turned: bool) -> dict[str, torch.Tensor]:
         ("mlp.c_proj", (16, 4)),
     ):
         value = torch.ones(shape)
-        state[f"transformer.h.0.{part}.weight"] = value.t().contiguous() if turned else value
+        state[f"transformer.h.0.{part}.weight"] = (
+            value.t().contiguous() if turned else value
+        )
     return state
 
 
@@ -419,7 +513,12 @@ def test_the_same_layout_on_both_sides_is_no_obstacle(tmp_path: Path) -> None:
     for state in (llama(META), gpt2(False), CONV):
         rewriting.saved(state, tmp_path / "a.pth")
         rewriting.saved(state, tmp_path / "b.pth")
-        assert inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", cwd=tmp_path).code == 0
+        assert (
+            inside(
+                "warmstart", "a.pth", "--into", "b.pth", "--dry-run", cwd=tmp_path
+            ).code
+            == 0
+        )
     head = {"a.weight": torch.ones(3, 4), "b.weight": torch.ones(4, 4)}
     other = {
         "a.weight": torch.ones(4, 3),
@@ -427,7 +526,10 @@ def test_the_same_layout_on_both_sides_is_no_obstacle(tmp_path: Path) -> None:
     }  # transposed, and not beside the square
     rewriting.saved(head, tmp_path / "a.pth")
     rewriting.saved(other, tmp_path / "b.pth")
-    assert inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", cwd=tmp_path).code == 0
+    assert (
+        inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", cwd=tmp_path).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize("option", ["--fuse", "--split"])
@@ -441,12 +543,16 @@ def test_parts_of_other_shapes_are_kept(option: str, tmp_path: Path) -> None:
     words = ("warmstart", "a.pth", "--into", "b.pth", option)
     coverage = planned(inside(*words, "--dry-run", "--json", cwd=tmp_path))
     kept = [row for row in coverage["pairs"] if row["status"] == "kept"]
-    assert [row["name"] for row in kept] == ["blocks.1.attn.qkv.weight" if option == "--fuse" else odd]
+    assert [row["name"] for row in kept] == [
+        "blocks.1.attn.qkv.weight" if option == "--fuse" else odd
+    ]
     assert "[24, 8]" in kept[0]["why"]
-    assert sum(row["rows"] is not None for row in coverage["pairs"]) == (9 if option == "--fuse" else 11)
+    assert sum(row["rows"] is not None for row in coverage["pairs"]) == (
+        9 if option == "--fuse" else 11
+    )
 
 
-# --- what belongs to the old weights ----------------------------------------------------------------------------------
+# --- what belongs to the old weights --------------------------------------------------
 
 
 def training(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -466,22 +572,40 @@ def training(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_the_optimizer_and_the_counters_of_the_old_weights_go(keep: bool, tmp_path: Path) -> None:
+def test_the_optimizer_and_the_counters_of_the_old_weights_go(
+    keep: bool, tmp_path: Path
+) -> None:
     model = net(1)
     rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     rewriting.saved(training(model.state_dict(), model), tmp_path / "b.pth")
-    words = ["warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", *(["--keep-optimizer"] if keep else [])]
+    words = [
+        "warmstart",
+        "a.pth",
+        "--into",
+        "b.pth",
+        "-o",
+        "c.pth",
+        *(["--keep-optimizer"] if keep else []),
+    ]
     report = json.loads(inside(*words, "--json", cwd=tmp_path).out)
     result = torch.load(tmp_path / "c.pth", weights_only=True)
     gone = ["optimizer", "scheduler", "epoch", "global_step", "best_acc"]
     stays = ["args", "note"]
     assert sorted(result) == sorted(["model", *stays, *(gone if keep else [])])
     assert [row["name"] for row in report["left_out"]] == ([] if keep else gone)
-    assert sorted(row["name"] for row in report["left_alone"]) == sorted([*stays, *(gone if keep else [])])
+    assert sorted(row["name"] for row in report["left_alone"]) == sorted(
+        [*stays, *(gone if keep else [])]
+    )
     if not keep:
         done = inside(*words, "--force", cwd=tmp_path).out.decode()
-        assert "left out: optimizer: of the old weights" in done and "(--keep-optimizer)" in done
-        assert "left out: epoch: 7, of the old weights" in done and "left alone: args" in done
+        assert (
+            "left out: optimizer: of the old weights" in done
+            and "(--keep-optimizer)" in done
+        )
+        assert (
+            "left out: epoch: 7, of the old weights" in done
+            and "left alone: args" in done
+        )
 
 
 def test_old_state_beside_a_nested_model_goes_too(tmp_path: Path) -> None:
@@ -489,10 +613,21 @@ def test_old_state_beside_a_nested_model_goes_too(tmp_path: Path) -> None:
     nested = {"run": training(model.state_dict(), model), "epoch": 3}
     rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     rewriting.saved(nested, tmp_path / "b.pth")
-    assert inside("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", cwd=tmp_path).code == 0
+    assert (
+        inside(
+            "warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", cwd=tmp_path
+        ).code
+        == 0
+    )
     result = torch.load(tmp_path / "c.pth", weights_only=True)
-    assert list(result) == ["run"] and sorted(result["run"]) == ["args", "model", "note"]
-    assert torch.equal(result["run"]["model"]["fc.weight"], net(0).state_dict()["fc.weight"])
+    assert list(result) == ["run"] and sorted(result["run"]) == [
+        "args",
+        "model",
+        "note",
+    ]
+    assert torch.equal(
+        result["run"]["model"]["fc.weight"], net(0).state_dict()["fc.weight"]
+    )
 
 
 def test_the_states_of_lightning_go_whole(tmp_path: Path) -> None:
@@ -500,7 +635,9 @@ def test_the_states_of_lightning_go_whole(tmp_path: Path) -> None:
     old = training(model.state_dict(), model)
     target = {
         "epoch": 3,
-        "state_dict": {f"model.{name}": value for name, value in model.state_dict().items()},
+        "state_dict": {
+            f"model.{name}": value for name, value in model.state_dict().items()
+        },
         "optimizer_states": [old["optimizer"]],
         "lr_schedulers": [old["scheduler"]],
         "loops": {"fit_loop": {"epoch": 3}},
@@ -508,9 +645,14 @@ def test_the_states_of_lightning_go_whole(tmp_path: Path) -> None:
     }
     rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     rewriting.saved(target, tmp_path / "b.pth")
-    done = inside("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", "--json", cwd=tmp_path)
+    done = inside(
+        "warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", "--json", cwd=tmp_path
+    )
     assert done.code == 0, done
-    assert list(torch.load(tmp_path / "c.pth", weights_only=True)) == ["state_dict", "callbacks"]
+    assert list(torch.load(tmp_path / "c.pth", weights_only=True)) == [
+        "state_dict",
+        "callbacks",
+    ]
     names = [row["name"] for row in json.loads(done.out)["left_out"]]
     assert sorted(names) == ["epoch", "loops", "lr_schedulers", "optimizer_states"]
 
@@ -532,7 +674,12 @@ def test_old_state_under_any_name_and_the_average_go(tmp_path: Path) -> None:
         "warmup": old["scheduler"],
         "MixedPrecision": scaler,
         "num_updates": 9,
-        "training": {"optimizer": old["optimizer"], "scheduler": old["scheduler"], "epoch": 3, "seed": 4},
+        "training": {
+            "optimizer": old["optimizer"],
+            "scheduler": old["scheduler"],
+            "epoch": 3,
+            "seed": 4,
+        },
         "optimizers": [old["optimizer"]],
         "args": {"epoch": 3},
     }
@@ -541,38 +688,65 @@ def test_old_state_under_any_name_and_the_average_go(tmp_path: Path) -> None:
     words = ("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", "--json")
     report = json.loads(inside(*words, cwd=tmp_path).out)
     result = torch.load(tmp_path / "c.pth", weights_only=True)
-    assert list(result) == ["state_dict", "training", "args"] and result["training"] == {"seed": 4}
+    assert list(result) == ["state_dict", "training", "args"] and result[
+        "training"
+    ] == {"seed": 4}
     assert [row["name"] for row in report["left_alone"]] == ["training.seed", "args"]
     report = json.loads(inside(*words, "--force", "--keep-optimizer", cwd=tmp_path).out)
     assert list(torch.load(tmp_path / "c.pth", weights_only=True)) == list(target)
     names = [row["name"] for row in report["left_alone"]]
-    assert {"training.epoch", "training.scheduler", "training.seed", "training.optimizer"} <= set(names)
+    assert {
+        "training.epoch",
+        "training.scheduler",
+        "training.seed",
+        "training.optimizer",
+    } <= set(names)
 
 
 def test_a_tensor_called_step_in_the_model_stays(tmp_path: Path) -> None:
     state = {**net(0).state_dict(), "step": torch.tensor(3)}
     rewriting.saved(state, tmp_path / "a.pth")
-    rewriting.saved({**net(1).state_dict(), "step": torch.tensor(9)}, tmp_path / "b.pth")
-    assert inside("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", cwd=tmp_path).code == 0
+    rewriting.saved(
+        {**net(1).state_dict(), "step": torch.tensor(9)}, tmp_path / "b.pth"
+    )
+    assert (
+        inside(
+            "warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", cwd=tmp_path
+        ).code
+        == 0
+    )
     assert torch.load(tmp_path / "c.pth")["step"] == 3
 
 
-# --- slices -----------------------------------------------------------------------------------------------------------
+# --- slices ---------------------------------------------------------------------------
 
 
 def test_a_slice_of_the_last_layer_does_not_count(tmp_path: Path) -> None:
     rewriting.saved(net(0, 50).state_dict(), tmp_path / "a.pth")
     rewriting.saved(net(1, 5).state_dict(), tmp_path / "b.pth")
-    words = ("warmstart", "a.pth", "--into", "b.pth", "--on-mismatch", "slice", "-o", "c.pth", "--force")
+    words = (
+        "warmstart",
+        "a.pth",
+        "--into",
+        "b.pth",
+        "--on-mismatch",
+        "slice",
+        "-o",
+        "c.pth",
+        "--force",
+    )
     coverage = planned(inside(*words, "--json", cwd=tmp_path))
-    assert coverage["head"] == [0, 35] and "sliced from the last layer" in coverage["notes"][0]
+    assert (
+        coverage["head"] == [0, 35]
+        and "sliced from the last layer" in coverage["notes"][0]
+    )
     result = torch.load(tmp_path / "c.pth")
     assert torch.equal(result["fc.weight"], net(0, 50).state_dict()["fc.weight"][:5])
     coverage = planned(inside(*words, "--count-sliced", "--json", cwd=tmp_path))
     assert coverage["head"] == [35, 35] and coverage["notes"] == []
 
 
-# --- the live function ------------------------------------------------------------------------------------------------
+# --- the live function ----------------------------------------------------------------
 
 
 def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
@@ -586,10 +760,14 @@ def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
         rewriting.filled(model, tmp_path / "b.pth", min_coverage=0.99)
     with pytest.raises(UsageError, match="does not fit"):
         rewriting.filled(model, tmp_path / "b.pth", on_mismatch="error")
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
     with pytest.raises(UsageError, match="on meta"):
         rewriting.filled(net(1).to("meta"), tmp_path / "b.pth")
-    coverage = rewriting.filled(model, tmp_path / "b.pth", on_mismatch="slice", sub=["s/^/x./", "s/^x[.]//"])
+    coverage = rewriting.filled(
+        model, tmp_path / "b.pth", on_mismatch="slice", sub=["s/^/x./", "s/^x[.]//"]
+    )
     assert coverage.tensors == (23, 23)
     assert torch.equal(model.fc.weight, net(0, 9).fc.weight[:5])  # type: ignore[union-attr, index]
 
@@ -620,7 +798,7 @@ def test_code_for_a_file_that_no_line_loads_is_an_error(tmp_path: Path) -> None:
         rewriting.filled(net(0), tmp_path / "a.pth")
 
 
-# --- the lines of --print-code ----------------------------------------------------------------------------------------
+# --- the lines of --print-code --------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefix", ["a\\1.", "\\g<0>.", "a\\", '"q".'])
@@ -628,7 +806,10 @@ def test_code_puts_any_beginning_in_front(prefix: str, tmp_path: Path) -> None:
     given = net(0).state_dict()
     names = {name: f"{prefix.rstrip('.')}.{name}" for name in given}
     rewriting.saved(given, tmp_path / "a.pth")
-    rewriting.saved({names[name]: value for name, value in net(1).state_dict().items()}, tmp_path / "b.pth")
+    rewriting.saved(
+        {names[name]: value for name, value in net(1).state_dict().items()},
+        tmp_path / "b.pth",
+    )
     done = inside("warmstart", "a.pth", "--into", "b.pth", "--print-code", cwd=tmp_path)
     assert done.code == 0, done
     chosen: dict[str, torch.Tensor] = {}
@@ -651,13 +832,20 @@ def test_code_takes_the_state_of_a_module(tmp_path: Path) -> None:
     torch.jit.script(given).save(str(tmp_path / "script.pt"))
     rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
     for name in ("whole.pth", "script.pt"):
-        done = inside("warmstart", name, "--into", "b.pth", "--print-code", cwd=tmp_path)
+        done = inside(
+            "warmstart", name, "--into", "b.pth", "--print-code", cwd=tmp_path
+        )
         assert done.code == 0, done
         model = by_code(done.out.decode(), net(2), tmp_path)
-        assert all(torch.equal(value, given.state_dict()[key]) for key, value in model.state_dict().items())
+        assert all(
+            torch.equal(value, given.state_dict()[key])
+            for key, value in model.state_dict().items()
+        )
 
 
-def test_code_for_a_distributed_checkpoint_is_an_error_with_a_way(tmp_path: Path) -> None:
+def test_code_for_a_distributed_checkpoint_is_an_error_with_a_way(
+    tmp_path: Path,
+) -> None:
     torch.distributed.checkpoint.save(
         {"model": net(0).state_dict()}, checkpoint_id=tmp_path / "a", no_dist=True
     )
@@ -665,11 +853,16 @@ def test_code_for_a_distributed_checkpoint_is_an_error_with_a_way(tmp_path: Path
     done = inside("warmstart", "a", "--into", "b.pth", "--print-code", cwd=tmp_path)
     assert done.code == 2 and not done.out
     command = re.search(r"(ckpt slim .*)\)", done.complaints[0])
-    assert command is not None and "no line of Python loads it" in done.complaints[0], done
+    assert command is not None and "no line of Python loads it" in done.complaints[0], (
+        done
+    )
     words = shlex.split(command[1])[1:]
     assert inside(*words, cwd=tmp_path).code == 0
-    done = inside("warmstart", words[-1], "--into", "b.pth", "--print-code", cwd=tmp_path)
+    done = inside(
+        "warmstart", words[-1], "--into", "b.pth", "--print-code", cwd=tmp_path
+    )
     assert done.code == 0, done
     assert torch.equal(
-        by_code(done.out.decode(), net(2), tmp_path).state_dict()["fc.bias"], net(0).state_dict()["fc.bias"]
+        by_code(done.out.decode(), net(2), tmp_path).state_dict()["fc.bias"],
+        net(0).state_dict()["fc.bias"],
     )

@@ -1,4 +1,6 @@
-"""`ckpt warmstart` against a careful script of torch: the plan, the report, and every value of OUT."""
+"""`ckpt warmstart` against a careful script of torch: the plan, the report, and every
+value of OUT.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def net(seed: int, **shape: int) -> Net:
 
 
 def by_torch(
-    pretrained: dict[str, torch.Tensor], target: dict[str, torch.Tensor], *, slices: bool
+    pretrained: dict[str, torch.Tensor],
+    target: dict[str, torch.Tensor],
+    *,
+    slices: bool,
 ) -> tuple[dict[str, torch.Tensor], int]:
     """(the state dict as a careful script makes it, elements that it copied)."""
     out = OrderedDict((name, value.clone()) for name, value in target.items())
@@ -60,16 +65,23 @@ def by_torch(
             value.copy_(other)
             copied += value.numel()
         elif slices and other.dim() == value.dim():
-            block = tuple(slice(0, min(a, b)) for a, b in zip(value.shape, other.shape, strict=True))
+            block = tuple(
+                slice(0, min(a, b))
+                for a, b in zip(value.shape, other.shape, strict=True)
+            )
             value[block] = other[block].to(value.dtype)
             copied += value[block].numel()
     return out, copied
 
 
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+def assert_same(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> None:
     assert list(found) == list(expected)
     for name, value in expected.items():
-        assert found[name].dtype == value.dtype and found[name].stride() == value.stride(), name
+        assert (
+            found[name].dtype == value.dtype and found[name].stride() == value.stride()
+        ), name
         assert torch.equal(found[name], value), name
 
 
@@ -84,7 +96,9 @@ def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> A
     options = Options(mismatch, count_sliced=True, keep_optimizer=True)
     with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
         report = warmstart(Survey(given), Survey(mine), Limits(), options)
-        save.save_checkpoint(report.result, io_target.target(str(out), force=True), mine.format, Limits())
+        save.save_checkpoint(
+            report.result, io_target.target(str(out), force=True), mine.format, Limits()
+        )
     return report.to_json()["coverage"]
 
 
@@ -101,37 +115,64 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("wrapped", ["neither", "pretrained", "target"])
 @pytest.mark.parametrize("slices", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_a_careful_script(pair: str, wrapped: str, slices: bool, dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+)
+def test_a_careful_script(
+    pair: str, wrapped: str, slices: bool, dtype: torch.dtype, tmp_path: Path
+) -> None:
     one, two = net(0, **PAIRS[pair][0]), net(1, **PAIRS[pair][1]).to(dtype)
     expected, copied = by_torch(one.state_dict(), two.state_dict(), slices=slices)
     given = (nn.DataParallel(one) if wrapped == "pretrained" else one).state_dict()
     mine = (nn.DataParallel(two) if wrapped == "target" else two).state_dict()
     optimizer = torch.optim.Adam(two.parameters())
     rewriting.saved({"model": given, "epoch": 1}, tmp_path / "a.pth")
-    rewriting.saved({"net": mine, "optim": optimizer.state_dict(), "step": 5}, tmp_path / "b.pth")
+    rewriting.saved(
+        {"net": mine, "optim": optimizer.state_dict(), "step": 5}, tmp_path / "b.pth"
+    )
 
-    report = made(tmp_path / "a.pth", tmp_path / "b.pth", tmp_path / "c.pth", "slice" if slices else "keep")
+    report = made(
+        tmp_path / "a.pth",
+        tmp_path / "b.pth",
+        tmp_path / "c.pth",
+        "slice" if slices else "keep",
+    )
 
     out = torch.load(tmp_path / "c.pth", weights_only=True)
     prefix = "module." if wrapped == "target" else ""
     assert list(out) == ["net", "optim", "step"] and out["step"] == 5
     assert out["net"]._metadata == mine._metadata  # type: ignore[attr-defined]
     assert_same(out["net"], {prefix + name: value for name, value in expected.items()})
-    assert report["elements"] == [copied, sum(value.numel() for value in expected.values())]
+    assert report["elements"] == [
+        copied,
+        sum(value.numel() for value in expected.values()),
+    ]
     assert report["totals"]["missing"] == report["totals"]["unexpected"] == 0
-    differ = sum(one.state_dict()[name].shape != value.shape for name, value in expected.items())
+    differ = sum(
+        one.state_dict()[name].shape != value.shape for name, value in expected.items()
+    )
     assert report["totals"]["sliced" if slices else "kept"] == differ
     if pair == "same":
         assert report["share"] == 1 and report["tensors"] == [15, 15]
         assert report["totals"]["cast"] == (0 if dtype == torch.float32 else 14)
         fresh = net(2, **PAIRS[pair][1]).to(dtype)
         fresh.load_state_dict(
-            {name.removeprefix(prefix): value for name, value in out["net"].items()}, strict=True
+            {name.removeprefix(prefix): value for name, value in out["net"].items()},
+            strict=True,
         )
 
 
-_KINDS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "uint8", "bool"]
+_KINDS = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "int64",
+    "int32",
+    "uint8",
+    "bool",
+]
 
 
 @pytest.mark.parametrize("source", _KINDS)
@@ -147,7 +188,9 @@ def test_casts_are_torchs(source: str, to: str, tmp_path: Path) -> None:
     out = torch.load(tmp_path / "c.pth")["a.weight"]
     (pair,) = (row for row in report["pairs"] if row["name"] == "a.weight")
     if pair["status"] == "kept":
-        assert f"does not cast {source} to {to}" in pair["why"] and not out.float().any()
+        assert (
+            f"does not cast {source} to {to}" in pair["why"] and not out.float().any()
+        )
         assert to.startswith("float8") or to == "bool" or "float" in source
     else:
         assert pair["status"] == ("loaded" if source == to else "cast")
@@ -155,7 +198,7 @@ def test_casts_are_torchs(source: str, to: str, tmp_path: Path) -> None:
         assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
 
 
-# --- what the target's tensors look like ------------------------------------------------------------------------------
+# --- what the target's tensors look like ----------------------------------------------
 
 
 def test_ties_views_and_strides(tmp_path: Path) -> None:
@@ -170,44 +213,80 @@ def test_ties_views_and_strides(tmp_path: Path) -> None:
         "gaps.weight": torch.zeros(8)[::2],
         "other.weight": torch.ones(3),
     }
-    pretrained = {name: torch.randn(value.shape) for name, value in target.items() if name != "other.weight"}
+    pretrained = {
+        name: torch.randn(value.shape)
+        for name, value in target.items()
+        if name != "other.weight"
+    }
     pretrained["tied.weight"] = pretrained["low.weight"].clone()
     rewriting.saved(pretrained, tmp_path / "a.pth")
     rewriting.saved(target, tmp_path / "b.pth")
 
     report = run(
-        tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth", "--verify", "crc"
+        tmp_path / "a.pth",
+        "--into",
+        tmp_path / "b.pth",
+        "-o",
+        tmp_path / "c.pth",
+        "--verify",
+        "crc",
     )
 
     out = torch.load(tmp_path / "c.pth")
-    for name in ("low.weight", "high.weight", "turned.weight", "across.weight", "tied.weight"):
-        assert torch.equal(out[name], pretrained[name]) and out[name].stride() == target[name].stride(), name
+    for name in (
+        "low.weight",
+        "high.weight",
+        "turned.weight",
+        "across.weight",
+        "tied.weight",
+    ):
+        assert (
+            torch.equal(out[name], pretrained[name])
+            and out[name].stride() == target[name].stride()
+        ), name
     assert out["low.weight"].data_ptr() == out["tied.weight"].data_ptr()
     assert out["low.weight"].untyped_storage().nbytes() == 160
-    assert torch.equal(out["gaps.weight"], torch.zeros(4)) and torch.equal(out["other.weight"], torch.ones(3))
-    kept = {row["name"]: row["why"] for row in report["coverage"]["pairs"] if row["status"] == "kept"}
+    assert torch.equal(out["gaps.weight"], torch.zeros(4)) and torch.equal(
+        out["other.weight"], torch.ones(3)
+    )
+    kept = {
+        row["name"]: row["why"]
+        for row in report["coverage"]["pairs"]
+        if row["status"] == "kept"
+    }
     assert kept == {"gaps.weight": "the target's tensor is not contiguous"}
     assert not report["coverage"]["notes"]
 
 
 def test_a_tie_that_gets_two_values(tmp_path: Path) -> None:
     shared = torch.zeros(4)
-    rewriting.saved({"a.weight": torch.ones(4), "b.weight": torch.ones(4) * 2}, tmp_path / "a.pth")
+    rewriting.saved(
+        {"a.weight": torch.ones(4), "b.weight": torch.ones(4) * 2}, tmp_path / "a.pth"
+    )
     rewriting.saved({"a.weight": shared, "b.weight": shared}, tmp_path / "b.pth")
 
-    report = run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")
+    report = run(
+        tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth"
+    )
 
     assert torch.equal(torch.load(tmp_path / "c.pth")["a.weight"], torch.ones(4) * 2)
-    assert "are tied in the target; the second one wins" in report["coverage"]["notes"][0]
+    assert (
+        "are tied in the target; the second one wins" in report["coverage"]["notes"][0]
+    )
 
 
 @given(
     st.integers(1, 40),
-    st.lists(st.tuples(st.integers(0, 39), st.integers(1, 12), st.integers(1, 200)), max_size=6),
+    st.lists(
+        st.tuples(st.integers(0, 39), st.integers(1, 12), st.integers(1, 200)),
+        max_size=6,
+    ),
     st.integers(0, 40),
     st.integers(0, 40),
 )
-def test_patches(size: int, pieces: list[tuple[int, int, int]], start: int, count: int) -> None:
+def test_patches(
+    size: int, pieces: list[tuple[int, int, int]], start: int, count: int
+) -> None:
     """The later piece counts, wherever a read begins and ends."""
     expected = bytearray(range(size))
     placed = []
@@ -225,10 +304,14 @@ def test_patches(size: int, pieces: list[tuple[int, int, int]], start: int, coun
 
 @given(st.data())
 @settings(max_examples=many(10, 40))
-def test_slices_of_any_shape(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_slices_of_any_shape(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("slices")
     ndim = data.draw(st.integers(1, 4))
-    shapes = [tuple(data.draw(st.integers(0, 4)) for _ in range(ndim)) for _ in range(2)]
+    shapes = [
+        tuple(data.draw(st.integers(0, 4)) for _ in range(ndim)) for _ in range(2)
+    ]
     order = data.draw(st.permutations(range(ndim)))
     one, two = torch.randn(shapes[0]), torch.randn(shapes[1])
     two = two.permute(order).contiguous().permute([order.index(i) for i in range(ndim)])
@@ -239,20 +322,31 @@ def test_slices_of_any_shape(tmp_path_factory: pytest.TempPathFactory, data: st.
     made(folder / "a.pth", folder / "b.pth", folder / "c.pth", "slice")
 
     out = torch.load(folder / "c.pth")["a.weight"]
-    assert torch.equal(out, expected["a.weight"]) and out.stride() == two.stride() and copied >= 0
+    assert (
+        torch.equal(out, expected["a.weight"])
+        and out.stride() == two.stride()
+        and copied >= 0
+    )
 
 
-# --- other targets and sources ----------------------------------------------------------------------------------------
+# --- other targets and sources --------------------------------------------------------
 
 
-PER_DAY = (("zip", "zip"), ("legacy", "safetensors"), ("safetensors", "legacy"), ("module", "zip"))
+PER_DAY = (
+    ("zip", "zip"),
+    ("legacy", "safetensors"),
+    ("safetensors", "legacy"),
+    ("module", "zip"),
+)
 
 
 @pytest.mark.parametrize(
     ("pretrained", "target"),
     [
         pair if pair in PER_DAY else pytest.param(*pair, marks=pytest.mark.slow)
-        for pair in product(("zip", "legacy", "safetensors", "module"), ("zip", "legacy", "safetensors"))
+        for pair in product(
+            ("zip", "legacy", "safetensors", "module"), ("zip", "legacy", "safetensors")
+        )
     ],
 )
 def test_formats(pretrained: str, target: str, tmp_path: Path) -> None:
@@ -265,14 +359,28 @@ def test_formats(pretrained: str, target: str, tmp_path: Path) -> None:
             safetensors.torch.save_file(state, tmp_path / f"{name}.safetensors")
             return tmp_path / f"{name}.safetensors"
         options = {"_use_new_zipfile_serialization": False} if kind == "legacy" else {}
-        return rewriting.saved(model if kind == "module" else state, tmp_path / f"{name}.pth", **options)
+        return rewriting.saved(
+            model if kind == "module" else state, tmp_path / f"{name}.pth", **options
+        )
 
     paths = written(one, pretrained, "a"), written(two, target, "b")
     out = tmp_path / f"c{paths[1].suffix}"
-    done = inside("warmstart", paths[0], "--into", paths[1], "-o", out, "--verify", "torch", cwd=tmp_path)
+    done = inside(
+        "warmstart",
+        paths[0],
+        "--into",
+        paths[1],
+        "-o",
+        out,
+        "--verify",
+        "torch",
+        cwd=tmp_path,
+    )
     assert done.code == 0, done
 
-    found = safetensors.torch.load_file(out) if target == "safetensors" else torch.load(out)
+    found = (
+        safetensors.torch.load_file(out) if target == "safetensors" else torch.load(out)
+    )
     with formats.open(str(out)) as checkpoint, formats.open(str(paths[1])) as before:
         assert checkpoint.format == before.format
     assert_same({name: found[name] for name in expected}, expected)
@@ -283,12 +391,23 @@ def test_ties_that_safetensors_note(tmp_path: Path) -> None:
     one.a, one.b = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
     one.b.weight = one.a.weight
     safetensors.torch.save_model(one, str(tmp_path / "a.safetensors"))
-    rewriting.saved({"a.weight": torch.zeros(4, 3), "b.weight": torch.zeros(4, 3)}, tmp_path / "b.pth")
+    rewriting.saved(
+        {"a.weight": torch.zeros(4, 3), "b.weight": torch.zeros(4, 3)},
+        tmp_path / "b.pth",
+    )
 
-    report = run(tmp_path / "a.safetensors", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")
+    report = run(
+        tmp_path / "a.safetensors",
+        "--into",
+        tmp_path / "b.pth",
+        "-o",
+        tmp_path / "c.pth",
+    )
 
     assert report["coverage"]["share"] == 1
-    assert torch.equal(torch.load(tmp_path / "c.pth")["b.weight"], one.a.weight.detach())
+    assert torch.equal(
+        torch.load(tmp_path / "c.pth")["b.weight"], one.a.weight.detach()
+    )
 
 
 def test_the_device_of_the_target_stays(tmp_path: Path) -> None:
@@ -309,18 +428,26 @@ def test_the_device_of_the_target_stays(tmp_path: Path) -> None:
         formats.open(str(tmp_path / "c.pth")) as found,
         formats.open(str(SAMPLES / "train_cuda.pth")) as before,
     ):
-        assert [e.tensor.device for e in found.tensors] == [e.tensor.device for e in before.tensors]
-    assert ckpt("diff", "--strict", SAMPLES / "train_cuda.pth", tmp_path / "c.pth").code == 0
+        assert [e.tensor.device for e in found.tensors] == [
+            e.tensor.device for e in before.tensors
+        ]
+    assert (
+        ckpt("diff", "--strict", SAMPLES / "train_cuda.pth", tmp_path / "c.pth").code
+        == 0
+    )
 
 
-# --- rules, gates, trouble --------------------------------------------------------------------------------------------
+# --- rules, gates, trouble ------------------------------------------------------------
 
 
 def test_rules_and_sections(tmp_path: Path) -> None:
     one = net(0)
     given = {f"backbone.{name}": value for name, value in one.state_dict().items()}
     rewriting.saved(
-        {"model": given, "ema": {n: v + 1 for n, v in given.items() if v.is_floating_point()}},
+        {
+            "model": given,
+            "ema": {n: v + 1 for n, v in given.items() if v.is_floating_point()},
+        },
         tmp_path / "a.pth",
     )
     rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
@@ -329,10 +456,17 @@ def test_rules_and_sections(tmp_path: Path) -> None:
     assert run(*into, "--dry-run", "--no-align", code=1)["coverage"]["tensors"][0] == 0
     report = run(*into, "--sub", "s/^backbone\\.//", "-o", tmp_path / "c.pth")
     assert report["coverage"]["share"] == 1
-    report = run(*into, "--sub", "s/^backbone\\.//", "--section", "ema", "-o", tmp_path / "d.pth")
+    report = run(
+        *into, "--sub", "s/^backbone\\.//", "--section", "ema", "-o", tmp_path / "d.pth"
+    )
     assert report["coverage"]["totals"]["missing"] == 1
-    assert torch.equal(torch.load(tmp_path / "d.pth")["head.bias"], one.head.bias.detach() + 1)
-    check_error(ckpt("warmstart", *into, "--sub", "s/weight/bias/", "--dry-run"), "would both be called")
+    assert torch.equal(
+        torch.load(tmp_path / "d.pth")["head.bias"], one.head.bias.detach() + 1
+    )
+    check_error(
+        ckpt("warmstart", *into, "--sub", "s/weight/bias/", "--dry-run"),
+        "would both be called",
+    )
 
 
 def test_dry_run_and_the_gate(tmp_path: Path) -> None:
@@ -347,42 +481,67 @@ def test_dry_run_and_the_gate(tmp_path: Path) -> None:
     assert run(*into, "--dry-run", "--min-coverage", f"{share + 0.01}", code=1)
     done = ckpt("warmstart", *into, "-o", tmp_path / "c.pth", "--min-coverage", "0.99")
     assert (
-        done.code == 1 and "nothing was written" in done.complaints[0] and not (tmp_path / "c.pth").exists()
+        done.code == 1
+        and "nothing was written" in done.complaints[0]
+        and not (tmp_path / "c.pth").exists()
     )
     check_error(
         ckpt("warmstart", *into, "--on-mismatch", "error", "--dry-run"),
         "does not fit: head.weight: [7, 8] → [10, 8]",
     )
     check_error(
-        ckpt("warmstart", *into, "--on-mismatch", "guess", "--dry-run"), "not one of keep slice error"
+        ckpt("warmstart", *into, "--on-mismatch", "guess", "--dry-run"),
+        "not one of keep slice error",
     )
     check_error(ckpt("warmstart", *into), "where to write?")
-    check_error(ckpt("warmstart", *into, "--arg", "a=1", "--dry-run"), "--arg goes with --into")
+    check_error(
+        ckpt("warmstart", *into, "--arg", "a=1", "--dry-run"), "--arg goes with --into"
+    )
 
 
 def test_it_never_goes_by_shape(tmp_path: Path) -> None:
-    rewriting.saved({"x.weight": torch.ones(3), "x.bias": torch.ones(2)}, tmp_path / "a.pth")
-    rewriting.saved({"y.weight": torch.zeros(3), "y.bias": torch.zeros(2)}, tmp_path / "b.pth")
+    rewriting.saved(
+        {"x.weight": torch.ones(3), "x.bias": torch.ones(2)}, tmp_path / "a.pth"
+    )
+    rewriting.saved(
+        {"y.weight": torch.zeros(3), "y.bias": torch.zeros(2)}, tmp_path / "b.pth"
+    )
 
-    for options in (("-o", "c.pth"), ("--dry-run",), ("-o", "c.pth", "--min-coverage", "0")):
+    for options in (
+        ("-o", "c.pth"),
+        ("--dry-run",),
+        ("-o", "c.pth", "--min-coverage", "0"),
+    ):
         before = (tmp_path / "b.pth").read_bytes()
         done = inside("warmstart", "a.pth", "--into", "b.pth", *options, cwd=tmp_path)
 
         assert done.code == 1
-        assert "loads 0 of 2 tensors, 0 % of the model; 2 missing; 2 unexpected" in done.lines[0]
+        assert (
+            "loads 0 of 2 tensors, 0 % of the model; 2 missing; 2 unexpected"
+            in done.lines[0]
+        )
         (line,) = done.complaints
         assert line.startswith(
-            "ckpt: b.pth: no tensor of PRETRAINED fits: nothing was written (ckpt warmstart a.pth"
+            "ckpt: b.pth: no tensor of PRETRAINED fits: nothing was written (ckpt "
+            "warmstart a.pth"
         )
         assert "--sub 's/^x\\./y./'" in line
-        assert (tmp_path / "b.pth").read_bytes() == before and not (tmp_path / "c.pth").exists()
+        assert (tmp_path / "b.pth").read_bytes() == before and not (
+            tmp_path / "c.pth"
+        ).exists()
 
 
 def test_screen(tmp_path: Path) -> None:
-    rewriting.saved(nn.DataParallel(net(0, classes=1000)).state_dict(), tmp_path / "a.pth")
-    rewriting.saved({**net(1).state_dict(), "new.weight": torch.ones(2)}, tmp_path / "b.pth")
+    rewriting.saved(
+        nn.DataParallel(net(0, classes=1000)).state_dict(), tmp_path / "a.pth"
+    )
+    rewriting.saved(
+        {**net(1).state_dict(), "new.weight": torch.ones(2)}, tmp_path / "b.pth"
+    )
 
-    done = ckpt("warmstart", tmp_path / "a.pth", "--into", tmp_path / "b.pth", "--dry-run")
+    done = ckpt(
+        "warmstart", tmp_path / "a.pth", "--into", tmp_path / "b.pth", "--dry-run"
+    )
 
     assert done.lines == [
         "loads 13 of 16 tensors, 83.7 % of the model; 2 kept; 1 missing; 0 unexpected",
@@ -401,7 +560,7 @@ def test_screen(tmp_path: Path) -> None:
     ]
 
 
-# --- factories --------------------------------------------------------------------------------------------------------
+# --- factories ------------------------------------------------------------------------
 
 CODE = """
 import torch
@@ -439,13 +598,23 @@ def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
         assert all(entry.tensor.device in ("cpu", None) for entry in checkpoint.tensors)
     kept = {"head.weight", "head.bias", "twin.bias"}
     text = done.out.decode()
-    assert ("left out: head.weight: the model has no value for it" in text) == (not init)
-    assert ("load_state_dict takes it with strict=False only (--init writes all)" in text) == (not init)
-    assert not re.search("kept" if not init else "left out", text), "one tensor is not both"
+    assert ("left out: head.weight: the model has no value for it" in text) == (
+        not init
+    )
+    assert (
+        "load_state_dict takes it with strict=False only (--init writes all)" in text
+    ) == (not init)
+    assert not re.search("kept" if not init else "left out", text), (
+        "one tensor is not both"
+    )
     assert kept.isdisjoint(names) != init
     if suffix == ".pth":
         out = torch.load(tmp_path / "c.pth", weights_only=True)
-        assert all(torch.equal(out[n], v) for n, v in one.state_dict().items() if not n.startswith("head"))
+        assert all(
+            torch.equal(out[n], v)
+            for n, v in one.state_dict().items()
+            if not n.startswith("head")
+        )
         if init:
             torch.manual_seed(7)
             scope: dict[str, Any] = {"__name__": "nets"}
@@ -459,15 +628,25 @@ def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_full_cover_from_a_factory_loads_strictly(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(
-        CODE.replace("self.twin", "twin").replace("twin.weight = self", "twin.weight = self")
+        CODE.replace("self.twin", "twin").replace(
+            "twin.weight = self", "twin.weight = self"
+        )
     )
     one = net(0)
     rewriting.saved({"state_dict": one.state_dict()}, tmp_path / "a.pth")
 
-    report = run(tmp_path / "a.pth", "--into-model", f"{tmp_path / 'nets.py'}:Net", "-o", tmp_path / "c.pth")
+    report = run(
+        tmp_path / "a.pth",
+        "--into-model",
+        f"{tmp_path / 'nets.py'}:Net",
+        "-o",
+        tmp_path / "c.pth",
+    )
 
     assert report["coverage"]["share"] == 1 and not report["left_out"]
-    net(5).load_state_dict(torch.load(tmp_path / "c.pth", weights_only=True), strict=True)
+    net(5).load_state_dict(
+        torch.load(tmp_path / "c.pth", weights_only=True), strict=True
+    )
 
 
 def test_the_library_call(tmp_path: Path) -> None:
@@ -479,23 +658,39 @@ def test_the_library_call(tmp_path: Path) -> None:
     assert [change.number for change in report.changes] == [15]
 
 
-# --- memory that is shared --------------------------------------------------------------------------------------------
+# --- memory that is shared ------------------------------------------------------------
 
 
 def test_a_tie_is_loaded_once_and_counted_under_both_names(tmp_path: Path) -> None:
-    """The language model whose head is its embedding, from a file that has one of the two."""
+    """The language model whose head is its embedding, from a file that has one of the
+    two.
+    """
     shared = torch.zeros(6, 4)
-    rewriting.saved({"wte.weight": torch.randn(6, 4), "ln.weight": torch.ones(4)}, tmp_path / "a.pth")
     rewriting.saved(
-        {"wte.weight": shared, "ln.weight": torch.zeros(4), "head.weight": shared}, tmp_path / "b.pth"
+        {"wte.weight": torch.randn(6, 4), "ln.weight": torch.ones(4)},
+        tmp_path / "a.pth",
+    )
+    rewriting.saved(
+        {"wte.weight": shared, "ln.weight": torch.zeros(4), "head.weight": shared},
+        tmp_path / "b.pth",
     )
 
     report = run(
-        tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth", "--min-coverage", "1"
+        tmp_path / "a.pth",
+        "--into",
+        tmp_path / "b.pth",
+        "-o",
+        tmp_path / "c.pth",
+        "--min-coverage",
+        "1",
     )
 
     coverage = report["coverage"]
-    assert coverage["share"] == 1 and coverage["totals"]["tied"] == 1 and coverage["totals"]["missing"] == 0
+    assert (
+        coverage["share"] == 1
+        and coverage["totals"]["tied"] == 1
+        and coverage["totals"]["missing"] == 0
+    )
     out = torch.load(tmp_path / "c.pth")
     assert torch.equal(out["head.weight"], torch.load(tmp_path / "a.pth")["wte.weight"])
 
@@ -506,7 +701,15 @@ def test_blocks_go_over_what_was_copied_before(tmp_path: Path) -> None:
     rewriting.saved(pretrained, tmp_path / "a.pth")
     rewriting.saved({"a.weight": shared, "b.weight": shared}, tmp_path / "b.pth")
 
-    run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth", "--on-mismatch", "slice")
+    run(
+        tmp_path / "a.pth",
+        "--into",
+        tmp_path / "b.pth",
+        "-o",
+        tmp_path / "c.pth",
+        "--on-mismatch",
+        "slice",
+    )
 
     expected = torch.ones(4, 3)
     expected[:3, :2] = 2
@@ -515,10 +718,14 @@ def test_blocks_go_over_what_was_copied_before(tmp_path: Path) -> None:
 
 def test_views_that_overlap_are_noted(tmp_path: Path) -> None:
     base = torch.zeros(10)
-    rewriting.saved({"a.weight": torch.ones(6), "b.weight": torch.ones(6) * 2}, tmp_path / "a.pth")
+    rewriting.saved(
+        {"a.weight": torch.ones(6), "b.weight": torch.ones(6) * 2}, tmp_path / "a.pth"
+    )
     rewriting.saved({"a.weight": base[:6], "b.weight": base[4:]}, tmp_path / "b.pth")
 
-    report = run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")
+    report = run(
+        tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth"
+    )
 
     assert "share memory in part" in report["coverage"]["notes"][0]
     assert torch.load(tmp_path / "c.pth")["a.weight"].tolist() == [1, 1, 1, 1, 2, 2]
@@ -527,23 +734,40 @@ def test_views_that_overlap_are_noted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(
-        "from torch import nn\nmake = lambda: nn.Sequential(nn.LazyLinear(2), nn.Linear(1, 1))\n"
+        "from torch import nn\nmake = lambda: nn.Sequential(nn.LazyLinear(2), "
+        "nn.Linear(1, 1))\n"
     )
     rewriting.saved({"x.weight": torch.ones(1)}, tmp_path / "a.pth")
-    rewriting.saved({"1.weight": torch.ones(1, 1), "0.weight": torch.ones(2, 3)}, tmp_path / "b.pth")
+    rewriting.saved(
+        {"1.weight": torch.ones(1, 1), "0.weight": torch.ones(2, 3)}, tmp_path / "b.pth"
+    )
     into = f"{tmp_path / 'nets.py'}:make"
 
     for options in ((), ("--init",)):
-        done = ckpt("warmstart", tmp_path / "a.pth", "--into-model", into, "-o", tmp_path / "c.pth", *options)
+        done = ckpt(
+            "warmstart",
+            tmp_path / "a.pth",
+            "--into-model",
+            into,
+            "-o",
+            tmp_path / "c.pth",
+            *options,
+        )
         assert done.code == 1 and not (tmp_path / "c.pth").exists()
-        assert done.complaints[-1].endswith("no tensor of PRETRAINED fits: nothing was written")
-    done = ckpt("warmstart", tmp_path / "b.pth", "--into-model", into, "-o", tmp_path / "c.pth")
+        assert done.complaints[-1].endswith(
+            "no tensor of PRETRAINED fits: nothing was written"
+        )
+    done = ckpt(
+        "warmstart", tmp_path / "b.pth", "--into-model", into, "-o", tmp_path / "c.pth"
+    )
     assert "left out: 0.weight: uninitialized: its lazy module" in done.out.decode()
 
 
 def test_what_lies_beside_a_loaded_tensor_in_its_storage_stays(tmp_path: Path) -> None:
     base = torch.arange(10.0)
-    target = rewriting.saved({"a.weight": base[:4], "b.weight": base[4:]}, tmp_path / "target.pt")
+    target = rewriting.saved(
+        {"a.weight": base[:4], "b.weight": base[4:]}, tmp_path / "target.pt"
+    )
     given = rewriting.saved({"a.weight": torch.full((4,), -1.0)}, tmp_path / "given.pt")
     made(given, target, tmp_path / "out.pt")
     found = torch.load(tmp_path / "out.pt", weights_only=True)
@@ -553,9 +777,12 @@ def test_what_lies_beside_a_loaded_tensor_in_its_storage_stays(tmp_path: Path) -
 
 def test_a_target_that_is_a_conjugate_view_keeps_its_values(tmp_path: Path) -> None:
     value = torch.tensor([1 + 2j, 3 - 4j])
-    target = rewriting.saved({"a.weight": value.conj(), "b.weight": torch.ones(1)}, tmp_path / "target.pt")
+    target = rewriting.saved(
+        {"a.weight": value.conj(), "b.weight": torch.ones(1)}, tmp_path / "target.pt"
+    )
     given = rewriting.saved(
-        {"a.weight": torch.tensor([5 + 6j, 7j]), "b.weight": torch.zeros(1)}, tmp_path / "given.pt"
+        {"a.weight": torch.tensor([5 + 6j, 7j]), "b.weight": torch.zeros(1)},
+        tmp_path / "given.pt",
     )
     coverage = made(given, target, tmp_path / "out.pt")
     assert (coverage["totals"]["kept"], coverage["totals"]["loaded"]) == (1, 1)

@@ -15,9 +15,14 @@ from ckpt.formats.common.coverage import BoxShape, find_fault
 
 def grid(shape: tuple[int, ...], rng: random.Random) -> list[BoxShape]:
     """A shape cut at some edges, with an empty box here and there."""
-    edges = [sorted({0, size, *rng.choices(range(size + 1), k=rng.choice((0, 1, 2)))}) for size in shape]
+    edges = [
+        sorted({0, size, *rng.choices(range(size + 1), k=rng.choice((0, 1, 2)))})
+        for size in shape
+    ]
     cells = product(*(list(pairwise(row)) for row in edges))
-    boxes = [(tuple(a for a, _ in cell), tuple(b - a for a, b in cell)) for cell in cells]
+    boxes = [
+        (tuple(a for a, _ in cell), tuple(b - a for a, b in cell)) for cell in cells
+    ]
     if shape and rng.random() < 0.3:
         boxes.append((tuple(shape), (0,) * len(shape)))
     return boxes
@@ -61,7 +66,9 @@ def broken(boxes: list[BoxShape], rng: random.Random) -> list[BoxShape]:
     return boxes
 
 
-def counted(shape: tuple[int, ...], boxes: list[BoxShape]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def counted(
+    shape: tuple[int, ...], boxes: list[BoxShape]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     held = np.zeros(shape, dtype=int)
     for offsets, sizes in boxes:
         held[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))] += 1
@@ -72,8 +79,12 @@ def test_a_fault_is_found_where_there_is_one_and_named_right() -> None:
     rng = random.Random(0)
     kinds = set()
     for _ in range(3000):
-        shape = tuple(rng.choice((1, 2, 3, 5)) for _ in range(rng.choice((0, 1, 2, 2, 3))))
-        boxes = grid(shape, rng) if not shape or rng.random() < 0.5 else brick(shape, rng)
+        shape = tuple(
+            rng.choice((1, 2, 3, 5)) for _ in range(rng.choice((0, 1, 2, 2, 3)))
+        )
+        boxes = (
+            grid(shape, rng) if not shape or rng.random() < 0.5 else brick(shape, rng)
+        )
         if rng.random() < 0.6:
             boxes = broken(boxes, rng)
         rng.shuffle(boxes)
@@ -85,7 +96,11 @@ def test_a_fault_is_found_where_there_is_one_and_named_right() -> None:
             continue
         kinds.add(found.kind)
         inside = held[eval(f"np.s_{found.where}")] if shape else held
-        assert inside.size and (inside > 1).all() if found.kind == "overlap" else (inside == 0).all(), (
+        assert (
+            inside.size and (inside > 1).all()
+            if found.kind == "overlap"
+            else (inside == 0).all()
+        ), (
             shape,
             boxes,
             found,
@@ -111,13 +126,17 @@ def lines(rng: random.Random) -> tuple[tuple[int, ...], list[BoxShape]]:
 
 
 def test_chunks_in_a_line_are_seen_without_boxes() -> None:
-    """What `line` believes is what counting finds, and the number of parts is that of `grid`."""
+    """What `line` believes is what counting finds, and the number of parts is that of
+    `grid`.
+    """
     rng = random.Random(1)
     seen = {True: 0, False: 0}
     for number in range(4000):
         shape, boxes = lines(rng)
         if number % 2:
-            shape = tuple(rng.choice((0, 1, 2, 3)) for _ in range(rng.choice((0, 1, 2, 3))))
+            shape = tuple(
+                rng.choice((0, 1, 2, 3)) for _ in range(rng.choice((0, 1, 2, 3)))
+            )
             boxes = grid(shape, rng)
         if boxes and rng.random() < 0.5:
             boxes = broken(boxes, rng)
@@ -128,14 +147,18 @@ def test_chunks_in_a_line_are_seen_without_boxes() -> None:
         found = chunks.line(shape)
         seen[found is not None] += 1
         if found is not None:
-            assert (counted(shape, boxes) == 1).all() and find_fault(shape, boxes) is None, (shape, boxes)
+            assert (counted(shape, boxes) == 1).all() and find_fault(
+                shape, boxes
+            ) is None, (shape, boxes)
             assert found == chunks.grid()
     assert min(seen.values()) > 800, seen
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 4), (2, 6)])
 def test_a_line_is_never_missed(shape: tuple[int, ...]) -> None:
-    """Also where the chunks are listed in another order: a fall back to boxes is right, and slow."""
+    """Also where the chunks are listed in another order: a fall back to boxes is right,
+    and slow.
+    """
     chunks, dim = Chunks(len(shape)), shape.index(6)
     for first, last in ((4, 6), (0, 1), (1, 4)):
         chunks.add(
@@ -159,7 +182,9 @@ def test_an_empty_tensor_needs_no_box() -> None:
 
 
 def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long boxes side by side are no grid, and each is compared with all: beyond a bound nothing is read."""
+    """Long boxes side by side are no grid, and each is compared with all: beyond a
+    bound nothing is read.
+    """
     rows = [((number, number % 7), (1, 1000)) for number in range(400)]
     columns = [((0, 2000 + number), (400, 1)) for number in range(400)]
     rows.append(((399, 1500), (1, 1500 - 399 + 1898)))

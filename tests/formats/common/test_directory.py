@@ -1,4 +1,6 @@
-"""The directory of a zip archive is read in columns: the records, and the errors, are those of one header after the other."""
+"""The directory of a zip archive is read in columns: the records, and the errors, are
+those of one header after the other.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def zipped(method: int = zipfile.ZIP_STORED, comment: bytes = b"") -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pt*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(SAMPLES.glob("*.pt*")), ids=lambda path: path.name
+)
 def test_samples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both(path.read_bytes(), monkeypatch)
 
@@ -69,16 +73,26 @@ def test_other_archives(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_shipped")
-def test_headers_of_one_length_are_read_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one by one, nor with one request for each: 900 of the names have one length."""
+def test_headers_of_one_length_are_read_in_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither one by one, nor with one request for each: 900 of the names have one
+    length.
+    """
     source = Memory(saved(1_000))
     reads: list[tuple[int, int]] = []
     alone: list[int] = []
     read, record = Memory.read, directory.record_at
     monkeypatch.setattr(
-        Memory, "read", lambda self, offset, count: reads.append((offset, count)) or read(self, offset, count)
+        Memory,
+        "read",
+        lambda self, offset, count: (
+            reads.append((offset, count)) or read(self, offset, count)
+        ),
     )
-    monkeypatch.setattr(directory, "record_at", lambda *args: alone.append(args[2]) or record(*args))
+    monkeypatch.setattr(
+        directory, "record_at", lambda *args: alone.append(args[2]) or record(*args)
+    )
     archive = read_archive(source, Limits())
     assert len(archive.records) == 1_006
     assert len(alone) < 10
@@ -110,12 +124,21 @@ def test_headers_of_changing_lengths_are_looked_at_a_few_times(
     begin, size = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
     monkeypatch.setattr(Counted, "cut", 0)
     headers = Counted(data[begin:size])
-    assert len(directory.read_records(Memory(data), headers, 3_000, begin, columns.read_alike)) == 3_000
+    assert (
+        len(
+            directory.read_records(
+                Memory(data), headers, 3_000, begin, columns.read_alike
+            )
+        )
+        == 3_000
+    )
     assert Counted.cut < 40 * len(headers)
 
 
 def changed_records(change: Callable[[bytearray, int, int], None]) -> bytes:
-    """100 records; `change` gets the bytes, and where the headers of each record are: in the directory and before its data."""
+    """100 records; `change` gets the bytes, and where the headers of each record are:
+    in the directory and before its data.
+    """
     out = BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for number in range(100):
@@ -146,15 +169,24 @@ def sizes_behind_the_data(data: bytearray, central: int, local: int) -> None:
     ("change", "says"),
     [
         (nul_in_a_name, "a record name contains a NUL byte"),
-        (no_size_before_the_data, "its local header and the directory give different sizes"),
+        (
+            no_size_before_the_data,
+            "its local header and the directory give different sizes",
+        ),
         (sizes_behind_the_data, None),
     ],
 )
 def test_what_all_records_have(
-    change: Callable[[bytearray, int, int], None], says: str | None, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[bytearray, int, int], None],
+    says: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = both(changed_records(change), monkeypatch)
-    assert says in result if says is not None and isinstance(result, str) else isinstance(result, tuple)
+    assert (
+        says in result
+        if says is not None and isinstance(result, str)
+        else isinstance(result, tuple)
+    )
 
 
 def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,9 +204,16 @@ def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def read(self, offset: int, count: int) -> bytes:
             if offset + count <= self.at:
-                return super().read(offset, count) if offset + count <= len(self._data) else b""
+                return (
+                    super().read(offset, count)
+                    if offset + count <= len(self._data)
+                    else b""
+                )
             begin = max(offset, self.at + self.hole) - self.hole
-            return bytes(max(0, self.at + self.hole - offset)) + self._data[begin : begin + count]
+            return (
+                bytes(max(0, self.at + self.hole - offset))
+                + self._data[begin : begin + count]
+            )
 
     def far() -> tuple[bytes, int]:
         data = bytearray(zipped())
@@ -205,7 +244,10 @@ def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
             + begin.to_bytes(8, "little")
         )
         locator = (
-            b"PK\6\7" + bytes(4) + (begin + len(central)).to_bytes(8, "little") + (1).to_bytes(4, "little")
+            b"PK\6\7"
+            + bytes(4)
+            + (begin + len(central)).to_bytes(8, "little")
+            + (1).to_bytes(4, "little")
         )
         old = b"PK\5\6" + bytes(4) + b"\xff" * 4 + b"\xff" * 8 + bytes(2)
         return bytes(data[:first] + central + tail + locator + old), hole
@@ -214,18 +256,25 @@ def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     alone: list[int] = []
     record = directory.record_at
-    monkeypatch.setattr(directory, "record_at", lambda *args: alone.append(args[2]) or record(*args))
+    monkeypatch.setattr(
+        directory, "record_at", lambda *args: alone.append(args[2]) or record(*args)
+    )
     for least in (1 << 40, 2):
         monkeypatch.setattr(columns, "_LEAST", least)
         monkeypatch.setattr(module, "_MANY", 0)
         records = list(read_archive(Far(data, hole), Limits()).records.values())
         results.append(records)
-        assert all(record.offset > Far.hole for record in records[1:]) and len(records) == 40
+        assert (
+            all(record.offset > Far.hole for record in records[1:])
+            and len(records) == 40
+        )
     assert results[0] == results[1]
     assert len(alone) == 41  # the first header alone has no field of zip64
     at = data.rindex(b"PK\1\2")
     for top in (0x80, 0xFF):
-        wrong = data[: at - 1] + bytes((top,)) + data[at:]  # of the offset of the last record but one
+        wrong = (
+            data[: at - 1] + bytes((top,)) + data[at:]
+        )  # of the offset of the last record but one
         for least in (1 << 40, 2):
             monkeypatch.setattr(columns, "_LEAST", least)
             with pytest.raises(CkptError, match="beyond the data of the archive"):
@@ -244,7 +293,9 @@ def test_changed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             at = random_.randrange(begin, len(data) - 22)
             if random_.randrange(3) == 0:
                 at = random_.choice(headers) + random_.randrange(60)
-            data[at] = random_.choice((random_.randrange(256), 255, 0, data[at] ^ 1 << random_.randrange(8)))
+            data[at] = random_.choice(
+                (random_.randrange(256), 255, 0, data[at] ^ 1 << random_.randrange(8))
+            )
         result = both(bytes(data), monkeypatch)
         good += isinstance(result, tuple)
         bad += isinstance(result, str)
@@ -252,7 +303,9 @@ def test_changed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_that_holds_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch reads no byte of it, other readers read all. One without data is only a name."""
+    """torch reads no byte of it, other readers read all. One without data is only a
+    name.
+    """
     for size, expected in ((0, tuple), (5, str)):
         out = BytesIO()
         with zipfile.ZipFile(out, "w") as archive:
@@ -270,6 +323,7 @@ def test_bytes_behind_an_archive_are_told(monkeypatch: pytest.MonkeyPatch) -> No
     answer = both(data + b"123", monkeypatch)
     assert isinstance(answer, tuple)
     text = (
-        f"3 bytes (text: '123') follow the zip archive, which ends at byte {len(data):,}: torch ignores them"
+        "3 bytes (text: '123') follow the zip archive, which ends at byte "
+        f"{len(data):,}: torch ignores them"
     )
     assert answer[2] == (Notice("trailing-data", text),)

@@ -1,4 +1,6 @@
-"""The files of a set: opened one by one, left out where they are damaged, closed together."""
+"""The files of a set: opened one by one, left out where they are damaged, closed
+together.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from ckpt.bytes.location import Location, locate
-from ckpt.formats.common.file_set import CheckpointFiles, FileSet, check_files, is_damage
+from ckpt.formats.common.file_set import (
+    CheckpointFiles,
+    FileSet,
+    check_files,
+    is_damage,
+)
 from ckpt.formats.common.mixed_steps import find_strays
 from ckpt.formats.format import ChecksumReport, Damage
 from ckpt.model.account import Account, Notice
@@ -47,11 +54,15 @@ def opened_set(folder: Path, closed: list[str]) -> FileSet[Opened]:
 def test_a_damaged_file_is_left_out(tmp_path: Path) -> None:
     files = opened_set(tmp_path, [])
     assert [name for name, _ in files.open_each(["a", "damaged", "b"])] == ["a", "b"]
-    assert list(files.files) == ["a", "b"] and files.unread == {"damaged": PROBLEMS["damaged"]}
+    assert list(files.files) == ["a", "b"] and files.unread == {
+        "damaged": PROBLEMS["damaged"]
+    }
 
 
 @pytest.mark.parametrize("name", ["large", "absent"])
-def test_what_is_no_damage_is_an_error_that_closes_all(name: str, tmp_path: Path) -> None:
+def test_what_is_no_damage_is_an_error_that_closes_all(
+    name: str, tmp_path: Path
+) -> None:
     closed: list[str] = []
     files = opened_set(tmp_path, closed)
     with pytest.raises(type(PROBLEMS[name])), files.closing_on_errors():
@@ -72,13 +83,19 @@ def test_files_stay_open_where_nothing_fails(tmp_path: Path) -> None:
 
 def empty(name: str, *notices: Notice) -> Checkpoint:
     """Return a checkpoint of ten bytes with nothing in it."""
-    return Checkpoint(name, "test", Traits("test"), 10, None, (), (), account=Account(notices))
+    return Checkpoint(
+        name, "test", Traits("test"), 10, None, (), (), account=Account(notices)
+    )
 
 
 def open_checkpoint(name: str) -> Checkpoint:
     if name in PROBLEMS:
         raise PROBLEMS[name]
-    return empty(name, Notice("incomplete", "cut off", ("x", "y")), Notice("container", "odd", ("z",)))
+    return empty(
+        name,
+        Notice("incomplete", "cut off", ("x", "y")),
+        Notice("container", "odd", ("z",)),
+    )
 
 
 @pytest.fixture
@@ -103,7 +120,9 @@ def test_a_set_that_must_be_whole_takes_no_damage(folder: Location) -> None:
         CheckpointFiles(folder, open_checkpoint, partial=False).open("damaged")
 
 
-def test_a_set_of_which_nothing_is_left_is_refused_with_its_first_error(folder: Location) -> None:
+def test_a_set_of_which_nothing_is_left_is_refused_with_its_first_error(
+    folder: Location,
+) -> None:
     files = CheckpointFiles(folder, open_checkpoint, partial=True)
     files.open_all(["damaged"])
     with pytest.raises(UnreadableError) as caught:
@@ -131,11 +150,16 @@ STEPS: list[tuple[dict[str, dict[str, float]], set[str]]] = [
     ({"a": {"step": 1}, "b": {"step": 1}}, set()),
     ({"a": {"step": 1}, "b": {"step": 2}}, set()),
     ({"a": {"step": 1}, "b": {"step": 2}, "c": {"step": 2}}, {"a"}),
-    ({"a": {"step": 2}, "b": {"step": 2, "epoch": 1}, "c": {"step": 2, "epoch": 0}}, set()),
+    (
+        {"a": {"step": 2}, "b": {"step": 2, "epoch": 1}, "c": {"step": 2, "epoch": 0}},
+        set(),
+    ),
     ({"a": {}, "b": {"step": 1}, "c": {"step": 1}, "d": {"step": 3}}, {"d"}),
 ]
 
 
 @pytest.mark.parametrize(("counts", "odd"), STEPS, ids=str)
-def test_the_majority_says_the_step(counts: dict[str, dict[str, float]], odd: set[str]) -> None:
+def test_the_majority_says_the_step(
+    counts: dict[str, dict[str, float]], odd: set[str]
+) -> None:
     assert find_strays(counts) == odd

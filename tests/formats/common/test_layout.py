@@ -1,4 +1,6 @@
-"""The zip writer: torch's layout bit for bit, storages where they were within a page, zip64, checksums."""
+"""The zip writer: torch's layout bit for bit, storages where they were within a page,
+zip64, checksums.
+"""
 
 from __future__ import annotations
 
@@ -51,31 +53,43 @@ WRITTEN_BY_TORCH = [
 
 
 def drafted(source: Path, to: Path) -> Path:
-    """`source` written by the writer of its format, without an edit; never as a copy of the file."""
+    """`source` written by the writer of its format, without an edit; never as a copy of
+    the file.
+    """
     with formats.open(str(source)) as checkpoint:
         draft = writer_of(checkpoint.format).draft(checkpoint, Limits())
-        with target.writing_file(target.target(str(to), force=False), draft.size) as sink:
+        with target.writing_file(
+            target.target(str(to), force=False), draft.size
+        ) as sink:
             draft.write(sink)
     return to
 
 
 @pytest.mark.parametrize("name", WRITTEN_BY_TORCH)
 def test_samples_are_written_bit_for_bit(name: str, tmp_path: Path) -> None:
-    assert drafted(SAMPLES / name, tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes()
+    assert (
+        drafted(SAMPLES / name, tmp_path / name).read_bytes()
+        == (SAMPLES / name).read_bytes()
+    )
 
 
 @pytest.mark.parametrize("alignment", [64, 128, 4096])
 def test_other_alignments(alignment: int, tmp_path: Path) -> None:
     with torch.utils.serialization.config.patch("save.storage_alignment", alignment):
         source = rewriting.saved(
-            {"a": torch.ones(3), "b": torch.zeros(0), "c": torch.ones(500)}, tmp_path / "a.pt"
+            {"a": torch.ones(3), "b": torch.zeros(0), "c": torch.ones(500)},
+            tmp_path / "a.pt",
         )
 
     assert drafted(source, tmp_path / "b.pt").read_bytes() == source.read_bytes()
 
 
-def repacked(source: Path, to: Path, method: int = zipfile.ZIP_STORED, reverse: bool = False) -> Path:
-    """The archive as another zip writer would write it: no alignment, other order, deflated."""
+def repacked(
+    source: Path, to: Path, method: int = zipfile.ZIP_STORED, reverse: bool = False
+) -> Path:
+    """The archive as another zip writer would write it: no alignment, other order,
+    deflated.
+    """
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(to, "w", method) as new:
         for name in sorted(old.namelist(), reverse=reverse):
             new.writestr(name, old.read(name))
@@ -84,7 +98,9 @@ def repacked(source: Path, to: Path, method: int = zipfile.ZIP_STORED, reverse: 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_archives_of_other_writers_become_torchs(method: int, reverse: bool, tmp_path: Path) -> None:
+def test_archives_of_other_writers_become_torchs(
+    method: int, reverse: bool, tmp_path: Path
+) -> None:
     source = repacked(SAMPLES / "ddp_after.pth", tmp_path / "re.pth", method, reverse)
 
     made = rewriting.again(source, tmp_path / "made.pth")
@@ -96,7 +112,9 @@ def test_archives_of_other_writers_become_torchs(method: int, reverse: bool, tmp
         assert difference(expected, rewriting.load(made)) is None
     with zipfile.ZipFile(made) as archive:
         assert archive.testzip() is None
-        assert all(record.compress_type == zipfile.ZIP_STORED for record in archive.infolist())
+        assert all(
+            record.compress_type == zipfile.ZIP_STORED for record in archive.infolist()
+        )
     with formats.open(str(made)) as checkpoint:
         assert all(storage.place.offset % 64 == 0 for storage in checkpoint.storages)  # type: ignore[union-attr]
 
@@ -110,11 +128,17 @@ def positions(path: Path) -> list[int]:
 def test_edited_storages_keep_their_place_in_a_page(name: str, tmp_path: Path) -> None:
     made = tmp_path / name
     with formats.open(str(SAMPLES / name)) as checkpoint:
-        rewriting.write(rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made)
+        rewriting.write(
+            rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made
+        )
 
-    assert [at % PAGE for at in positions(made)] == [at % PAGE for at in positions(SAMPLES / name)]
+    assert [at % PAGE for at in positions(made)] == [
+        at % PAGE for at in positions(SAMPLES / name)
+    ]
     with torch.utils.serialization.config.patch("load.calculate_storage_offsets", True):
-        found = rewriting.load(made, map_location="cpu", weights_only=name == "llama_bf16.pth")
+        found = rewriting.load(
+            made, map_location="cpu", weights_only=name == "llama_bf16.pth"
+        )
     assert difference(rewriting.load(SAMPLES / name, map_location="cpu"), found) is None
 
 
@@ -128,10 +152,16 @@ def test_records_that_are_not_ours_are_kept(tmp_path: Path) -> None:
     made = rewriting.again(source, tmp_path / "b.pt")
 
     with zipfile.ZipFile(made) as new, zipfile.ZipFile(source) as old:
-        # An orphan among the storages: torch must look where they lie, instead of computing it.
+        # An orphan among the storages: torch must look where they lie, instead of
+        # computing it.
         computed = ("a/.format_version", "a/.storage_alignment")
-        assert new.namelist() == [name for name in old.namelist() if name not in computed]
-        assert new.read("a/extra/notes.txt") == b"keep me" and new.read("a/data/99") == b"an orphan"
+        assert new.namelist() == [
+            name for name in old.namelist() if name not in computed
+        ]
+        assert (
+            new.read("a/extra/notes.txt") == b"keep me"
+            and new.read("a/data/99") == b"an orphan"
+        )
 
 
 def test_checksums_that_were_not_recorded_are_computed(tmp_path: Path) -> None:
@@ -148,7 +178,9 @@ def test_checksums_that_were_not_recorded_are_computed(tmp_path: Path) -> None:
 
 
 def test_checksums_that_were_recorded_are_handed_on(tmp_path: Path) -> None:
-    """A flipped bit in the source stays visible: the new file does not get a checksum that hides it."""
+    """A flipped bit in the source stays visible: the new file does not get a checksum
+    that hides it.
+    """
     source = rewriting.saved({"a": torch.arange(100_000)}, tmp_path / "a.pt")
     data = bytearray(source.read_bytes())
     data[len(data) // 2] ^= 1
@@ -161,10 +193,16 @@ def test_checksums_that_were_recorded_are_handed_on(tmp_path: Path) -> None:
 
 
 def test_a_deflated_record_with_another_checksum_is_refused(tmp_path: Path) -> None:
-    source = repacked(SAMPLES / "compiled.pth", tmp_path / "re.pth", zipfile.ZIP_DEFLATED)
+    source = repacked(
+        SAMPLES / "compiled.pth", tmp_path / "re.pth", zipfile.ZIP_DEFLATED
+    )
     data = bytearray(source.read_bytes())
     with zipfile.ZipFile(source) as archive:
-        record = next(row for row in archive.infolist() if "/data/" in row.filename and row.file_size > 100)
+        record = next(
+            row
+            for row in archive.infolist()
+            if "/data/" in row.filename and row.file_size > 100
+        )
         crc = struct.pack("<I", record.CRC)
     at = data.rfind(crc)
     data[at] ^= 1  # in the directory
@@ -198,7 +236,9 @@ def test_a_big_endian_archive_stays_one(tmp_path: Path) -> None:
 
 def test_a_big_endian_archive_with_bytes_in_it_stays_one(tmp_path: Path) -> None:
     values = torch.arange(5, dtype=torch.float32)
-    little = rewriting.saved({"a": values, "b": torch.ones(3, dtype=torch.uint8)}, tmp_path / "le.pt")
+    little = rewriting.saved(
+        {"a": values, "b": torch.ones(3, dtype=torch.uint8)}, tmp_path / "le.pt"
+    )
     source = tmp_path / "a.pt"
     with zipfile.ZipFile(little) as old, zipfile.ZipFile(source, "w") as new:
         for name in old.namelist():
@@ -212,12 +252,14 @@ def test_a_big_endian_archive_with_bytes_in_it_stays_one(tmp_path: Path) -> None
     assert torch.equal(rewriting.load(made)["a"], values)
 
 
-# --- at the end of a file -------------------------------------------------------------------------------------------
+# --- at the end of a file -------------------------------------------------------------
 
 
 def appended(source: Path, tag: str) -> None:
     with formats.open(str(source)) as checkpoint:
-        save.append(rehome(Survey(checkpoint), moves(tag, []), Limits()).result, Limits())
+        save.append(
+            rehome(Survey(checkpoint), moves(tag, []), Limits()).result, Limits()
+        )
 
 
 def test_an_appended_pickle_moves_back_to_the_front(tmp_path: Path) -> None:
@@ -227,12 +269,19 @@ def test_an_appended_pickle_moves_back_to_the_front(tmp_path: Path) -> None:
 
     made = rewriting.again(source, tmp_path / "b.pth")
 
-    with zipfile.ZipFile(SAMPLES / "train_cuda.pth") as old, zipfile.ZipFile(made) as new:
+    with (
+        zipfile.ZipFile(SAMPLES / "train_cuda.pth") as old,
+        zipfile.ZipFile(made) as new,
+    ):
         assert new.namelist() == old.namelist()
 
 
-def test_deflated_records_stay_deflated_when_a_pickle_is_appended(tmp_path: Path) -> None:
-    source = repacked(SAMPLES / "train_cuda.pth", tmp_path / "a.pth", zipfile.ZIP_DEFLATED)
+def test_deflated_records_stay_deflated_when_a_pickle_is_appended(
+    tmp_path: Path,
+) -> None:
+    source = repacked(
+        SAMPLES / "train_cuda.pth", tmp_path / "a.pth", zipfile.ZIP_DEFLATED
+    )
     expected = rewriting.load(SAMPLES / "train_cuda.pth", map_location="cpu")
 
     appended(source, "cpu")
@@ -248,14 +297,19 @@ class Swapped(Edit):
     def __init__(self, storages: tuple[Storage, ...]) -> None:
         super().__init__()
         places = [storage.place for storage in storages][::-1]
-        self.made = {old: old._replace(place=place) for old, place in zip(storages, places, strict=True)}
+        self.made = {
+            old: old._replace(place=place)
+            for old, place in zip(storages, places, strict=True)
+        }
 
     def storage(self, storage: Storage) -> Storage:
         return self.made[storage]
 
 
 def test_storages_that_lie_elsewhere_are_not_appended_to(tmp_path: Path) -> None:
-    source = rewriting.saved({"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path / "a.pt")
+    source = rewriting.saved(
+        {"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path / "a.pt"
+    )
     with formats.open(str(source)) as checkpoint:
         root = Swapped(checkpoint.storages).copy(checkpoint.root)
         with pytest.raises(WriteError, match="cannot stay in place"):
@@ -275,11 +329,17 @@ def test_an_end_that_our_reader_finds_different_is_never_appended(
     assert source.read_bytes() == before
 
 
-def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(tmp_path: Path) -> None:
-    """The first storage may lie anywhere, because torch reads its offset and computes the others from it."""
+def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(
+    tmp_path: Path,
+) -> None:
+    """The first storage may lie anywhere, because torch reads its offset and computes
+    the others from it.
+    """
     source, made = SAMPLES / "train_cuda.pth", tmp_path / "a.pth"
     with formats.open(str(source)) as checkpoint:
-        rewriting.write(rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made)
+        rewriting.write(
+            rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made
+        )
 
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(made) as new:
         assert any(name.endswith("/.storage_alignment") for name in old.namelist())
@@ -289,13 +349,15 @@ def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(tmp_path:
 @pytest.mark.slow
 def test_more_records_than_a_zip_without_zip64_can_count() -> None:
     sink = target.MemorySink()
-    lay_out([bytes_record(f"a/data/{number}", b"") for number in range(65_536)]).write(sink)
+    lay_out([bytes_record(f"a/data/{number}", b"") for number in range(65_536)]).write(
+        sink
+    )
 
     with zipfile.ZipFile(io.BytesIO(sink.taken())) as archive:
         assert len(archive.namelist()) == 65_536
 
 
-# --- zip64 ----------------------------------------------------------------------------------------------------------
+# --- zip64 ----------------------------------------------------------------------------
 
 
 def sparse_file(path: Path, size: int) -> Path:
@@ -305,7 +367,9 @@ def sparse_file(path: Path, size: int) -> Path:
 
 
 class Holes:
-    """A file as torch's writer takes it, in which the data of large records are holes."""
+    """A file as torch's writer takes it, in which the data of large records are
+    holes.
+    """
 
     def __init__(self, file: io.BufferedWriter) -> None:
         self._file = file
@@ -330,15 +394,26 @@ class Holes:
         pytest.param((2**31, 2**31, 5), marks=pytest.mark.slow),
     ],
 )
-def test_zip64_is_laid_out_as_torch_does(sizes: tuple[int, ...], tmp_path: Path) -> None:
+def test_zip64_is_laid_out_as_torch_does(
+    sizes: tuple[int, ...], tmp_path: Path
+) -> None:
     """The headers alone, against torch's writer: the data of both are holes."""
     theirs = tmp_path / "a.pt"
-    with theirs.open("wb") as file, torch.serialization._open_zipfile_writer(Holes(file)) as archive:
+    with (
+        theirs.open("wb") as file,
+        torch.serialization._open_zipfile_writer(Holes(file)) as archive,
+    ):
         archive.write_record("data.pkl", b"x" * 10, 10)
         for index, size in enumerate(sizes):
-            archive.write_record(f"data/{index}", torch.UntypedStorage(size) if size else b"", size)
+            archive.write_record(
+                f"data/{index}", torch.UntypedStorage(size) if size else b"", size
+            )
     with zipfile.ZipFile(theirs) as archive:
-        small = {row.filename: archive.read(row) for row in archive.infolist() if row.file_size < 100}
+        small = {
+            row.filename: archive.read(row)
+            for row in archive.infolist()
+            if row.file_size < 100
+        }
         order = [(row.filename, row.file_size, row.CRC) for row in archive.infolist()]
 
     def hole(size: int, crc: int):  # type: ignore[no-untyped-def]
@@ -351,7 +426,9 @@ def test_zip64_is_laid_out_as_torch_does(sizes: tuple[int, ...], tmp_path: Path)
 
     layout = lay_out(
         [
-            bytes_record(n, small[n]) if n in small else PlannedRecord(n, size, hole(size, crc))
+            bytes_record(n, small[n])
+            if n in small
+            else PlannedRecord(n, size, hole(size, crc))
             for n, size, crc in order
         ]
     )
@@ -384,7 +461,7 @@ def holes_apart(order: list[tuple[str, int, int]], path: Path) -> list[tuple[int
     return [*found, (at, path.stat().st_size)]
 
 
-# --- the legacy stream ----------------------------------------------------------------------------------------------
+# --- the legacy stream ----------------------------------------------------------------
 
 
 def test_views_of_storages_stay_in_a_legacy_file(tmp_path: Path) -> None:
@@ -393,8 +470,17 @@ def test_views_of_storages_stay_in_a_legacy_file(tmp_path: Path) -> None:
     made = rewriting.again(source, tmp_path / "b.pt")
 
     found = torch.load(made, weights_only=False)
-    assert found["a"].tolist() == [2.0, 3.0] and found["b"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert found["a"].untyped_storage().nbytes() == rewriting.load(source)["a"].untyped_storage().nbytes()
+    assert found["a"].tolist() == [2.0, 3.0] and found["b"].tolist() == [
+        0.0,
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+    ]
+    assert (
+        found["a"].untyped_storage().nbytes()
+        == rewriting.load(source)["a"].untyped_storage().nbytes()
+    )
 
 
 def test_a_view_becomes_an_offset_in_a_zip_file(tmp_path: Path) -> None:
@@ -404,8 +490,17 @@ def test_a_view_becomes_an_offset_in_a_zip_file(tmp_path: Path) -> None:
         made = rewriting.write(report.result, tmp_path / "b.pt", "torch-zip")
 
     found = torch.load(made, weights_only=True)
-    assert found["a"].tolist() == [2.0, 3.0] and found["b"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert found["a"].untyped_storage().data_ptr() == found["b"].untyped_storage().data_ptr()
+    assert found["a"].tolist() == [2.0, 3.0] and found["b"].tolist() == [
+        0.0,
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+    ]
+    assert (
+        found["a"].untyped_storage().data_ptr()
+        == found["b"].untyped_storage().data_ptr()
+    )
 
 
 def legacy_with_view(path: Path) -> Path:
@@ -429,9 +524,15 @@ def legacy_with_view(path: Path) -> Path:
     whole = Id("storage", torch.FloatStorage, "7", "cpu", 5, None)
     view = Id("storage", torch.FloatStorage, "7", "cpu", 5, ("8", 2, 3))
     with path.open("wb") as file:
-        for head in (stream.MAGIC, 1001, {"protocol_version": 1001, "little_endian": True}):
+        for head in (
+            stream.MAGIC,
+            1001,
+            {"protocol_version": 1001, "little_endian": True},
+        ):
             pickle.dump(head, file, protocol=2)
-        Pickler(file, protocol=2).dump({"b": Call(whole, 0, (5,), (1,)), "a": Call(view, 0, (2,), (1,))})
+        Pickler(file, protocol=2).dump(
+            {"b": Call(whole, 0, (5,), (1,)), "a": Call(view, 0, (2,), (1,))}
+        )
         pickle.dump(["7"], file, protocol=2)
         file.write(struct.pack("<Q5f", 5, 0, 1, 2, 3, 4))
     return path

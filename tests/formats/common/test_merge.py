@@ -33,7 +33,15 @@ def document(*arguments: str, cwd: Path, code: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", ["trainer", "accelerate", "speechbrain", "adapter", "diffusers", "sentence_transformers"]
+    "kind",
+    [
+        "trainer",
+        "accelerate",
+        "speechbrain",
+        "adapter",
+        "diffusers",
+        "sentence_transformers",
+    ],
 )
 def test_every_view_leads_to_its_node(kind: str, tmp_path: Path) -> None:
     getattr(folders, kind)(tmp_path / "f")
@@ -42,15 +50,20 @@ def test_every_view_leads_to_its_node(kind: str, tmp_path: Path) -> None:
             assert tensor_of(node_at(checkpoint.root, entry.path)) is entry.tensor
         for row in checkpoint.containers:
             assert all(
-                entry.path[: len(row.path)] == row.path for entry in checkpoint.tensors[row.first : row.last]
+                entry.path[: len(row.path)] == row.path
+                for entry in checkpoint.tensors[row.first : row.last]
             )
         for value in checkpoint.values:
             node_at(checkpoint.root, value.path)
-        assert len({entry.name for entry in checkpoint.tensors}) == len(checkpoint.tensors)
+        assert len({entry.name for entry in checkpoint.tensors}) == len(
+            checkpoint.tensors
+        )
 
 
 def test_tied_tensors_of_a_part_have_both_names(tmp_path: Path) -> None:
-    """safetensors keeps one of them, and the name of the other in its metadata, which only a root has."""
+    """safetensors keeps one of them, and the name of the other in its metadata, which
+    only a root has.
+    """
     folder = folders.accelerate(tmp_path / "c", models=2)
     state = {"a.weight": torch.ones(3, 3)}
     safetensors.torch.save_file(
@@ -61,7 +74,10 @@ def test_tied_tensors_of_a_part_have_both_names(tmp_path: Path) -> None:
             "model_1.a.weight",
             "model_1.b.weight",
         ]
-    assert inside("slim", "c", "--section", "model_1", "-o", "w.pth", cwd=tmp_path).code == 0
+    assert (
+        inside("slim", "c", "--section", "model_1", "-o", "w.pth", cwd=tmp_path).code
+        == 0
+    )
     assert set(torch.load(tmp_path / "w.pth")) == {"a.weight", "b.weight"}
 
 
@@ -73,8 +89,14 @@ def test_two_checkpoints_of_a_run(tmp_path: Path) -> None:
     assert roles["parameter"] == {"changed": 6}
     assert roles["optimizer"]["changed"] >= 12
     changed = {row["name"] for row in found["values"]}
-    assert {"trainer_state.global_step", "trainer_state.epoch", "scheduler.last_epoch"} <= changed
-    assert not any("log_history" in name for name in changed) and not found["not_compared"]
+    assert {
+        "trainer_state.global_step",
+        "trainer_state.epoch",
+        "scheduler.last_epoch",
+    } <= changed
+    assert (
+        not any("log_history" in name for name in changed) and not found["not_compared"]
+    )
     assert document("diff", "one", "one", cwd=tmp_path)["same"]
 
 
@@ -84,7 +106,14 @@ def test_a_folder_and_its_file_of_weights(tmp_path: Path) -> None:
     found = document("diff", "c", str(folder / "model.safetensors"), cwd=tmp_path)
     assert found["same"]
     alone = {name.partition(" of ")[0] for name in found["not_compared"]}
-    assert alone == {"optimizer", "scheduler", "rng_state", "trainer_state", "training_args", "config"}
+    assert alone == {
+        "optimizer",
+        "scheduler",
+        "rng_state",
+        "trainer_state",
+        "training_args",
+        "config",
+    }
 
 
 @pytest.mark.parametrize("out", ["w.safetensors", "w.pth"])
@@ -92,15 +121,28 @@ def test_slim_takes_the_weights_alone(out: str, tmp_path: Path) -> None:
     folders.trainer(tmp_path / "c")
     done = inside("slim", "c", "-o", out, cwd=tmp_path)
     assert done.code == 0
-    left = {line.split(": ")[1].split(" = ")[0] for line in done.lines if line.startswith("left out")}
-    assert left == {"optimizer", "scheduler", "rng_state", "trainer_state", "training_args", "config"}
+    left = {
+        line.split(": ")[1].split(" = ")[0]
+        for line in done.lines
+        if line.startswith("left out")
+    }
+    assert left == {
+        "optimizer",
+        "scheduler",
+        "rng_state",
+        "trainer_state",
+        "training_args",
+        "config",
+    }
     loaded = (
         safetensors.torch.load_file(tmp_path / out)
         if out.endswith("safetensors")
         else torch.load(tmp_path / out, weights_only=True)
     )
     expected = safetensors.torch.load_file(tmp_path / "c" / "model.safetensors")
-    assert difference(dict(sorted(loaded.items())), dict(sorted(expected.items()))) is None
+    assert (
+        difference(dict(sorted(loaded.items())), dict(sorted(expected.items()))) is None
+    )
 
 
 def test_sums_and_stats(tmp_path: Path) -> None:
@@ -136,7 +178,10 @@ def test_optimizers_of_two_models_go_to_their_own(tmp_path: Path) -> None:
         for row in found["tensors"]
         if row["section"].startswith("pytorch")
     }
-    assert {evidence["pytorch_model.0.weight"], evidence["pytorch_model_1.weight"]} <= {"certain", "strong"}
+    assert {evidence["pytorch_model.0.weight"], evidence["pytorch_model_1.weight"]} <= {
+        "certain",
+        "strong",
+    }
 
 
 def test_convert_writes_all_of_it_or_the_model(tmp_path: Path) -> None:
@@ -148,8 +193,16 @@ def test_convert_writes_all_of_it_or_the_model(tmp_path: Path) -> None:
     folders.diffusers(tmp_path / "p")
     done = inside("convert", "p", "-o", "x.safetensors", cwd=tmp_path)
     assert done.code == 2 and "--section text_encoder" in done.complaints[0]
-    assert inside("convert", "p", "--section", "unet", "-o", "x.safetensors", cwd=tmp_path).code == 0
-    assert set(safetensors.torch.load_file(tmp_path / "x.safetensors")) == {"bias", "weight"}
+    assert (
+        inside(
+            "convert", "p", "--section", "unet", "-o", "x.safetensors", cwd=tmp_path
+        ).code
+        == 0
+    )
+    assert set(safetensors.torch.load_file(tmp_path / "x.safetensors")) == {
+        "bias",
+        "weight",
+    }
 
 
 @pytest.mark.parametrize("command", ["slim", "convert"])
@@ -160,7 +213,8 @@ def test_a_model_with_nothing_but_its_config(command: str, tmp_path: Path) -> No
     option = "--with-config" if command == "convert" else "ckpt slim --with-config"
     assert (
         done.code == 0
-        and f"left out: config = {{'model_type': 'net'}}  ({option} keeps config.json)" in done.lines
+        and f"left out: config = {{'model_type': 'net'}}  ({option} keeps config.json)"
+        in done.lines
     ), done
     assert len(safetensors.torch.load_file(tmp_path / "w.safetensors")) == 9
 
@@ -175,11 +229,16 @@ def opened(path: Path) -> Checkpoint:
     return formats.open(str(path))
 
 
-def test_the_order_of_a_folder_is_kept_where_all_of_its_models_keep_theirs(tmp_path: Path) -> None:
+def test_the_order_of_a_folder_is_kept_where_all_of_its_models_keep_theirs(
+    tmp_path: Path,
+) -> None:
     """Optimizers and other files beside the models say nothing of it."""
     ordered, loose = opened(tmp_path / "a.pth"), opened(tmp_path / "b.safetensors")
     for is_model, expected in ((True, False), (False, True)):
-        members = [Member("a.pth", "", ordered, is_model=True), Member("b", "b", loose, is_model=is_model)]
+        members = [
+            Member("a.pth", "", ordered, is_model=True),
+            Member("b", "b", loose, is_model=is_model),
+        ]
         assert merge_members("c", "folder", members).traits.keeps_order is expected
     ordered.close()
     loose.close()
@@ -190,7 +249,9 @@ def test_what_files_leave_out_is_named_below_their_keys(tmp_path: Path) -> None:
     second = replace(second, account=Account(left_out=(Absence("w", "damaged"),)))
     first = replace(first, account=Account(left_out=(Absence("v", "cut off"),)))
     found = merge_members(
-        "c", "folder", [Member("a.pth", "", first, is_model=True), Member("b.pth", "b", second)]
+        "c",
+        "folder",
+        [Member("a.pth", "", first, is_model=True), Member("b.pth", "b", second)],
     )
     assert found.account.left_out == (("v", "cut off"), ("b.w", "damaged"))
     found.close()

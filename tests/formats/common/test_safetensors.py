@@ -1,4 +1,6 @@
-"""Headers that the safetensors library wrote are read by one expression: the result is that of the JSON parser."""
+"""Headers that the safetensors library wrote are read by one expression: the result is
+that of the JSON parser.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ def read(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> object:
     except CkptError as error:
         return f"{type(error).__name__}: {error}"
     rows = [
-        (row.path, row.name, row.tensor[1:], row.tensor.storage[:4], row.tensor.storage.place[1:])
+        (
+            row.path,
+            row.name,
+            row.tensor[1:],
+            row.tensor.storage[:4],
+            row.tensor.storage.place[1:],
+        )
         for row in checkpoint.tensors
     ]  # type: ignore[index,union-attr]
     return rows, checkpoint.values, [len(checkpoint.storages), checkpoint.nbytes]
@@ -44,8 +52,14 @@ def with_header(header: str | bytes, data: bytes = bytes(64)) -> bytes:
 
 
 def usual() -> bytes:
-    arrays = {f"layers.{n}.w": np.zeros((n % 5, 3), np.float16 if n % 3 else np.int64) for n in range(60)}
-    return save({**arrays, "scalar": np.zeros((), np.float32)}, {"format": "pt", "note": "a, b: {c}"})
+    arrays = {
+        f"layers.{n}.w": np.zeros((n % 5, 3), np.float16 if n % 3 else np.int64)
+        for n in range(60)
+    }
+    return save(
+        {**arrays, "scalar": np.zeros((), np.float32)},
+        {"format": "pt", "note": "a, b: {c}"},
+    )
 
 
 def row(begin: int, end: int, dtype: str = "F32", shape: str = "[4]") -> str:
@@ -107,12 +121,16 @@ def test_headers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     both(with_header(HEADERS[name]), tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("**/*.safetensors")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(SAMPLES.glob("**/*.safetensors")), ids=lambda path: path.name
+)
 def test_samples(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(both(path.read_bytes(), tmp_path, monkeypatch), tuple)
 
 
-def test_what_the_library_writes_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_library_writes_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(usual())
     alone = read(path, monkeypatch, 1 << 40)
@@ -132,7 +150,11 @@ def test_changed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(random_.choice((1, 1, 2))):
             at = random_.randrange(8, 8 + length)
             data[at] = random_.choice(
-                (random_.randrange(32, 127), random_.choice(b'{}[]",:0123456789 '), data[at])
+                (
+                    random_.randrange(32, 127),
+                    random_.choice(b'{}[]",:0123456789 '),
+                    data[at],
+                )
             )
         found = both(bytes(data), tmp_path, monkeypatch)
         good += isinstance(found, tuple)
@@ -140,10 +162,15 @@ def test_changed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert good > 100 and bad > 100
 
 
-def test_the_tensors_fill_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tensors_fill_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     header = HEADERS["four"]
     assert not isinstance(both(with_header(header), tmp_path, monkeypatch), str)
     more = both(with_header(header, bytes(65)), tmp_path, monkeypatch)
-    assert "the file has 1 byte (zeros) after the last tensor, which safetensors refuses" in str(more)
+    assert (
+        "the file has 1 byte (zeros) after the last tensor, which safetensors refuses"
+        in str(more)
+    )
     less = both(with_header(header, bytes(63)), tmp_path, monkeypatch)
     assert "cut off: the tensors need 64 bytes of data, the file has 63" in str(less)

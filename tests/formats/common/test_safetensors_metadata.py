@@ -18,16 +18,25 @@ VALUES: list[Any] = [None, {}, {"a": "b"}, {"a": None}, {"a": 1}, [], "x", 0, Fa
 
 def many(metadata: Any) -> dict[str, Any]:
     """A header so long that it is read by an expression."""
-    rows = {f"w{n}": {"dtype": "F32", "shape": [0], "data_offsets": [8, 8]} for n in range(400)}
+    rows = {
+        f"w{n}": {"dtype": "F32", "shape": [0], "data_offsets": [8, 8]}
+        for n in range(400)
+    }
     return {"__metadata__": metadata, "w": TENSOR, **rows}
 
 
 @pytest.mark.parametrize("metadata", VALUES, ids=json.dumps)
 @pytest.mark.parametrize("is_long", [False, True])
-def test_it_is_read_as_the_library_reads_it(metadata: Any, is_long: bool, tmp_path: Path) -> None:
+def test_it_is_read_as_the_library_reads_it(
+    metadata: Any, is_long: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "x.safetensors"
     header = many(metadata) if is_long else {"__metadata__": metadata, "w": TENSOR}
-    path.write_bytes(safetensors_file(json.dumps(header, separators=(",", ":")), struct.pack("<2f", 1, 2)))
+    path.write_bytes(
+        safetensors_file(
+            json.dumps(header, separators=(",", ":")), struct.pack("<2f", 1, 2)
+        )
+    )
     try:
         with safe_open(path, "pt") as opened:
             expected = opened.metadata() or {}
@@ -36,8 +45,13 @@ def test_it_is_read_as_the_library_reads_it(metadata: Any, is_long: bool, tmp_pa
         return
 
     document = json.loads(ckpt("inspect", path, "--json").out)
-    found = {row["name"].removeprefix("__metadata__."): row["value"] for row in document["values"]}
-    assert found == expected and document["totals"]["tensors"] == (401 if is_long else 1)
+    found = {
+        row["name"].removeprefix("__metadata__."): row["value"]
+        for row in document["values"]
+    }
+    assert found == expected and document["totals"]["tensors"] == (
+        401 if is_long else 1
+    )
     assert ckpt("verify", path).code == 0
     for out in ("y.safetensors", "y.pth"):
         assert ckpt("convert", path, "-o", out, cwd=tmp_path).code == 0

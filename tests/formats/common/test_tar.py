@@ -1,4 +1,6 @@
-"""The tar reader sees what tarfile sees, and refuses what two readers could see differently."""
+"""The tar reader sees what tarfile sees, and refuses what two readers could see
+differently.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,15 @@ def special(name: str, kind: bytes, link: str = "", size: int = 0) -> tarfile.Ta
 def read(data: bytes, limits: Limits | None = None) -> dict[str, bytes]:
     limits = limits or Limits()
     found = read_tar(Memory(data), limits, Budget(limits, len(data)))
-    return {name: data[row.offset : row.offset + row.size] for name, row in found.items()}
+    return {
+        name: data[row.offset : row.offset + row.size] for name, row in found.items()
+    }
 
 
 def patched(data: bytes, at: int, new: bytes, header: int = 0) -> bytes:
-    """The archive with bytes of a header changed, and the checksum of the header made right again."""
+    """The archive with bytes of a header changed, and the checksum of the header made
+    right again.
+    """
     block = bytearray(data[header : header + 512])
     block[at : at + len(new)] = new
     block[148:156] = b" " * 8
@@ -67,7 +73,9 @@ def patched(data: bytes, at: int, new: bytes, header: int = 0) -> bytes:
     return data[:header] + bytes(block) + data[header + 512 :]
 
 
-@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize(
+    "format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
 def test_sees_what_tarfile_sees(format: int) -> None:
     members = []
     for index, name in enumerate(NAMES):
@@ -75,7 +83,12 @@ def test_sees_what_tarfile_sees(format: int) -> None:
             continue
         members.append((name, bytes([index]) * (index * 300)))
     folder = special("./", tarfile.DIRTYPE)
-    data = tar(folder, *members, format=format, pax={"comment": "made by a test"} if format == 2 else None)
+    data = tar(
+        folder,
+        *members,
+        format=format,
+        pax={"comment": "made by a test"} if format == 2 else None,
+    )
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         theirs = {}
         for member in archive.getmembers():
@@ -96,8 +109,14 @@ def test_sizes_beyond_octal_digits() -> None:
 A = ("a", b"x" * 600)
 END = bytes(1024)
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
-    "a link": (lambda: tar(A, special("b", tarfile.SYMTYPE, "a")), "a link or a device"),
-    "a hard link": (lambda: tar(A, special("b", tarfile.LNKTYPE, "a")), "a link or a device"),
+    "a link": (
+        lambda: tar(A, special("b", tarfile.SYMTYPE, "a")),
+        "a link or a device",
+    ),
+    "a hard link": (
+        lambda: tar(A, special("b", tarfile.LNKTYPE, "a")),
+        "a link or a device",
+    ),
     "a device": (lambda: tar(special("b", tarfile.CHRTYPE)), "a link or a device"),
     "a sparse file": (lambda: patched(tar(A), 156, b"S"), "a link or a device"),
     "twice": (lambda: tar(A, A), "'a' twice|a twice"),
@@ -118,23 +137,41 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: patched(patched(tar(A), 257, b"ustar  \0"), 345, b"out"),
         "see differently",
     ),
-    "an unknown version": (lambda: patched(tar(A), 257, b"ustar\099"), "unknown version"),
+    "an unknown version": (
+        lambda: patched(tar(A), 257, b"ustar\099"),
+        "unknown version",
+    ),
     "bytes after the end": (lambda: tar(A) + tar(("b", b"")), "follow the end"),
     "one empty block": (lambda: tar(A)[:1536] + bytes(512), "cut off"),
     "no end": (lambda: tar(A)[:1536], "cut off"),
     "an end within data": (lambda: tar(A)[:800], "cut off"),
-    "a name for all": (lambda: tar(A, format=tarfile.PAX_FORMAT, pax={"path": "b"}), "for all members"),
-    "a sparse record": (lambda: extended(b"x", record("GNU.sparse.major", "1")), "does not read"),
-    "a character set": (lambda: extended(b"x", record("hdrcharset", "BINARY")), "does not read"),
+    "a name for all": (
+        lambda: tar(A, format=tarfile.PAX_FORMAT, pax={"path": "b"}),
+        "for all members",
+    ),
+    "a sparse record": (
+        lambda: extended(b"x", record("GNU.sparse.major", "1")),
+        "does not read",
+    ),
+    "a character set": (
+        lambda: extended(b"x", record("hdrcharset", "BINARY")),
+        "does not read",
+    ),
     "a size of pax": (lambda: extended(b"x", record("size", "-1")), "invalid size"),
-    "a record twice": (lambda: extended(b"x", record("path", "a") + record("path", "b")), "twice"),
+    "a record twice": (
+        lambda: extended(b"x", record("path", "a") + record("path", "b")),
+        "twice",
+    ),
     "a damaged record": (lambda: extended(b"x", b"99 path=a\n"), "damaged records"),
     "a record without length": (lambda: extended(b"x", b"path=a\n"), "damaged records"),
     "two headers in a row": (
         lambda: extended(b"x", record("path", "a"), tar(("@", b""), format=1)),
         "in a row",
     ),
-    "an endless header": (lambda: extended(b"L", b"n" * 70_000), "a header of 70,000 bytes"),
+    "an endless header": (
+        lambda: extended(b"L", b"n" * 70_000),
+        "a header of 70,000 bytes",
+    ),
     "a NUL in a name": (lambda: extended(b"L", b"a\0b\0"), "NUL"),
     "a name that is no UTF-8": (lambda: extended(b"L", b"\xff\xfe\0"), "not UTF-8"),
     "a header at the end": (lambda: extended(b"L", b"name\0")[:1024], "cut off"),
@@ -154,7 +191,9 @@ def extended(kind: bytes, content: bytes, then: bytes | None = None) -> bytes:
     if then is not None:  # the next header is an extension itself
         then = patched(then, 156, b"L")
     head = patched(tar(("@Ext", content)), 156, kind)
-    return head[: 512 + -(-len(content) // 512) * 512] + (tar(A) if then is None else then)
+    return head[: 512 + -(-len(content) // 512) * 512] + (
+        tar(A) if then is None else then
+    )
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -166,7 +205,9 @@ def test_refuses(name: str) -> None:
 
 def test_every_cut_is_noticed() -> None:
     data = tar(A, ("b", b"y" * 100), format=tarfile.PAX_FORMAT)
-    whole = len(data.rstrip(b"\0")) // 512 * 512 + 512 + 1024  # with both blocks of the end
+    whole = (
+        len(data.rstrip(b"\0")) // 512 * 512 + 512 + 1024
+    )  # with both blocks of the end
     for size in range(0, whole, 64):
         with pytest.raises(CutOffError):
             read(data[:size])
@@ -182,12 +223,16 @@ def test_members_are_limited() -> None:
 
 
 def test_a_checksum_of_signed_bytes_is_one_too() -> None:
-    """As old writers and Python's tarfile count: a name with bytes beyond ASCII has two sums."""
+    """As old writers and Python's tarfile count: a name with bytes beyond ASCII has two
+    sums.
+    """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as file:
         file.addfile(tarfile.TarInfo("n\u00e4me"))
     head = bytearray(out.getvalue()[:512])
-    signed = sum(byte - 256 * (byte > 127) for byte in head[:148] + b" " * 8 + head[156:])
+    signed = sum(
+        byte - 256 * (byte > 127) for byte in head[:148] + b" " * 8 + head[156:]
+    )
     head[148:156] = b"%06o\0 " % signed
     with tarfile.open(fileobj=io.BytesIO(bytes(head) + bytes(1024))) as file:
         assert file.getnames()
@@ -196,7 +241,9 @@ def test_a_checksum_of_signed_bytes_is_one_too() -> None:
     assert not is_tar(bytes(head))
 
 
-def test_a_tar_header_that_is_a_compressed_pickle_too_is_refused(tmp_path: Path) -> None:
+def test_a_tar_header_that_is_a_compressed_pickle_too_is_refused(
+    tmp_path: Path,
+) -> None:
     head = bytearray(gzip.compress(pickle.dumps({"a": 1}, 2)).ljust(512, b"\0"))
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)

@@ -1,4 +1,6 @@
-"""A checkpoint in several files says, writes and takes the same values as one file of the same tensors."""
+"""A checkpoint in several files says, writes and takes the same values as one file of
+the same tensors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ ENDINGS = ("safetensors", "bin")
 
 
 def state(seed: int, prefix: str = "") -> State:
-    """A model in five layers; the names in the order of the model, which is that of the alphabet too."""
+    """A model in five layers; the names in the order of the model, which is that of the
+    alphabet too.
+    """
     torch.manual_seed(seed)
     made: State = {}
     for layer in range(4):
@@ -40,18 +44,26 @@ def state(seed: int, prefix: str = "") -> State:
 
 
 def sharded(folder: Path, tensors: State, ending: str, shards: int = 3) -> Path:
-    """`tensors` dealt to shards one after the other, as `ending` says, with their index; its path."""
+    """`tensors` dealt to shards one after the other, as `ending` says, with their
+    index; its path.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     stem = {"safetensors": "model", "bin": "pytorch_model"}[ending]
     weight_map = {}
     for number in range(shards):
         name = f"{stem}-{number + 1:05}-of-{shards:05}.{ending}"
-        part = {key: value for i, (key, value) in enumerate(tensors.items()) if i % shards == number}
+        part = {
+            key: value
+            for i, (key, value) in enumerate(tensors.items())
+            if i % shards == number
+        }
         weight_map |= dict.fromkeys(part, name)
         _save(part, folder / name)
     index = folder / f"{stem}.{ending}.index.json"
     size = sum(value.nbytes for value in tensors.values())
-    index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
+    index.write_text(
+        json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map})
+    )
     return index
 
 
@@ -79,7 +91,9 @@ def assert_holds(path: Path, expected: State) -> None:
     found = values(path)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
+        assert found[name].dtype == value.dtype and torch.equal(found[name], value), (
+            name
+        )
 
 
 def document(*arguments: str | Path, code: int = 0) -> Any:
@@ -88,14 +102,19 @@ def document(*arguments: str | Path, code: int = 0) -> Any:
     return json.loads(done.out)
 
 
-# --- warm starts ------------------------------------------------------------------------------------------------------
+# --- warm starts ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("ending", "out"), [("safetensors", "safetensors"), ("bin", "safetensors"), ("bin", "pt")]
+    ("ending", "out"),
+    [("safetensors", "safetensors"), ("bin", "safetensors"), ("bin", "pt")],
 )
-def test_a_warm_start_into_shards_writes_the_new_values(tmp_path: Path, ending: str, out: str) -> None:
-    """The tree and the rows of the shards are over the same storages: what the report counts is what is written."""
+def test_a_warm_start_into_shards_writes_the_new_values(
+    tmp_path: Path, ending: str, out: str
+) -> None:
+    """The tree and the rows of the shards are over the same storages: what the report
+    counts is what is written.
+    """
     target = sharded(tmp_path / "target", state(1), ending)
     given = single(tmp_path / "given.safetensors", state(2))
     made = tmp_path / f"out.{out}"
@@ -105,7 +124,9 @@ def test_a_warm_start_into_shards_writes_the_new_values(tmp_path: Path, ending: 
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_warm_start_into_a_folder_of_shards_keeps_what_does_not_fit(tmp_path: Path, ending: str) -> None:
+def test_a_warm_start_into_a_folder_of_shards_keeps_what_does_not_fit(
+    tmp_path: Path, ending: str
+) -> None:
     mine, theirs = state(1), state(2)
     del theirs["layers.1.bias"]
     theirs["layers.2.weight"] = torch.zeros(9, 9)
@@ -115,20 +136,32 @@ def test_a_warm_start_into_a_folder_of_shards_keeps_what_does_not_fit(tmp_path: 
     made = tmp_path / "out.safetensors"
     report = document("warmstart", given, "--into", tmp_path / "target", "-o", made)
     totals = report["coverage"]["totals"]
-    assert (totals["loaded"], totals["cast"], totals["kept"], totals["missing"]) == (8, 1, 1, 1)
+    assert (totals["loaded"], totals["cast"], totals["kept"], totals["missing"]) == (
+        8,
+        1,
+        1,
+        1,
+    )
     expected = {
-        name: mine[name] if name in ("layers.1.bias", "layers.2.weight") else theirs[name].to(value.dtype)
+        name: mine[name]
+        if name in ("layers.1.bias", "layers.2.weight")
+        else theirs[name].to(value.dtype)
         for name, value in mine.items()
     }
     assert_holds(made, expected)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_warm_start_from_shards_takes_their_values(tmp_path: Path, ending: str) -> None:
+def test_a_warm_start_from_shards_takes_their_values(
+    tmp_path: Path, ending: str
+) -> None:
     given = sharded(tmp_path / "given", state(2), ending)
     target = single(tmp_path / "target.pt", state(1))
     made = tmp_path / "out.pt"
-    assert document("warmstart", given, "--into", target, "-o", made)["coverage"]["share"] == 1.0
+    assert (
+        document("warmstart", given, "--into", target, "-o", made)["coverage"]["share"]
+        == 1.0
+    )
     assert_holds(made, state(2))
 
 
@@ -139,7 +172,11 @@ def test_a_place_without_an_ending_is_answered_with_one(
 ) -> None:
     sharded(tmp_path / "target", state(1, "module."), ending)
     single(tmp_path / "given.pt", state(2))
-    words = [*command, "target"] if command == ["strip"] else [*command, "given.pt", "--into", "target"]
+    words = (
+        [*command, "target"]
+        if command == ["strip"]
+        else [*command, "given.pt", "--into", "target"]
+    )
     (line,) = inside(*words, "-o", "my out", cwd=tmp_path).complaints
     assert "--format" not in line
     found = re.findall(r"-o '([^']+)'", line)
@@ -148,7 +185,7 @@ def test_a_place_without_an_ending_is_answered_with_one(
         assert inside(*words, "-o", out, cwd=tmp_path).code == 0
 
 
-# --- the other commands that write ------------------------------------------------------------------------------------
+# --- the other commands that write ----------------------------------------------------
 
 Expected = Callable[[State], State]
 REWRITES: dict[str, tuple[list[str], Expected]] = {
@@ -156,16 +193,21 @@ REWRITES: dict[str, tuple[list[str], Expected]] = {
     "convert --dtype": (
         ["convert", "--dtype", "bfloat16"],
         lambda found: {
-            name: value.bfloat16() if value.is_floating_point() else value for name, value in found.items()
+            name: value.bfloat16() if value.is_floating_point() else value
+            for name, value in found.items()
         },
     ),
     "strip": (
         ["strip"],
-        lambda found: {name.removeprefix("module."): value for name, value in found.items()},
+        lambda found: {
+            name.removeprefix("module."): value for name, value in found.items()
+        },
     ),
     "rename": (
         ["rename", "--sub", "s/layers/blocks/"],
-        lambda found: {name.replace("layers", "blocks"): value for name, value in found.items()},
+        lambda found: {
+            name.replace("layers", "blocks"): value for name, value in found.items()
+        },
     ),
     "slim": (["slim"], lambda found: found),
 }
@@ -174,7 +216,12 @@ REWRITES: dict[str, tuple[list[str], Expected]] = {
 @pytest.mark.parametrize("command", REWRITES)
 @pytest.mark.parametrize(
     ("ending", "out"),
-    [("safetensors", "safetensors"), ("safetensors", "pt"), ("bin", "safetensors"), ("bin", "pt")],
+    [
+        ("safetensors", "safetensors"),
+        ("safetensors", "pt"),
+        ("bin", "safetensors"),
+        ("bin", "pt"),
+    ],
 )
 def test_shards_are_rewritten_into_one_file_with_their_values(
     tmp_path: Path, ending: str, out: str, command: str
@@ -193,10 +240,21 @@ def test_shards_are_rewritten_into_one_file_with_their_values(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_shards_are_rewritten_into_other_shards_with_their_values(tmp_path: Path, ending: str) -> None:
+def test_shards_are_rewritten_into_other_shards_with_their_values(
+    tmp_path: Path, ending: str
+) -> None:
     index = sharded(tmp_path / "shards", state(3), ending)
     (tmp_path / "out").mkdir()
-    done = ckpt("convert", index, "--format", "safetensors", "--shard-size", "100", "-o", tmp_path / "out")
+    done = ckpt(
+        "convert",
+        index,
+        "--format",
+        "safetensors",
+        "--shard-size",
+        "100",
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 0, done
     found: State = {}
     parts = sorted((tmp_path / "out").glob("*.safetensors"))
@@ -207,22 +265,28 @@ def test_shards_are_rewritten_into_other_shards_with_their_values(tmp_path: Path
     assert all(torch.equal(found[name], value) for name, value in state(3).items())
 
 
-def test_shards_of_pickles_move_to_another_device_with_their_values(tmp_path: Path) -> None:
+def test_shards_of_pickles_move_to_another_device_with_their_values(
+    tmp_path: Path,
+) -> None:
     index = sharded(tmp_path / "shards", state(3), "bin")
     made = tmp_path / "out.pt"
     report = document("rehome", index, "--to", "cuda:1", "-o", made)
-    assert [(row["from"], row["to"], row["count"]) for row in report["changes"]] == [("cpu", "cuda:1", 11)]
+    assert [(row["from"], row["to"], row["count"]) for row in report["changes"]] == [
+        ("cpu", "cuda:1", 11)
+    ]
     with formats.open(str(made)) as written:
         assert {entry.tensor.device for entry in written.tensors} == {"cuda:1"}
     found = torch.load(made, map_location="cpu", weights_only=True)
     assert all(torch.equal(found[name], value) for name, value in state(3).items())
 
 
-# --- the commands that read -------------------------------------------------------------------------------------------
+# --- the commands that read -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_sums_and_numbers_of_shards_are_those_of_one_file(tmp_path: Path, ending: str) -> None:
+def test_sums_and_numbers_of_shards_are_those_of_one_file(
+    tmp_path: Path, ending: str
+) -> None:
     index = sharded(tmp_path / "shards", state(4), ending)
     whole = single(tmp_path / "whole.safetensors", state(4))
     assert sorted(ckpt("sum", index).lines) == sorted(ckpt("sum", whole).lines)
@@ -232,7 +296,9 @@ def test_sums_and_numbers_of_shards_are_those_of_one_file(tmp_path: Path, ending
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_shards_are_the_same_as_one_file_and_differ_where_it_does(tmp_path: Path, ending: str) -> None:
+def test_shards_are_the_same_as_one_file_and_differ_where_it_does(
+    tmp_path: Path, ending: str
+) -> None:
     index = sharded(tmp_path / "shards", state(4), ending)
     whole = single(tmp_path / "whole.safetensors", state(4))
     assert document("diff", index, whole)["same"] is True
@@ -242,11 +308,15 @@ def test_shards_are_the_same_as_one_file_and_differ_where_it_does(tmp_path: Path
     for before, after in ((index, changed), (changed, index)):
         found = document("diff", before, after, code=1)
         rows = {row["after"]: row["status"] for row in found["tensors"]}
-        assert {name for name, status in rows.items() if status != "same"} == {"layers.3.weight"}
+        assert {name for name, status in rows.items() if status != "same"} == {
+            "layers.3.weight"
+        }
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_shards_hold_what_their_sums_say_and_a_changed_value_does_not(tmp_path: Path, ending: str) -> None:
+def test_shards_hold_what_their_sums_say_and_a_changed_value_does_not(
+    tmp_path: Path, ending: str
+) -> None:
     index = sharded(tmp_path / "shards", state(4), ending)
     sums = tmp_path / "sums"
     sums.write_bytes(ckpt("sum", single(tmp_path / "whole.safetensors", state(4))).out)
@@ -258,8 +328,12 @@ def test_shards_hold_what_their_sums_say_and_a_changed_value_does_not(tmp_path: 
     assert [row["tensors"] for row in found["problems"]] == [["norm.running_var"]]
 
 
-def test_damage_in_a_shard_of_pickles_names_its_tensors_and_no_other(tmp_path: Path) -> None:
-    """Storages of every shard are called 0, 1, 2 in their files: their ids tell them apart."""
+def test_damage_in_a_shard_of_pickles_names_its_tensors_and_no_other(
+    tmp_path: Path,
+) -> None:
+    """Storages of every shard are called 0, 1, 2 in their files: their ids tell them
+    apart.
+    """
     tensors = state(4)
     index = sharded(tmp_path / "shards", tensors, "bin")
     assert document("verify", index)["verdict"] == "intact"
@@ -272,16 +346,26 @@ def test_damage_in_a_shard_of_pickles_names_its_tensors_and_no_other(tmp_path: P
     assert [row["tensors"] for row in found["problems"]] == [["layers.0.weight"]]
 
 
-# --- the tree ---------------------------------------------------------------------------------------------------------
+# --- the tree -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_tree_of_shards_and_their_rows_are_over_the_same_storages(tmp_path: Path, ending: str) -> None:
+def test_the_tree_of_shards_and_their_rows_are_over_the_same_storages(
+    tmp_path: Path, ending: str
+) -> None:
     with formats.open(str(sharded(tmp_path, state(5), ending))) as opened:
-        assert len({storage.id for storage in opened.storages}) == len(opened.storages) == 11
-        assert {entry.tensor.storage for entry in opened.tensors} == set(opened.storages)
+        assert (
+            len({storage.id for storage in opened.storages})
+            == len(opened.storages)
+            == 11
+        )
+        assert {entry.tensor.storage for entry in opened.tensors} == set(
+            opened.storages
+        )
         copied = rewriting.unedited(opened)
-        assert {entry.tensor.storage for entry in copied.tensors} == set(opened.storages)
+        assert {entry.tensor.storage for entry in copied.tensors} == set(
+            opened.storages
+        )
 
 
 def test_safetensors_shards_are_put_into_natural_order(tmp_path: Path) -> None:
@@ -291,8 +375,14 @@ def test_safetensors_shards_are_put_into_natural_order(tmp_path: Path) -> None:
         assert [entry.name for entry in opened.tensors] == list(tensors)
 
 
-def test_the_optimizer_beside_shards_is_matched_with_their_parameters(tmp_path: Path) -> None:
-    tensors = {"a.weight": torch.ones(2), "b.weight": torch.ones(3), "c.weight": torch.ones(4)}
+def test_the_optimizer_beside_shards_is_matched_with_their_parameters(
+    tmp_path: Path,
+) -> None:
+    tensors = {
+        "a.weight": torch.ones(2),
+        "b.weight": torch.ones(3),
+        "c.weight": torch.ones(4),
+    }
     sharded(tmp_path, tensors, "bin")
     held = [torch.nn.Parameter(value) for value in tensors.values()]
     adam = torch.optim.AdamW(held)
@@ -300,7 +390,9 @@ def test_the_optimizer_beside_shards_is_matched_with_their_parameters(tmp_path: 
     adam.step()
     torch.save(adam.state_dict(), tmp_path / "optimizer.bin")
     found = document("inspect", tmp_path)
-    assert [(row["name"], row["kind"], row["tensors"]) for row in found["sections"]] == [
+    assert [
+        (row["name"], row["kind"], row["tensors"]) for row in found["sections"]
+    ] == [
         ("", "model", 3),
         ("optimizer", "optimizer", 9),
     ]
@@ -321,12 +413,16 @@ def test_one_file_of_parts_beside_its_optimizer_keeps_its_parts(tmp_path: Path) 
     adam = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"params": [0]}]}
     torch.save(adam, tmp_path / "optimizer.pt")
     with formats.open(str(tmp_path)) as opened:
-        found = [(part.name, part.kind, part.tensors) for part in Survey(opened).sections]
+        found = [
+            (part.name, part.kind, part.tensors) for part in Survey(opened).sections
+        ]
     assert found == [("model", "model", 1), ("optimizer", "optimizer", 1)]
 
 
 def test_texts_of_shards_are_not_lost_in_a_pickle_unseen(tmp_path: Path) -> None:
-    """A pickle has no place for them: as for one file, `convert` is the command that says what it leaves out."""
+    """A pickle has no place for them: as for one file, `convert` is the command that
+    says what it leaves out.
+    """
     index = sharded(tmp_path / "in", state(5, "module."), "safetensors")
     done = ckpt("strip", index, "-o", tmp_path / "b.pt")
     check_error(done, "this ending does not fit: the result stays safetensors (-o ")

@@ -21,7 +21,9 @@ pytestmark = oracle.QUIET
 ONE, TWO = {"a.weight": torch.ones(2)}, {"b.weight": torch.zeros(2)}
 
 
-def index(folder: Path, name: str, files: dict[str, dict[str, torch.Tensor]], **changes: str) -> Path:
+def index(
+    folder: Path, name: str, files: dict[str, dict[str, torch.Tensor]], **changes: str
+) -> Path:
     for file, state in files.items():
         if file.endswith(".safetensors"):
             safetensors.torch.save_file(state, folder / file)
@@ -38,16 +40,28 @@ def opened(path: Path) -> Checkpoint:
 
 
 def test_shards_stand_in_natural_order(tmp_path: Path) -> None:
-    files = {f"m-{number}.bin": {f"{number}.weight": torch.ones(1)} for number in (10, 9, 1)}
+    files = {
+        f"m-{number}.bin": {f"{number}.weight": torch.ones(1)} for number in (10, 9, 1)
+    }
     found = opened(index(tmp_path, "pytorch_model.bin.index.json", files))
     assert found.parts == ("m-1.bin", "m-9.bin", "m-10.bin")
-    assert [entry.name for entry in found.tensors] == ["1.weight", "9.weight", "10.weight"]
+    assert [entry.name for entry in found.tensors] == [
+        "1.weight",
+        "9.weight",
+        "10.weight",
+    ]
 
 
-def test_safetensors_come_before_pickles_and_one_file_before_shards(tmp_path: Path) -> None:
+def test_safetensors_come_before_pickles_and_one_file_before_shards(
+    tmp_path: Path,
+) -> None:
     index(tmp_path, "pytorch_model.bin.index.json", {"1.bin": ONE, "2.bin": TWO})
     assert opened(tmp_path).parts == ("1.bin", "2.bin")
-    index(tmp_path, "model.safetensors.index.json", {"1.safetensors": ONE, "2.safetensors": TWO})
+    index(
+        tmp_path,
+        "model.safetensors.index.json",
+        {"1.safetensors": ONE, "2.safetensors": TWO},
+    )
     found = opened(tmp_path)
     assert found.parts == ("1.safetensors", "2.safetensors")
     assert [notice.code for notice in found.account.notices] == ["unread-file"], (
@@ -57,7 +71,9 @@ def test_safetensors_come_before_pickles_and_one_file_before_shards(tmp_path: Pa
     assert opened(tmp_path).parts == ("1.safetensors", "2.safetensors")
     safetensors.torch.save_file(TWO, tmp_path / "model.safetensors")
     found = opened(tmp_path)
-    assert [entry.name for entry in found.tensors] == ["b.weight"] and len(found.account.notices) == 3
+    assert [entry.name for entry in found.tensors] == ["b.weight"] and len(
+        found.account.notices
+    ) == 3
 
 
 def test_two_files_that_are_as_good_are_a_question(tmp_path: Path) -> None:
@@ -67,11 +83,17 @@ def test_two_files_that_are_as_good_are_a_question(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_an_optimizer_beside_shards_is_a_part_once_and_only_of_a_folder(tmp_path: Path) -> None:
+def test_an_optimizer_beside_shards_is_a_part_once_and_only_of_a_folder(
+    tmp_path: Path,
+) -> None:
     path = index(tmp_path, "pytorch_model.bin.index.json", {"1.bin": ONE, "2.bin": TWO})
     for name in ("optimizer.pt", "optimizer.bin"):
         torch.save(
-            {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"params": [0]}]}, tmp_path / name
+            {
+                "state": {0: {"exp_avg": torch.ones(2)}},
+                "param_groups": [{"params": [0]}],
+            },
+            tmp_path / name,
         )
     found = opened(tmp_path)
     assert found.parts == ("1.bin", "2.bin", "optimizer.pt")
@@ -82,13 +104,23 @@ def test_an_optimizer_beside_shards_is_a_part_once_and_only_of_a_folder(tmp_path
 
 def test_an_index_that_lies_is_noticed(tmp_path: Path) -> None:
     files = {"1.bin": {**ONE, "c.weight": torch.ones(1)}, "2.bin": TWO}
-    path = index(tmp_path, "pytorch_model.bin.index.json", files, **{"a.weight": "2.bin"})
-    assert [notice.tensors for notice in opened(path).account.notices] == [("a.weight",)]
-    path.write_text(json.dumps({"weight_map": {"a.weight": "1.bin", "b.weight": "2.bin"}}))
-    assert [notice.tensors for notice in opened(path).account.notices] == [("c.weight",)]
+    path = index(
+        tmp_path, "pytorch_model.bin.index.json", files, **{"a.weight": "2.bin"}
+    )
+    assert [notice.tensors for notice in opened(path).account.notices] == [
+        ("a.weight",)
+    ]
+    path.write_text(
+        json.dumps({"weight_map": {"a.weight": "1.bin", "b.weight": "2.bin"}})
+    )
+    assert [notice.tensors for notice in opened(path).account.notices] == [
+        ("c.weight",)
+    ]
 
 
-def test_a_tensor_in_two_shards_that_the_index_does_not_decide_or_in_none_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_in_two_shards_that_the_index_does_not_decide_or_in_none_is_refused(
+    tmp_path: Path,
+) -> None:
     files = {"1.bin": {**ONE, "c.weight": torch.ones(1)}, "2.bin": {**ONE, **TWO}}
     path = index(tmp_path, "pytorch_model.bin.index.json", files)
     document = json.loads(path.read_text())
@@ -97,19 +129,23 @@ def test_a_tensor_in_two_shards_that_the_index_does_not_decide_or_in_none_is_ref
     with pytest.raises(UnreadableError, match="in several shards"):
         opened(path)
     path = index(
-        tmp_path, "pytorch_model.bin.index.json", {"1.bin": ONE, "2.bin": TWO}, **{"d.weight": "1.bin"}
+        tmp_path,
+        "pytorch_model.bin.index.json",
+        {"1.bin": ONE, "2.bin": TWO},
+        **{"d.weight": "1.bin"},
     )
     with pytest.raises(UnreadableError):
         opened(path)
 
 
-# --- shards of safetensors are read by their headers alone --------------------------------------------------------------
+# --- shards of safetensors are read by their headers alone ----------------------------
 
 
 def shards(folder: Path, count: int = 12) -> Path:
     files = {
         f"model-{number:05}-of-{count:05}.safetensors": {
-            f"layers.{number}.{name}": torch.full((number + 1, 2), 1.0) for name in ("b.10", "b.9", "a")
+            f"layers.{number}.{name}": torch.full((number + 1, 2), 1.0)
+            for name in ("b.10", "b.9", "a")
         }
         for number in range(count)
     }
@@ -122,9 +158,15 @@ def shards(folder: Path, count: int = 12) -> Path:
 
 
 def everything(found: Checkpoint) -> object:
-    tensors = [(*row[:2], *row[3:], row.tensor[1:], row.tensor.storage[:4]) for row in found.tensors]  # type: ignore[index]
+    tensors = [
+        (*row[:2], *row[3:], row.tensor[1:], row.tensor.storage[:4])
+        for row in found.tensors
+    ]  # type: ignore[index]
     places = [storage.place and storage.place[1:] for storage in found.storages]  # type: ignore[index]
-    keys = (found.root.keys, [len(view) if hasattr(view, "__len__") else 0 for view in found.root.values])  # type: ignore[union-attr]
+    keys = (
+        found.root.keys,
+        [len(view) if hasattr(view, "__len__") else 0 for view in found.root.values],
+    )  # type: ignore[union-attr]
     rows = [row[:-1] for row in found.containers]
     return (
         tensors,
@@ -135,7 +177,14 @@ def everything(found: Checkpoint) -> object:
         found.values,
         found.parts,
         found.account.notices,
-        (found.nbytes, found.traits, found.format, found.index_bytes, found.weights_only, found.byteorder),
+        (
+            found.nbytes,
+            found.traits,
+            found.format,
+            found.index_bytes,
+            found.weights_only,
+            found.byteorder,
+        ),
         [source.name for source in found.sources],
     )
 
@@ -146,14 +195,18 @@ def test_headers_alone_give_what_a_checkpoint_of_each_shard_gives(
     path = shards(tmp_path)
     alone: list[int] = []
     read = reader.of_headers
-    monkeypatch.setattr(reader, "of_headers", lambda *args: alone.append(1) or read(*args))
+    monkeypatch.setattr(
+        reader, "of_headers", lambda *args: alone.append(1) or read(*args)
+    )
     found = everything(opened(path))
     assert alone == [1]
     monkeypatch.setattr(reader, "read_shards", lambda *args: None)
     assert everything(opened(path)) == found and alone == [1]
 
 
-@pytest.mark.parametrize("change", ["cut", "pickle", "gone", "text", "moved", "empty", "long"])
+@pytest.mark.parametrize(
+    "change", ["cut", "pickle", "gone", "text", "moved", "empty", "long"]
+)
 def test_a_shard_that_is_not_usual_is_told_as_before(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +215,12 @@ def test_a_shard_that_is_not_usual_is_told_as_before(
     data = bad.read_bytes()
     if change == "pickle":
         torch.save(
-            {"layers.5.a": torch.ones(2), "layers.5.b.9": torch.ones(2), "layers.5.b.10": torch.ones(2)}, bad
+            {
+                "layers.5.a": torch.ones(2),
+                "layers.5.b.9": torch.ones(2),
+                "layers.5.b.10": torch.ones(2),
+            },
+            bad,
         )
     elif change == "gone":
         bad.unlink()
@@ -185,12 +243,23 @@ def test_a_shard_that_is_not_usual_is_told_as_before(
     found = said()
     monkeypatch.setattr(reader, "read_shards", lambda *args: None)
     assert said() == found
-    assert isinstance(found, tuple) and (change == "pickle" or issubclass(found[0], CkptError))
+    assert isinstance(found, tuple) and (
+        change == "pickle" or issubclass(found[0], CkptError)
+    )
 
 
-def test_the_first_value_of_the_metadata_is_shown_and_the_last_is_kept(tmp_path: Path) -> None:
-    path = index(tmp_path, "model.safetensors.index.json", {"1.safetensors": ONE, "2.safetensors": TWO})
-    for name, state, value in (("1.safetensors", ONE, "first"), ("2.safetensors", TWO, "last")):
+def test_the_first_value_of_the_metadata_is_shown_and_the_last_is_kept(
+    tmp_path: Path,
+) -> None:
+    path = index(
+        tmp_path,
+        "model.safetensors.index.json",
+        {"1.safetensors": ONE, "2.safetensors": TWO},
+    )
+    for name, state, value in (
+        ("1.safetensors", ONE, "first"),
+        ("2.safetensors", TWO, "last"),
+    ):
         safetensors.torch.save_file(state, tmp_path / name, metadata={"note": value})
     found = opened(path)
     assert [value.node for value in found.values] == ["first"]
@@ -204,7 +273,9 @@ def test_shards_are_closed_before_they_are_read_one_by_one(
     (tmp_path / "model-00011-of-00012.safetensors").write_bytes(b"")
     closed: list[str] = []
     close = File.close
-    monkeypatch.setattr(File, "close", lambda self: closed.append(self.name) or close(self))
+    monkeypatch.setattr(
+        File, "close", lambda self: closed.append(self.name) or close(self)
+    )
     monkeypatch.setattr(File, "__del__", lambda self: None)
     with pytest.raises(CkptError):
         opened(path)
@@ -220,9 +291,12 @@ def test_no_file_stays_open_behind_shards_that_disagree_with_their_index(
     path.write_text(json.dumps(document))
     closed: list[str] = []
     close = File.close
-    monkeypatch.setattr(File, "close", lambda self: closed.append(self.name) or close(self))
+    monkeypatch.setattr(
+        File, "close", lambda self: closed.append(self.name) or close(self)
+    )
     with pytest.raises(UnreadableError, match="that no shard holds"):
         opened(path)
     assert {name for name in closed if name.endswith(".safetensors")} == {
-        str(tmp_path / f"model-{number:05}-of-00012.safetensors") for number in range(12)
+        str(tmp_path / f"model-{number:05}-of-00012.safetensors")
+        for number in range(12)
     }

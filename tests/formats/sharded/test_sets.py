@@ -1,4 +1,6 @@
-"""Shards that do not fit an index: one that is stale, one that is lost, files of another save, copies of a tensor."""
+"""Shards that do not fit an index: one that is stale, one that is lost, files of
+another save, copies of a tensor.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,26 @@ def save(folder: Path, files: Mapping[str, State]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, state in files.items():
         if name.endswith(".safetensors"):
-            safetensors.torch.save_file(dict(state), folder / name, metadata={"format": "pt"})
+            safetensors.torch.save_file(
+                dict(state), folder / name, metadata={"format": "pt"}
+            )
         else:
             torch.save(dict(state), folder / name)
     return folder
 
 
-def list_in(folder: Path, weight_map: Mapping[str, str], name: str = "model.safetensors.index.json") -> None:
+def list_in(
+    folder: Path,
+    weight_map: Mapping[str, str],
+    name: str = "model.safetensors.index.json",
+) -> None:
     text = json.dumps({"metadata": {}, "weight_map": dict(weight_map)})
     (folder / name).write_text(text)
 
 
-def shard(number: int, of: int, stem: str = "model", ending: str = "safetensors") -> str:
+def shard(
+    number: int, of: int, stem: str = "model", ending: str = "safetensors"
+) -> str:
     return f"{stem}-{number:05}-of-{of:05}.{ending}"
 
 
@@ -57,7 +67,9 @@ def values(path: Path) -> dict[str, torch.Tensor]:
 
 
 def same(found: State, expected: State) -> bool:
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+    return found.keys() == expected.keys() and all(
+        torch.equal(found[name], expected[name]) for name in found
+    )
 
 
 def run_hint(hint: str | None, folder: Path) -> Path:
@@ -69,7 +81,7 @@ def run_hint(hint: str | None, folder: Path) -> Path:
     return folder / words[-1]
 
 
-# --- no index ------------------------------------------------------------------------------------------------------------
+# --- no index -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stem", ["model", "diffusion_pytorch_model", "any name"])
@@ -79,7 +91,9 @@ def test_shards_without_an_index_are_one_checkpoint(
     stem: str, ending: str, first: int, tmp_path: Path
 ) -> None:
     names = [shard(number + first, 3, stem, ending) for number in range(3)]
-    folder = save(tmp_path / "m", {name: part(2 * i, 2 * i + 1) for i, name in enumerate(names)})
+    folder = save(
+        tmp_path / "m", {name: part(2 * i, 2 * i + 1) for i, name in enumerate(names)}
+    )
 
     assert same(values(folder), STATE)
     row = findings(folder)["no-index"]
@@ -90,18 +104,26 @@ def test_shards_without_an_index_are_one_checkpoint(
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
-def test_the_command_for_shards_without_an_index_writes_all_of_them(ending: str, tmp_path: Path) -> None:
+def test_the_command_for_shards_without_an_index_writes_all_of_them(
+    ending: str, tmp_path: Path
+) -> None:
     files = {shard(i + 1, 3, ending=ending): part(2 * i, 2 * i + 1) for i in range(3)}
     save(tmp_path / "m", files)
-    hint = {row.code: row for row in ckpt.inspect(tmp_path / "m").findings}["no-index"].hint
+    hint = {row.code: row for row in ckpt.inspect(tmp_path / "m").findings}[
+        "no-index"
+    ].hint
 
     written = run_hint(hint, tmp_path)
-    load = safetensors.torch.load_file if written.suffix == ".safetensors" else torch.load
+    load = (
+        safetensors.torch.load_file if written.suffix == ".safetensors" else torch.load
+    )
     assert same(load(written), STATE)
 
 
 def test_every_command_takes_shards_without_an_index_as_one(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m", {shard(i + 1, 3): part(2 * i, 2 * i + 1) for i in range(3)})
+    folder = save(
+        tmp_path / "m", {shard(i + 1, 3): part(2 * i, 2 * i + 1) for i in range(3)}
+    )
     (folder / "config.json").write_text('{"architectures": ["A"]}')
     single = save(tmp_path / "one", {"one.safetensors": STATE}) / "one.safetensors"
 
@@ -110,9 +132,13 @@ def test_every_command_takes_shards_without_an_index_as_one(tmp_path: Path) -> N
     assert b"safetensors.torch.load_file" in inside("inspect", "m", cwd=tmp_path).out
     done = inside("diff", "m", str(single), cwd=tmp_path)
     assert done.code == 0 and b"same: 6 tensors" in done.out
-    done = inside("convert", "-r", "m", "--format", "safetensors", "-o", "out", cwd=tmp_path)
+    done = inside(
+        "convert", "-r", "m", "--format", "safetensors", "-o", "out", cwd=tmp_path
+    )
     assert done.code == 0, done.err
-    done = inside("convert", "m", "--shard-size", "200", "-o", "n.safetensors", cwd=tmp_path)
+    done = inside(
+        "convert", "m", "--shard-size", "200", "-o", "n.safetensors", cwd=tmp_path
+    )
     assert done.code == 0 and same(values(tmp_path / "n.safetensors.index.json"), STATE)
     done = inside("sum", "m", cwd=tmp_path)
     assert done.code == 0 and done.out.count(b"model.layers.") == 6
@@ -129,7 +155,9 @@ def test_a_gap_in_the_numbers_is_said_with_the_numbers(tmp_path: Path) -> None:
     done = inside("convert", "m", "-o", "x.safetensors", cwd=tmp_path)
     assert done.code == 2 and b"2 of 4 shards missing" in done.err
     done = inside("convert", "--partial", "m", "-o", "x.safetensors", cwd=tmp_path)
-    assert done.code == 1 and same(safetensors.torch.load_file(tmp_path / "x.safetensors"), part(0, 1, 4, 5))
+    assert done.code == 1 and same(
+        safetensors.torch.load_file(tmp_path / "x.safetensors"), part(0, 1, 4, 5)
+    )
 
 
 def test_one_shard_of_several_is_incomplete(tmp_path: Path) -> None:
@@ -137,27 +165,40 @@ def test_one_shard_of_several_is_incomplete(tmp_path: Path) -> None:
 
     assert "2 of 3 shards missing" in findings(folder)["incomplete"].message
     assert b"incomplete" in inside("lint", "m", cwd=tmp_path).out
-    assert "incomplete" not in findings(folder / shard(2, 3))  # the file itself is whole
+    assert "incomplete" not in findings(
+        folder / shard(2, 3)
+    )  # the file itself is whole
 
 
-def test_numbered_files_that_each_hold_a_whole_are_several_checkpoints(tmp_path: Path) -> None:
+def test_numbered_files_that_each_hold_a_whole_are_several_checkpoints(
+    tmp_path: Path,
+) -> None:
     save(tmp_path / "m", {shard(i, 2, "cache"): {"x": torch.ones(2)} for i in (1, 2)})
     assert b"2 checkpoints," in inside("ls", "m", cwd=tmp_path).err
     for number in (1, 2):
         (tmp_path / "data").mkdir(exist_ok=True)
-        (tmp_path / "data" / shard(number, 2, "train", "bin")).write_bytes(b"\x01\x02\x03\x04" * 9)
+        (tmp_path / "data" / shard(number, 2, "train", "bin")).write_bytes(
+            b"\x01\x02\x03\x04" * 9
+        )
     assert b"no-index" not in inside("lint", "data", cwd=tmp_path).out
 
 
 def test_a_tensor_in_two_shards_without_an_index_is_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m", {shard(1, 3): part(0), shard(2, 3): part(1), shard(3, 3): part(0, 2)})
-    with pytest.raises(UnreadableError, match=f"{NAMES[0]} is in several shards.*no index says which"):
+    folder = save(
+        tmp_path / "m",
+        {shard(1, 3): part(0), shard(2, 3): part(1), shard(3, 3): part(0, 2)},
+    )
+    with pytest.raises(
+        UnreadableError, match=f"{NAMES[0]} is in several shards.*no index says which"
+    ):
         ckpt.open(folder)
 
 
 def test_the_whole_set_is_read_beside_a_remnant_of_another(tmp_path: Path) -> None:
     files = {shard(1, 2): part(0, 1, 2), shard(2, 2): part(3, 4, 5)}
-    folder = save(tmp_path / "m", {**files, shard(3, 3): part(4, 5, dtype=torch.float16)})
+    folder = save(
+        tmp_path / "m", {**files, shard(3, 3): part(4, 5, dtype=torch.float16)}
+    )
     assert same(values(folder), STATE)
     assert shard(3, 3) in findings(folder)["dead-files"].message
 
@@ -165,21 +206,33 @@ def test_the_whole_set_is_read_beside_a_remnant_of_another(tmp_path: Path) -> No
     with pytest.raises(FolderError, match="2 sets of shards without an index"):
         ckpt.open(folder)
     done = inside("inspect", "m", cwd=tmp_path)
-    assert done.code == 0 and done.out.count(b"model-0000") >= 5, "they are shown one by one"
+    assert done.code == 0 and done.out.count(b"model-0000") >= 5, (
+        "they are shown one by one"
+    )
 
 
 def test_a_pipeline_with_shards_without_an_index(tmp_path: Path) -> None:
     folder = tmp_path / "pipe"
-    save(folder / "transformer", {shard(i, 2, "diffusion_pytorch_model"): part(i) for i in (1, 2)})
+    save(
+        folder / "transformer",
+        {shard(i, 2, "diffusion_pytorch_model"): part(i) for i in (1, 2)},
+    )
     save(folder / "vae", {"diffusion_pytorch_model.safetensors": part(5)})
-    index = {"_class_name": "P", "transformer": ["diffusers", "T"], "vae": ["diffusers", "V"]}
+    index = {
+        "_class_name": "P",
+        "transformer": ["diffusers", "T"],
+        "vae": ["diffusers", "V"],
+    }
     (folder / "model_index.json").write_text(json.dumps(index))
     with ckpt.open(folder) as found:
-        assert {name.partition(".")[0] for name in found} == {"transformer", "vae"} and len(found) == 3
+        assert {name.partition(".")[0] for name in found} == {
+            "transformer",
+            "vae",
+        } and len(found) == 3
     assert "no-index" in findings(folder)
 
 
-# --- a stale index -------------------------------------------------------------------------------------------------------
+# --- a stale index --------------------------------------------------------------------
 
 OLD = {name: shard(number + 1, 6) for number, name in enumerate(NAMES)}
 """An index of six shards."""
@@ -187,12 +240,20 @@ OLD = {name: shard(number + 1, 6) for number, name in enumerate(NAMES)}
 
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 @pytest.mark.parametrize("of", [6, 3])
-def test_an_index_of_another_split_is_stale(of: int, ending: str, tmp_path: Path) -> None:
-    """The names of the shards may be those of the index, or of the split that there is now."""
+def test_an_index_of_another_split_is_stale(
+    of: int, ending: str, tmp_path: Path
+) -> None:
+    """The names of the shards may be those of the index, or of the split that there is
+    now.
+    """
     files = {shard(i + 1, of, ending=ending): part(2 * i, 2 * i + 1) for i in range(3)}
     folder = save(tmp_path / "m", files)
     old = {name: file.replace("safetensors", ending) for name, file in OLD.items()}
-    name = "model.safetensors.index.json" if ending == "safetensors" else "pytorch_model.bin.index.json"
+    name = (
+        "model.safetensors.index.json"
+        if ending == "safetensors"
+        else "pytorch_model.bin.index.json"
+    )
     list_in(folder, old, name)
 
     assert same(values(folder), STATE)
@@ -204,12 +265,16 @@ def test_an_index_of_another_split_is_stale(of: int, ending: str, tmp_path: Path
     assert report.hint.startswith("ckpt convert ")
     hint = {row.code: row for row in ckpt.inspect(folder).findings}["stale-index"].hint
     written = run_hint(hint, tmp_path)
-    load = safetensors.torch.load_file if written.suffix == ".safetensors" else torch.load
+    load = (
+        safetensors.torch.load_file if written.suffix == ".safetensors" else torch.load
+    )
     assert same(load(written), STATE)
 
 
 def test_what_no_shard_holds_is_lost_and_no_more(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m", {shard(i + 1, 6): part(2 * i, 2 * i + 1) for i in range(2)})
+    folder = save(
+        tmp_path / "m", {shard(i + 1, 6): part(2 * i, 2 * i + 1) for i in range(2)}
+    )
     list_in(folder, OLD)
 
     report = ckpt.verify(folder)
@@ -217,17 +282,23 @@ def test_what_no_shard_holds_is_lost_and_no_more(tmp_path: Path) -> None:
     assert report.whole == tuple(NAMES[:4])
     assert "4 of 6 shards missing, with 2 tensors" in report.problems[0].what
     done = inside("salvage", "m", "-o", "x.safetensors", cwd=tmp_path)
-    assert done.code == 1 and same(safetensors.torch.load_file(tmp_path / "x.safetensors"), part(0, 1, 2, 3))
+    assert done.code == 1 and same(
+        safetensors.torch.load_file(tmp_path / "x.safetensors"), part(0, 1, 2, 3)
+    )
 
 
-def test_a_stale_index_over_two_copies_of_a_tensor_is_no_way_out(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m", {shard(1, 3): part(0, 1, 2), shard(2, 3): part(2, 3, 4, 5)})
+def test_a_stale_index_over_two_copies_of_a_tensor_is_no_way_out(
+    tmp_path: Path,
+) -> None:
+    folder = save(
+        tmp_path / "m", {shard(1, 3): part(0, 1, 2), shard(2, 3): part(2, 3, 4, 5)}
+    )
     list_in(folder, OLD)
     with pytest.raises(UnreadableError, match="shards missing"):
         ckpt.open(folder)
 
 
-# --- files and tensors that the index does not name -------------------------------------------------------------------------
+# --- files and tensors that the index does not name -----------------------------------
 
 
 def twofold(folder: Path) -> dict[str, str]:
@@ -246,13 +317,17 @@ def test_a_shard_of_an_older_save_is_named(tmp_path: Path) -> None:
     assert f"{shard(3, 3)} is not in the index" in row.message
     assert "there as float32 and here as float16" in row.message
     report = ckpt.verify(folder)
-    assert report.verdict == "intact" and any(shard(3, 3) in text for text in report.not_checked)
+    assert report.verdict == "intact" and any(
+        shard(3, 3) in text for text in report.not_checked
+    )
     assert b"dead-files" in inside("lint", "m", cwd=tmp_path).out
     assert same(values(folder), STATE)
     assert same(values(folder / "model.safetensors.index.json"), STATE)
 
 
-def test_a_file_of_other_names_and_one_that_is_damaged_are_named_so(tmp_path: Path) -> None:
+def test_a_file_of_other_names_and_one_that_is_damaged_are_named_so(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "m"
     weight_map = twofold(folder)
     list_in(folder, weight_map)
@@ -261,7 +336,10 @@ def test_a_file_of_other_names_and_one_that_is_damaged_are_named_so(tmp_path: Pa
 
     message = findings(folder)["dead-files"].message
     assert "2 files are not in the index" in message
-    assert "1 tensor of other names: head.weight" in message and "cannot be read (an empty file" in message
+    assert (
+        "1 tensor of other names: head.weight" in message
+        and "cannot be read (an empty file" in message
+    )
 
 
 def test_a_shard_of_another_index_is_left_alone(tmp_path: Path) -> None:
@@ -275,7 +353,11 @@ def test_a_shard_of_another_index_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 def test_the_index_decides_between_two_copies(ending: str, tmp_path: Path) -> None:
     """A set made on purpose: a shard on top supersedes tensors of the shards below."""
-    name = "model.safetensors.index.json" if ending == "safetensors" else "pytorch_model.bin.index.json"
+    name = (
+        "model.safetensors.index.json"
+        if ending == "safetensors"
+        else "pytorch_model.bin.index.json"
+    )
     base, top = shard(1, 1, ending=ending), f"model-overlay.{ending}"
     folder = save(tmp_path / "m", {base: STATE, top: {NAMES[0]: torch.ones(2)}})
     list_in(folder, {**dict.fromkeys(NAMES, base), NAMES[0]: top}, name)
@@ -290,7 +372,9 @@ def test_the_index_decides_between_two_copies(ending: str, tmp_path: Path) -> No
     assert same(safetensors.torch.load_file(tmp_path / "x.safetensors"), values(folder))
 
 
-def test_a_tensor_that_the_index_does_not_list_is_read_and_no_damage(tmp_path: Path) -> None:
+def test_a_tensor_that_the_index_does_not_list_is_read_and_no_damage(
+    tmp_path: Path,
+) -> None:
     folder = save(tmp_path / "m", {shard(1, 1): STATE})
     list_in(folder, dict.fromkeys(NAMES[1:], shard(1, 1)))
     assert same(values(folder), STATE)

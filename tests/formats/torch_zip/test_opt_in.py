@@ -1,4 +1,6 @@
-"""The zip format that torch 1.4 had as an option. No torch in reach writes it, so its layout is built by hand."""
+"""The zip format that torch 1.4 had as an option. No torch in reach writes it, so its
+layout is built by hand.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ W = op.tensor(key=KEY, location="cuda:0")
 
 def archive(pickle: bytes, data: bytes = op.SIX) -> bytes:
     records = {"version": b"1\n", "data.pkl": pickle, f"tensors/{KEY}": data}
-    return op.zip_file({f"archive/{name}": content for name, content in records.items()})
+    return op.zip_file(
+        {f"archive/{name}": content for name, content in records.items()}
+    )
 
 
 @pytest.fixture
@@ -32,13 +36,19 @@ def test_it_is_read(file: Path) -> None:
     with formats.open(str(file)) as checkpoint:
         assert checkpoint.format == "torch-zip-1.4"
         (entry,) = checkpoint.tensors
-        assert (entry.name, entry.tensor.shape, entry.tensor.device) == ("w", (2, 3), "cuda:0")
+        assert (entry.name, entry.tensor.shape, entry.tensor.device) == (
+            "w",
+            (2, 3),
+            "cuda:0",
+        )
         assert "only torch 1.4 loads" in str(checkpoint.not_loadable)
 
 
 def test_convert_writes_what_every_torch_loads(file: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
-        torch.load(file, map_location="cpu")  # its records are not where a newer torch looks
+        torch.load(
+            file, map_location="cpu"
+        )  # its records are not where a newer torch looks
     done = ckpt("convert", file, "-o", tmp_path / "new.pth")
     assert done.code == 0, done.err
 

@@ -14,11 +14,25 @@ from ckpt.formats import save
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Limits
 
-KEYS = ["a/b", "a b", "ключ", "x" * 300, "../x", "..", "a\\b", "a\nb", "\u202e", "/0", "e\u0301"]
+KEYS = [
+    "a/b",
+    "a b",
+    "ключ",
+    "x" * 300,
+    "../x",
+    "..",
+    "a\\b",
+    "a\nb",
+    "\u202e",
+    "/0",
+    "e\u0301",
+]
 
 
 def written(path: Path, key: str) -> Path:
-    path.write_bytes(op.torch_zip(op.pickled(op.mapping([("w", op.tensor(key=key))])), {key: op.SIX}))
+    path.write_bytes(
+        op.torch_zip(op.pickled(op.mapping([("w", op.tensor(key=key))])), {key: op.SIX})
+    )
     return path
 
 
@@ -36,14 +50,26 @@ def test_any_key_that_torch_takes(key: str, tmp_path: Path) -> None:
         ("rehome", "--to", "cuda:0", "--in-place", "a.pt"),
     ):
         done = (
-            inside(*command, "--force", cwd=tmp_path) if "-o" in command else inside(*command, cwd=tmp_path)
+            inside(*command, "--force", cwd=tmp_path)
+            if "-o" in command
+            else inside(*command, cwd=tmp_path)
         )
         assert done.code == 0, done.err
         assert torch.equal(
-            torch.load(tmp_path / ("b.pt" if "-o" in command else "a.pt"), map_location="cpu")["w"], want
+            torch.load(
+                tmp_path / ("b.pt" if "-o" in command else "a.pt"), map_location="cpu"
+            )["w"],
+            want,
         )
-    assert save.undo_rewrite(str(path), Limits()).after == len(written(tmp_path / "c.pt", key).read_bytes())
-    for command in (("inspect", "--storages"), ("inspect", "--json"), ("inspect", "--tsv"), ("verify",)):
+    assert save.undo_rewrite(str(path), Limits()).after == len(
+        written(tmp_path / "c.pt", key).read_bytes()
+    )
+    for command in (
+        ("inspect", "--storages"),
+        ("inspect", "--json"),
+        ("inspect", "--tsv"),
+        ("verify",),
+    ):
         done = inside(*command, "a.pt", cwd=tmp_path)
         assert done.code == 0 and "\u202e".encode() not in done.out
 

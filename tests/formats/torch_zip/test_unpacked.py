@@ -1,4 +1,6 @@
-"""An archive of torch.save that somebody has unpacked: the folder, the folder around it, and its pickle."""
+"""An archive of torch.save that somebody has unpacked: the folder, the folder around
+it, and its pickle.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,15 @@ def truth(tmp_path: Path) -> Path:
 def same(one: Path, other: Path) -> bool:
     with ckpt.open(one) as left, ckpt.open(other) as right:
         assert list(left) == list(right) and left.value("epoch") == right.value("epoch")
-        return all(torch.equal(left[name].torch(), right[name].torch()) for name in left)
+        return all(
+            torch.equal(left[name].torch(), right[name].torch()) for name in left
+        )
 
 
 @pytest.mark.parametrize("path", ["", "data.pkl", ".."])
-def test_each_path_into_an_unpacked_archive_leads_to_it(path: str, truth: Path, tmp_path: Path) -> None:
+def test_each_path_into_an_unpacked_archive_leads_to_it(
+    path: str, truth: Path, tmp_path: Path
+) -> None:
     folder = unpack(truth, tmp_path / "around")
     (tmp_path / "around/__MACOSX").mkdir()
     opened = folder / path
@@ -66,23 +72,41 @@ def test_each_path_into_an_unpacked_archive_leads_to_it(path: str, truth: Path, 
 def test_thousands_of_storages_are_each_in_a_file_of_their_own(tmp_path: Path) -> None:
     """A reader of many alike takes their records for one run of bytes."""
     names = [f"layers.{number}.{'x' * 100}" for number in range(3_000)]
-    torch.save({name: torch.full((3,), float(at)) for at, name in enumerate(names)}, tmp_path / "many.pth")
+    torch.save(
+        {name: torch.full((3,), float(at)) for at, name in enumerate(names)},
+        tmp_path / "many.pth",
+    )
     folder = unpack(tmp_path / "many.pth", tmp_path / "out")
     with ckpt.open(folder) as found:
         assert len(found) == len(names)
-        assert all(found[names[at]].torch().tolist() == [at] * 3 for at in range(0, len(names), 97))
+        assert all(
+            found[names[at]].torch().tolist() == [at] * 3
+            for at in range(0, len(names), 97)
+        )
 
 
-def test_the_printed_command_writes_the_archive_again(truth: Path, tmp_path: Path) -> None:
+def test_the_printed_command_writes_the_archive_again(
+    truth: Path, tmp_path: Path
+) -> None:
     unpack(truth, tmp_path).rename(tmp_path / "s 23")
-    hint = next(row.hint for row in ckpt.inspect(tmp_path / "s 23").findings if row.code == "unpacked")
+    hint = next(
+        row.hint
+        for row in ckpt.inspect(tmp_path / "s 23").findings
+        if row.code == "unpacked"
+    )
     words = shlex.split(hint or "")
     done = inside(*words[1:], cwd=tmp_path)
     assert done.code == 0, done.err
     again, before = torch.load(words[-1]), torch.load(truth)
-    assert again["epoch"] == 3 and again["model"]["net"].keys() == before["model"]["net"].keys()
+    assert (
+        again["epoch"] == 3
+        and again["model"]["net"].keys() == before["model"]["net"].keys()
+    )
     net = again["model"]["net"]
-    assert all(torch.equal(net[name], tensor) for name, tensor in before["model"]["net"].items())
+    assert all(
+        torch.equal(net[name], tensor)
+        for name, tensor in before["model"]["net"].items()
+    )
     assert net["tied"].data_ptr() == net["tied.t"].data_ptr()
 
 
@@ -90,7 +114,9 @@ def test_other_commands_take_it(truth: Path, tmp_path: Path) -> None:
     folder = unpack(truth, tmp_path)
     for command in ("slim", "convert"):
         out = tmp_path / f"{command}.safetensors"
-        done = inside(command, folder, "--section", "model.net", "-o", out, cwd=tmp_path)
+        done = inside(
+            command, folder, "--section", "model.net", "-o", out, cwd=tmp_path
+        )
         assert done.code == 0, done.err
     done = inside("diff", folder, truth, cwd=tmp_path)
     assert done.code == 0 and b"same: 94 tensors" in done.out
@@ -102,7 +128,9 @@ def test_other_commands_take_it(truth: Path, tmp_path: Path) -> None:
 def test_what_is_missing_or_cut_is_named(truth: Path, tmp_path: Path) -> None:
     folder = unpack(truth, tmp_path / "out")
     (folder / "data/7").write_bytes((folder / "data/7").read_bytes()[:-1])
-    with pytest.raises(UnreadableError, match="storage 7 has 83 bytes, its tensors need 84"):
+    with pytest.raises(
+        UnreadableError, match="storage 7 has 83 bytes, its tensors need 84"
+    ):
         ckpt.open(folder)
     (folder / "data/7").unlink()
     with pytest.raises(UnreadableError, match="storage 7 has no record"):
@@ -124,7 +152,9 @@ def test_a_pickle_alone_says_what_it_needs(truth: Path, tmp_path: Path) -> None:
 def test_a_program_is_told_to_be_zipped_again(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(tmp_path / "p.pt"))
     folder = unpack(tmp_path / "p.pt", tmp_path / "out")
-    with pytest.raises(UnsupportedError, match="an unpacked TorchScript archive") as caught:
+    with pytest.raises(
+        UnsupportedError, match="an unpacked TorchScript archive"
+    ) as caught:
         ckpt.open(folder)
     assert f"zip -0 -D -r {folder.name}.pth {folder.name}" in (caught.value.hint or "")
 
@@ -148,17 +178,26 @@ def test_a_folder_with_a_pickle_of_this_name_is_no_archive(tmp_path: Path) -> No
 def test_several_sources_as_one() -> None:
     parts = [Memory(b"ab"), Memory(b""), Memory(b"cde")]
     joined = Joined("all", parts)
-    assert joined.size == 5 and joined.read(0, 5) == b"abcde" and joined.read(1, 2) == b"bc"
-    assert underlying_file(joined, 1) == (parts[0], 1) and underlying_file(joined, 3) == (parts[2], 1)
+    assert (
+        joined.size == 5
+        and joined.read(0, 5) == b"abcde"
+        and joined.read(1, 2) == b"bc"
+    )
+    assert underlying_file(joined, 1) == (parts[0], 1) and underlying_file(
+        joined, 3
+    ) == (parts[2], 1)
     assert Joined("none", []).size == 0
     with pytest.raises(CkptError):
         joined.read(4, 2)
 
 
 @pytest.mark.parametrize(
-    "name", ["data/evil.pt", "data/9999", ".data/evil", "version", ".data/serialization_id"]
+    "name",
+    ["data/evil.pt", "data/9999", ".data/evil", "version", ".data/serialization_id"],
 )
-def test_a_file_among_the_storages_is_judged(name: str, truth: Path, tmp_path: Path) -> None:
+def test_a_file_among_the_storages_is_judged(
+    name: str, truth: Path, tmp_path: Path
+) -> None:
     folder = unpack(truth, tmp_path / "around")
     assert inside("lint", "--level", "error", folder, cwd=tmp_path).code == 0
     torch.save({"w": Evil()}, folder / name)

@@ -33,20 +33,46 @@ DTYPES = [
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3)])
 def test_values(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     made = (torch.randn(shape) * 3).to(getattr(torch, dtype))
-    path = rewriting.saved({"a.weight": made, "t": made.t() if made.dim() == 2 else made}, tmp_path / "a.pt")
+    path = rewriting.saved(
+        {"a.weight": made, "t": made.t() if made.dim() == 2 else made},
+        tmp_path / "a.pt",
+    )
 
     with ckpt.open(path) as opened:
-        assert list(opened) == ["a.weight", "t"] and len(opened) == 2 and "a.weight" in opened
+        assert (
+            list(opened) == ["a.weight", "t"]
+            and len(opened) == 2
+            and "a.weight" in opened
+        )
         ref = opened["a.weight"]
-        assert (ref.name, ref.shape, ref.dtype, ref.numel) == ("a.weight", shape, dtype, made.numel())
-        assert ref.nbytes == made.nbytes and ref.device == "cpu" and ref.layout == "strided"
+        assert (ref.name, ref.shape, ref.dtype, ref.numel) == (
+            "a.weight",
+            shape,
+            dtype,
+            made.numel(),
+        )
+        assert (
+            ref.nbytes == made.nbytes
+            and ref.device == "cpu"
+            and ref.layout == "strided"
+        )
         found = ref.torch()
         assert found.dtype == made.dtype and found.shape == made.shape
-        assert found.flatten().view(torch.uint8).equal(made.contiguous().flatten().view(torch.uint8))
+        assert (
+            found.flatten()
+            .view(torch.uint8)
+            .equal(made.contiguous().flatten().view(torch.uint8))
+        )
         array = ref.numpy()
-        wide = made.to(torch.float32) if "float8" in dtype or dtype == "bfloat16" else made
+        wide = (
+            made.to(torch.float32) if "float8" in dtype or dtype == "bfloat16" else made
+        )
         np.testing.assert_array_equal(array, wide.numpy())
-        assert array.dtype == wide.numpy().dtype and array.flags.writeable and array.shape == shape
+        assert (
+            array.dtype == wide.numpy().dtype
+            and array.flags.writeable
+            and array.shape == shape
+        )
         np.testing.assert_array_equal(
             opened["t"].numpy(), wide.t().numpy() if made.dim() == 2 else wide.numpy()
         )
@@ -58,17 +84,24 @@ def test_conjugated_and_negated(tmp_path: Path) -> None:
     path = rewriting.saved({"a": made, "b": negated}, tmp_path / "a.pt")
 
     with ckpt.open(path) as opened:
-        assert torch.equal(opened["a"].torch(), made) and torch.equal(opened["b"].torch(), negated)
+        assert torch.equal(opened["a"].torch(), made) and torch.equal(
+            opened["b"].torch(), negated
+        )
 
 
 def test_a_tensor_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
-    path = rewriting.saved({"a.weight": torch.ones(1000), "b.weight": torch.ones(1000)}, tmp_path / "a.pt")
+    path = rewriting.saved(
+        {"a.weight": torch.ones(1000), "b.weight": torch.ones(1000)}, tmp_path / "a.pt"
+    )
 
     with ckpt.open(path) as opened:
         source = opened.checkpoint.source
         assert source is not None
         before = source.bytes_read
-        assert "float32 [1000] on cpu" in repr(opened["a.weight"]) and source.bytes_read == before
+        assert (
+            "float32 [1000] on cpu" in repr(opened["a.weight"])
+            and source.bytes_read == before
+        )
         opened["b.weight"].numpy()
         assert source.bytes_read == before + 4000
 
@@ -82,12 +115,16 @@ def test_values_and_names() -> None:
             opened.value("args.l")
         with pytest.raises(CkptError) as hinted:
             opened.value("epohc")
-        assert str(hinted.value) == f"{opened.path}: no value epohc (did you mean epoch, args.epochs?)"
+        assert (
+            str(hinted.value)
+            == f"{opened.path}: no value epohc (did you mean epoch, args.epochs?)"
+        )
         with pytest.raises(KeyError) as near:
             opened.values["epohc"]
-        assert str(
-            near.value
-        ) == "no value 'epohc' (did you mean epoch, args.epochs?)" and near.value.args == ("epohc",)
+        assert (
+            str(near.value) == "no value 'epohc' (did you mean epoch, args.epochs?)"
+            and near.value.args == ("epohc",)
+        )
         with pytest.raises(KeyError):
             opened["none"]
         assert {ref.device for ref in opened.values()} == {"cuda:0", "cuda:1"}
@@ -100,7 +137,9 @@ def test_a_name_that_is_not_there(samples: Path) -> None:
         with pytest.raises(KeyError) as value:
             opened.values["none\x1b"]
         assert "lm_haed.weight" not in opened and opened.get("lm_haed.weight") is None
-    assert str(tensor.value).startswith("no tensor 'lm_haed.weight' (did you mean lm_head.weight")
+    assert str(tensor.value).startswith(
+        "no tensor 'lm_haed.weight' (did you mean lm_head.weight"
+    )
     assert str(value.value) == "no value 'none\\x1b'"
     assert str(pickle.loads(pickle.dumps(tensor.value))) == str(tensor.value)
 
@@ -118,9 +157,22 @@ def test_plain_values(tmp_path: Path) -> None:
 
     with ckpt.open(path) as opened:
         values = opened.values
-        assert list(values) == ["best", "big", "args", "args.lr", "args.betas", "a.b", "a.b#2"]
-        assert values["best"] == opened.value("best") == float("inf") and values["big"] == 10**400
-        assert values["args"] == {"lr": 0.5, "betas": [0.9, 0.99]} and values["a.b#2"] == 2
+        assert list(values) == [
+            "best",
+            "big",
+            "args",
+            "args.lr",
+            "args.betas",
+            "a.b",
+            "a.b#2",
+        ]
+        assert (
+            values["best"] == opened.value("best") == float("inf")
+            and values["big"] == 10**400
+        )
+        assert (
+            values["args"] == {"lr": 0.5, "betas": [0.9, 0.99]} and values["a.b#2"] == 2
+        )
         assert len(values) == 7 and "none" not in values
         assert [ref.name for ref in values()] == ["w"]
         assert repr(values) == "<7 values: best, big, args, args.lr and 3 more>"
@@ -134,7 +186,10 @@ def test_a_folder(tmp_path: Path) -> None:
 
     with ckpt.open(tmp_path) as opened:
         assert list(opened) == ["w"] and opened["w"].numpy().tolist() == [1, 1]
-    assert repr(ckpt.inspect(tmp_path)) == "<ckpt.InspectReport pytorch_model.bin: 1 tensor, 8 B>"
+    assert (
+        repr(ckpt.inspect(tmp_path))
+        == "<ckpt.InspectReport pytorch_model.bin: 1 tensor, 8 B>"
+    )
 
 
 def test_inspect_is_the_report_of_the_command() -> None:
@@ -142,14 +197,24 @@ def test_inspect_is_the_report_of_the_command() -> None:
     document = json.loads(command("inspect", SAMPLES / "train_cuda.pth", "--json").out)
 
     assert json.loads(json.dumps(report.to_json())) == document
-    assert [finding.code for finding in report.findings] == [row["code"] for row in document["findings"]]
-    assert [(row.name, row.role, row.evidence, row.section) for row in report.tensors] == [
-        (row["name"], row["role"], row["evidence"]["trust"], row["section"]) for row in document["tensors"]
+    assert [finding.code for finding in report.findings] == [
+        row["code"] for row in document["findings"]
+    ]
+    assert [
+        (row.name, row.role, row.evidence, row.section) for row in report.tensors
+    ] == [
+        (row["name"], row["role"], row["evidence"]["trust"], row["section"])
+        for row in document["tensors"]
     ]
     assert (list(report), len(report)) == ([row.name for row in report.tensors], 115)
-    assert report["model.module.fc.weight"].shape == (10, 8) and report.load == document["load"]
+    assert (
+        report["model.module.fc.weight"].shape == (10, 8)
+        and report.load == document["load"]
+    )
     assert report.values["epoch"] == 12 and report.path.endswith("train_cuda.pth")
-    assert [part.name for part in report.sections] == [row["name"] for row in document["sections"]]
+    assert [part.name for part in report.sections] == [
+        row["name"] for row in document["sections"]
+    ]
     with pytest.raises(KeyError, match="did you mean"):
         report["fc.wieght"]
 
@@ -227,17 +292,26 @@ def test_a_file_that_changes_while_it_is_open_is_an_error(tmp_path: Path) -> Non
 
 
 def test_diff(tmp_path: Path) -> None:
-    one = rewriting.saved({"a.weight": torch.ones(3), "b.weight": torch.ones(3)}, tmp_path / "a.pt")
-    two = rewriting.saved({"a.weight": torch.zeros(3), "b.weight": torch.ones(3)}, tmp_path / "b.pt")
+    one = rewriting.saved(
+        {"a.weight": torch.ones(3), "b.weight": torch.ones(3)}, tmp_path / "a.pt"
+    )
+    two = rewriting.saved(
+        {"a.weight": torch.zeros(3), "b.weight": torch.ones(3)}, tmp_path / "b.pt"
+    )
 
     assert ckpt.diff(one, str(one)).same
     with ckpt.open(two) as opened:
         report = ckpt.diff(one, opened)
         assert report.changed == ("a.weight",) and report.frozen == ("b.weight",)
-        more = report._replace(findings=(Finding("prefix", "", ("a.weight",)), *report.findings))
+        more = report._replace(
+            findings=(Finding("prefix", "", ("a.weight",)), *report.findings)
+        )
         assert more.frozen == ("b.weight",)
         assert repr(report) == f"<ckpt.DiffReport {one} → {two}: 1 changed, 1 same>"
-        assert not report.same and [row.status for row in report.rows] == ["changed", "same"]
+        assert not report.same and [row.status for row in report.rows] == [
+            "changed",
+            "same",
+        ]
         assert opened["a.weight"].numpy().sum() == 0  # still open
     assert report.to_json()["schema"] == {"name": "ckpt.diff", "version": 1}
     assert ckpt.diff(one, two, structure=True).same
@@ -245,7 +319,9 @@ def test_diff(tmp_path: Path) -> None:
 
 def test_the_public_names() -> None:
     assert dir(ckpt) == list(ckpt.__all__)
-    assert {"inspect", "open", "diff", "snapshot", "CkptError", "Limits"} < set(dir(ckpt))
+    assert {"inspect", "open", "diff", "snapshot", "CkptError", "Limits"} < set(
+        dir(ckpt)
+    )
     for name in dir(ckpt):
         assert getattr(ckpt, name).__doc__
     assert ckpt.CkptError is CkptError
@@ -260,7 +336,9 @@ def test_the_public_names() -> None:
         ("module.conv1.weigth", "did you mean model.module.conv1.weight"),
     ],
 )
-def test_a_name_that_is_no_tensor_says_what_it_is(name: str, says: str, samples: Path) -> None:
+def test_a_name_that_is_no_tensor_says_what_it_is(
+    name: str, says: str, samples: Path
+) -> None:
     with ckpt.open(samples / "train_cuda.pth") as opened:
         inspected = ckpt.inspect(opened)
         for mapping in (opened, inspected):
@@ -268,12 +346,18 @@ def test_a_name_that_is_no_tensor_says_what_it_is(name: str, says: str, samples:
                 mapping[name]
             assert says in str(caught.value)
             again = pickle.loads(pickle.dumps(caught.value))
-            assert str(again) == str(caught.value) == str(pickle.loads(pickle.dumps(again)))
+            assert (
+                str(again)
+                == str(caught.value)
+                == str(pickle.loads(pickle.dumps(again)))
+            )
 
 
 def test_a_tensor_that_is_looked_for_elsewhere(samples: Path) -> None:
     with ckpt.open(samples / "train_cuda.pth") as opened:
-        with pytest.raises(KeyError, match=r"of the whole file: c\[.model.module.conv1.weight.\]"):
+        with pytest.raises(
+            KeyError, match=r"of the whole file: c\[.model.module.conv1.weight.\]"
+        ):
             opened.section("model")["model.module.conv1.weight"]
         with pytest.raises(KeyError) as value:
             opened.values["model.module.conv1.wieght"]
@@ -293,4 +377,7 @@ def test_rows_for_tables_are_plain_and_named_alike(samples: Path) -> None:
     ):
         assert isinstance(rows, list) and rows
         keys = {"path", "name", "status"}
-        assert all(isinstance(row, dict) and row.keys() & keys == rows[0].keys() & keys for row in rows)
+        assert all(
+            isinstance(row, dict) and row.keys() & keys == rows[0].keys() & keys
+            for row in rows
+        )

@@ -1,4 +1,6 @@
-"""The functions in the hands of a careless program: other types, closed files, another working folder, the same file twice."""
+"""The functions in the hands of a careless program: other types, closed files, another
+working folder, the same file twice.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_one_checkpoint_has_no_mean(saved: Path, tmp_path: Path) -> None:
     data = saved.read_bytes()
     with ckpt.open(saved) as opened:
         for one in (opened, data, bytearray(data), io.BytesIO(data), saved):
-            with pytest.raises(ckpt.UsageError, match="a mean takes two checkpoints or more"):
+            with pytest.raises(
+                ckpt.UsageError, match="a mean takes two checkpoints or more"
+            ):
                 ckpt.average(one, out=tmp_path / "b.pth")  # type: ignore[arg-type]
 
 
@@ -83,19 +87,32 @@ def test_the_same_checkpoint_twice_is_told(saved: Path, tmp_path: Path) -> None:
     assert report.warnings == ("(memory): given 2 times, and counts so often",)
     with ckpt.open(saved) as opened:
         report = ckpt.average([opened, opened], out=tmp_path / "d.pth")
-        assert report.warnings == (f"{saved}: given 2 times, and counts so often",) and opened.state_dict()
+        assert (
+            report.warnings == (f"{saved}: given 2 times, and counts so often",)
+            and opened.state_dict()
+        )
 
 
 def test_a_closed_checkpoint_has_no_verdict(saved: Path) -> None:
     opened = ckpt.open(saved)
     opened.close()
-    for call in (ckpt.verify, ckpt.inspect, ckpt.ls, ckpt.stats, lambda one: ckpt.strip(one, dry_run=True)):
+    for call in (
+        ckpt.verify,
+        ckpt.inspect,
+        ckpt.ls,
+        ckpt.stats,
+        lambda one: ckpt.strip(one, dry_run=True),
+    ):
         with pytest.raises(ckpt.NotOpenedError, match="the checkpoint is closed"):
             call(opened)
 
 
 def test_a_closed_file(saved: Path) -> None:
-    for file in (saved.open("rb"), saved.open("rb", buffering=0), io.BytesIO(saved.read_bytes())):
+    for file in (
+        saved.open("rb"),
+        saved.open("rb", buffering=0),
+        io.BytesIO(saved.read_bytes()),
+    ):
         file.close()
         for call in (ckpt.open, ckpt.stats, lambda one: ckpt.strip(one, dry_run=True)):
             with pytest.raises(ckpt.NotOpenedError, match="the file object is closed"):
@@ -113,14 +130,18 @@ def test_a_file_without_a_path_has_no_place(
         for keywords in ({}, {"copy": True}, {"verify": "crc"}):
             with pytest.raises(ckpt.UsageError, match=r"has no place: .* \(-o OUT\)"):
                 ckpt.strip(given, in_place=True, **keywords)  # type: ignore[arg-type]
-        with pytest.raises(ckpt.UsageError, match=r"has no name for a result in a folder \(-o OUT\)"):
+        with pytest.raises(
+            ckpt.UsageError, match=r"has no name for a result in a folder \(-o OUT\)"
+        ):
             ckpt.strip(given, out=folder)
         for call in (ckpt.strip, ckpt.convert):
             with pytest.raises(ckpt.UsageError, match=r"where to write\? \(-o OUT\)$"):
                 call(given)
     with (
         saved.open("rb") as file,
-        pytest.raises(ckpt.UsageError, match="has no place: it was not opened by its path"),
+        pytest.raises(
+            ckpt.UsageError, match="has no place: it was not opened by its path"
+        ),
     ):
         ckpt.strip(file, in_place=True)
     assert entries(folder) == [] and saved.read_bytes() == data
@@ -129,7 +150,9 @@ def test_a_file_without_a_path_has_no_place(
 def test_a_change_in_place_replaces_no_other_file(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newer save is at the path of an open checkpoint, or the working folder is another one."""
+    """A newer save is at the path of an open checkpoint, or the working folder is
+    another one.
+    """
     newer = (SAMPLES / "ddp_before.pth").read_bytes()
     folder = tmp_path / "other"
     folder.mkdir()
@@ -138,19 +161,27 @@ def test_a_change_in_place_replaces_no_other_file(
     with ckpt.open("a.pth") as opened:
         monkeypatch.chdir(folder)
         for keywords in ({}, {"copy": True}, {"verify": "crc"}):
-            with pytest.raises(ckpt.NotOpenedError, match="it is not the file that was opened"):
+            with pytest.raises(
+                ckpt.NotOpenedError, match="it is not the file that was opened"
+            ):
                 ckpt.strip(opened, in_place=True, **keywords)  # type: ignore[arg-type]
     assert (folder / "a.pth").read_bytes() == newer and entries(folder) == ["a.pth"]
     with ckpt.open(saved) as opened:
         (tmp_path / "b.pth").write_bytes(newer)
         (tmp_path / "b.pth").replace(saved)
-        with pytest.raises(ckpt.NotOpenedError, match="it is not the file that was opened"):
+        with pytest.raises(
+            ckpt.NotOpenedError, match="it is not the file that was opened"
+        ):
             ckpt.strip(opened, in_place=True, copy=True)
     assert saved.read_bytes() == newer
 
 
-def test_another_working_folder(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are opened again where they were: a damaged file of that name is in the other folder."""
+def test_another_working_folder(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are opened again where they were: a damaged file of that name is in the
+    other folder.
+    """
     folder = tmp_path / "other"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -171,7 +202,9 @@ def test_no_file_name(saved: Path) -> None:
 
 
 def test_the_folders_of_shards_are_made(tmp_path: Path) -> None:
-    path = rewriting.saved({"a.weight": torch.ones(300), "b.weight": torch.ones(300)}, tmp_path / "a.pt")
+    path = rewriting.saved(
+        {"a.weight": torch.ones(300), "b.weight": torch.ones(300)}, tmp_path / "a.pt"
+    )
     out = tmp_path / "one" / "two" / "m.safetensors"
     with pytest.raises(ckpt.WriteError, match="there is no such folder"):
         ckpt.convert(path, out=out, shard_size=1300)
@@ -182,6 +215,6 @@ def test_the_folders_of_shards_are_made(tmp_path: Path) -> None:
     for name, keywords in (("three/b.pt", {}), ("four/b.dcp", {"format": "dcp"})):
         with pytest.raises(ckpt.WriteError, match="there is no such folder"):
             ckpt.convert(path, out=tmp_path / name, **keywords)  # type: ignore[arg-type]
-        assert ckpt.convert(path, out=tmp_path / name, parents=True, **keywords).path == os.fspath(
-            tmp_path / name
-        )  # type: ignore[arg-type]
+        assert ckpt.convert(
+            path, out=tmp_path / name, parents=True, **keywords
+        ).path == os.fspath(tmp_path / name)  # type: ignore[arg-type]

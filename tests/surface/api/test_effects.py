@@ -1,4 +1,6 @@
-"""Each keyword has its effect. The commands call the same functions, so their answers show none of what both ignore."""
+"""Each keyword has its effect. The commands call the same functions, so their answers
+show none of what both ignore.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def codes(findings: Any) -> set[str]:
 def test_inspect() -> None:
     found = codes(ckpt.inspect(AFTER).findings)
     assert {"prefix", "unused"} < found
-    assert codes(ckpt.inspect(AFTER, select=["prefix", "unused"]).findings) == {"prefix", "unused"}
+    assert codes(ckpt.inspect(AFTER, select=["prefix", "unused"]).findings) == {
+        "prefix",
+        "unused",
+    }
     assert codes(ckpt.inspect(AFTER, ignore="prefix").findings) == found - {"prefix"}
     assert len(ckpt.inspect(AFTER, include="*fc3*", exclude="*bias")) == 1
     assert len(ckpt.inspect(AFTER, section="model")) == 18
@@ -55,7 +60,9 @@ def test_inspect() -> None:
 def test_diff() -> None:
     found = codes(ckpt.diff(BEFORE, AFTER).findings)
     assert "frozen" in found
-    assert codes(ckpt.diff(BEFORE, AFTER, ignore="frozen").findings) == found - {"frozen"}
+    assert codes(ckpt.diff(BEFORE, AFTER, ignore="frozen").findings) == found - {
+        "frozen"
+    }
     assert ckpt.diff(BEFORE, AFTER, fail_on="differ").exit_code == 1
 
 
@@ -63,7 +70,10 @@ def test_a_model_is_asked_on_both_sides(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     plain, other = model.state_dict(), dict(model.state_dict())
     other["1.running_mean"] = torch.ones(2)
-    one, two = rewriting.saved(dict(plain), tmp_path / "a.pt"), rewriting.saved(other, tmp_path / "b.pt")
+    one, two = (
+        rewriting.saved(dict(plain), tmp_path / "a.pt"),
+        rewriting.saved(other, tmp_path / "b.pt"),
+    )
     for before, after in ((one, two), (two, one)):
         report = ckpt.diff(before, after, model=describe(model))
         trust = {row.name: row.role.trust for row in report.rows}
@@ -72,9 +82,14 @@ def test_a_model_is_asked_on_both_sides(tmp_path: Path) -> None:
 
 def test_stats_and_sums(two: Path) -> None:
     report = ckpt.stats(two, section="model", all=True)
-    assert {row.label for row in report.rows} == {"a.weight", "a.bias"} and report.threshold is None
+    assert {row.label for row in report.rows} == {
+        "a.weight",
+        "a.bias",
+    } and report.threshold is None
     assert ckpt.stats(two, section="model", select="dead-channels").threshold == 1e-3
-    assert ckpt.stats(two, section="model", channels=True, threshold=0.5).threshold == 0.5
+    assert (
+        ckpt.stats(two, section="model", channels=True, threshold=0.5).threshold == 0.5
+    )
     assert ckpt.sum(two).section == "model"
     report = ckpt.sum(two, all=True)
     assert len(report.sums) == 4 and report.section == ""
@@ -83,12 +98,17 @@ def test_stats_and_sums(two: Path) -> None:
 
 def test_verify(two: Path, tmp_path: Path) -> None:
     other = rewriting.saved(
-        {"model": {"a.weight": torch.ones(4, 4), "a.bias": torch.ones(4)}, "ema": {"c": torch.ones(1)}},
+        {
+            "model": {"a.weight": torch.ones(4, 4), "a.bias": torch.ones(4)},
+            "ema": {"c": torch.ones(1)},
+        },
         tmp_path / "other.pt",
     )
     assert ckpt.verify(other, like=two, section="model").verdict == "intact"
     assert ckpt.verify(other, like=two, section="ema").verdict == "damaged"
-    bare = rewriting.saved({"a.weight": torch.ones(4, 4), "a.bias": torch.ones(4)}, tmp_path / "bare.pt")
+    bare = rewriting.saved(
+        {"a.weight": torch.ones(4, 4), "a.bias": torch.ones(4)}, tmp_path / "bare.pt"
+    )
     assert ckpt.verify(two, like=bare, section="model").verdict == "intact"
     with pytest.raises(ckpt.CutOffError, match="ends at 9 bytes"):
         ckpt.verify(AFTER, like=(SAMPLES / "truncated.pth").read_bytes()[:9])
@@ -96,11 +116,15 @@ def test_verify(two: Path, tmp_path: Path) -> None:
     sums = tmp_path / "sums"
     sums.write_text("\n".join(ckpt.sum(two, all=True).lines()) + "\n")
     assert ckpt.verify(two, sums=sums).verdict == "intact"
-    with pytest.raises(ckpt.UsageError, match="--quick goes with the list of ckpt sum --recorded"):
+    with pytest.raises(
+        ckpt.UsageError, match="--quick goes with the list of ckpt sum --recorded"
+    ):
         ckpt.verify(two, sums=sums, quick=True)
     sums.write_text("\n".join(ckpt.sum(two, recorded=True).lines()) + "\n")
     assert ckpt.verify(two, sums=sums, quick=True).verdict == "intact"
-    with pytest.raises(ckpt.UsageError, match="do not go with the list of ckpt sum --recorded"):
+    with pytest.raises(
+        ckpt.UsageError, match="do not go with the list of ckpt sum --recorded"
+    ):
         ckpt.verify(two, sums=sums, include="*")
     with pytest.raises(ckpt.UsageError, match="which only ckpt verify --sums compares"):
         ckpt.verify(two, like=sums)
@@ -128,9 +152,13 @@ def test_ls_and_lint(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"no checkpoint")
     (tmp_path / "a.pt").write_bytes(Path(AFTER).read_bytes())
     report = ckpt.ls(tmp_path)
-    assert [Path(row.path).name for row in report] == ["a.pt"] and len(report.others) == 1
+    assert [Path(row.path).name for row in report] == ["a.pt"] and len(
+        report.others
+    ) == 1
     report = ckpt.lint(["README.md", AFTER], skip_others=True)
-    assert [row.path for row in report.files] == [AFTER] and report.others == ("README.md",)
+    assert [row.path for row in report.files] == [AFTER] and report.others == (
+        "README.md",
+    )
 
 
 def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
@@ -157,23 +185,40 @@ def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
 def test_the_progress_of_a_writer_is_of_the_bytes_of_storages(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     ckpt.strip(AFTER, out=tmp_path / "a.pth", progress=lambda *row: seen.append(row))
-    assert seen and seen[-1][0] == seen[-1][1] == ckpt.inspect(AFTER).to_json()["totals"]["storage_bytes"]  # type: ignore[index, call-overload]
+    assert (
+        seen
+        and seen[-1][0]
+        == seen[-1][1]
+        == ckpt.inspect(AFTER).to_json()["totals"]["storage_bytes"]
+    )  # type: ignore[index, call-overload]
 
 
 def test_the_mean_has_the_format_of_its_name(two: Path, tmp_path: Path) -> None:
-    report = ckpt.average([AFTER, BEFORE], out=tmp_path / "m.safetensors", drop_other=True)
+    report = ckpt.average(
+        [AFTER, BEFORE], out=tmp_path / "m.safetensors", drop_other=True
+    )
     assert report.saved is not None and report.saved.format == "safetensors"
     for number in (1, 2, 3):
-        torch.save({"w": torch.full((2,), float(number))}, tmp_path / f"step{number}.pth")
+        torch.save(
+            {"w": torch.full((2,), float(number))}, tmp_path / f"step{number}.pth"
+        )
     out = tmp_path / "step3.pth"
     report = ckpt.average(tmp_path, last=2, out=out, force=True)
     assert torch.load(out)["w"].tolist() == [1.5, 1.5]
 
 
-def test_an_open_checkpoint_without_a_path_stays_open_after_a_verdict(two: Path) -> None:
+def test_an_open_checkpoint_without_a_path_stays_open_after_a_verdict(
+    two: Path,
+) -> None:
     with ckpt.open(two.read_bytes()) as given:
-        assert ckpt.verify(given).verdict == "intact" and ckpt.sum(given, recorded=True).recorded
-        assert ckpt.verify(given).verdict == "intact" and given["ema.b.bias"].numpy().sum() == 4
+        assert (
+            ckpt.verify(given).verdict == "intact"
+            and ckpt.sum(given, recorded=True).recorded
+        )
+        assert (
+            ckpt.verify(given).verdict == "intact"
+            and given["ema.b.bias"].numpy().sum() == 4
+        )
 
 
 def test_the_newest_step(tmp_path: Path) -> None:
@@ -190,24 +235,38 @@ def test_the_newest_step(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
     report = ckpt.slim(tmp_path, out=tmp_path / "b.pth")
     assert (
-        torch.load(tmp_path / "b.pth")["w"].tolist() == [1.0, 1.0] and "is passed over" in report.warnings[1]
+        torch.load(tmp_path / "b.pth")["w"].tolist() == [1.0, 1.0]
+        and "is passed over" in report.warnings[1]
     )
 
 
 def test_exit_codes_where_something_could_not_be_read() -> None:
     with ckpt.open("truncated.pth", partial=True) as given:
         stats, sums = ckpt.stats(given), ckpt.sum(given)
-        assert stats.unread and stats.exit_code == 2 and sums.unread and sums.exit_code == 2
+        assert (
+            stats.unread
+            and stats.exit_code == 2
+            and sums.unread
+            and sums.exit_code == 2
+        )
         with pytest.raises(ckpt.UnreadableError, match="not compared: "):
             ckpt.diff(given, AFTER)
         assert ckpt.diff(given, AFTER, check=False).unread
     assert ckpt.stats(AFTER).exit_code == 0
-    assert ckpt.ls("none.pth").exit_code == 2 and ckpt.ls("none.pth", skip_unreadable=True).exit_code == 0
+    assert (
+        ckpt.ls("none.pth").exit_code == 2
+        and ckpt.ls("none.pth", skip_unreadable=True).exit_code == 0
+    )
 
 
 def test_a_gate_on_numbers(tmp_path: Path) -> None:
-    path = rewriting.saved({"a.weight": torch.tensor([float("nan"), 1.0])}, tmp_path / "a.pt")
-    assert ckpt.stats(path).exit_code == 0 and ckpt.stats(path, fail_on="nan").exit_code == 1
+    path = rewriting.saved(
+        {"a.weight": torch.tensor([float("nan"), 1.0])}, tmp_path / "a.pt"
+    )
+    assert (
+        ckpt.stats(path).exit_code == 0
+        and ckpt.stats(path, fail_on="nan").exit_code == 1
+    )
 
 
 def test_a_file_object_stays_open(tmp_path: Path) -> None:
@@ -215,7 +274,10 @@ def test_a_file_object_stays_open(tmp_path: Path) -> None:
     for file in (io.BytesIO(data), io.FileIO(AFTER)):
         with file, ckpt.open(file) as given:
             for _ in range(2):
-                assert ckpt.verify(given).verdict == "intact" and ckpt.sum(given, recorded=True).recorded
+                assert (
+                    ckpt.verify(given).verdict == "intact"
+                    and ckpt.sum(given, recorded=True).recorded
+                )
                 assert given["model.module.fc1.bias"].numpy().size
             assert not file.closed
 
@@ -227,7 +289,9 @@ def test_no_descriptor_stays(tmp_path: Path) -> None:
         pytest.skip("no list of descriptors")
     ckpt.strip(AFTER, out=tmp_path / "0.pth")
     before = len(list(folder.iterdir()))
-    reports = [ckpt.strip(AFTER, out=tmp_path / f"{number}.pth") for number in (1, 2, 3)]
+    reports = [
+        ckpt.strip(AFTER, out=tmp_path / f"{number}.pth") for number in (1, 2, 3)
+    ]
     for _ in range(3):
         with pytest.raises(ckpt.UsageError):
             ckpt.strip(AFTER, section="no", dry_run=True)
@@ -241,7 +305,9 @@ def test_each_thread_has_its_executor() -> None:
         assert pool.submit(current_executor).result() is not current_executor()
 
 
-def test_a_record_of_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_a_file_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
     real = verify.recorded
 
@@ -251,5 +317,8 @@ def test_a_record_of_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.Mon
         return result
 
     monkeypatch.setattr(verify, "recorded", changed)
-    with ckpt.open(path) as given, pytest.raises(ckpt.NotOpenedError, match="changed while it was read"):
+    with (
+        ckpt.open(path) as given,
+        pytest.raises(ckpt.NotOpenedError, match="changed while it was read"),
+    ):
         ckpt.sum(given, recorded=True)

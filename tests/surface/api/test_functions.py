@@ -1,4 +1,6 @@
-"""Each command is a function: the report has the document that the command prints, on every sample."""
+"""Each command is a function: the report has the document that the command prints, on
+every sample.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from ckpt.surface.cli.options import options_of
 
 pytestmark = oracle.QUIET
 
-NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".py", ".md"))
+NAMES = sorted(
+    path.name for path in SAMPLES.iterdir() if path.suffix not in (".py", ".md")
+)
 UNREADABLE = {"dcp_interrupted", "html_page.pth", "lfs_pointer.pth", "truncated.pth"}
 READABLE = [name for name in NAMES if name not in UNREADABLE]
 
@@ -31,7 +35,11 @@ READABLE = [name for name in NAMES if name not in UNREADABLE]
 def plain(document: Any) -> Any:
     """A document without the seconds that two runs cannot share."""
     if isinstance(document, dict):
-        return {key: plain(value) for key, value in document.items() if key not in ("seconds", "verified")}
+        return {
+            key: plain(value)
+            for key, value in document.items()
+            if key not in ("seconds", "verified")
+        }
     return [plain(row) for row in document] if isinstance(document, list) else document
 
 
@@ -40,13 +48,17 @@ def printed(*words: str, folder: Path = SAMPLES) -> list[Any]:
     return [plain(json.loads(line)) for line in done.out.decode().splitlines()]
 
 
-def given(call: Callable[..., Any], *arguments: Any, folder: Path = SAMPLES, **keywords: Any) -> Any:
+def given(
+    call: Callable[..., Any], *arguments: Any, folder: Path = SAMPLES, **keywords: Any
+) -> Any:
     """The document of a function; of an error the one that the command prints."""
     with folder_of(folder):
         try:
             return plain(json.loads(json.dumps(call(*arguments, **keywords).to_json())))
         except ckpt.CkptError as error:
-            return error.failure(str(getattr(arguments[0], "path", arguments[0])))._asdict()
+            return error.failure(
+                str(getattr(arguments[0], "path", arguments[0]))
+            )._asdict()
 
 
 def answer(documents: list[Any]) -> Any:
@@ -76,7 +88,10 @@ def test_what_reads(name: str) -> None:
             with folder_of(SAMPLES), ckpt.open(name) as opened:
                 assert given(function, opened, **keywords) == expected and len(opened)
     for words, keywords in ((), {}), (("--quick",), {"quick": True}):
-        assert given(ckpt.verify, name, **keywords) == printed("verify", name, "--json", *words)[0]
+        assert (
+            given(ckpt.verify, name, **keywords)
+            == printed("verify", name, "--json", *words)[0]
+        )
 
 
 @pytest.mark.slow
@@ -86,10 +101,16 @@ def test_diff(name: str) -> None:
         for words, keywords in (
             ((), {}),
             (("--structure",), {"structure": True}),
-            (("--rtol", "0.01", "--stat", "--strict"), {"rtol": 0.01, "stat": True, "strict": True}),
+            (
+                ("--rtol", "0.01", "--stat", "--strict"),
+                {"rtol": 0.01, "stat": True, "strict": True},
+            ),
         ):
             expected = answer(printed("diff", name, other, "--json", *words))
-            assert given(ckpt.diff, name, other, check=False, **keywords) == expected, (other, words)
+            assert given(ckpt.diff, name, other, check=False, **keywords) == expected, (
+                other,
+                words,
+            )
 
 
 WRITING: list[tuple[str, tuple[str, ...], Callable[..., Any], dict[str, Any]]] = [
@@ -109,12 +130,17 @@ WRITING: list[tuple[str, tuple[str, ...], Callable[..., Any], dict[str, Any]]] =
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_writes(name: str, tmp_path: Path) -> None:
-    """Each in turn, as a dry run, and for one in three with a file: the same document and the same bytes."""
+    """Each in turn, as a dry run, and for one in three with a file: the same document
+    and the same bytes.
+    """
     made = [tmp_path / "one", tmp_path / "two"]
     for number, (command, words, function, keywords) in enumerate(WRITING):
         check = {"check": False} if command == "warmstart" else {}
         expected = answer(printed(command, name, "--dry-run", "--json", *words))
-        assert given(function, name, dry_run=True, **keywords, **check) == expected, (command, words)
+        assert given(function, name, dry_run=True, **keywords, **check) == expected, (
+            command,
+            words,
+        )
         if (number + NAMES.index(name)) % 3:
             continue
         for folder in made:
@@ -136,14 +162,29 @@ def test_what_writes(name: str, tmp_path: Path) -> None:
 
 def test_average(tmp_path: Path) -> None:
     names = ["ddp_before.pth", "ddp_after.pth"]
-    expected = answer(printed("average", *names, "--ratios", "1,3", "-o", str(tmp_path / "a.pth"), "--json"))
+    expected = answer(
+        printed(
+            "average",
+            *names,
+            "--ratios",
+            "1,3",
+            "-o",
+            str(tmp_path / "a.pth"),
+            "--json",
+        )
+    )
     with folder_of(SAMPLES):
         report = ckpt.average(names, ratios=[1, 3], out=tmp_path / "b.pth")
         with ckpt.open(names[0]) as first, ckpt.open(names[1]) as second:
             again = ckpt.average([first, second], ratios=[1, 3], out=tmp_path / "c.pth")
     expected["output"]["path"] = str(tmp_path / "b.pth")
-    assert plain(json.loads(json.dumps(report.to_json()))) == expected and report.exit_code == 0
-    assert report.path == str(tmp_path / "b.pth") and again.path == str(tmp_path / "c.pth")
+    assert (
+        plain(json.loads(json.dumps(report.to_json()))) == expected
+        and report.exit_code == 0
+    )
+    assert report.path == str(tmp_path / "b.pth") and again.path == str(
+        tmp_path / "c.pth"
+    )
     assert (
         (tmp_path / "a.pth").read_bytes()
         == (tmp_path / "b.pth").read_bytes()
@@ -153,10 +194,15 @@ def test_average(tmp_path: Path) -> None:
 
 def test_the_last_of_a_folder(tmp_path: Path) -> None:
     for number in range(1, 12):
-        torch.save({"w": torch.full((2,), float(number))}, tmp_path / f"epoch_{number}.pth")
+        torch.save(
+            {"w": torch.full((2,), float(number))}, tmp_path / f"epoch_{number}.pth"
+        )
     report = ckpt.average(tmp_path, last=2, out=tmp_path / "mean.pth")
     assert torch.load(tmp_path / "mean.pth")["w"].tolist() == [10.5, 10.5]
-    assert [Path(row.path).name for row in report.sources] == ["epoch_10.pth", "epoch_11.pth"]
+    assert [Path(row.path).name for row in report.sources] == [
+        "epoch_10.pth",
+        "epoch_11.pth",
+    ]
     assert report.warnings == (f"{tmp_path}: the last 2 of 11 epoch_*.pth",)
 
 
@@ -166,13 +212,30 @@ def test_folders() -> None:
         expected = printed("ls", ".", "--json", *words)
         with folder_of(SAMPLES):
             report = ckpt.ls(".", **keywords)
-            assert [plain(row) for row in json.loads(json.dumps(report.to_json()))] == expected
-            assert json.loads(json.dumps(ckpt.ls(".", jobs=None, **keywords).to_json())) == expected
-        assert [row.path for row in report] == [row["path"] for row in expected] and report.exit_code == 2
+            assert [
+                plain(row) for row in json.loads(json.dumps(report.to_json()))
+            ] == expected
+            assert (
+                json.loads(json.dumps(ckpt.ls(".", jobs=None, **keywords).to_json()))
+                == expected
+            )
+        assert [row.path for row in report] == [
+            row["path"] for row in expected
+        ] and report.exit_code == 2
     assert set(report.others) == {"README.md", "make_samples.py"}
     assert given(ckpt.lint, ".") == answer(printed("lint", ".", "--json"))
-    assert given(ckpt.lint, [Path("zoo.pkl"), "hostile.pth"], level="info", read_values=True) == answer(
-        printed("lint", "zoo.pkl", "hostile.pth", "--json", "--level", "info", "--read-values")
+    assert given(
+        ckpt.lint, [Path("zoo.pkl"), "hostile.pth"], level="info", read_values=True
+    ) == answer(
+        printed(
+            "lint",
+            "zoo.pkl",
+            "hostile.pth",
+            "--json",
+            "--level",
+            "info",
+            "--read-values",
+        )
     )
 
 
@@ -215,13 +278,18 @@ ELSEWHERE = {
 def test_the_keywords_are_the_options(name: str) -> None:
     options = {row.parameter for row in options_of(name)} - SEEN_TO
     if name == "inspect":
-        options -= {"all", "sort"}  # of the text: every tensor on a line of its own, the largest first
+        options -= {
+            "all",
+            "sort",
+        }  # of the text: every tensor on a line of its own, the largest first
     if name == "diff":
         options.discard("force")  # of the page
     if name == "lint":
         options.discard("write_baseline")  # a function that looks writes nothing
     renamed = {"no_align": "align"}
-    wanted = {renamed.get(option, option) for option in options if option not in ELSEWHERE}
+    wanted = {
+        renamed.get(option, option) for option in options if option not in ELSEWHERE
+    }
     function = getattr(ckpt, name)
     own = set(introspection.signature(function).parameters)
     if "writing" in own:
@@ -230,7 +298,8 @@ def test_the_keywords_are_the_options(name: str) -> None:
         own |= _WRITING
     assert wanted <= own
     assert function.__doc__ and all(
-        row.kind is not row.VAR_POSITIONAL for row in introspection.signature(function).parameters.values()
+        row.kind is not row.VAR_POSITIONAL
+        for row in introspection.signature(function).parameters.values()
     )
 
 
@@ -239,7 +308,9 @@ def test_a_keyword_that_no_function_has(tmp_path: Path) -> None:
         lambda: ckpt.strip("a.pth", outt="b.pth"),  # type: ignore[call-arg]
         lambda: ckpt.diff("a.pth", "b.pth", tolerance=1),  # type: ignore[call-arg]
     ):
-        with pytest.raises(TypeError, match=r"unexpected keyword argument '(outt|tolerance)'"):
+        with pytest.raises(
+            TypeError, match=r"unexpected keyword argument '(outt|tolerance)'"
+        ):
             call()
 
 
@@ -260,11 +331,17 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -
         ckpt.ls(".")
         seen.clear()
         report = ckpt.convert(
-            "hostile.pth", format="torch-legacy", out=tmp_path / "a.pth", keep_code=True, tell=told.append
+            "hostile.pth",
+            format="torch-legacy",
+            out=tmp_path / "a.pth",
+            keep_code=True,
+            tell=told.append,
         )
         ckpt.rehome("train_cuda.pth", out=tmp_path / "b.pth", progress=progress)
         assert seen and seen[-1][0] == seen[-1][1]
-    assert report.warnings == tuple(told) and "DANGER: loading the result runs" in told[0]
+    assert (
+        report.warnings == tuple(told) and "DANGER: loading the result runs" in told[0]
+    )
     assert capfd.readouterr() == ("", "")
 
 
@@ -274,7 +351,10 @@ def test_where_nothing_would_be_written_it_raises(tmp_path: Path) -> None:
             ckpt.strip("ddp_after.pth")
         with pytest.raises(ckpt.LossError):
             ckpt.warmstart(
-                "weights.safetensors", into="ddp_after.pth", out=tmp_path / "a.pth", min_coverage=0.9
+                "weights.safetensors",
+                into="ddp_after.pth",
+                out=tmp_path / "a.pth",
+                min_coverage=0.9,
             )
         with pytest.raises(ckpt.CodeError):
             ckpt.convert("hostile.pth", format="torch-legacy", out=tmp_path / "a.pth")
@@ -322,12 +402,21 @@ def changing(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         ("ckpt.commands.inspect.inspect.inspect", ckpt.inspect),
         ("ckpt.commands.stats.stats.stats", ckpt.stats),
         ("ckpt.commands.sum.sums.sums", ckpt.sum),
-        ("ckpt.commands.diff.diff.diff", lambda path: ckpt.diff(path, SAMPLES / "legacy.pth")),
-        ("ckpt.commands.diff.diff.diff", lambda path: ckpt.diff(SAMPLES / "legacy.pth", path)),
+        (
+            "ckpt.commands.diff.diff.diff",
+            lambda path: ckpt.diff(path, SAMPLES / "legacy.pth"),
+        ),
+        (
+            "ckpt.commands.diff.diff.diff",
+            lambda path: ckpt.diff(SAMPLES / "legacy.pth", path),
+        ),
     ],
 )
 def test_a_file_that_changes_meanwhile(
-    job: str, call: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str,
+    call: Callable[[Path], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
     call(path)
@@ -336,7 +425,9 @@ def test_a_file_that_changes_meanwhile(
         call(path)
 
 
-def test_a_list_and_a_verdict_of_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_and_a_verdict_of_a_file_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
     changing(path, monkeypatch, "ckpt.commands.ls.ls.ls")
     assert "changed while it was read" in str(ckpt.ls(path)[0].error)
@@ -349,10 +440,16 @@ def test_a_list_and_a_verdict_of_a_file_that_changes(tmp_path: Path, monkeypatch
 
 
 def test_a_tensor_that_cannot_be_compared_raises(tmp_path: Path) -> None:
-    one = rewriting.saved({"a.weight": torch.ones(30), "b.weight": torch.ones(3)}, tmp_path / "a.pt")
+    one = rewriting.saved(
+        {"a.weight": torch.ones(30), "b.weight": torch.ones(3)}, tmp_path / "a.pt"
+    )
     two = tmp_path / "b.pt"
-    two.write_bytes(one.read_bytes().replace(torch.ones(30).numpy().tobytes(), bytes(120)))
-    with pytest.raises(ckpt.UnreadableError, match=r"do not match the checksums: a\.weight"):
+    two.write_bytes(
+        one.read_bytes().replace(torch.ones(30).numpy().tobytes(), bytes(120))
+    )
+    with pytest.raises(
+        ckpt.UnreadableError, match=r"do not match the checksums: a\.weight"
+    ):
         ckpt.diff(one, two)
     report = ckpt.diff(one, two, check=False)
     assert report.damaged == ("a.weight",) and not report.same
@@ -366,10 +463,23 @@ def test_exit_codes() -> None:
         assert ckpt.inspect("train_cuda.pth", fail_on="cuda").exit_code == 1
         assert ckpt.diff("legacy.pth", "legacy.pth").exit_code == 0
         assert ckpt.diff("ddp_before.pth", "ddp_after.pth").exit_code == 1
-        assert ckpt.diff("ddp_before.pth", "ddp_after.pth", fail_on="nan").exit_code == 0
-        assert ckpt.diff("ddp_before.pth", "ddp_after.pth", fail_on=["nan", "frozen"]).exit_code == 1
-        assert ckpt.verify("truncated.pth").exit_code == 1 and ckpt.verify("none.pth").exit_code == 2
-        assert ckpt.lint("legacy.pth").exit_code == 0 and ckpt.lint("hostile.pth").exit_code == 1
+        assert (
+            ckpt.diff("ddp_before.pth", "ddp_after.pth", fail_on="nan").exit_code == 0
+        )
+        assert (
+            ckpt.diff(
+                "ddp_before.pth", "ddp_after.pth", fail_on=["nan", "frozen"]
+            ).exit_code
+            == 1
+        )
+        assert (
+            ckpt.verify("truncated.pth").exit_code == 1
+            and ckpt.verify("none.pth").exit_code == 2
+        )
+        assert (
+            ckpt.lint("legacy.pth").exit_code == 0
+            and ckpt.lint("hostile.pth").exit_code == 1
+        )
         assert (
             ckpt.lint("none.pth").exit_code == 2
             and ckpt.lint("none.pth", skip_unreadable=True).exit_code == 0
@@ -379,8 +489,15 @@ def test_exit_codes() -> None:
 
 def test_a_missing_path_says_what_may_be_meant(tmp_path: Path) -> None:
     rewriting.saved({"a": torch.ones(1)}, tmp_path / "note.pth")
-    for call in (ckpt.open, ckpt.inspect, ckpt.stats, lambda path: ckpt.strip(path, dry_run=True)):
-        with pytest.raises(ckpt.NotOpenedError, match=r"no such file \(did you mean .*note.pth\?\)"):
+    for call in (
+        ckpt.open,
+        ckpt.inspect,
+        ckpt.stats,
+        lambda path: ckpt.strip(path, dry_run=True),
+    ):
+        with pytest.raises(
+            ckpt.NotOpenedError, match=r"no such file \(did you mean .*note.pth\?\)"
+        ):
             call(tmp_path / "nope.pth")
 
 
@@ -388,7 +505,9 @@ def test_a_live_model(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
     torch.save(model.state_dict(), tmp_path / "a.pth")
     report = ckpt.inspect(tmp_path / "a.pth", model=model)
-    assert {row.name: (row.role, row.evidence) for row in report.tensors}["1.running_mean"] == (
+    assert {row.name: (row.role, row.evidence) for row in report.tensors}[
+        "1.running_mean"
+    ] == (
         "buffer",
         "certain",
     )
@@ -400,7 +519,9 @@ def test_a_live_model(tmp_path: Path) -> None:
             self.parts = [torch.nn.Linear(2, 2)]
 
     (row,) = ckpt.lint(model=Listed()).files
-    assert [finding.code for finding in row.findings] == ["list-modules"] and row.path == "Listed"
+    assert [finding.code for finding in row.findings] == [
+        "list-modules"
+    ] and row.path == "Listed"
 
 
 def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
@@ -413,7 +534,9 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
             repr(ckpt.sum("llama_bf16.pth")),
             repr(ckpt.sum("llama_bf16.pth", recorded=True)),
             repr(ckpt.strip("ddp_after.pth", dry_run=True)),
-            repr(ckpt.warmstart("compiled.pth", into="legacy.pth", dry_run=True).coverage),
+            repr(
+                ckpt.warmstart("compiled.pth", into="legacy.pth", dry_run=True).coverage
+            ),
             repr(ckpt.open("llama_bf16.pth").values),
         ]
     assert shown == [
@@ -431,17 +554,31 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
 
 def test_the_content_of_a_file_is_no_list() -> None:
     data = (SAMPLES / "legacy.pth").read_bytes()
-    for call in (ckpt.ls, ckpt.lint, lambda given: ckpt.ls([given]), lambda given: ckpt.lint([3])):
-        with pytest.raises(TypeError, match=r"paths and open checkpoints are taken here, not (bytes|int)"):
+    for call in (
+        ckpt.ls,
+        ckpt.lint,
+        lambda given: ckpt.ls([given]),
+        lambda given: ckpt.lint([3]),
+    ):
+        with pytest.raises(
+            TypeError,
+            match=r"paths and open checkpoints are taken here, not (bytes|int)",
+        ):
             call(data)
     with pytest.raises(ckpt.UsageError, match="a mean takes two checkpoints or more"):
         ckpt.average(data, out="a.pth")
 
 
 def test_open_checkpoints_are_linted(tmp_path: Path) -> None:
-    with folder_of(SAMPLES), ckpt.open("hostile.pth") as opened, ckpt.open("legacy.pth") as other:
+    with (
+        folder_of(SAMPLES),
+        ckpt.open("hostile.pth") as opened,
+        ckpt.open("legacy.pth") as other,
+    ):
         assert given(ckpt.lint, opened) == given(ckpt.lint, "hostile.pth")
-        assert [row.path for row in ckpt.lint([opened, "train_cuda.pth", other]).files] == [
+        assert [
+            row.path for row in ckpt.lint([opened, "train_cuda.pth", other]).files
+        ] == [
             "hostile.pth",
             "legacy.pth",
             "train_cuda.pth",
@@ -465,7 +602,12 @@ def test_sums_are_compared_without_a_file(tmp_path: Path) -> None:
         sums, records = ckpt.sum("legacy.pth"), ckpt.sum("dcp", recorded=True)
         assert ckpt.verify("legacy.pth", sums=sums).verdict == "intact"
         assert ckpt.verify("dcp", sums=records).verdict == "intact"
-        assert ckpt.verify("llama_bf16.pth", sums=sums._replace(path="llama_bf16.pth")).verdict == "damaged"
+        assert (
+            ckpt.verify(
+                "llama_bf16.pth", sums=sums._replace(path="llama_bf16.pth")
+            ).verdict
+            == "damaged"
+        )
         (tmp_path / "a.sums").write_text("\n".join(sums.lines()))
         assert ckpt.verify("legacy.pth", sums=tmp_path / "a.sums").checked == (
             f"{len(sums.sums)} stored sums match",
@@ -473,8 +615,12 @@ def test_sums_are_compared_without_a_file(tmp_path: Path) -> None:
 
 
 def test_sums_that_are_compared_are_those_that_were_made(tmp_path: Path) -> None:
-    """A selection holds for a report too, and a tensor that had no sum is not damaged for it."""
-    path = rewriting.saved({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, tmp_path / "a.pt")
+    """A selection holds for a report too, and a tensor that had no sum is not damaged
+    for it.
+    """
+    path = rewriting.saved(
+        {"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, tmp_path / "a.pt"
+    )
     sums = ckpt.sum(path)
     wrong = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="0" * 64)))
     assert ckpt.verify(path, sums=wrong).verdict == "damaged"
@@ -482,7 +628,9 @@ def test_sums_that_are_compared_are_those_that_were_made(tmp_path: Path) -> None
         "1 stored sum matches",
         "all checksums match",
     )
-    unread = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="", unread="was not read")))
+    unread = sums._replace(
+        sums=(sums.sums[0], sums.sums[1]._replace(digest="", unread="was not read"))
+    )
     assert ckpt.verify(path, sums=unread).verdict == "intact"
     with pytest.raises(ckpt.UsageError, match=r"no tensor matches"):
         ckpt.verify(path, sums=sums, include="c.*")
@@ -493,7 +641,14 @@ def test_numbers_have_names() -> None:
     buffer = io.BytesIO()
     torch.save({"a.weight": values}, buffer)
     (row,) = ckpt.stats(buffer).rows
-    assert (row.name, row.min, row.max, row.zeros, row.nan, row.inf) == ("a.weight", -3.0, 1.0, 1, 1, 1)
+    assert (row.name, row.min, row.max, row.zeros, row.nan, row.inf) == (
+        "a.weight",
+        -3.0,
+        1.0,
+        1,
+        1,
+        1,
+    )
 
 
 def test_the_repr_of_ls_counts_what_cannot_be_read(tmp_path: Path) -> None:
@@ -502,4 +657,7 @@ def test_the_repr_of_ls_counts_what_cannot_be_read(tmp_path: Path) -> None:
         repr(ckpt.ls([tmp_path / "a.pth", tmp_path / "nope"]))
         == "<ckpt.LsReport: 1 checkpoint, 1 unreadable>"
     )
-    assert repr(ckpt.ls(tmp_path / "nope")) == "<ckpt.LsReport: 0 checkpoints, 1 unreadable>"
+    assert (
+        repr(ckpt.ls(tmp_path / "nope"))
+        == "<ckpt.LsReport: 0 checkpoints, 1 unreadable>"
+    )

@@ -1,4 +1,6 @@
-"""The keywords of the functions reach the work: limits, plugins, progress, selections, refusals."""
+"""The keywords of the functions reach the work: limits, plugins, progress, selections,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ AFTER, BEFORE, CUDA = "ddp_after.pth", "ddp_before.pth", "train_cuda.pth"
 
 def plain(document: Any) -> Any:
     if isinstance(document, dict):
-        return {key: plain(value) for key, value in document.items() if key not in ("seconds", "verified")}
+        return {
+            key: plain(value)
+            for key, value in document.items()
+            if key not in ("seconds", "verified")
+        }
     return [plain(row) for row in document] if isinstance(document, list) else document
 
 
@@ -59,9 +65,13 @@ CASES: list[tuple[tuple[str, ...], Callable[..., Any], tuple[Any, ...], dict[str
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case[0]).replace("/", ""))
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: "-".join(case[0]).replace("/", "")
+)
 def test_the_answer_is_that_of_the_command(case: Any) -> None:
-    """The document, and where the command refuses, the problem and the hint of its error."""
+    """The document, and where the command refuses, the problem and the hint of its
+    error.
+    """
     words, function, arguments, keywords = case
     done = inside(*words, "--json", cwd=SAMPLES)
     with folder_of(SAMPLES):
@@ -70,13 +80,18 @@ def test_the_answer_is_that_of_the_command(case: Any) -> None:
         except ckpt.CkptError as error:
             assert done.code == 2
             if done.out:
-                assert json.loads(done.out)["error"]["message"] == error.failure(str(error.path))[1]
+                assert (
+                    json.loads(done.out)["error"]["message"]
+                    == error.failure(str(error.path))[1]
+                )
             else:
                 assert error.problem in done.err.decode()
             return
     found = plain(json.loads(json.dumps(report.to_json())))
     expected = [plain(json.loads(line)) for line in done.out.decode().splitlines()]
-    assert (found if isinstance(found, list) else [found]) == expected and report.exit_code == done.code
+    assert (
+        found if isinstance(found, list) else [found]
+    ) == expected and report.exit_code == done.code
 
 
 READERS: list[Callable[..., Any]] = [
@@ -122,14 +137,22 @@ def test_limits_and_plugins_count_for_each_file(
     more = {"dry_run": True} if call in WRITERS else {}
     call(AFTER, limits=limits, plugins=True, **more)
     assert set(seen) <= {(limits, True)}
-    with pytest.raises(ckpt.LimitError) if call not in (ckpt.verify, ckpt.ls) else folder_of(SAMPLES):
+    with (
+        pytest.raises(ckpt.LimitError)
+        if call not in (ckpt.verify, ckpt.ls)
+        else folder_of(SAMPLES)
+    ):
         report = call(AFTER, limits=ckpt.Limits(operations=10, entries=1), **more)
         assert report.exit_code == 2
     if call in WRITERS:
         with ckpt.open(AFTER, limits=limits, plugins=True) as given:
             for function in (ckpt.salvage, ckpt.warmstart):
                 seen.clear()
-                other = {"fill_from": BEFORE} if function is ckpt.salvage else {"into": BEFORE}
+                other = (
+                    {"fill_from": BEFORE}
+                    if function is ckpt.salvage
+                    else {"into": BEFORE}
+                )
                 function(given, dry_run=True, **other)  # type: ignore[arg-type]
                 assert seen and set(seen) == {(limits, True)}
 
@@ -152,7 +175,9 @@ def test_progress_gets_all_bytes_and_ends() -> None:
     with folder_of(SAMPLES):
         totals: set[int] = set()
         ckpt.diff(AFTER, BEFORE, progress=lambda _, total: totals.add(total))
-        assert totals == {ckpt.open(AFTER).checkpoint.nbytes + ckpt.open(BEFORE).checkpoint.nbytes}
+        assert totals == {
+            ckpt.open(AFTER).checkpoint.nbytes + ckpt.open(BEFORE).checkpoint.nbytes
+        }
 
 
 def test_hints_cost_nothing_when_they_are_not_asked_for() -> None:
@@ -168,8 +193,18 @@ def test_hints_cost_nothing_when_they_are_not_asked_for() -> None:
 
 def test_an_order_that_is_none(tmp_path: Path) -> None:
     gate = gate_of("ls", (), (), None, ())
-    with pytest.raises(ckpt.UsageError, match="--sort no: not one of name size params findings"):
-        Listing([tmp_path], gate, "no", skip_unreadable=False, hints=True, limits=None, plugins=False)
+    with pytest.raises(
+        ckpt.UsageError, match="--sort no: not one of name size params findings"
+    ):
+        Listing(
+            [tmp_path],
+            gate,
+            "no",
+            skip_unreadable=False,
+            hints=True,
+            limits=None,
+            plugins=False,
+        )
     assert ckpt.ls([]).exit_code == 0 and ckpt.lint().exit_code == 0
 
 
@@ -177,28 +212,47 @@ def test_a_path_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copy(SAMPLES / AFTER, tmp_path / "a.pth")
     assert ckpt.inspect("~/a.pth").path == str(tmp_path / "a.pth")
-    assert ckpt.ls("~/a.pth")[0].error is None and ckpt.lint("~/a.pth").files[0].error is None
+    assert (
+        ckpt.ls("~/a.pth")[0].error is None
+        and ckpt.lint("~/a.pth").files[0].error is None
+    )
 
 
 def test_exit_codes_of_what_is_written(tmp_path: Path) -> None:
     with folder_of(SAMPLES):
         report = ckpt.warmstart(
-            "weights.safetensors", into=AFTER, out=tmp_path / "a.pth", min_coverage=0.9, check=False
+            "weights.safetensors",
+            into=AFTER,
+            out=tmp_path / "a.pth",
+            min_coverage=0.9,
+            check=False,
         )
-        assert report.exit_code == 1 and report.path is None and not list(tmp_path.iterdir())
+        assert (
+            report.exit_code == 1
+            and report.path is None
+            and not list(tmp_path.iterdir())
+        )
         report = ckpt.warmstart(BEFORE, into=AFTER, print_code=True)
         assert report.code and report.path is None and report.exit_code == 0
-        assert ckpt.rehome("truncated.pth", partial=True, out=tmp_path / "b.pth").exit_code == 1
+        assert (
+            ckpt.rehome("truncated.pth", partial=True, out=tmp_path / "b.pth").exit_code
+            == 1
+        )
         with pytest.raises(ckpt.UsageError, match="download it first"):
             ckpt.warmstart("https://example.org/a.pth", into=AFTER, dry_run=True)
 
 
 def test_damaged_bytes_are_told_and_counted(tmp_path: Path) -> None:
     path = rewriting.saved({"a.weight": torch.ones(30)}, tmp_path / "a.pt")
-    path.write_bytes(path.read_bytes().replace(torch.ones(30).numpy().tobytes(), bytes(120)))
+    path.write_bytes(
+        path.read_bytes().replace(torch.ones(30).numpy().tobytes(), bytes(120))
+    )
     assert ckpt.verify(path).exit_code == 1
     report = ckpt.convert(path, out=tmp_path / "b.safetensors", keep_damaged=True)
-    assert report.exit_code == 1 and "is damaged: the bytes do not match" in report.warnings[-1]
+    assert (
+        report.exit_code == 1
+        and "is damaged: the bytes do not match" in report.warnings[-1]
+    )
 
 
 def test_the_executor_of_a_block() -> None:
@@ -222,7 +276,12 @@ def test_the_work_goes_to_the_executor_of_the_block() -> None:
             return super().run(tasks, progress)
 
     with folder_of(SAMPLES):
-        for call in (ckpt.stats, ckpt.sum, ckpt.verify, lambda path: ckpt.diff(path, BEFORE)):
+        for call in (
+            ckpt.stats,
+            ckpt.sum,
+            ckpt.verify,
+            lambda path: ckpt.diff(path, BEFORE),
+        ):
             Counted.runs = 0
             with using_executor(Counted()):
                 call(AFTER)
@@ -231,12 +290,18 @@ def test_the_work_goes_to_the_executor_of_the_block() -> None:
 
 def test_keywords_that_exclude_each_other() -> None:
     with folder_of(SAMPLES):
-        with pytest.raises(ckpt.UsageError, match="--close and --atol or --rtol exclude each other"):
+        with pytest.raises(
+            ckpt.UsageError, match="--close and --atol or --rtol exclude each other"
+        ):
             ckpt.diff(AFTER, BEFORE, close=True, rtol=1.0)
         for keywords in ({"all": True}, {"include": "*"}, {"section": "model"}):
-            with pytest.raises(ckpt.UsageError, match="--recorded lists all of a checkpoint"):
+            with pytest.raises(
+                ckpt.UsageError, match="--recorded lists all of a checkpoint"
+            ):
                 ckpt.sum(AFTER, recorded=True, **keywords)  # type: ignore[arg-type]
-        with pytest.raises(ckpt.UsageError, match="--quick cannot decide: checksums are missing"):
+        with pytest.raises(
+            ckpt.UsageError, match="--quick cannot decide: checksums are missing"
+        ):
             ckpt.diff("legacy.pth", "legacy.pth", quick=True)
         assert not ckpt.diff("legacy.pth", "legacy.pth", quick=True, check=False).same
         with pytest.raises(ckpt.UsageError, match="--arg goes with --model"):
@@ -245,17 +310,26 @@ def test_keywords_that_exclude_each_other() -> None:
 
 def test_files_and_settings_of_lint(tmp_path: Path) -> None:
     for name in ("a10.pt", "a9.pt"):
-        torch.save({"module.w": torch.tensor([float("nan")]), "module.b": torch.ones(1)}, tmp_path / name)
+        torch.save(
+            {"module.w": torch.tensor([float("nan")]), "module.b": torch.ones(1)},
+            tmp_path / name,
+        )
     (tmp_path / "empty").mkdir()
-    report = ckpt.lint([tmp_path / "a10.pt", tmp_path / "a9.pt", tmp_path / "empty"], require=True)
+    report = ckpt.lint(
+        [tmp_path / "a10.pt", tmp_path / "a9.pt", tmp_path / "empty"], require=True
+    )
     assert [Path(row.path).name for row in report.files] == ["a9.pt", "a10.pt", "empty"]
     assert report.exit_code == 2 and report.config == ""
     table = tmp_path / "pyproject.toml"
     found = {finding.code for finding in ckpt.lint(tmp_path / "a9.pt").findings}
     assert "prefix" in found and "nan" not in found
-    table.write_text('[tool.ckpt.lint]\nignore = ["prefix"]\nread-values = true\nlevel = "info"')
+    table.write_text(
+        '[tool.ckpt.lint]\nignore = ["prefix"]\nread-values = true\nlevel = "info"'
+    )
     ruled = ckpt.lint(tmp_path / "a9.pt", config=table)
-    assert "nan" in {finding.code for finding in ruled.findings} and ruled.config == str(table)
+    assert "nan" in {
+        finding.code for finding in ruled.findings
+    } and ruled.config == str(table)
     assert not any(finding.code == "prefix" for finding in ruled.findings)
     assert ckpt.lint(tmp_path / "a9.pt", fail_on="error").exit_code == 0
     assert ckpt.lint(tmp_path / "a9.pt").exit_code == 1
@@ -271,4 +345,8 @@ def test_lines_of_sums() -> None:
         for recorded in (False, True):
             report = ckpt.sum(AFTER, recorded=recorded)
             one, several = report.lines(), report.lines(several=True)
-            assert one != several and AFTER not in "".join(one) and AFTER in "".join(several)
+            assert (
+                one != several
+                and AFTER not in "".join(one)
+                and AFTER in "".join(several)
+            )

@@ -1,4 +1,6 @@
-"""`ckpt.open`: paths, bytes and files, and what a checkpoint is once it is closed, pickled, or read by many at once."""
+"""`ckpt.open`: paths, bytes and files, and what a checkpoint is once it is closed,
+pickled, or read by many at once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ from ckpt.model.limits import Limits
 
 pytestmark = oracle.QUIET
 
-MADE = {"a.weight": torch.arange(12.0).reshape(3, 4), "b.weight": torch.ones(2, dtype=torch.bfloat16)}
+MADE = {
+    "a.weight": torch.arange(12.0).reshape(3, 4),
+    "b.weight": torch.ones(2, dtype=torch.bfloat16),
+}
 
 
 @pytest.fixture
@@ -41,10 +46,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def is_read(opened: ckpt.Checkpoint) -> bool:
-    return list(opened) == list(MADE) and all(torch.equal(opened[name].torch(), MADE[name]) for name in MADE)
+    return list(opened) == list(MADE) and all(
+        torch.equal(opened[name].torch(), MADE[name]) for name in MADE
+    )
 
 
-# --- what it takes ----------------------------------------------------------------------------------------------------
+# --- what it takes --------------------------------------------------------------------
 
 
 class Fspath:
@@ -58,12 +65,15 @@ class Fspath:
 
 
 @pytest.mark.parametrize(
-    "form", [Path, str, lambda path: Fspath(str(path)), lambda path: Fspath(os.fsencode(path))]
+    "form",
+    [Path, str, lambda path: Fspath(str(path)), lambda path: Fspath(os.fsencode(path))],
 )
 def test_a_path(form: Callable[[Path], Any], path: Path) -> None:
     with ckpt.open(form(path)) as opened:
         assert opened.path == str(path) and is_read(opened)
-    assert ckpt.inspect(form(path)).path == str(path) and ckpt.diff(form(path), path).same
+    assert (
+        ckpt.inspect(form(path)).path == str(path) and ckpt.diff(form(path), path).same
+    )
 
 
 def test_a_home(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +84,9 @@ def test_a_home(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert is_read(opened)
 
 
-@pytest.mark.parametrize("form", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))])
+@pytest.mark.parametrize(
+    "form", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))]
+)
 def test_bytes_are_the_content(form: Callable[[bytes], Any], path: Path) -> None:
     data = form(path.read_bytes())
     with ckpt.open(data) as opened:
@@ -87,7 +99,9 @@ def test_bytes_are_the_content(form: Callable[[bytes], Any], path: Path) -> None
 
 
 class Unnamed:
-    """A file object of another library: it seeks, reads, and has neither a name nor a descriptor."""
+    """A file object of another library: it seeks, reads, and has neither a name nor a
+    descriptor.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.inner = io.BytesIO(data)
@@ -99,7 +113,9 @@ class Unnamed:
         return self.inner.tell()
 
     def read(self, count: int = -1) -> bytes:
-        return self.inner.read(min(count, 1000))  # fewer than asked for, as a raw file may
+        return self.inner.read(
+            min(count, 1000)
+        )  # fewer than asked for, as a raw file may
 
 
 def test_a_file_object(path: Path, tmp_path: Path) -> None:
@@ -146,7 +162,9 @@ def test_a_file_is_read_after_its_owner_closed_it(path: Path) -> None:
     held = io.BytesIO(path.read_bytes())
     opened = ckpt.open(held)
     held.close()
-    with pytest.raises(CkptError, match=r"^\(file object\): the file object is closed$"):
+    with pytest.raises(
+        CkptError, match=r"^\(file object\): the file object is closed$"
+    ):
         opened["a.weight"].numpy()
 
 
@@ -177,7 +195,10 @@ def test_what_is_not_a_binary_file_that_seeks(path: Path, tmp_path: Path) -> Non
         (tmp_path / "w").open("wb") as out,
     ):
         for file, problem in (
-            (Stream(b"x"), "cannot seek: give ckpt.open its path, or its bytes: file.read()"),
+            (
+                Stream(b"x"),
+                "cannot seek: give ckpt.open its path, or its bytes: file.read()",
+            ),
             (pipe, "cannot seek"),
             (text, "is open as text"),
             (io.StringIO("x"), "is open as text"),
@@ -196,33 +217,45 @@ def test_another_type(wrong: Any, path: Path) -> None:
     for take in (ckpt.open, ckpt.inspect, lambda given: ckpt.diff(path, given)):
         with pytest.raises(TypeError) as error:
             take(wrong)  # type: ignore[operator]
-        assert str(error.value) == f"ckpt.open takes a path, bytes or a binary file, not {kind}"
+        assert (
+            str(error.value)
+            == f"ckpt.open takes a path, bytes or a binary file, not {kind}"
+        )
 
 
 def test_bytes_of_one_file_of_several(tmp_path: Path) -> None:
     index = shards({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path)
     for take in (index.read_bytes(), io.BytesIO(index.read_bytes())):
-        with pytest.raises(CkptError, match=r"^\((memory|file object)\): not a checkpoint: JSON"):
+        with pytest.raises(
+            CkptError, match=r"^\((memory|file object)\): not a checkpoint: JSON"
+        ):
             ckpt.open(take)
     with index.open("rb") as handle, pytest.raises(CkptError) as error:
         ckpt.open(handle)
-    assert str(error.value) == f"{index}: it needs model-00001-of-00002.bin beside it (open it by its path)"
+    assert (
+        str(error.value)
+        == f"{index}: it needs model-00001-of-00002.bin beside it (open it by its path)"
+    )
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"PK\x03\x04", b"\x80\x02", b"{}", bytes(4096)])
+@pytest.mark.parametrize(
+    "data", [b"", b"x", b"PK\x03\x04", b"\x80\x02", b"{}", bytes(4096)]
+)
 def test_bytes_that_are_no_checkpoint(data: bytes) -> None:
     for take in (data, io.BytesIO(data)):
         with pytest.raises(CkptError, match=r"^\((memory|file object)\): "):
             ckpt.open(take)
 
 
-# --- closed -----------------------------------------------------------------------------------------------------------
+# --- closed ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", ["path", "bytes", "file", "object"])
 def test_a_closed_checkpoint_says_so(given: str, path: Path) -> None:
     data = path.read_bytes()
-    take = {"path": path, "bytes": data, "object": io.BytesIO(data)}.get(given) or path.open("rb")
+    take = {"path": path, "bytes": data, "object": io.BytesIO(data)}.get(
+        given
+    ) or path.open("rb")
     opened = ckpt.open(take)  # type: ignore[arg-type]
     if isinstance(take, io.BufferedReader):
         take.close()
@@ -247,9 +280,18 @@ def test_a_closed_checkpoint_says_so(given: str, path: Path) -> None:
         with pytest.raises(CkptError) as error:
             use()
         assert str(error.value) == f"{opened.path}: the checkpoint is closed"
-    assert (ref.name, ref.shape, ref.dtype, ref.device) == ("a.weight", (3, 4), "float32", "cpu")
+    assert (ref.name, ref.shape, ref.dtype, ref.device) == (
+        "a.weight",
+        (3, 4),
+        "float32",
+        "cpu",
+    )
     assert (ref.nbytes, ref.stride, ref.role) == (48, (4, 1), role)
-    assert opened.format == "torch-zip" and repr(opened).endswith(": closed>") and "a.weight" in repr(ref)
+    assert (
+        opened.format == "torch-zip"
+        and repr(opened).endswith(": closed>")
+        and "a.weight" in repr(ref)
+    )
     assert opened._repr_html_() is None and hash(opened) == number and opened == opened
     assert ref == ref and (ref == twin) is (given in ("path", "file"))
 
@@ -261,7 +303,9 @@ def test_leaving_the_block_closes_it(path: Path) -> None:
         len(opened)
 
 
-@pytest.mark.parametrize("save", [stored, shards, distributed], ids=lambda save: save.__name__)
+@pytest.mark.parametrize(
+    "save", [stored, shards, distributed], ids=lambda save: save.__name__
+)
 def test_a_file_that_another_thread_closes(
     save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +317,10 @@ def test_a_file_that_another_thread_closes(
         ref = opened["a"]
 
         def closing(
-            file: source.File, offset: int, buffer: memoryview, opened: ckpt.Checkpoint = opened
+            file: source.File,
+            offset: int,
+            buffer: memoryview,
+            opened: ckpt.Checkpoint = opened,
         ) -> None:
             thread = threading.Thread(target=opened.close)
             thread.start()
@@ -304,7 +351,7 @@ def test_an_own_descriptor_that_another_thread_closes(path: Path) -> None:
         inner.read(0, 2)
 
 
-# --- equality ---------------------------------------------------------------------------------------------------------
+# --- equality -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
@@ -317,12 +364,26 @@ def test_two_opens_of_one_file_are_equal(save: Save, tmp_path: Path) -> None:
         ckpt.open(str(place)) as two,
         ckpt.open(save(made, tmp_path / "other")) as other,
     ):
-        assert one == one and one == two and hash(one) == hash(two) and one != other and one != dict(two)
+        assert (
+            one == one
+            and one == two
+            and hash(one) == hash(two)
+            and one != other
+            and one != dict(two)
+        )
         assert one["whole"] == two["whole"] and hash(one["whole"]) == hash(two["whole"])
-        assert one["whole"] != one["rows"] and one["whole"] != other["whole"] and one["whole"] != "whole"
-        assert set(one.values()) == set(two.values()) and len(set(one.values())) == len(made)
+        assert (
+            one["whole"] != one["rows"]
+            and one["whole"] != other["whole"]
+            and one["whole"] != "whole"
+        )
+        assert set(one.values()) == set(two.values()) and len(set(one.values())) == len(
+            made
+        )
         assert one.sections == two.sections and hash(one.sections) == hash(two.sections)
-        assert list(one.shards()) == list(two.shards()) and one.sections != other.sections
+        assert (
+            list(one.shards()) == list(two.shards()) and one.sections != other.sections
+        )
     with ckpt.open(place, partial=True) as partial:
         assert partial != one
 
@@ -332,37 +393,49 @@ def test_a_changed_file_is_another_one(path: Path) -> None:
     os.utime(path, (1, 1))
     assert one != ckpt.open(path)
     data = path.read_bytes()
-    assert ckpt.open(data) == ckpt.open(bytearray(data)) and ckpt.open(data) != ckpt.open(
-        data[:-1] + b"\1", partial=True
-    )
+    assert ckpt.open(data) == ckpt.open(bytearray(data)) and ckpt.open(
+        data
+    ) != ckpt.open(data[:-1] + b"\1", partial=True)
     file = io.BytesIO(data)
-    assert ckpt.open(file) != ckpt.open(file) and (ckpt.open(path)["a.weight"] == np.ones((3, 4))).shape == (
+    assert ckpt.open(file) != ckpt.open(file) and (
+        ckpt.open(path)["a.weight"] == np.ones((3, 4))
+    ).shape == (
         3,
         4,
     )
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------
 
 
 def test_sections(samples: Path) -> None:
     with ckpt.open(samples / "train_cuda.pth") as opened:
         summary = ckpt.inspect(opened).sections
         sections = opened.sections
-        assert [(row.name, row.kind, row.tensor_count, row.nbytes) for row in sections] == [
-            tuple(row) for row in summary
-        ]
+        assert [
+            (row.name, row.kind, row.tensor_count, row.nbytes) for row in sections
+        ] == [tuple(row) for row in summary]
         model = opened.section("model")
-        assert isinstance(model, ckpt.Section) and len(model) == model.tensor_count and model in sections
-        assert [ref.name for ref in model.tensors] == [model[name].name for name in model]
-        assert model["module.fc.weight"] == opened["model.module.fc.weight"]
-        assert {f"model.{name}" for name in model} < set(opened) and model.nbytes == sum(
-            r.nbytes for r in model.values()
-        )
-        assert all(ref.section == section.name for section in sections for ref in section.values())
         assert (
-            repr(model)
-            == f"<ckpt.Section model: model, {len(model)} tensors, {repr(model).rpartition(', ')[2]}"
+            isinstance(model, ckpt.Section)
+            and len(model) == model.tensor_count
+            and model in sections
+        )
+        assert [ref.name for ref in model.tensors] == [
+            model[name].name for name in model
+        ]
+        assert model["module.fc.weight"] == opened["model.module.fc.weight"]
+        assert {f"model.{name}" for name in model} < set(
+            opened
+        ) and model.nbytes == sum(r.nbytes for r in model.values())
+        assert all(
+            ref.section == section.name
+            for section in sections
+            for ref in section.values()
+        )
+        assert repr(model) == (
+            f"<ckpt.Section model: model, {len(model)} tensors, "
+            f"{repr(model).rpartition(', ')[2]}"
         )
         with pytest.raises(KeyError, match=r"did you mean module\.fc\.weight"):
             model["module.fc.wieght"]
@@ -372,7 +445,9 @@ def test_sections(samples: Path) -> None:
 
 def test_the_section_at_the_root(path: Path) -> None:
     with ckpt.open(path) as opened:
-        assert dict(opened.section("")) == dict(opened) and "(the root)" in repr(opened.section(""))
+        assert dict(opened.section("")) == dict(opened) and "(the root)" in repr(
+            opened.section("")
+        )
 
 
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
@@ -381,14 +456,19 @@ def test_shards_hold_every_tensor_once(save: Save, tmp_path: Path) -> None:
     with ckpt.open(save(made, tmp_path)) as opened:
         files = list(opened.shards())
         names = [name for file in files for name in file]
-        assert sorted(names) == sorted(made) and len(files) == (2 if save is shards else 1)
+        assert sorted(names) == sorted(made) and len(files) == (
+            2 if save is shards else 1
+        )
         assert all(file[name] == opened[name] for file in files for name in file)
         assert sum(file.nbytes for file in files) == 9 * 12
         if save is shards:
-            assert [file.name for file in files] == ["model-00001-of-00002.bin", "model-00002-of-00002.bin"]
-            assert list(files[0]) == ["w0", "w2", "w4", "w6", "w8"] and repr(files[0]).startswith(
-                "<ckpt.Shard model-0"
-            )
+            assert [file.name for file in files] == [
+                "model-00001-of-00002.bin",
+                "model-00002-of-00002.bin",
+            ]
+            assert list(files[0]) == ["w0", "w2", "w4", "w6", "w8"] and repr(
+                files[0]
+            ).startswith("<ckpt.Shard model-0")
         if save is stored:
             assert files[0].name == "a.pt"
 
@@ -404,7 +484,7 @@ def test_shards_of_tensors_without_bytes(tmp_path: Path) -> None:
         assert [list(file) for file in opened.shards()] == [["m", "a", "s", "e"]]
 
 
-# --- other processes --------------------------------------------------------------------------------------------------
+# --- other processes ------------------------------------------------------------------
 
 
 def test_pickling(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,14 +496,24 @@ def test_pickling(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = pickle.loads(pickle.dumps((opened, ref)))
     monkeypatch.chdir("/")
     again = pickle.loads(data)
-    assert is_read(again) and again == opened and again.limits == limits and not again.plugins
-    assert pickle.loads(data_of_ref) == ref and pickle.loads(data_of_ref).numpy().sum() == 66
+    assert (
+        is_read(again)
+        and again == opened
+        and again.limits == limits
+        and not again.plugins
+    )
+    assert (
+        pickle.loads(data_of_ref) == ref
+        and pickle.loads(data_of_ref).numpy().sum() == 66
+    )
     both[0].close()
     with pytest.raises(CkptError, match="is closed"):
         both[1].numpy()
     os.utime(path, (1, 1))
     for one in (data, data_of_ref):
-        with pytest.raises(CkptError, match=r"a\.pt: the file changed after it was opened"):
+        with pytest.raises(
+            CkptError, match=r"a\.pt: the file changed after it was opened"
+        ):
             pickle.loads(one)
     path.unlink()
     with pytest.raises(CkptError, match="no such file"):
@@ -432,11 +522,15 @@ def test_pickling(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pickling_bytes_and_files(path: Path) -> None:
     opened = ckpt.open(path.read_bytes())
-    assert pickle.loads(pickle.dumps(opened)) == opened and is_read(pickle.loads(pickle.dumps(opened)))
+    assert pickle.loads(pickle.dumps(opened)) == opened and is_read(
+        pickle.loads(pickle.dumps(opened))
+    )
     for file in (path.open("rb"), io.BytesIO(path.read_bytes())):
         with (
             closing(file),
-            pytest.raises(TypeError, match="opened from a file object does not pickle: open it"),
+            pytest.raises(
+                TypeError, match="opened from a file object does not pickle: open it"
+            ),
         ):
             pickle.dumps(ckpt.open(file)["a.weight"])
 
@@ -457,7 +551,9 @@ def test_a_fork_reads(path: Path) -> None:
     queue = context.SimpleQueue()
     with ckpt.open(path) as opened:
         opened["a.weight"].numpy()
-        children = [context.Process(target=sum_into, args=(queue, opened)) for _ in range(3)]
+        children = [
+            context.Process(target=sum_into, args=(queue, opened)) for _ in range(3)
+        ]
         for child in children:
             child.start()
         assert {queue.get() for _ in children} == {68.0} and total(opened) == 68
@@ -503,7 +599,9 @@ def test_threads_read_at_once(save: Save, tmp_path: Path) -> None:
 
 
 class Watched(Unnamed):
-    """A file object that tries, from another thread, to use its source in the middle of a read."""
+    """A file object that tries, from another thread, to use its source in the middle of
+    a read.
+    """
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -512,7 +610,9 @@ class Watched(Unnamed):
 
     def read(self, count: int = -1) -> bytes:
         if self.lock is not None:
-            thread = threading.Thread(target=lambda: self.free.append(self.lock.acquire(blocking=False)))
+            thread = threading.Thread(
+                target=lambda: self.free.append(self.lock.acquire(blocking=False))
+            )
             thread.start()
             thread.join()
         return super().read(count)
@@ -527,7 +627,7 @@ def test_threads_take_turns_with_a_file_object(path: Path) -> None:
         assert is_read(opened) and file.free and not any(file.free)
 
 
-# --- sizes and types --------------------------------------------------------------------------------------------------
+# --- sizes and types ------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -535,17 +635,28 @@ def test_threads_take_turns_with_a_file_object(path: Path) -> None:
 def test_many_tensors(count: int, tmp_path: Path) -> None:
     names = [f"model.layers.{number}.weight" for number in range(count)]
     header = {
-        name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * number, 4 * number + 4]}
+        name: {
+            "dtype": "F32",
+            "shape": [1],
+            "data_offsets": [4 * number, 4 * number + 4],
+        }
         for number, name in enumerate(names)
     }
     text = json.dumps(header).encode()
     (tmp_path / "a.safetensors").write_bytes(
         len(text).to_bytes(8, "little") + text + np.arange(count, dtype="f4").tobytes()
     )
-    with ckpt.open(tmp_path / "a.safetensors") as opened, ckpt.open(tmp_path / "a.safetensors") as other:
+    with (
+        ckpt.open(tmp_path / "a.safetensors") as opened,
+        ckpt.open(tmp_path / "a.safetensors") as other,
+    ):
         assert len(opened) == count and list(opened) == names and opened == other
         last = opened[f"model.layers.{count - 1}.weight"]
-        assert last.numpy() == count - 1 and last.section == "" and last.role == "parameter"
+        assert (
+            last.numpy() == count - 1
+            and last.section == ""
+            and last.role == "parameter"
+        )
         assert last == other[last.name] and len(opened.section("")) == count
         assert [len(file) for file in opened.shards()] == [count]
 
@@ -585,14 +696,20 @@ def test_the_types_that_mypy_sees(tmp_path: Path) -> None:
             ]
         )
     finally:
-        os.environ.pop("MYPYPATH") if before is None else os.environ.update(MYPYPATH=before)
+        os.environ.pop("MYPYPATH") if before is None else os.environ.update(
+            MYPYPATH=before
+        )
     types = [
         line.partition("is ")[2].strip('"').replace("builtins.", "")
         for line in out.splitlines()
         if "Revealed" in line
     ]
     assert " error: " not in out and not err, out
-    assert types[0] == "str" and types[1].startswith("numpy.ndarray") and types[2] == "tuple[int, ...]"
+    assert (
+        types[0] == "str"
+        and types[1].startswith("numpy.ndarray")
+        and types[2] == "tuple[int, ...]"
+    )
     assert (
         types[3] == "ckpt.surface.api.reference.Ref"
         and types[4] == "tuple[ckpt.surface.api.sections.Section, ...]"

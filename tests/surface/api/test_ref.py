@@ -1,4 +1,6 @@
-"""The values of a tensor and of parts of it, against torch and numpy, in every container."""
+"""The values of a tensor and of parts of it, against torch and numpy, in every
+container.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ import rewriting
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinds import CONTAINERS, Save, deflated, distributed, legacy, safetensors, shards, stored, strided
+from kinds import (
+    CONTAINERS,
+    Save,
+    deflated,
+    distributed,
+    legacy,
+    safetensors,
+    shards,
+    stored,
+    strided,
+)
 
 import ckpt
 from ckpt.elements import fill
@@ -46,15 +58,23 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     if "float8" in name or name == "bfloat16":
         return tensor.to(torch.float32).numpy()
     return (
-        tensor.to(torch.complex64) if name == "complex32" else tensor.resolve_conj().resolve_neg()
+        tensor.to(torch.complex64)
+        if name == "complex32"
+        else tensor.resolve_conj().resolve_neg()
     ).numpy()
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     def bits(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+        return (
+            tensor.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+        )
 
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(bits(one), bits(other))
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and torch.equal(bits(one), bits(other))
+    )
 
 
 IN_NO_SAFETENSORS = ("complex32", "complex128")
@@ -82,7 +102,9 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_values_of_all_dtypes_and_strides(dtype: str, save: Save, tmp_path: Path) -> None:
+def test_values_of_all_dtypes_and_strides(
+    dtype: str, save: Save, tmp_path: Path
+) -> None:
     made = strided(filled((6, 7, 8), savable(save, dtype)))
     with ckpt.open(save(made, tmp_path)) as opened:
         assert sorted(opened) == sorted(made)
@@ -93,9 +115,19 @@ def test_values_of_all_dtypes_and_strides(dtype: str, save: Save, tmp_path: Path
             values = ref.numpy()
             np.testing.assert_array_equal(values, wanted)
             assert values.dtype == wanted.dtype and values.shape == wanted.shape
-            assert (values.flags.writeable and values.flags.owndata) or values.base is not None
-            for key in (0, -1, slice(1, 3), (Ellipsis, 0), (slice(None, None, -2), None)):
-                if tensor.dim() and (tensor.shape[0] or isinstance(key, (slice, tuple))):
+            assert (
+                values.flags.writeable and values.flags.owndata
+            ) or values.base is not None
+            for key in (
+                0,
+                -1,
+                slice(1, 3),
+                (Ellipsis, 0),
+                (slice(None, None, -2), None),
+            ):
+                if tensor.dim() and (
+                    tensor.shape[0] or isinstance(key, (slice, tuple))
+                ):
                     np.testing.assert_array_equal(ref[key], wanted[key])
 
 
@@ -169,7 +201,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     files.made = strided(filled((6, 7, 8), "float32"))
     files.opened = {}
     for save in CONTAINERS:
-        files.opened[save.__name__] = ckpt.open(save(files.made, tmp_path_factory.mktemp("files")))
+        files.opened[save.__name__] = ckpt.open(
+            save(files.made, tmp_path_factory.mktemp("files"))
+        )
     return files
 
 
@@ -179,7 +213,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     st.sampled_from(sorted(strided(torch.ones(6, 7, 8)))),
     KEYS,
 )
-def test_any_index_gives_what_numpy_gives(files: Files, container: str, name: str, key: Any) -> None:
+def test_any_index_gives_what_numpy_gives(
+    files: Files, container: str, name: str, key: Any
+) -> None:
     wanted = files.made[name].numpy()
     ref = files.opened[container][name]
     try:
@@ -215,15 +251,27 @@ def test_a_reference_is_an_array_for_numpy(tmp_path: Path) -> None:
     path = rewriting.saved({"w": made, "n": torch.tensor(3.0)}, tmp_path / "a.pt")
     with ckpt.open(path) as opened:
         ref = opened["w"]
-        assert np.asarray(ref).dtype == np.float32 and np.asarray(ref, np.float64).dtype == np.float64
+        assert (
+            np.asarray(ref).dtype == np.float32
+            and np.asarray(ref, np.float64).dtype == np.float64
+        )
         np.savez(tmp_path / "w.npz", w=ref)  # type: ignore[arg-type]
-        assert np.load(tmp_path / "w.npz", allow_pickle=False)["w"].tolist() == made.tolist()
+        assert (
+            np.load(tmp_path / "w.npz", allow_pickle=False)["w"].tolist()
+            == made.tolist()
+        )
         assert np.add(ref, 1).tolist() == (made + 1).tolist()
-        assert torch.as_tensor(ref.numpy()).equal(made.float()) and torch.as_tensor(ref[::-1]).shape == (3, 4)
+        assert torch.as_tensor(ref.numpy()).equal(made.float()) and torch.as_tensor(
+            ref[::-1]
+        ).shape == (3, 4)
         with pytest.raises(ValueError, match="copy=False"):
             np.asarray(ref, copy=False)
         assert np.array(ref, copy=True).shape == (3, 4)
-        assert not hasattr(ref, "__array_interface__") and not hasattr(ref, "__len__") and bool(ref)
+        assert (
+            not hasattr(ref, "__array_interface__")
+            and not hasattr(ref, "__len__")
+            and bool(ref)
+        )
         assert [row.tolist() for row in ref] == made.tolist()
         with pytest.raises(TypeError, match="no dimensions"):
             iter(opened["n"])
@@ -235,13 +283,25 @@ def test_what_a_reference_says(samples: Path) -> None:
         report = ckpt.inspect(opened)
         for name, row in report.items():
             ref = opened[name]
-            assert (ref.role, ref.section, ref.device) == (row.role, row.section, row.device)
+            assert (ref.role, ref.section, ref.device) == (
+                row.role,
+                row.section,
+                row.device,
+            )
             assert (ref.ndim, ref.nbytes) == (len(row.shape), row.nbytes)
-        assert {ref.role for ref in opened.values()} >= {"parameter", "buffer", "optimizer"}
+        assert {ref.role for ref in opened.values()} >= {
+            "parameter",
+            "buffer",
+            "optimizer",
+        }
 
 
 def test_strides_and_gradients(tmp_path: Path) -> None:
-    made = {"t": torch.ones(2, 3).t(), "p": torch.nn.Parameter(torch.ones(1)), "s": torch.eye(2).to_sparse()}
+    made = {
+        "t": torch.ones(2, 3).t(),
+        "p": torch.nn.Parameter(torch.ones(1)),
+        "s": torch.eye(2).to_sparse(),
+    }
     path = rewriting.saved(made, tmp_path / "a.pt")
     with ckpt.open(path) as opened:
         assert opened["t"].stride == (1, 3) and opened["t"].requires_grad is False
@@ -249,7 +309,7 @@ def test_strides_and_gradients(tmp_path: Path) -> None:
     assert opened["t"] if False else True
 
 
-# --- bytes that are read ----------------------------------------------------------------------------------------------
+# --- bytes that are read --------------------------------------------------------------
 
 
 def read_of(opened: ckpt.Checkpoint) -> int:
@@ -260,7 +320,9 @@ LARGE = torch.arange(1000 * 3000, dtype=torch.float32).reshape(1000, 3000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("save", [stored, legacy, safetensors, distributed], ids=lambda save: save.__name__)
+@pytest.mark.parametrize(
+    "save", [stored, legacy, safetensors, distributed], ids=lambda save: save.__name__
+)
 @pytest.mark.parametrize(
     ("key", "most"),
     [
@@ -274,7 +336,9 @@ LARGE = torch.arange(1000 * 3000, dtype=torch.float32).reshape(1000, 3000)
         ((slice(None, None, 2), slice(None, None, 2)), 2 * 4 * 500 * 1500),
     ],
 )  # fmt: skip
-def test_an_index_reads_what_it_needs(key: Any, most: int, save: Save, tmp_path: Path) -> None:
+def test_an_index_reads_what_it_needs(
+    key: Any, most: int, save: Save, tmp_path: Path
+) -> None:
     with ckpt.open(save({"w": LARGE}, tmp_path)) as opened:
         opened["w"][0, 0]  # a distributed one opens the item
         before = read_of(opened)
@@ -291,7 +355,9 @@ def test_a_transpose_is_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_deflated_record_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deflated_record_is_inflated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ckpt.open(deflated({"w": LARGE, "c": LARGE[:, 7]}, tmp_path)) as opened:
         record = opened.checkpoint.storages[0].place
         assert record is not None
@@ -312,11 +378,13 @@ def test_a_box_that_is_not_needed_is_not_opened(tmp_path: Path) -> None:
         assert read_of(opened) - before == LARGE.nbytes
 
 
-# --- a file that changes ----------------------------------------------------------------------------------------------
+# --- a file that changes --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "save", [stored, deflated, legacy, safetensors, distributed], ids=lambda save: save.__name__
+    "save",
+    [stored, deflated, legacy, safetensors, distributed],
+    ids=lambda save: save.__name__,
 )
 def test_a_file_that_changed_gives_no_values(save: Save, tmp_path: Path) -> None:
     import os
@@ -325,7 +393,12 @@ def test_a_file_that_changed_gives_no_values(save: Save, tmp_path: Path) -> None
         opened["w"].numpy()
         for source in opened.checkpoint.sources:
             os.utime(source.name, (1, 1))
-        for read in (opened["w"].numpy, opened["w"].torch, lambda: opened["w"][3], opened.state_dict):
+        for read in (
+            opened["w"].numpy,
+            opened["w"].torch,
+            lambda: opened["w"][3],
+            opened.state_dict,
+        ):
             with pytest.raises(CkptError, match="changed while it was read"):
                 read()
 
@@ -333,7 +406,9 @@ def test_a_file_that_changed_gives_no_values(save: Save, tmp_path: Path) -> None
 def test_only_the_files_of_a_tensor_are_checked(tmp_path: Path) -> None:
     import os
 
-    with ckpt.open(shards({"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path)) as opened:
+    with ckpt.open(
+        shards({"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path)
+    ) as opened:
         os.utime(tmp_path / "model-00002-of-00002.bin", (1, 1))
         assert opened["a"].numpy().sum() == 3
         with pytest.raises(CkptError, match=r"00002-of-00002\.bin: the file changed"):
@@ -346,5 +421,7 @@ def test_checkpoints_that_were_made_elsewhere(tmp_path: Path) -> None:
 
     inner: Checkpoint = formats.open(str(stored({"w": torch.ones(2)}, tmp_path)))
     with ckpt.Checkpoint(inner) as opened:
-        assert opened["w"].numpy().tolist() == [1, 1] and isinstance(opened.survey, Survey)
+        assert opened["w"].numpy().tolist() == [1, 1] and isinstance(
+            opened.survey, Survey
+        )
         assert opened == opened and opened == ckpt.Checkpoint(inner) and opened != {}

@@ -1,4 +1,6 @@
-"""Tied weights: safetensors hold them once, and note the other name in the metadata, as `safetensors.torch.save_model` does."""
+"""Tied weights: safetensors hold them once, and note the other name in the metadata, as
+`safetensors.torch.save_model` does.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,27 @@ def test_a_converted_file_holds_the_same_weights(name: str, files: Path) -> None
         done = inside("diff", *sides, cwd=files)
         assert done.code == 0 and done.lines[-1] == f"same: {number} tensors", done
     sums = [{*inside("sum", each, cwd=files).lines} for each in ("a.pth", name)]
-    assert sums[0] == sums[1] and len([line for line in sums[0] if line[0] != "#"]) == number
+    assert (
+        sums[0] == sums[1]
+        and len([line for line in sums[0] if line[0] != "#"]) == number
+    )
     for source, checked in (("a.pth", name), (name, "a.pth")):
         (files / "sums").write_bytes(inside("sum", source, cwd=files).out)
         assert inside("verify", checked, "--sums", "sums", cwd=files).code == 0
         assert inside("verify", checked, "--like", source, cwd=files).code == 0
-        assert inside("convert", checked, "--like", source, "-o", "c.pth", "--dry-run", cwd=files).code == 0
+        assert (
+            inside(
+                "convert",
+                checked,
+                "--like",
+                source,
+                "-o",
+                "c.pth",
+                "--dry-run",
+                cwd=files,
+            ).code
+            == 0
+        )
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -60,19 +77,27 @@ def test_weights_that_are_tied_no_more_differ(name: str, files: Path) -> None:
 
     done = inside("diff", "b.pth", name, "--json", cwd=files)
 
-    rows = {row["after"]: row["status"] for row in json.loads(done.out)["tensors"] if row["status"] != "same"}
+    rows = {
+        row["after"]: row["status"]
+        for row in json.loads(done.out)["tensors"]
+        if row["status"] != "same"
+    }
     assert done.code == 1 and rows == {"head.weight": "changed"}
 
 
-# --- a name that one side has, and the other does not save ------------------------------------------------------------
+# --- a name that one side has, and the other does not save ----------------------------
 
 
 @pytest.fixture
 def dropped(files: Path) -> Path:
-    """The same weights as transformers saves them: the tied name is not in the file, nor in its metadata."""
+    """The same weights as transformers saves them: the tied name is not in the file,
+    nor in its metadata.
+    """
     state = torch.load(files / "a.pth")
     del state["head.weight"]
-    safetensors.torch.save_file(state, files / "dropped.safetensors", metadata={"format": "pt"})
+    safetensors.torch.save_file(
+        state, files / "dropped.safetensors", metadata={"format": "pt"}
+    )
     return files
 
 
@@ -89,18 +114,27 @@ def test_a_name_that_is_not_saved_is_no_difference(name: str, dropped: Path) -> 
         assert len(lines) == 1 and lines[0].startswith("tied: "), done
         document = json.loads(inside("diff", *sides, "--json", cwd=dropped).out)
         where = "after" if sides[1] == name else "before"
-        assert [row[where] for row in document["tied"]] == ["head.weight"] and not document["totals"][
-            "removed"
-        ]
+        assert [row[where] for row in document["tied"]] == [
+            "head.weight"
+        ] and not document["totals"]["removed"]
         strict = inside("diff", *sides, "--strict", cwd=dropped)
-        assert strict.code == 1 and any(line.startswith("only on one side: ") for line in strict.lines)
+        assert strict.code == 1 and any(
+            line.startswith("only on one side: ") for line in strict.lines
+        )
 
 
 @pytest.mark.parametrize("name", SIDES)
 def test_sums_and_names_of_a_tie_fit_both_ways(name: str, dropped: Path) -> None:
-    for source, checked in ((name, "dropped.safetensors"), ("dropped.safetensors", name)):
+    for source, checked in (
+        (name, "dropped.safetensors"),
+        ("dropped.safetensors", name),
+    ):
         (dropped / "sums").write_bytes(inside("sum", source, cwd=dropped).out)
-        for option, other in (("--sums", "sums"), ("--like", source), ("--like", "sums")):
+        for option, other in (
+            ("--sums", "sums"),
+            ("--like", source),
+            ("--like", "sums"),
+        ):
             done = inside("verify", checked, option, other, cwd=dropped)
             assert done.code == 0 and " intact: " in done.lines[0], done
             assert "do not name" not in done.lines[0]
@@ -119,7 +153,9 @@ def test_a_lost_tensor_of_equal_values_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["slim", "convert"])
 @pytest.mark.parametrize("source", ["a.pth", "a.safetensors"])
-def test_what_lies_in_the_file_is_counted(command: str, source: str, files: Path) -> None:
+def test_what_lies_in_the_file_is_counted(
+    command: str, source: str, files: Path
+) -> None:
     number = len(torch.load(files / "a.pth")) - 1
     if command == "convert" and source == "a.safetensors":
         words: tuple[str, ...] = ("--dtype", "float16")
@@ -127,9 +163,12 @@ def test_what_lies_in_the_file_is_counted(command: str, source: str, files: Path
         words = ()
     done = inside(command, source, *words, "-o", "out.safetensors", cwd=files)
     assert done.code == 0 and any(
-        line.endswith(f"   {number} tensors") or f" {number} tensors" in line for line in done.lines
+        line.endswith(f"   {number} tensors") or f" {number} tensors" in line
+        for line in done.lines
     )
     assert any(line.startswith("tied, held once: ") for line in done.lines), done
     assert len(safetensors.torch.load_file(files / "out.safetensors")) == number
-    done = inside(command, source, *words, "-o", "out.safetensors", "--force", "--json", cwd=files)
+    done = inside(
+        command, source, *words, "-o", "out.safetensors", "--force", "--json", cwd=files
+    )
     assert json.loads(done.out)["tensors"] == number

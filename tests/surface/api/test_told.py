@@ -1,4 +1,6 @@
-"""A function tells on all that it is told of its inputs: doubts, leftovers, records that could not be read."""
+"""A function tells on all that it is told of its inputs: doubts, leftovers, records
+that could not be read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
     def doubts(checkpoint: Checkpoint) -> list[str]:
         return [f"{Path(checkpoint.path).name} is in doubt"]
 
-    for module in ("surface.api.rewriting", "ext.average.api", "ext.salvage.api", "ext.warmstart.api"):
+    for module in (
+        "surface.api.rewriting",
+        "ext.average.api",
+        "ext.salvage.api",
+        "ext.warmstart.api",
+    ):
         monkeypatch.setattr(f"ckpt.{module}.doubt_lines", doubts)
 
 
@@ -43,17 +50,24 @@ def saved(folder: Path, *names: str) -> list[Path]:
 def test_the_doubts_about_each_input(tmp_path: Path) -> None:
     one, two = saved(tmp_path, "one.pt", "two.pt")
     calls: dict[str, Any] = {
-        "strip": (lambda tell: ckpt.strip(one, prefix="a.", dry_run=True, tell=tell), ["one.pt"]),
+        "strip": (
+            lambda tell: ckpt.strip(one, prefix="a.", dry_run=True, tell=tell),
+            ["one.pt"],
+        ),
         "average": (
             lambda tell: ckpt.average([one, two], out=tmp_path / "mean.pt", tell=tell),
             ["one.pt", "two.pt"],
         ),
         "warmstart": (
-            lambda tell: ckpt.warmstart(one, into=two, out=tmp_path / "warm.pt", tell=tell),
+            lambda tell: ckpt.warmstart(
+                one, into=two, out=tmp_path / "warm.pt", tell=tell
+            ),
             ["one.pt", "two.pt"],
         ),
         "salvage": (
-            lambda tell: ckpt.salvage(one, fill_from=two, out=tmp_path / "whole.pt", tell=tell),
+            lambda tell: ckpt.salvage(
+                one, fill_from=two, out=tmp_path / "whole.pt", tell=tell
+            ),
             ["two.pt", "one.pt"],
         ),
     }
@@ -70,7 +84,9 @@ def test_files_of_several_steps_and_leftovers_are_told(
     (one,) = saved(tmp_path, "one.pt")
     left = tmp_path / ".out.pt.0000000000000000.ckpt-tmp"
     left.write_bytes(bytes(3))
-    monkeypatch.setattr("ckpt.bytes.target.left_over", lambda real, *rest: [(str(left), 3)])
+    monkeypatch.setattr(
+        "ckpt.bytes.target.left_over", lambda real, *rest: [(str(left), 3)]
+    )
 
     class Mixed:
         text = "files of steps 1 and 2"
@@ -83,7 +99,9 @@ def test_files_of_several_steps_and_leftovers_are_told(
     )
 
 
-def test_records_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_records_that_could_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (one,) = saved(tmp_path, "one.pt")
     from ckpt.formats import verify
 
@@ -91,10 +109,20 @@ def test_records_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch, tmp_pat
         RecordedFile("a", 3, [RecordedItem("w", 1, None, "is damaged")]),
         RecordedFile("b", 0, problem="is gone"),
     ]
-    monkeypatch.setattr(verify, "recorded", lambda *given, **options: verify.Recorded("dcp", "DCP", files))
+    monkeypatch.setattr(
+        verify,
+        "recorded",
+        lambda *given, **options: verify.Recorded("dcp", "DCP", files),
+    )
     report = ckpt.sum(one, recorded=True)
-    assert report.unread == (("w", "is damaged"), ("b", "is gone")) and report.exit_code == 2
-    assert report.to_json()["unread"] == [{"name": "w", "why": "is damaged"}, {"name": "b", "why": "is gone"}]
+    assert (
+        report.unread == (("w", "is damaged"), ("b", "is gone"))
+        and report.exit_code == 2
+    )
+    assert report.to_json()["unread"] == [
+        {"name": "w", "why": "is damaged"},
+        {"name": "b", "why": "is gone"},
+    ]
 
 
 def test_a_stored_listing_is_a_side(tmp_path: Path) -> None:
@@ -109,7 +137,10 @@ def test_a_stored_listing_is_a_side(tmp_path: Path) -> None:
 def test_numbers_are_looked_up_in_a_section() -> None:
     with folder_of(SAMPLES):
         whole = ckpt.inspect("train_cuda.pth", index="0")
-        assert whole.index is not None and whole.to_json()["index"] == whole.index.to_json()
+        assert (
+            whole.index is not None
+            and whole.to_json()["index"] == whole.index.to_json()
+        )
         with pytest.raises(ckpt.UsageError, match="no section"):
             ckpt.inspect("train_cuda.pth", index="0", section="none")
 
@@ -159,11 +190,17 @@ def test_shards_are_counted_too(tmp_path: Path) -> None:
 
 
 def test_a_difference_answers_although_sums_are_missing(tmp_path: Path) -> None:
-    """One tensor is known to differ, so it does not matter that another cannot be decided."""
+    """One tensor is known to differ, so it does not matter that another cannot be
+    decided.
+    """
     state = {"a": torch.ones(3), "b": torch.ones(3)}
-    one = rewriting.saved(state, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    one = rewriting.saved(
+        state, tmp_path / "a.pt", _use_new_zipfile_serialization=False
+    )
     two = rewriting.saved(
-        state | {"b": torch.ones(4)}, tmp_path / "b.pt", _use_new_zipfile_serialization=False
+        state | {"b": torch.ones(4)},
+        tmp_path / "b.pt",
+        _use_new_zipfile_serialization=False,
     )
     assert ckpt.diff(one, two, quick=True).exit_code == 1
     with pytest.raises(ckpt.UsageError, match="--quick cannot decide"):
@@ -173,7 +210,9 @@ def test_a_difference_answers_although_sums_are_missing(tmp_path: Path) -> None:
 def test_the_bytes_of_a_file_are_read_within_limits() -> None:
     data = (SAMPLES / "train_cuda.pth").read_bytes()
     for call in (
-        lambda given: ckpt.strip(given, dry_run=True, limits=ckpt.Limits(pickle_bytes=10)),
+        lambda given: ckpt.strip(
+            given, dry_run=True, limits=ckpt.Limits(pickle_bytes=10)
+        ),
         lambda given: ckpt.inspect(given, limits=ckpt.Limits(pickle_bytes=10)),
     ):
         with pytest.raises(ckpt.LimitError):
@@ -189,6 +228,10 @@ def test_a_selected_code_counts_at_any_level() -> None:
 def test_a_folder_of_files_that_cannot_be_read(tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "truncated.pth", tmp_path / "a.pth")
     (row,) = ckpt.lint(tmp_path).files
-    assert row.error is not None and row.error.message.startswith("cut off") and row.path.endswith("a.pth")
+    assert (
+        row.error is not None
+        and row.error.message.startswith("cut off")
+        and row.path.endswith("a.pth")
+    )
     (listed,) = ckpt.ls(tmp_path)
     assert listed.error is not None and listed.error.message.startswith("cut off")

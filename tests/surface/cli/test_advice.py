@@ -1,4 +1,6 @@
-"""The command that helps: for all sections or for one of them, and the reason where none does."""
+"""The command that helps: for all sections or for one of them, and the reason where
+none does.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,18 @@ from ckpt.surface.api.advice import Ways
     ],
 )
 def test_one_section_is_named_where_all_leave_it_as_it_is(
-    changed: set[str] | None, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changed: set[str] | None,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`changed` are the sections that stripping all would change, None where that is refused."""
+    """`changed` are the sections that stripping all would change, None where that is
+    refused.
+    """
 
-    def planned(survey: Survey, asked: tuple[str, ...], out: str, limits: Limits) -> set[str]:
+    def planned(
+        survey: Survey, asked: tuple[str, ...], out: str, limits: Limits
+    ) -> set[str]:
         if "--section" in asked:
             return {asked[-1]}
         if changed is None:
@@ -38,24 +47,36 @@ def test_one_section_is_named_where_all_leave_it_as_it_is(
         return changed
 
     monkeypatch.setattr("ckpt.surface.api.plans.changed_by", planned)
-    monkeypatch.setattr("ckpt.surface.api.advice._is_plain", lambda survey, words: False)  # nothing is proved
+    monkeypatch.setattr(
+        "ckpt.surface.api.advice._is_plain", lambda survey, words: False
+    )  # nothing is proved
     weights = {"module.w": torch.ones(2), "module.b": torch.ones(1)}
     state = {"model": weights, "teacher": dict(weights), "config": Config()}
     path = rewriting.saved(state, tmp_path / "a.pth")
     with formats.open(str(path)) as checkpoint:
         way = Ways(Survey(checkpoint)).way(("stripped", "model"))
     first, *rest = words
-    assert way.command == " ".join(["ckpt", first, str(path), *rest, "-o", str(tmp_path / "a.stripped.pth")])
+    assert way.command == " ".join(
+        ["ckpt", first, str(path), *rest, "-o", str(tmp_path / "a.stripped.pth")]
+    )
 
 
 def test_without_a_command_the_first_loss_is_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(survey: Survey, asked: tuple[str, ...], out: str, limits: Limits) -> set[str]:
-        raise LossError(f"no {asked[0]}") if asked[0] != "slim" else UnsupportedError("no model")
+    def refused(
+        survey: Survey, asked: tuple[str, ...], out: str, limits: Limits
+    ) -> set[str]:
+        raise (
+            LossError(f"no {asked[0]}")
+            if asked[0] != "slim"
+            else UnsupportedError("no model")
+        )
 
     monkeypatch.setattr("ckpt.surface.api.plans.changed_by", refused)
-    monkeypatch.setattr("ckpt.surface.api.advice._is_plain", lambda survey, words: False)
+    monkeypatch.setattr(
+        "ckpt.surface.api.advice._is_plain", lambda survey, words: False
+    )
     path = rewriting.saved({"w": torch.ones(2), "config": Config()}, tmp_path / "a.pth")
     with formats.open(str(path)) as checkpoint:
         way = Ways(Survey(checkpoint)).way(("weights",))

@@ -1,4 +1,6 @@
-"""`ckpt verify --against hf://…`: a copy beside the hashes that the hub lists, on an imitation of the hub."""
+"""`ckpt verify --against hf://…`: a copy beside the hashes that the hub lists, on an
+imitation of the hub.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ HERE = f"hf://{MODEL}"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    """A model of two shards, a file below a folder, and small files that are no LFS files."""
+    """A model of two shards, a file below a folder, and small files that are no LFS
+    files.
+    """
     folder = tmp_path_factory.mktemp("hub")
     for path in (SAMPLES / "sharded").iterdir():
         shutil.copy(path, folder)
@@ -61,7 +65,10 @@ def test_a_whole_copy(copy: Path, server: Hub) -> None:
     small = len(server.files) - large
     assert large == 3 and small > 1
     assert done.lines == [
-        f"copy: intact: {large + small} files as {HERE} lists them ({large} by SHA-256, {small} by git's SHA-1)"
+        (
+            f"copy: intact: {large + small} files as {HERE} lists them ({large} by "
+            f"SHA-256, {small} by git's SHA-1)"
+        )
     ]
     assert (done.code, done.err) == (0, b"")
 
@@ -73,7 +80,10 @@ def test_pages_and_ways(per_page: int, small: int, copy: Path, server: Hub) -> N
 
     (line,) = verify(copy, "copy").lines
 
-    assert f"{len(server.files)} files as" in line and ("SHA-1" if small else "SHA-256") in line
+    assert (
+        f"{len(server.files)} files as" in line
+        and ("SHA-1" if small else "SHA-256") in line
+    )
 
 
 @pytest.mark.parametrize("small", [0, 1 << 30])
@@ -100,9 +110,9 @@ def test_what_else_a_copy_may_have_or_lack(copy: Path) -> None:
 
     assert done.code == 0
     assert (
-        f"; not checked: 1 file of {HERE} not here (README.md), 1 file that it does not list (notes.txt)"
-        in done.lines[0]
-    )
+        f"; not checked: 1 file of {HERE} not here (README.md), 1 file that it "
+        "does not list (notes.txt)"
+    ) in done.lines[0]
 
 
 def test_a_shard_that_is_missing(copy: Path) -> None:
@@ -123,32 +133,62 @@ def test_a_file_that_is_cut_off_and_one_that_is_a_pointer(copy: Path) -> None:
 
     text = " ".join(done.lines)
     assert (
-        done.code == 1 and "(cut off?)" in text and f"{second.name}: a Git LFS pointer, not the file" in text
+        done.code == 1
+        and "(cut off?)" in text
+        and f"{second.name}: a Git LFS pointer, not the file" in text
     )
 
 
 def test_single_files(copy: Path) -> None:
     shutil.copy(copy / "vae" / "model.safetensors", copy.parent / "renamed.safetensors")
     for words, against, says in (
-        (["copy/vae/model.safetensors"], HERE, f"1 file as {HERE} lists it (by SHA-256)"),
-        (["renamed.safetensors"], HERE, f"1 file as {HERE}/vae/model.safetensors lists it"),
-        (["renamed.safetensors"], f"{HERE}@{COMMIT}/vae/model.safetensors", "1 file as"),
+        (
+            ["copy/vae/model.safetensors"],
+            HERE,
+            f"1 file as {HERE} lists it (by SHA-256)",
+        ),
+        (
+            ["renamed.safetensors"],
+            HERE,
+            f"1 file as {HERE}/vae/model.safetensors lists it",
+        ),
+        (
+            ["renamed.safetensors"],
+            f"{HERE}@{COMMIT}/vae/model.safetensors",
+            "1 file as",
+        ),
         (["copy/vae"], f"{HERE}/vae", "1 file as"),
-        (["copy/model.safetensors.index.json"], HERE, "not checked: the shards of this index"),
+        (
+            ["copy/model.safetensors.index.json"],
+            HERE,
+            "not checked: the shards of this index",
+        ),
     ):
         done = verify(copy, *words, against=against)
         assert done.code == 0 and says in done.lines[0], words
     data = bytearray((copy.parent / "renamed.safetensors").read_bytes())
     data[-1] ^= 1
     (copy.parent / "renamed.safetensors").write_bytes(data)
-    assert verify(copy, "renamed.safetensors", against=f"{HERE}/vae/model.safetensors").code == 1
-    check_error(verify(copy, "renamed.safetensors"), "lists no file of this name, and none with these bytes")
+    assert (
+        verify(
+            copy, "renamed.safetensors", against=f"{HERE}/vae/model.safetensors"
+        ).code
+        == 1
+    )
+    check_error(
+        verify(copy, "renamed.safetensors"),
+        "lists no file of this name, and none with these bytes",
+    )
 
 
 def test_the_url_itself(copy: Path) -> None:
     done = verify(copy, f"{HERE}/vae/model.safetensors", f"{HERE}/")
 
-    assert done.code == 0 and len(done.lines) == 2 and done.complaints == ["2 files: 2 intact"]
+    assert (
+        done.code == 0
+        and len(done.lines) == 2
+        and done.complaints == ["2 files: 2 intact"]
+    )
 
 
 def test_a_cache_of_hugging_face(copy: Path) -> None:
@@ -171,8 +211,14 @@ def test_json_and_quiet(copy: Path) -> None:
     shards(copy)[0].write_bytes(b"x")
     document = json.loads(verify(copy, "copy", "--json").out)
 
-    assert document["schema"]["name"] == "ckpt.verify" and document["verdict"] == "damaged"
-    assert len(document["problems"]) == 1 and document["checked"] and document["file"]["format"] is None
+    assert (
+        document["schema"]["name"] == "ckpt.verify" and document["verdict"] == "damaged"
+    )
+    assert (
+        len(document["problems"]) == 1
+        and document["checked"]
+        and document["file"]["format"] is None
+    )
     quiet = verify(copy, "copy", "-q")
     assert (quiet.code, quiet.out) == (1, b"") and b"damaged" in quiet.err
     assert ckpt.verify(copy, against=HERE).exit_code == 1
@@ -181,7 +227,9 @@ def test_json_and_quiet(copy: Path) -> None:
 def test_what_cannot_be_compared(copy: Path, server: Hub) -> None:
     (copy.parent / "empty").mkdir()
     check_error(verify(copy, "copy", against="hf://org"), "not a hugging face url")
-    check_error(verify(copy, "copy", against="https://x.org/a"), "not a hugging face url")
+    check_error(
+        verify(copy, "copy", against="https://x.org/a"), "not a hugging face url"
+    )
     check_error(verify(copy, "copy", against=f"{HERE}/none"), "no such file or folder")
     check_error(verify(copy, "empty"), f"no file of {HERE} lies in it")
     check_error(verify(copy, "copy", "--quick"), "exclude each other")
@@ -191,7 +239,9 @@ def test_what_cannot_be_compared(copy: Path, server: Hub) -> None:
     check_error(verify(copy, "copy"), "no permission")
 
 
-def test_a_list_that_is_damaged(copy: Path, server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_damaged(
+    copy: Path, server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for body in (
         b"{",
         b"[3]",

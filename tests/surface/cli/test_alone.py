@@ -1,4 +1,6 @@
-"""Each command in a Python of its own: it finds all that it imports, and does what it does in the forks of the other tests."""
+"""Each command in a Python of its own: it finds all that it imports, and does what it
+does in the forks of the other tests.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ RUNS = {
     "slim": ("slim", "train_cuda.pth", "-o", "out.pth"),
     "convert": ("convert", "train_cuda.pth", "--dtype", "bfloat16", "-o", "out.pth"),
     "salvage": ("salvage", "truncated.pth", "-o", "out.pth"),
-    "warmstart": ("warmstart", "ddp_before.pth", "--into", "ddp_after.pth", "-o", "out.pth"),
+    "warmstart": (
+        "warmstart",
+        "ddp_before.pth",
+        "--into",
+        "ddp_after.pth",
+        "-o",
+        "out.pth",
+    ),
     "average": ("average", "ddp_before.pth", "ddp_after.pth", "-o", "out.pth"),
     "merge": ("merge", "llama_bf16.pth", "lora", "-o", "out.pth"),
     "prune": ("prune", "run", "--why"),
@@ -54,15 +63,21 @@ def test_a_command_does_alone_what_it_does_in_a_fork(name: str, tmp_path: Path) 
             elif word == "run":
                 (folder / word).mkdir()
                 for number in (1, 2):
-                    shutil.copy2(SAMPLES / "legacy.pth", folder / word / f"epoch_{number}.pth")
+                    shutil.copy2(
+                        SAMPLES / "legacy.pth", folder / word / f"epoch_{number}.pth"
+                    )
             elif word == "lora":
                 shutil.copytree(SAMPLES / word, folder / word)
 
-    first, second = alone(*RUNS[name], cwd=folders[0]), ckpt(*RUNS[name], cwd=folders[1])
+    first, second = (
+        alone(*RUNS[name], cwd=folders[0]),
+        ckpt(*RUNS[name], cwd=folders[1]),
+    )
 
     assert first == second
     assert first.code in ((2,) if name == "wrong usage" else (0, 1)), first
     files = [
-        {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} for folder in folders
+        {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        for folder in folders
     ]
     assert files[0] == files[1]

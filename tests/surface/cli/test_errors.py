@@ -1,4 +1,6 @@
-"""Exit codes and streams, through real processes: 0 done, 1 found, 2 trouble, 130, 141, 143; one line an error."""
+"""Exit codes and streams, through real processes: 0 done, 1 found, 2 trouble, 130, 141,
+143; one line an error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ import hostile
 import opcodes as op
 import pytest
 import torch
-from process import ROOT, SAMPLES, TIMEOUT, as_nobody, check_error, ckpt, environment, python, raw_controls
+from process import (
+    ROOT,
+    SAMPLES,
+    TIMEOUT,
+    as_nobody,
+    check_error,
+    ckpt,
+    environment,
+    python,
+    raw_controls,
+)
 
 from ckpt import __version__
 from ckpt.model.findings import CATALOGUE
@@ -22,7 +34,8 @@ from ckpt.model.findings import CATALOGUE
 GOOD = SAMPLES / "train_cuda.pth"
 
 
-# ---------------------------------------------------------------------------------------------- one bad path
+# --------------------------------------------------------------------------------------
+# one bad path
 
 
 @pytest.mark.parametrize(
@@ -52,13 +65,19 @@ def test_device(device: str) -> None:
 
 def test_directory_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    check_error(ckpt("inspect", "runs", cwd=tmp_path), "a directory without a checkpoint")
+    check_error(
+        ckpt("inspect", "runs", cwd=tmp_path), "a directory without a checkpoint"
+    )
     (tmp_path / "runs" / "a.pt").write_bytes(hostile.GOOD)
-    line = check_error(ckpt("inspect", "runs", "--tsv", cwd=tmp_path), "holds 1 checkpoint file")
+    line = check_error(
+        ckpt("inspect", "runs", "--tsv", cwd=tmp_path), "holds 1 checkpoint file"
+    )
     assert "a.pt" in line
 
 
-@pytest.mark.parametrize("path", ["", ".", "/", "a/../b.pt", "a\udcffb.pt", "~/x.pt", "x" * 300], ids=ascii)
+@pytest.mark.parametrize(
+    "path", ["", ".", "/", "a/../b.pt", "a\udcffb.pt", "~/x.pt", "x" * 300], ids=ascii
+)
 def test_odd_path(path: str, tmp_path: Path) -> None:
     check_error(ckpt("inspect", path, cwd=tmp_path))
 
@@ -68,7 +87,10 @@ def test_unreadable_file(folder_of_all: Path) -> None:
     path = folder_of_all / "secret.pt"
     path.write_bytes(hostile.GOOD)
     path.chmod(0o600 if os.getuid() == 0 else 0)
-    check_error(as_nobody("inspect", "secret.pt", "--tsv", cwd=folder_of_all), "secret.pt: no permission")
+    check_error(
+        as_nobody("inspect", "secret.pt", "--tsv", cwd=folder_of_all),
+        "secret.pt: no permission",
+    )
     path.chmod(0o644)
     assert as_nobody("inspect", "secret.pt", "--tsv", cwd=folder_of_all).code == 0
 
@@ -92,23 +114,34 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     assert stat.S_ISREG(after.st_mode)
 
 
-# ---------------------------------------------------------------------------------------------- several paths
+# --------------------------------------------------------------------------------------
+# several paths
 
 
-@pytest.mark.parametrize("form", [(), ("--json",), ("--tsv",), ("--table", "github")], ids=" ".join)
+@pytest.mark.parametrize(
+    "form", [(), ("--json",), ("--tsv",), ("--table", "github")], ids=" ".join
+)
 def test_goes_on_after_a_bad_path(form: tuple[str, ...]) -> None:
     """The others are shown, each bad one gets its line, the worst code wins."""
     paths = ("legacy.pth", "html_page.pth", "weights.safetensors", "nope.pth")
     done = ckpt("inspect", *paths, "--fail-on", "cuda", *form, cwd=SAMPLES)
     assert done.code == 2
-    assert [line.split(": ")[1] for line in done.complaints] == ["html_page.pth", "nope.pth"]
+    assert [line.split(": ")[1] for line in done.complaints] == [
+        "html_page.pth",
+        "nope.pth",
+    ]
     text = done.out.decode()
     assert "legacy.pth" in text and "weights.safetensors" in text
     assert ("html_page" in text) == (form == ("--json",))
     if form == ("--json",):
         documents = [json.loads(line) for line in done.lines]
         assert [document["file"]["path"] for document in documents] == list(paths)
-        assert ["error" in document for document in documents] == [False, True, False, True]
+        assert ["error" in document for document in documents] == [
+            False,
+            True,
+            False,
+            True,
+        ]
     if form == ("--tsv",):
         rows = [line.split("\t") for line in done.lines]
         assert rows[0][0] == "file" and sum(row[0] == "file" for row in rows) == 1
@@ -124,11 +157,15 @@ def test_bad_path_first_keeps_the_header() -> None:
 def test_all_paths_bad() -> None:
     done = ckpt("inspect", "nope.pth", "html_page.pth", "--json", cwd=SAMPLES)
     assert done.code == 2
-    assert [json.loads(line)["error"]["code"] for line in done.lines] == ["not-opened", "stand-in"]
+    assert [json.loads(line)["error"]["code"] for line in done.lines] == [
+        "not-opened",
+        "stand-in",
+    ]
     assert len(done.complaints) == 2
 
 
-# ---------------------------------------------------------------------------------------------- --fail-on
+# --------------------------------------------------------------------------------------
+# --fail-on
 
 
 @pytest.mark.parametrize(
@@ -152,20 +189,32 @@ def test_fail_on(codes: list[str], code: int) -> None:
 
 @pytest.mark.parametrize("form", [("--json",), ("--tsv",)], ids=" ".join)
 def test_fail_on_in_every_form(form: tuple[str, ...]) -> None:
-    done = ckpt("inspect", "hostile.pth", *form, "--fail-on", "called-on-load", cwd=SAMPLES)
+    done = ckpt(
+        "inspect", "hostile.pth", *form, "--fail-on", "called-on-load", cwd=SAMPLES
+    )
     assert (done.code, done.err) == (1, b"")
 
 
 @pytest.mark.parametrize(
-    "code", ["cudaa", "CUDA", "frozen", "\x1b[31m", *[row.code for row in CATALOGUE.values() if not row.by]]
+    "code",
+    [
+        "cudaa",
+        "CUDA",
+        "frozen",
+        "\x1b[31m",
+        *[row.code for row in CATALOGUE.values() if not row.by],
+    ],
 )
 def test_fail_on_what_inspect_never_finds(code: str) -> None:
     """A code that can never come must not look like a passed check."""
-    line = check_error(ckpt("inspect", GOOD, "--fail-on", code), "not a finding of inspect")
+    line = check_error(
+        ckpt("inspect", GOOD, "--fail-on", code), "not a finding of inspect"
+    )
     assert "called-on-load" in line, "the codes that there are"
 
 
-# ---------------------------------------------------------------------------------------------- wrong commands
+# --------------------------------------------------------------------------------------
+# wrong commands
 
 
 def test_forgotten_command(tmp_path: Path) -> None:
@@ -174,7 +223,9 @@ def test_forgotten_command(tmp_path: Path) -> None:
     assert "ckpt inspect x.pth" in line
 
 
-@pytest.mark.parametrize("word", ["inspct", "nope.pth", "__init__", "os", "diff", "warmstart"])
+@pytest.mark.parametrize(
+    "word", ["inspct", "nope.pth", "__init__", "os", "diff", "warmstart"]
+)
 def test_unknown_command(word: str, tmp_path: Path) -> None:
     done = ckpt(word, cwd=tmp_path)
     assert (done.code, done.out) == (2, b"")
@@ -254,12 +305,15 @@ def test_version() -> None:
     assert (done.code, done.out.decode(), done.err) == (0, f"ckpt {__version__}\n", b"")
 
 
-@pytest.mark.parametrize("name", ["nope", "epoch.nope", "\x1b[31m", "optimizer.state.99", ""], ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["nope", "epoch.nope", "\x1b[31m", "optimizer.state.99", ""], ids=ascii
+)
 def test_get_of_what_is_not_there(name: str) -> None:
     check_error(ckpt("get", GOOD, name))
 
 
-# ---------------------------------------------------------------------------------------------- ends from outside
+# --------------------------------------------------------------------------------------
+# ends from outside
 
 
 @pytest.fixture(scope="module")
@@ -286,11 +340,17 @@ def test_reader_of_the_pipe_leaves(many: Path, form: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("inspect",), ("inspect", "--json"), ("get", "epoch"), ("--version",)], ids=" ".join
+    "arguments",
+    [("inspect",), ("inspect", "--json"), ("get", "epoch"), ("--version",)],
+    ids=" ".join,
 )
 def test_reader_of_the_pipe_was_never_there(arguments: tuple[str, ...]) -> None:
     """A short answer, which is written when the program ends."""
-    command = [arguments[0], *([str(GOOD)] if arguments[0][0] != "-" else []), *arguments[1:]]
+    command = [
+        arguments[0],
+        *([str(GOOD)] if arguments[0][0] != "-" else []),
+        *arguments[1:],
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -307,16 +367,31 @@ def test_reader_of_the_pipe_was_never_there(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize("arguments", [("inspect",), ("inspect", "--tsv"), ("get", "epoch")], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("inspect",), ("inspect", "--tsv"), ("get", "epoch")], ids=" ".join
+)
 def test_output_on_a_full_disk(arguments: tuple[str, ...]) -> None:
     """What was not written is never reported as done."""
     with open("/dev/full", "wb") as full:
-        command = [sys.executable, "-m", "ckpt", arguments[0], str(GOOD), *arguments[1:]]
+        command = [
+            sys.executable,
+            "-m",
+            "ckpt",
+            arguments[0],
+            str(GOOD),
+            *arguments[1:],
+        ]
         done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=TIMEOUT
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=TIMEOUT,
         )
     assert done.returncode == 2
-    assert done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr, (
+        done.stderr
+    )
 
 
 ANSWERS = (
@@ -343,22 +418,42 @@ ANSWERS = (
 )
 
 
-def without_stdout(arguments: str, redirected: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    """Run a command whose shell has redirected its stdout, such as `>&-`, which closes it."""
-    words = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "ckpt", *arguments.split()]
-    return subprocess.run(words, capture_output=True, env=environment(), timeout=TIMEOUT, cwd=cwd)
+def without_stdout(
+    arguments: str, redirected: str, cwd: Path
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose shell has redirected its stdout, such as `>&-`, which closes
+    it.
+    """
+    words = [
+        "sh",
+        "-c",
+        f'exec "$@" {redirected}',
+        "sh",
+        sys.executable,
+        "-m",
+        "ckpt",
+        *arguments.split(),
+    ]
+    return subprocess.run(
+        words, capture_output=True, env=environment(), timeout=TIMEOUT, cwd=cwd
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", ANSWERS)
-def test_an_answer_to_a_closed_stdout_is_trouble(arguments: str, tmp_path: Path) -> None:
+def test_an_answer_to_a_closed_stdout_is_trouble(
+    arguments: str, tmp_path: Path
+) -> None:
     """It went nowhere, and the exit code was 0."""
     (tmp_path / "a.pth").write_bytes(GOOD.read_bytes())
     for name in ("b.pth", "c.pth"):
         torch.save({"w": torch.ones(2)}, tmp_path / name)
     done = without_stdout(arguments, ">&-", tmp_path)
     last = done.stderr.decode().splitlines()[-1]
-    assert (done.returncode, last) == (2, "ckpt: the output cannot be written: stdout is closed"), done
+    assert (done.returncode, last) == (
+        2,
+        "ckpt: the output cannot be written: stdout is closed",
+    ), done
     assert b"Traceback" not in done.stderr
     if os.path.exists("/dev/full"):
         done = without_stdout(arguments, ">/dev/full", tmp_path)
@@ -366,14 +461,17 @@ def test_an_answer_to_a_closed_stdout_is_trouble(arguments: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("redirected", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_who_asks_for_the_exit_code_alone_may_close_stdout(redirected: str, tmp_path: Path) -> None:
+def test_who_asks_for_the_exit_code_alone_may_close_stdout(
+    redirected: str, tmp_path: Path
+) -> None:
     done = without_stdout(f"verify {GOOD} -q", redirected, tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(
-    "arguments", ["ls .", "lint .", "verify nope", "inspect nope", "diff nope nope", "explain nope"]
+    "arguments",
+    ["ls .", "lint .", "verify nope", "inspect nope", "diff nope nope", "explain nope"],
 )
 def test_messages_on_a_full_disk(arguments: str, tmp_path: Path) -> None:
     """Python ended with its own code, 120."""
@@ -382,7 +480,12 @@ def test_messages_on_a_full_disk(arguments: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ckpt", *arguments.split()]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=full, env=environment(), timeout=TIMEOUT, cwd=tmp_path
+            command,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            env=environment(),
+            timeout=TIMEOUT,
+            cwd=tmp_path,
         )
     assert done.returncode == 2
 
@@ -405,7 +508,9 @@ main()
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
     ids=["SIGINT", "SIGTERM"],
 )
-@pytest.mark.parametrize("command", [("inspect", "x"), ("get", "x", "y")], ids=["inspect", "get"])
+@pytest.mark.parametrize(
+    "command", [("inspect", "x"), ("get", "x", "y")], ids=["inspect", "get"]
+)
 def test_signal(number: int, code: int, says: str, command: tuple[str, ...]) -> None:
     done = python("-c", RAISES, str(int(number)), *command)
     assert (done.code, done.out, done.err) == (code, b"", f"ckpt: {says}\n".encode())
@@ -428,10 +533,14 @@ def test_out_of_memory() -> None:
 
 
 def test_bug_of_ours() -> None:
-    """A traceback, and the request to report it; the code is 2, for 1 means that something was found."""
+    """A traceback, and the request to report it; the code is 2, for 1 means that
+    something was found.
+    """
     done = python("-c", FAILS.format("KeyError('x')"), "inspect", "x")
     assert done.code == 2
-    assert "Traceback" in done.err.decode() and "please report it" in done.complaints[-1]
+    assert (
+        "Traceback" in done.err.decode() and "please report it" in done.complaints[-1]
+    )
 
 
 def test_debug_shows_where_an_error_comes_from() -> None:
@@ -441,7 +550,8 @@ def test_debug_shows_where_an_error_comes_from() -> None:
     assert ckpt("inspect", GOOD, CKPT_DEBUG="1").out == ckpt("inspect", GOOD).out
 
 
-# ---------------------------------------------------------------------------------------------- hostile names
+# --------------------------------------------------------------------------------------
+# hostile names
 
 LONG = "long." + "n" * 2**20
 NAMES = {
@@ -461,9 +571,14 @@ NAMES = {
 
 
 def _hostile_file(folder: Path, *, long: bool = False) -> Path:
-    """Hostile names at every place that is printed: keys, values, storages, devices, classes, calls, the file's name."""
+    """Hostile names at every place that is printed: keys, values, storages, devices,
+    classes, calls, the file's name.
+    """
     names = [*NAMES.values(), *([LONG] if long else [])]
-    tensors = {name: op.tensor(location=f"cuda:0{name[:200]}", key=f"{i}") for i, name in enumerate(names)}
+    tensors = {
+        name: op.tensor(location=f"cuda:0{name[:200]}", key=f"{i}")
+        for i, name in enumerate(names)
+    }
     evil = hostile.HOSTILE_NAME
     everything = {
         **tensors,
@@ -477,7 +592,10 @@ def _hostile_file(folder: Path, *, long: bool = False) -> Path:
     path = folder / f"a{evil.replace(chr(0), '').replace('/', '')}.pt"
     try:
         path.write_bytes(
-            op.torch_zip(op.pickled(everything, protocol=4), {str(i): op.SIX for i in range(len(names))})
+            op.torch_zip(
+                op.pickled(everything, protocol=4),
+                {str(i): op.SIX for i in range(len(names))},
+            )
         )
     except OSError:
         pytest.skip("this file system refuses the name")
@@ -517,8 +635,16 @@ def test_hostile_names_are_escaped(form: str, locale: str, tmp_path: Path) -> No
     assert raw_controls(done.out, "\n\t" if form.startswith("tsv") else "\n") == []
     assert raw_controls(done.err) == []
     for text in (done.out.decode(), done.err.decode()):
-        assert not {char for char in text if 0x200B <= ord(char) <= 0x200F or 0x2028 <= ord(char) <= 0x202E}
-        assert not {char for char in text if 0x2066 <= ord(char) <= 0x2069 or ord(char) >= 0xE0000}
+        assert not {
+            char
+            for char in text
+            if 0x200B <= ord(char) <= 0x200F or 0x2028 <= ord(char) <= 0x202E
+        }
+        assert not {
+            char
+            for char in text
+            if 0x2066 <= ord(char) <= 0x2069 or ord(char) >= 0xE0000
+        }
         assert "\nFAKE ROW" not in text
     if locale != "utf-8":
         assert done.out.isascii() and done.err.isascii()
@@ -548,7 +674,9 @@ def test_json_keeps_the_exact_names(tmp_path: Path) -> None:
         *([name] for name in names),
         *(["model", f"_orig_mod.{name}"] for name in names),
     ]
-    assert {row["device"] for row in document["tensors"]} == {f"cuda:0{name[:200]}" for name in names}
+    assert {row["device"] for row in document["tensors"]} == {
+        f"cuda:0{name[:200]}" for name in names
+    }
     assert document["file"]["path"] == str(path)
     assert any(row["module"] == hostile.HOSTILE_NAME for row in document["imports"])
 
@@ -564,11 +692,15 @@ def test_tsv_tells_all_names_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("locale", ENVIRONMENTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_get_of_hostile_names(name: str, locale: str, tmp_path: Path) -> None:
-    """The row of a tensor, the text of a value: neither writes a raw control character."""
+    """The row of a tensor, the text of a value: neither writes a raw control
+    character.
+    """
     if "\0" in NAMES[name] or "\ud800" in NAMES[name]:
         pytest.skip("no argument of a process can hold it")
     path = _hostile_file(tmp_path)
-    done = ckpt("get", path, NAMES[name], f"values.{NAMES[name]}", **ENVIRONMENTS[locale])
+    done = ckpt(
+        "get", path, NAMES[name], f"values.{NAMES[name]}", **ENVIRONMENTS[locale]
+    )
     assert raw_controls(done.out, "\n\t") == []
     assert raw_controls(done.err) == []
     assert b"Traceback" not in done.err
@@ -607,13 +739,18 @@ def test_messages_escape_what_the_header_says(kind: str, tmp_path: Path) -> None
 
 
 def test_colour_does_not_let_names_through(tmp_path: Path) -> None:
-    """With FORCE_COLOR there are escapes of ours, and only styles: no cursor, no links, no markup of the file."""
+    """With FORCE_COLOR there are escapes of ours, and only styles: no cursor, no links,
+    no markup of the file.
+    """
     done = ckpt("inspect", _hostile_file(tmp_path), FORCE_COLOR="1")
     assert done.code == 0
     text = done.out.decode()
     styles = {"".join(part[: part.index("m") + 1]) for part in text.split("\x1b")[1:]}
     assert styles
-    assert all(style.startswith("[") and style[1:-1].replace(";", "").isdigit() for style in styles)
+    assert all(
+        style.startswith("[") and style[1:-1].replace(";", "").isdigit()
+        for style in styles
+    )
     plain = text
     for style in styles:
         plain = plain.replace("\x1b" + style, "")
@@ -621,11 +758,14 @@ def test_colour_does_not_let_names_through(tmp_path: Path) -> None:
     assert "[/red][bold]x[/bold]" in plain
 
 
-# ---------------------------------------------------------------------------------------------- encodings
+# --------------------------------------------------------------------------------------
+# encodings
 
 
 @pytest.mark.parametrize("locale", ["ascii", "c-locale"])
-@pytest.mark.parametrize("name", ["train_cuda.pth", "yolo_style.pt", "whole_model.pth", "hostile.pth"])
+@pytest.mark.parametrize(
+    "name", ["train_cuda.pth", "yolo_style.pt", "whole_model.pth", "hostile.pth"]
+)
 def test_every_encoding_is_enough(name: str, locale: str) -> None:
     done = ckpt("inspect", name, cwd=SAMPLES, **ENVIRONMENTS[locale])
     assert (done.code, done.err) == (0, b"")

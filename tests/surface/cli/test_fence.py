@@ -1,4 +1,6 @@
-"""`lint`, `ls` and `verify` run behind the fence: what they print is the same, and a bug of a reader cannot write."""
+"""`lint`, `ls` and `verify` run behind the fence: what they print is the same, and a
+bug of a reader cannot write.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ else:
 from ckpt.surface.cli import app
 app.main()
 """
-"""The command with a reader that does something at each file that begins with b, or at each folder."""
+"""The command with a reader that does something at each file that begins with b, or at
+each folder.
+"""
 
 STATUS = """
 for line in Path("/proc/self/status").read_text().splitlines():
@@ -52,7 +56,10 @@ for line in Path("/proc/self/status").read_text().splitlines():
         os.write(2, f"{os.getpid() == first} {line}\\n".encode())
 """
 
-STOPPED = "ckpt: the fence stopped a reader that writes, connects or starts a program (CKPT_FENCE=0 switches it off)"
+STOPPED = (
+    "ckpt: the fence stopped a reader that writes, connects or starts a program "
+    "(CKPT_FENCE=0 switches it off)"
+)
 
 DEEDS = {
     "write": "Path('stolen').write_text('x')",
@@ -66,7 +73,9 @@ DEEDS = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with the checkpoint `b.pth`, and `many`, a folder of more than one process reads."""
+    """A folder with the checkpoint `b.pth`, and `many`, a folder of more than one
+    process reads.
+    """
     (tmp_path / "many").mkdir()
     shutil.copy(SAMPLES / "ddp_after.pth", tmp_path / "b.pth")
     for number in range(2 * FEW):
@@ -75,21 +84,29 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _buggy(deed: str, where: str, folder: Path, *arguments: str, **changes: str) -> tuple[int, list[str]]:
-    done = python("-c", BUGGY, deed, where, *arguments, cwd=folder, env=environment(**changes))
+def _buggy(
+    deed: str, where: str, folder: Path, *arguments: str, **changes: str
+) -> tuple[int, list[str]]:
+    done = python(
+        "-c", BUGGY, deed, where, *arguments, cwd=folder, env=environment(**changes)
+    )
     return done.code, done.complaints
 
 
-# --- they are fenced --------------------------------------------------------------------------------------------------
+# --- they are fenced ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", FENCED)
 def test_a_file_is_read_inside(command: str, files: Path) -> None:
     _, said = _buggy(STATUS, "anywhere", files, command, "b.pth")
 
-    assert {"True NoNewPrivs:\t1", "True Seccomp:\t2"} == {line for line in said if line.startswith("True ")}
+    assert {"True NoNewPrivs:\t1", "True Seccomp:\t2"} == {
+        line for line in said if line.startswith("True ")
+    }
     _, said = _buggy(STATUS, "anywhere", files, command, "b.pth", CKPT_FENCE="0")
-    assert {"True NoNewPrivs:\t0", "True Seccomp:\t0"} == {line for line in said if line.startswith("True ")}
+    assert {"True NoNewPrivs:\t0", "True Seccomp:\t0"} == {
+        line for line in said if line.startswith("True ")
+    }
 
 
 @pytest.mark.parametrize("command", FENCED)
@@ -97,7 +114,10 @@ def test_copies_of_the_process_read_inside(command: str, files: Path) -> None:
     _, said = _buggy(STATUS, "copies", files, command, "many", "-j", "3")
 
     lines = [line for line in said if line.startswith("False ")]
-    assert set(lines) == {"False NoNewPrivs:\t1", "False Seccomp:\t2"} and len(lines) >= 4 * FEW
+    assert (
+        set(lines) == {"False NoNewPrivs:\t1", "False Seccomp:\t2"}
+        and len(lines) >= 4 * FEW
+    )
 
 
 @pytest.mark.parametrize("command", ["inspect", "get"])
@@ -108,7 +128,7 @@ def test_other_commands_are_not_fenced(command: str, files: Path) -> None:
     assert "True Seccomp:\t0" in said
 
 
-# --- a bug of the reader ----------------------------------------------------------------------------------------------
+# --- a bug of the reader --------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -118,10 +138,15 @@ def test_a_bug_is_named_and_does_nothing(deed: str, command: str, files: Path) -
     code, said = _buggy(DEEDS[deed], "anywhere", files, command, "b.pth")
 
     assert code == 2
-    assert re.fullmatch(r"ckpt: this is a bug in ckpt \S+, please report it with the lines above", said[-1])
+    assert re.fullmatch(
+        r"ckpt: this is a bug in ckpt \S+, please report it with the lines above",
+        said[-1],
+    )
     assert said[-2] == STOPPED
     assert not any("b.pth:" in line for line in said), "the file is not to blame"
-    assert not (files / "stolen").exists() and (files / "there").read_text() == "as it was"
+    assert (
+        not (files / "stolen").exists() and (files / "there").read_text() == "as it was"
+    )
 
 
 @pytest.mark.parametrize("command", FENCED)
@@ -157,7 +182,7 @@ def test_a_refusal_that_is_swallowed_changes_no_answer(files: Path) -> None:
     assert not (files / "stolen").exists()
 
 
-# --- all that is printed is the same ----------------------------------------------------------------------------------
+# --- all that is printed is the same --------------------------------------------------
 
 
 SAME = (
@@ -174,7 +199,14 @@ SAME = (
     ("ls", "--color", "always", "zoo.pkl"),
     ("verify", "."),
     ("verify", ".", "--json", "-j", "3"),
-    ("verify", "dcp", "sharded", "scripted.pt", "weights.safetensors", "llama_bf16.pth"),
+    (
+        "verify",
+        "dcp",
+        "sharded",
+        "scripted.pt",
+        "weights.safetensors",
+        "llama_bf16.pth",
+    ),
     ("verify", "truncated.pth", "--quick"),
     ("verify", "ddp_after.pth", "--like", "ddp_before.pth"),
 )
@@ -183,14 +215,19 @@ SAME = (
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", SAME, ids=" ".join)
 def test_it_changes_nothing_in_what_is_printed(arguments: tuple[str, ...]) -> None:
-    assert ckpt(*arguments, cwd=SAMPLES) == ckpt(*arguments, cwd=SAMPLES, CKPT_FENCE="0")
+    assert ckpt(*arguments, cwd=SAMPLES) == ckpt(
+        *arguments, cwd=SAMPLES, CKPT_FENCE="0"
+    )
 
 
 def test_on_a_terminal(files: Path) -> None:
     for command in FENCED:
         code = 1 if command == "lint" else 0
         shown = terminal(command, "many", code=code, cwd=files)
-        assert shown == terminal(command, "many", code=code, cwd=files, CKPT_FENCE="0") and "b10.pth" in shown
+        assert (
+            shown == terminal(command, "many", code=code, cwd=files, CKPT_FENCE="0")
+            and "b10.pth" in shown
+        )
 
 
 @pytest.mark.parametrize("command", FENCED)
@@ -199,11 +236,19 @@ def test_stdout_may_be_a_file(command: str, files: Path) -> None:
         with open(files / "report.txt", mode) as out:
             words = [sys.executable, "-m", "ckpt", command, "b.pth", "--json"]
             ran = subprocess.run(
-                words, stdout=out, cwd=files, env=environment(), timeout=TIMEOUT, check=False
+                words,
+                stdout=out,
+                cwd=files,
+                env=environment(),
+                timeout=TIMEOUT,
+                check=False,
             )
         assert ran.returncode in (0, 1)
     lines = (files / "report.txt").read_bytes().splitlines(keepends=True)
-    assert len(lines) == 2 and lines[0] == lines[1] == ckpt(command, "b.pth", "--json", cwd=files).out
+    assert (
+        len(lines) == 2
+        and lines[0] == lines[1] == ckpt(command, "b.pth", "--json", cwd=files).out
+    )
 
 
 @pytest.mark.slow
@@ -212,7 +257,12 @@ def test_stdout_that_takes_nothing(command: str, files: Path) -> None:
     script = f'"$@" {command} b.pth --json'
     words = ["sh", "-c", f"{script} > /dev/full", "sh", sys.executable, "-m", "ckpt"]
     full = subprocess.run(
-        words, cwd=files, env=environment(), capture_output=True, timeout=TIMEOUT, check=False
+        words,
+        cwd=files,
+        env=environment(),
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
     )
     assert (full.returncode, full.stderr) == (
         2,
@@ -220,15 +270,30 @@ def test_stdout_that_takes_nothing(command: str, files: Path) -> None:
     )
     words[2] = f"{script} > /dev/null"
     null = subprocess.run(
-        words, cwd=files, env=environment(), capture_output=True, timeout=TIMEOUT, check=False
+        words,
+        cwd=files,
+        env=environment(),
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
     )
-    assert (null.returncode, null.stdout) == (ckpt(command, "b.pth", cwd=files).code, b"")
+    assert (null.returncode, null.stdout) == (
+        ckpt(command, "b.pth", cwd=files).code,
+        b"",
+    )
 
     reader, writer = os.pipe()
     os.close(reader)
     words = [sys.executable, "-m", "ckpt", command, "b.pth", "--json"]
     with open(writer, "wb") as out:
-        left = subprocess.run(words, cwd=files, env=environment(), stdout=out, timeout=TIMEOUT, check=False)
+        left = subprocess.run(
+            words,
+            cwd=files,
+            env=environment(),
+            stdout=out,
+            timeout=TIMEOUT,
+            check=False,
+        )
     assert left.returncode == 141
 
 
@@ -250,7 +315,7 @@ def test_an_interrupt_ends_it_as_always(command: str, files: Path) -> None:
         assert (child.returncode, said) == (130, b"ckpt: interrupted\n"), words
 
 
-# --- where it is not --------------------------------------------------------------------------------------------------
+# --- where it is not ------------------------------------------------------------------
 
 
 def _fence(*arguments: str, cwd: Path = SAMPLES, **changes: str) -> str:
@@ -264,13 +329,15 @@ def _fence(*arguments: str, cwd: Path = SAMPLES, **changes: str) -> str:
 def test_the_environment_switches_it_off(command: str) -> None:
     assert _fence(command, "legacy.pth", CKPT_FENCE="0") == "none: CKPT_FENCE=0"
     assert _fence(command, "legacy.pth", CKPT_FENCE="1").endswith("seccomp")
-    assert b"fence" not in ckpt(command, "legacy.pth", cwd=SAMPLES, CKPT_FENCE="0").err, (
-        "else nothing is said"
-    )
+    assert (
+        b"fence" not in ckpt(command, "legacy.pth", cwd=SAMPLES, CKPT_FENCE="0").err
+    ), "else nothing is said"
 
 
 def test_none_for_a_cluster() -> None:
-    assert _fence("verify", "legacy.pth", "--cluster", "tcp://127.0.0.1:1").startswith("none: --cluster")
+    assert _fence("verify", "legacy.pth", "--cluster", "tcp://127.0.0.1:1").startswith(
+        "none: --cluster"
+    )
 
 
 @pytest.mark.slow
@@ -288,9 +355,9 @@ def test_none_for_code_of_the_user(tmp_path: Path) -> None:
 
 def test_none_for_an_object_store() -> None:
     for command in FENCED:
-        assert _fence(command, "s3://127.0.0.1/a.pth", AWS_ENDPOINT_URL="http://127.0.0.1:1").startswith(
-            "none: a tool"
-        )
+        assert _fence(
+            command, "s3://127.0.0.1/a.pth", AWS_ENDPOINT_URL="http://127.0.0.1:1"
+        ).startswith("none: a tool")
 
 
 @pytest.mark.parametrize("command", FENCED)
@@ -300,14 +367,19 @@ def test_a_url_leaves_the_network(command: str, tmp_path: Path) -> None:
         assert _fence(command, url).endswith("seccomp")
         (tmp_path / "list").write_text(f"{url}\n")
         done = ckpt(command, "--files-from", tmp_path / "list", cwd=SAMPLES)
-        assert done.code in (0, 1) and done == ckpt(command, url, cwd=SAMPLES, CKPT_FENCE="0")
+        assert done.code in (0, 1) and done == ckpt(
+            command, url, cwd=SAMPLES, CKPT_FENCE="0"
+        )
 
 
 def test_a_program_that_calls_a_command_is_not_fenced(files: Path) -> None:
     before = _status()
     for command in FENCED:
         assert inside(command, "b.pth", cwd=files).code in (0, 1)
-        assert b"none: this process does not end" in inside(command, "b.pth", cwd=files, CKPT_DEBUG="1").err
+        assert (
+            b"none: this process does not end"
+            in inside(command, "b.pth", cwd=files, CKPT_DEBUG="1").err
+        )
     library.lint(files / "b.pth")
     library.ls(files / "b.pth")
     library.verify(files / "b.pth")

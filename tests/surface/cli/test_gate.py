@@ -1,4 +1,6 @@
-"""The gate: `--select`, `--ignore`, `--level` and `--fail-on` mean the same in every command that makes findings."""
+"""The gate: `--select`, `--ignore`, `--level` and `--fail-on` mean the same in every
+command that makes findings.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ FOUND = [Finding("nan", "x"), Finding("inf", "x"), Finding("tied", "x")]
         ([], [], "error", []),
     ],
 )
-def test_what_counts(select: list[str], ignore: list[str], level: str | None, kept: list[str]) -> None:
+def test_what_counts(
+    select: list[str], ignore: list[str], level: str | None, kept: list[str]
+) -> None:
     gate = gate_of("lint", select, ignore, level, None)
 
     assert {finding.code for finding in gate.rules.kept(FOUND)} == set(kept)
@@ -52,16 +56,26 @@ def test_without_options_lint_leaves_info_out() -> None:
         ([], [], 0),
     ],
 )
-def test_only_what_counts_fails(fail_on: list[str], ignore: list[str], code: int) -> None:
+def test_only_what_counts_fails(
+    fail_on: list[str], ignore: list[str], code: int
+) -> None:
     assert gate_of("lint", None, ignore, None, fail_on).code(FOUND) == code
 
 
 @pytest.mark.parametrize("option", ["--select", "--ignore", "--fail-on"])
 @pytest.mark.parametrize(
     ("command", "other"),
-    [("inspect", "nan"), ("diff", "cuda"), ("stats", "cuda"), ("lint", "frozen"), ("ls", "nan")],
+    [
+        ("inspect", "nan"),
+        ("diff", "cuda"),
+        ("stats", "cuda"),
+        ("lint", "frozen"),
+        ("ls", "nan"),
+    ],
 )
-def test_a_code_that_the_command_does_not_make(command: str, other: str, option: str) -> None:
+def test_a_code_that_the_command_does_not_make(
+    command: str, other: str, option: str
+) -> None:
     paths = ["legacy.pth"] * (2 if command == "diff" else 1)
 
     done = inside(command, *paths, option, other, cwd=SAMPLES)
@@ -73,13 +87,18 @@ def test_a_code_that_the_command_does_not_make(command: str, other: str, option:
 def test_a_level_that_there_is_not(command: str) -> None:
     paths = ["legacy.pth"] * (2 if command == "diff" else 1)
 
-    check_error(inside(command, *paths, "--level", "high", cwd=SAMPLES), "--level high: not one of")
+    check_error(
+        inside(command, *paths, "--level", "high", cwd=SAMPLES),
+        "--level high: not one of",
+    )
 
 
 def codes(command: str, *words: str) -> tuple[list[str], int]:
     done = inside(command, *words, "--json", cwd=SAMPLES)
     document = json.loads(done.lines[0])
-    rows = document["files"][0]["findings"] if command == "lint" else document["findings"]
+    rows = (
+        document["files"][0]["findings"] if command == "lint" else document["findings"]
+    )
     return [row["code"] for row in rows], done.code
 
 
@@ -92,7 +111,9 @@ def codes(command: str, *words: str) -> tuple[list[str], int]:
         ("diff", ("ddp_before.pth", "ddp_after.pth"), "frozen"),
     ],
 )
-def test_every_command_has_the_gate(command: str, words: tuple[str, ...], code: str) -> None:
+def test_every_command_has_the_gate(
+    command: str, words: tuple[str, ...], code: str
+) -> None:
     found, _ = codes(command, *words)
     assert code in found
 
@@ -105,14 +126,20 @@ def test_every_command_has_the_gate(command: str, words: tuple[str, ...], code: 
     assert ended == 0
 
 
-@pytest.mark.parametrize(("words", "threshold"), [((), None), (("--select", "dead-channels"), 1e-3)])
-def test_dead_channels_are_looked_for_when_selected(words: tuple[str, ...], threshold: float | None) -> None:
+@pytest.mark.parametrize(
+    ("words", "threshold"), [((), None), (("--select", "dead-channels"), 1e-3)]
+)
+def test_dead_channels_are_looked_for_when_selected(
+    words: tuple[str, ...], threshold: float | None
+) -> None:
     done = inside("stats", "ddp_after.pth", *words, "--json", cwd=SAMPLES)
 
     assert json.loads(done.out)["threshold"] == threshold
 
 
-def test_a_code_of_the_settings_is_checked(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_code_of_the_settings_is_checked(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     folder = tmp_path_factory.mktemp("project")
     (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nselect = ["nope"]\n')
 

@@ -1,6 +1,8 @@
-"""The help: commands by what they are for, examples first, options by what they do, the exit codes.
+"""The help: commands by what they are for, examples first, options by what they do, the
+exit codes.
 
-`-h` shows the frequent options, and `--help-all` all of them with those that exclude each other.
+`-h` shows the frequent options, and `--help-all` all of them with those that exclude
+each other.
 """
 
 from __future__ import annotations
@@ -85,8 +87,13 @@ def command_of(name: str) -> Any:
 
 
 def names_of_options(name: str) -> set[str]:
-    """The long options of a command by their first names, but for --help, which typer adds."""
-    named = [[option for option in param.opts if option[:2] == "--"] for param in command_of(name).params]
+    """The long options of a command by their first names, but for --help, which typer
+    adds.
+    """
+    named = [
+        [option for option in param.opts if option[:2] == "--"]
+        for param in command_of(name).params
+    ]
     return {options[0] for options in named if options}
 
 
@@ -94,8 +101,12 @@ def test_commands_are_grouped_and_exit_codes_shown() -> None:
     groups = groups_of(help_of("--help"))
     del groups["Options"]
 
-    assert {title: [row.split()[0] for row in rows] for title, rows in groups.items()} == GROUPS
-    assert [name for title in ("Look", "Check", "Change") for name in GROUPS[title]] == list(COMMANDS)
+    assert {
+        title: [row.split()[0] for row in rows] for title, rows in groups.items()
+    } == GROUPS
+    assert [
+        name for title in ("Look", "Check", "Change") for name in GROUPS[title]
+    ] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -111,15 +122,22 @@ def test_options_are_grouped(command: str) -> None:
 
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_short_help_has_examples_first_and_no_rare_option(command: str, columns: int) -> None:
+def test_the_short_help_has_examples_first_and_no_rare_option(
+    command: str, columns: int
+) -> None:
     text = help_of(command, "-h", columns=columns)
     usage, _, examples, *_ = text.split("\n\n")
     shown = set(options_in(text))
 
     assert usage.startswith(f"Usage: ckpt {command} ")
-    assert re.search(rf"^  .*\bckpt {command} ", examples, re.MULTILINE), "examples follow the first sentence"
+    assert re.search(rf"^  .*\bckpt {command} ", examples, re.MULTILINE), (
+        "examples follow the first sentence"
+    )
     assert text.endswith(f"\n\nMore options: ckpt {command} --help-all\n")
-    assert re.search(r"\bexcludes? (--|each other)", text) is None and EXCLUSIONS not in text
+    assert (
+        re.search(r"\bexcludes? (--|each other)", text) is None
+        and EXCLUSIONS not in text
+    )
     rare = {row.name for row in options_of(command) if command in row.rare_in}
     assert shown - {"--help"} == names_of_options(command) - rare
     used = {
@@ -136,8 +154,13 @@ def test_the_short_help_has_examples_first_and_no_rare_option(command: str, colu
 
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_whole_help_has_all_options_and_exclusions(command: str, columns: int) -> None:
-    short, whole = help_of(command, "-h", columns=columns), help_of(command, "--help-all", columns=columns)
+def test_the_whole_help_has_all_options_and_exclusions(
+    command: str, columns: int
+) -> None:
+    short, whole = (
+        help_of(command, "-h", columns=columns),
+        help_of(command, "--help-all", columns=columns),
+    )
     exclusions = whole.partition(f"\n{EXCLUSIONS}:\n")[2]
 
     assert whole.startswith(short.partition("\nArguments:\n")[0])
@@ -147,12 +170,17 @@ def test_the_whole_help_has_all_options_and_exclusions(command: str, columns: in
 
 
 @pytest.mark.parametrize(
-    "command", ["inspect", "diff", "stats", "verify", "lint", "sum", "report", "warmstart"]
+    "command",
+    ["inspect", "diff", "stats", "verify", "lint", "sum", "report", "warmstart"],
 )
 def test_who_has_exclusions_lists_them(command: str) -> None:
-    text = " ".join(help_of(command, "--help-all").partition(f"\n{EXCLUSIONS}:\n")[2].split())
+    text = " ".join(
+        help_of(command, "--help-all").partition(f"\n{EXCLUSIONS}:\n")[2].split()
+    )
 
-    assert len(re.findall(r"exclude each other\.|excludes? --", text)) >= 1 + (command in ("diff", "inspect"))
+    assert len(re.findall(r"exclude each other\.|excludes? --", text)) >= 1 + (
+        command in ("diff", "inspect")
+    )
 
 
 def test_the_whole_help_needs_no_argument_and_reads_none() -> None:
@@ -177,7 +205,9 @@ def test_the_table_names_commands_and_no_option_of_one_twice() -> None:
             assert {*exclusion.options, *exclusion.others} <= {*names}, exclusion
 
 
-@pytest.mark.parametrize("option", ["--histogram", "--limit", "--help-all", "--no-align"])
+@pytest.mark.parametrize(
+    "option", ["--histogram", "--limit", "--help-all", "--no-align"]
+)
 def test_a_shell_completes_rare_options(option: str) -> None:
     words = f"ckpt diff {option[:-2]}"
     done = ckpt(_CKPT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="2")

@@ -35,9 +35,13 @@ from ckpt.surface.cli import output
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLE_NAMES = sorted(
-    path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py") and path.name[0] != "_"
+    path.name
+    for path in SAMPLES.iterdir()
+    if path.suffix not in (".md", ".py") and path.name[0] != "_"
 )
-LOAD = re.compile(r"^(?:  loads? +)(.*)\n {2,}((?:torch|safetensors)\..*|\{.*)$", re.MULTILINE)
+LOAD = re.compile(
+    r"^(?:  loads? +)(.*)\n {2,}((?:torch|safetensors)\..*|\{.*)$", re.MULTILINE
+)
 """How a file loads, and below it the expression."""
 LOADS_PLAIN = ("slim", "--plain")
 
@@ -49,7 +53,9 @@ def said(*arguments: str, cwd: Path) -> str:
 
 def loaded(path: Path) -> Any:
     if path.suffix == ".dcp":
-        check_filled(f"torch.distributed.checkpoint.load(state, checkpoint_id={str(path)!r})")
+        check_filled(
+            f"torch.distributed.checkpoint.load(state, checkpoint_id={str(path)!r})"
+        )
         return True
     if path.suffix == ".safetensors":
         return safetensors.torch.load_file(path)
@@ -61,12 +67,21 @@ def loaded(path: Path) -> Any:
 def check_results(wrote: dict[str, list[Path]]) -> None:
     """Assert that what a command wrote so that it loads with weights_only does."""
     for command, paths in wrote.items():
-        files = list(dict.fromkeys(path.parent if path.parent.suffix == ".dcp" else path for path in paths))
+        files = list(
+            dict.fromkeys(
+                path.parent if path.parent.suffix == ".dcp" else path for path in paths
+            )
+        )
         if any(word in command.split() for word in LOADS_PLAIN):
             assert [loaded(file) is not None for file in files] == [True], command
 
 
-LOADERS = {"torch": torch, "safetensors": safetensors, "zipfile": zipfile, "tarfile": tarfile}
+LOADERS = {
+    "torch": torch,
+    "safetensors": safetensors,
+    "zipfile": zipfile,
+    "tarfile": tarfile,
+}
 
 
 def check_load(text: str, folder: Path) -> None:
@@ -97,10 +112,12 @@ def check_filled(expression: str) -> None:
         tensors = {name: ref.torch() for name, ref in checkpoint.items()}
     state = {name: torch.full_like(tensor, 77) for name, tensor in tensors.items()}
     eval(expression, {**LOADERS, "state": state})
-    assert state and all(torch.equal(state[name], tensor) for name, tensor in tensors.items())
+    assert state and all(
+        torch.equal(state[name], tensor) for name, tensor in tensors.items()
+    )
 
 
-# --- the law --------------------------------------------------------------------------------------------------
+# --- the law --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -110,7 +127,12 @@ def test_what_is_printed_about_a_shape_works(name: str, tmp_path: Path) -> None:
     folder.mkdir()
     shapes.make(name, folder)
     for command in ("inspect", "lint", "verify", "stats", "get"):
-        text = said(command, name, *(["nothing.of.this"] if command == "get" else []), cwd=folder)
+        text = said(
+            command,
+            name,
+            *(["nothing.of.this"] if command == "get" else []),
+            cwd=folder,
+        )
         check_results(check_commands(text, folder, tmp_path / "scratch"))
         check_load(text, folder)
 
@@ -120,7 +142,9 @@ def test_what_is_printed_about_a_shape_works(name: str, tmp_path: Path) -> None:
 def test_what_is_printed_about_a_sample_works(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "it"
     folder.mkdir()
-    (shutil.copytree if (SAMPLES / name).is_dir() else shutil.copy)(SAMPLES / name, folder / name)
+    (shutil.copytree if (SAMPLES / name).is_dir() else shutil.copy)(
+        SAMPLES / name, folder / name
+    )
     for command in ("inspect", "lint", "verify", "stats", "get", "diff"):
         more = {"get": ["nothing.of.this"], "diff": [name]}.get(command, [])
         text = said(command, name, *more, cwd=folder)
@@ -131,15 +155,17 @@ def test_what_is_printed_about_a_sample_works(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["train_cuda.pth", "whole_model.pth"])
 def test_a_terminal_shows_the_same_commands(name: str, tmp_path: Path) -> None:
-    assert commands_in(terminal("inspect", name, columns=40, NO_COLOR="1")) == commands_in(
-        said("inspect", name, cwd=SAMPLES)
-    )
+    assert commands_in(
+        terminal("inspect", name, columns=40, NO_COLOR="1")
+    ) == commands_in(said("inspect", name, cwd=SAMPLES))
 
 
 EXPECTED = {
     "fsdp_rank0.pth": [],
     "fsdp_alone.pth": ["ckpt convert fsdp_alone.pth --plain -o fsdp_alone.plain.pth"],
-    "torchao_only.pth": ["ckpt convert torchao_only.pth --plain -o torchao_only.plain.pth"],
+    "torchao_only.pth": [
+        "ckpt convert torchao_only.pth --plain -o torchao_only.plain.pth"
+    ],
     "torchao.pth": ["ckpt convert torchao.pth --plain -o torchao.plain.pth"],
     "meta_tensor.pth": [
         "ckpt slim meta_tensor.pth -o meta_tensor.slim.pth",
@@ -149,12 +175,21 @@ EXPECTED = {
         "ckpt convert mmengine.pth --plain -o mmengine.plain.pth",
         "ckpt slim mmengine.pth -o mmengine.slim.pth",
     ],
-    "whole_of_others.pth": ["ckpt convert whole_of_others.pth --plain -o whole_of_others.plain.pth"],
-    "dynamic_whole.pth": ["ckpt convert dynamic_whole.pth --plain -o dynamic_whole.plain.pth"],
+    "whole_of_others.pth": [
+        "ckpt convert whole_of_others.pth --plain -o whole_of_others.plain.pth"
+    ],
+    "dynamic_whole.pth": [
+        "ckpt convert dynamic_whole.pth --plain -o dynamic_whole.plain.pth"
+    ],
     "lazy_state.pth": ["ckpt slim lazy_state.pth -o lazy_state.slim.pth"],
     "lazy_only.pth": [],
-    "gan.pth": ["ckpt strip gan.pth -o gan.stripped.pth", "ckpt slim gan.pth --section G -o gan.slim.pth"],
-    "gan_with_foreign.pth": ["ckpt convert gan_with_foreign.pth --plain -o gan_with_foreign.plain.pth"],
+    "gan.pth": [
+        "ckpt strip gan.pth -o gan.stripped.pth",
+        "ckpt slim gan.pth --section G -o gan.slim.pth",
+    ],
+    "gan_with_foreign.pth": [
+        "ckpt convert gan_with_foreign.pth --plain -o gan_with_foreign.plain.pth"
+    ],
     "training.pth.tar": [
         "ckpt convert training.pth.tar --plain -o training.plain.pth.tar",
         "ckpt strip training.pth.tar -o training.stripped.pth.tar",
@@ -169,7 +204,9 @@ EXPECTED = {
         "ckpt strip no_ending -o no_ending.stripped",
     ],
     "shards": ["ckpt strip shards -o shards.stripped.safetensors"],
-    "shards_of_pickles": ["ckpt strip shards_of_pickles -o shards_of_pickles.stripped.pth"],
+    "shards_of_pickles": [
+        "ckpt strip shards_of_pickles -o shards_of_pickles.stripped.pth"
+    ],
     "bloat.pth": ["ckpt slim bloat.pth -o bloat.slim.pth"],
     "clash.pth": [],
 }
@@ -177,17 +214,24 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_command_that_works_is_printed(name: str, tmp_path: Path) -> None:
-    """Commands that cannot be had today are not printed: a change that makes them possible changes this list."""
+    """Commands that cannot be had today are not printed: a change that makes them
+    possible changes this list.
+    """
     shapes.make(name, tmp_path)
     text = said("inspect", name, cwd=tmp_path)
-    printed = [command for command in commands_in(text) if not command.endswith("--imports")]
+    printed = [
+        command for command in commands_in(text) if not command.endswith("--imports")
+    ]
     assert printed == EXPECTED[name], text
 
 
 def test_without_a_command_the_reason_is_printed(tmp_path: Path) -> None:
     shapes.make("fsdp_rank0.pth", tmp_path)
     text = said("inspect", "fsdp_rank0.pth", cwd=tmp_path)
-    assert "cannot be made plain: 0.weight (a tensor: torch.distributed.tensor.DTensor)" in text
+    assert (
+        "cannot be made plain: 0.weight (a tensor: torch.distributed.tensor.DTensor)"
+        in text
+    )
 
 
 def test_text_of_python_2_is_decoded(tmp_path: Path) -> None:
@@ -195,7 +239,9 @@ def test_text_of_python_2_is_decoded(tmp_path: Path) -> None:
     folder.mkdir()
     path = folder / "old.pth"
     torch.save(
-        {"w": torch.ones(2), "name": "NAME", "args": {1: 2}}, path, _use_new_zipfile_serialization=False
+        {"w": torch.ones(2), "name": "NAME", "args": {1: 2}},
+        path,
+        _use_new_zipfile_serialization=False,
     )
     old = path.read_bytes()
     new = old.replace(b"X\x04\x00\x00\x00NAME", b"U\x04N\xe9ME")
@@ -204,7 +250,7 @@ def test_text_of_python_2_is_decoded(tmp_path: Path) -> None:
     check_results(check_commands(text, folder, tmp_path / "scratch"))
 
 
-# --- names ----------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 ODD_NAMES = [
     "a b.pth",
@@ -248,9 +294,17 @@ def test_odd_names_are_pasted(name: str, tmp_path: Path) -> None:
 def test_odd_sections_are_pasted(tmp_path: Path) -> None:
     folder = tmp_path / "it"
     folder.mkdir()
-    both = {"my G": shapes.wrapped(), "-D\x07": shapes.state(), "args": shapes.argparse.Namespace(a=1)}
+    both = {
+        "my G": shapes.wrapped(),
+        "-D\x07": shapes.state(),
+        "args": shapes.argparse.Namespace(a=1),
+    }
     torch.save(
-        {**both, "opt": shapes.trained()[1].state_dict(), "opt2": shapes.trained()[1].state_dict()},
+        {
+            **both,
+            "opt": shapes.trained()[1].state_dict(),
+            "opt2": shapes.trained()[1].state_dict(),
+        },
         folder / "a.pth",
     )
     text = said("inspect", "a.pth", cwd=folder)
@@ -259,7 +313,12 @@ def test_odd_sections_are_pasted(tmp_path: Path) -> None:
     error = said("slim", "a.pth", "-o", "b.pth", cwd=folder)
     assert "(--section 'my G', or --section $'-D\\007')" in error
     for choice in ("'my G'", "$'-D\\007'"):
-        assert paste(f"ckpt slim a.pth --section {choice} -o b.pth", folder, tmp_path / "s")[0].code == 0
+        assert (
+            paste(
+                f"ckpt slim a.pth --section {choice} -o b.pth", folder, tmp_path / "s"
+            )[0].code
+            == 0
+        )
 
 
 def test_the_words_of_a_shell(tmp_path: Path) -> None:
@@ -287,7 +346,9 @@ def test_results_are_named_beside_the_file_and_are_free(tmp_path: Path) -> None:
     assert commands_in(inside_it) == ["ckpt strip a.pth -o a.stripped.3.pth"]
 
 
-@pytest.mark.parametrize("given", [".", "../shards", "./", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "given", [".", "../shards", "./", "model.safetensors.index.json"]
+)
 def test_a_folder_gets_its_result_beside_it(given: str, tmp_path: Path) -> None:
     (tmp_path / "it").mkdir()
     shapes.make("shards", tmp_path / "it")
@@ -300,7 +361,9 @@ def test_a_folder_gets_its_result_beside_it(given: str, tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "it/shards") == before
 
 
-def test_a_read_only_folder_gets_its_result_in_the_working_folder(folder_of_all: Path) -> None:
+def test_a_read_only_folder_gets_its_result_in_the_working_folder(
+    folder_of_all: Path,
+) -> None:
     (folder_of_all / "given").mkdir()
     (folder_of_all / "work").mkdir(mode=0o777)
     (folder_of_all / "work").chmod(0o777)
@@ -312,7 +375,9 @@ def test_a_read_only_folder_gets_its_result_in_the_working_folder(folder_of_all:
     assert command == "ckpt strip ../given/a.pth -o a.stripped.pth"
     assert as_nobody(*words_of(command, work)[1:], cwd=work).code == 0
     work.chmod(0o555)
-    assert commands_in(as_nobody("inspect", "../given/a.pth", cwd=work).out.decode()) == []
+    assert (
+        commands_in(as_nobody("inspect", "../given/a.pth", cwd=work).out.decode()) == []
+    )
     (folder_of_all / "given").chmod(0o755)
 
 
@@ -324,7 +389,7 @@ def test_what_comes_once_gets_no_command(tmp_path: Path) -> None:
     assert commands_in(text) == []
 
 
-# --- what is planned ------------------------------------------------------------------------------------------
+# --- what is planned ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*shapes.SHAPES, *SAMPLE_NAMES])
@@ -340,13 +405,23 @@ def test_a_proof_is_never_wrong(name: str, tmp_path: Path) -> None:
         if not checkpoint.traits.is_pickle:
             return
         sections = [("slim", "--section", part.name) for part in survey.models]
-        for words in (("slim",), ("convert", "--plain"), ("strip",), ("rehome",), *sections):
+        for words in (
+            ("slim",),
+            ("convert", "--plain"),
+            ("strip",),
+            ("rehome",),
+            *sections,
+        ):
             sure = _is_plain(survey, words)
-            out = formats.out_beside(checkpoint, ".x", same_format=words[0] != "convert")
+            out = formats.out_beside(
+                checkpoint, ".x", same_format=words[0] != "convert"
+            )
             try:
                 changed_by(survey, words, str(out), Limits())
             except CkptError as error:
-                nothing = re.match("nothing to move|nothing to strip|is torch-zip already", str(error))
+                nothing = re.match(
+                    "nothing to move|nothing to strip|is torch-zip already", str(error)
+                )
                 assert not sure or nothing, (words, error)
 
 
@@ -363,7 +438,9 @@ def test_a_proof_is_never_wrong(name: str, tmp_path: Path) -> None:
         ("yolo_style.pt", ("rehome",)),
     ],
 )
-def test_usual_files_need_nothing_that_writes(name: str, words: tuple[str, ...]) -> None:
+def test_usual_files_need_nothing_that_writes(
+    name: str, words: tuple[str, ...]
+) -> None:
     with formats.open(str(SAMPLES / name)) as checkpoint:
         assert _is_plain(Survey(checkpoint), words)
         assert not _is_plain(Survey(checkpoint), ("convert", "--plain"))
@@ -382,10 +459,12 @@ def test_json_has_the_commands_too(tmp_path: Path) -> None:
     shapes.make("ema_only.pth", tmp_path)
     hint = '"hint":"ckpt strip ema_only.pth -o ema_only.stripped.pth"'
     for command in ("inspect", "lint"):
-        assert hint in said(command, "ema_only.pth", "--json", cwd=tmp_path).replace(": ", ":")
+        assert hint in said(command, "ema_only.pth", "--json", cwd=tmp_path).replace(
+            ": ", ":"
+        )
 
 
-# --- errors ---------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------
 
 ERRORS = [
     ("scripted.pt", ("rename", "{}", "--sub", "s/a/b/", "-o", "out.pt")),
@@ -401,7 +480,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("name", "arguments"), ERRORS)
-def test_commands_in_errors_work(name: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_commands_in_errors_work(
+    name: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     folder = tmp_path / "it"
     folder.mkdir()
     shapes.make(name if name in shapes.SHAPES else "training.pth.tar", folder, name)
@@ -415,11 +496,25 @@ def test_commands_in_errors_work(name: str, arguments: tuple[str, ...], tmp_path
 
 @pytest.mark.parametrize("command", ["slim", "convert", "strip", "rehome"])
 @pytest.mark.parametrize(
-    "name", ["gan.pth", "ddp.safetensors", "shards", "shards_of_pickles", "legacy.pth", "scripted.pt"]
+    "name",
+    [
+        "gan.pth",
+        "ddp.safetensors",
+        "shards",
+        "shards_of_pickles",
+        "legacy.pth",
+        "scripted.pt",
+    ],
 )
-def test_the_place_that_is_suggested_can_be_written(command: str, name: str, tmp_path: Path) -> None:
+def test_the_place_that_is_suggested_can_be_written(
+    command: str, name: str, tmp_path: Path
+) -> None:
     shapes.make(name, tmp_path)
-    more = ["--section", "D"] if name == "gan.pth" and command in ("slim", "convert") else []
+    more = (
+        ["--section", "D"]
+        if name == "gan.pth" and command in ("slim", "convert")
+        else []
+    )
     done = inside(command, name, *more, cwd=tmp_path)
     assert done.code == 2
     found = re.search(r"\(-o (\S+?)(, or --in-place)?\)$", done.err.decode().strip())
@@ -429,22 +524,33 @@ def test_the_place_that_is_suggested_can_be_written(command: str, name: str, tmp
     assert done.code == 0 or "not rewritten" in done.err.decode(), done.err
 
 
-@pytest.mark.parametrize("name", ["fsdp_rank0.pth", "torchao_only.pth", "lazy_only.pth", "dynamic_whole.pth"])
+@pytest.mark.parametrize(
+    "name", ["fsdp_rank0.pth", "torchao_only.pth", "lazy_only.pth", "dynamic_whole.pth"]
+)
 @pytest.mark.parametrize("command", [("slim",), ("convert", "--plain")])
-def test_drop_other_is_named_only_where_it_helps(command: tuple[str, ...], name: str, tmp_path: Path) -> None:
+def test_drop_other_is_named_only_where_it_helps(
+    command: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
     shapes.make(name, tmp_path)
     done = inside(*command, name, "-o", "out.pth", cwd=tmp_path)
     if done.code:
         again = inside(*command, name, "--drop-other", "-o", "out.pth", cwd=tmp_path)
-        assert ("--drop-other" in done.err.decode()) == (again.code == 0), (done.err, again.err)
+        assert ("--drop-other" in done.err.decode()) == (again.code == 0), (
+            done.err,
+            again.err,
+        )
 
 
 def test_a_target_of_several_models_names_its_own_option(tmp_path: Path) -> None:
     shapes.make("gan.pth", tmp_path)
     torch.save(shapes.state(), tmp_path / "given.pth")
-    error = said("warmstart", "given.pth", "--into", "gan.pth", "-o", "out.pth", cwd=tmp_path)
+    error = said(
+        "warmstart", "given.pth", "--into", "gan.pth", "-o", "out.pth", cwd=tmp_path
+    )
     assert "(--into-section G, or --into-section D)" in error
-    error = said("warmstart", "gan.pth", "--into", "given.pth", "-o", "out.pth", cwd=tmp_path)
+    error = said(
+        "warmstart", "gan.pth", "--into", "given.pth", "-o", "out.pth", cwd=tmp_path
+    )
     assert "(--section G, or --section D)" in error
 
 
@@ -479,18 +585,21 @@ def test_the_end_of_a_torn_rewrite_names_undo(tmp_path: Path) -> None:
     check_commands(text, folder, tmp_path / "scratch")
 
 
-# --- the helper, and colour -----------------------------------------------------------------------------------
+# --- the helper, and colour -----------------------------------------------------------
 
 
 def test_commands_are_found_in_texts() -> None:
     assert commands_in(
-        "  (ckpt slim 'a )b' -o c)\nckpt: x: y (--k; for it: ckpt get x y)\nckpt inspect a"
+        "  (ckpt slim 'a )b' -o c)\nckpt: x: y (--k; for it: ckpt get x y)\nckpt "
+        "inspect a"
     ) == [
         "ckpt slim 'a )b' -o c",
         "ckpt get x y",
         "ckpt inspect a",
     ]
-    assert commands_in("(to do it: ckpt rehome $'a\\')b' -o x) tail") == ["ckpt rehome $'a\\')b' -o x"]
+    assert commands_in("(to do it: ckpt rehome $'a\\')b' -o x) tail") == [
+        "ckpt rehome $'a\\')b' -o x"
+    ]
     assert commands_in("ckpt cannot; see ckpt.snapshot (ckpt reads it)") == []
 
 
@@ -506,7 +615,10 @@ def test_commands_are_found_in_texts() -> None:
     ],
 )
 def test_one_decision_about_colour(
-    variables: dict[str, str], tty: bool, colour: bool, capsys: pytest.CaptureFixture[str]
+    variables: dict[str, str],
+    tty: bool,
+    colour: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import sys
 
@@ -524,18 +636,27 @@ def test_one_decision_about_colour(
 
 @pytest.mark.parametrize("name", ["nemo/evil.nemo", "nemo/good.nemo"])
 @pytest.mark.parametrize("command", ["inspect", "ls", "lint"])
-def test_a_member_of_an_archive_is_no_file_of_its_own(command: str, name: str, tmp_path: Path) -> None:
-    """What weights_only refuses in a member has no command of its own: the archive is planned as a whole."""
+def test_a_member_of_an_archive_is_no_file_of_its_own(
+    command: str, name: str, tmp_path: Path
+) -> None:
+    """What weights_only refuses in a member has no command of its own: the archive is
+    planned as a whole.
+    """
     (case,) = (case for case in hostile.CASES if case.name == name)
     file = case.build(tmp_path)
     done = inside(command, file.name, "--json", cwd=tmp_path)
 
     assert done.code < 2, done.err
     document = json.loads(done.out)
-    findings = document.get("findings", []) or document.get("files", [{"findings": []}])[0]["findings"]
+    findings = (
+        document.get("findings", [])
+        or document.get("files", [{"findings": []}])[0]["findings"]
+    )
     refused = {row["code"]: row["hint"] for row in findings}
     assert ("called-on-load" in refused) == (name == "nemo/evil.nemo")
-    assert refused.get("weights-only") is None  # no model is found in it, so no command works
+    assert (
+        refused.get("weights-only") is None
+    )  # no model is found in it, so no command works
 
 
 def test_the_command_prints_what_the_process_prints(tmp_path: Path) -> None:
@@ -553,22 +674,46 @@ def test_advice_about_a_dcp_keeps_it_one(tmp_path: Path) -> None:
     made = ("convert", "train.pth", "--format", "dcp", "--optimizer-keys", "numbers")
     for name in ("d.dcp", "e"):
         assert inside(*made, "-o", name, cwd=folder).code == 0
-        renamed = inside("rename", name, "--sub", "s/^module/net/", "-o", f"other.{name}.dcp", cwd=folder)
+        renamed = inside(
+            "rename",
+            name,
+            "--sub",
+            "s/^module/net/",
+            "-o",
+            f"other.{name}.dcp",
+            cwd=folder,
+        )
         assert renamed.code == 0, renamed
     (folder / "train.pth").unlink()
     proposed = set()
     for path in ("d.dcp", "e", "e/.metadata"):
-        for words in (("inspect", path), ("lint", path), ("verify", path), ("diff", path, "other.d.dcp.dcp")):
+        for words in (
+            ("inspect", path),
+            ("lint", path),
+            ("verify", path),
+            ("diff", path, "other.d.dcp.dcp"),
+        ):
             text = said(*words, cwd=folder)
             check_results(check_commands(text, folder, tmp_path / "scratch"))
             proposed |= set(commands_in(text))
-        message = 'Missing key(s) in state_dict: "conv1.weight". Unexpected key(s): "module.conv1.weight".'
+        message = (
+            'Missing key(s) in state_dict: "conv1.weight". Unexpected key(s): '
+            '"module.conv1.weight".'
+        )
         text = said("explain", message, path, cwd=folder)
         check_results(check_commands(text, folder, tmp_path / "scratch"))
         proposed |= set(commands_in(text))
-        for words in (("strip",), ("slim",), ("rename", "--sub", "s/^module/x/"), ("convert", "--plain")):
+        for words in (
+            ("strip",),
+            ("slim",),
+            ("rename", "--sub", "s/^module/x/"),
+            ("convert", "--plain"),
+        ):
             (out,) = re.findall(r"\(-o (\S+?)[,)]", said(*words, path, cwd=folder))
-            assert out.endswith(".dcp") and inside(*words, path, "-o", out, cwd=folder).code == 0
+            assert (
+                out.endswith(".dcp")
+                and inside(*words, path, "-o", out, cwd=folder).code == 0
+            )
             shutil.rmtree(folder / out)
     outs = {command.split()[-1] for command in proposed if " -o " in command}
     assert {"d.stripped.dcp", "e.stripped.dcp"} <= outs

@@ -1,4 +1,6 @@
-"""One hostile name through every command and every form: nothing invisible, no command of CI, no formula, no markup."""
+"""One hostile name through every command and every form: nothing invisible, no command
+of CI, no formula, no markup.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ INVISIBLE = (
     "\u2000\u200b\u200f\u2028\u202e\u2060\u206f\u2800\u3000\u3164\ue000\ufe0f\ufeff\uffa0\ufff9\ufffb"
     "\U000110bd\U0001bca0\U0001bca3\U0001d173\U0001d17a\U000e0041\U000e0100\U000f0000"
 )
-EVIL = f"::error::{INVISIBLE}##[group]x ::stop-commands::y |`<img src=q>` [a](http:b) @user www.evil.com #1"
+EVIL = (
+    f"::error::{INVISIBLE}##[group]x ::stop-commands::y |`<img src=q>` [a](http:b) "
+    "@user www.evil.com #1"
+)
 FORMULAS = ("=1+1", "+1+1", "-1", "@SUM(A1)", "\uff1d1")
 NAMES = (EVIL, *FORMULAS)
 
@@ -34,10 +39,17 @@ BAD = re.compile(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints with hostile names, whose own names are hostile, and one that is cut off."""
+    """Two checkpoints with hostile names, whose own names are hostile, and one that is
+    cut off.
+    """
     made = tmp_path_factory.mktemp("hostile")
     model = OrderedDict((f"{name}", torch.ones(2, 3)) for name in NAMES)
-    training = {"model": model, "values": {name: name for name in NAMES}, EVIL: [EVIL, -0.5], "note": EVIL}
+    training = {
+        "model": model,
+        "values": {name: name for name in NAMES},
+        EVIL: [EVIL, -0.5],
+        "note": EVIL,
+    }
     torch.save(training, made / FILE)
     changed = OrderedDict((name, tensor + 1) for name, tensor in model.items())
     torch.save({**training, "model": changed, "note": "="}, made / "=after.pth")
@@ -51,30 +63,64 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FILE = f"{EVIL.replace('/', '').replace(chr(0), '')[:60]}.pth"
 CUT = f"cut {FILE}"
 RUNS: list[tuple[str, ...]] = [
-    *(("inspect", FILE, *form) for form in ((), ("--all",), ("--depth", "5"), ("--tsv",), ("--json",))),
+    *(
+        ("inspect", FILE, *form)
+        for form in ((), ("--all",), ("--depth", "5"), ("--tsv",), ("--json",))
+    ),
     *(("inspect", FILE, f"--{view}") for view in ("values", "storages", "imports")),
-    *(("inspect", FILE, "--tsv", f"--{view}") for view in ("values", "storages", "imports")),
+    *(
+        ("inspect", FILE, "--tsv", f"--{view}")
+        for view in ("values", "storages", "imports")
+    ),
     *(
         ("inspect", FILE, "--table", table)
-        for table in ("github", "pipe", "html", "unsafehtml", "latex_raw", "plain", "tsv")
+        for table in (
+            "github",
+            "pipe",
+            "html",
+            "unsafehtml",
+            "latex_raw",
+            "plain",
+            "tsv",
+        )
     ),
     ("inspect", FILE, "--values", "--table", "github"),
-    *(("inspect", FILE, "::bare.pth", CUT, EVIL, *form) for form in ((), ("--tsv",), ("--json",))),
+    *(
+        ("inspect", FILE, "::bare.pth", CUT, EVIL, *form)
+        for form in ((), ("--tsv",), ("--json",))
+    ),
     ("inspect", FILE, "--section", EVIL),
     ("inspect", FILE, "--index", EVIL),
-    *(("inspect", FILE, f"--{option}", EVIL) for option in ("fail-on", "limit", "table", "depth", "include")),
+    *(
+        ("inspect", FILE, f"--{option}", EVIL)
+        for option in ("fail-on", "limit", "table", "depth", "include")
+    ),
     *(("get", FILE, "note", "model", EVIL, *form) for form in ((), ("--json",))),
     ("get", FILE, f"model.{EVIL}"),
     ("get", "::bare.pth", "=1+1"),
     ("get", FILE, f"no {EVIL}"),
     *(
         ("diff", FILE, "=after.pth", *form)
-        for form in ((), ("--stat",), ("--show", "all"), ("--tsv",), ("--json",), ("--name-only",))
+        for form in (
+            (),
+            ("--stat",),
+            ("--show", "all"),
+            ("--tsv",),
+            ("--json",),
+            ("--name-only",),
+        )
     ),
     ("diff", FILE, EVIL),
     *(
         ("stats", FILE, *form)
-        for form in ((), ("--modules",), ("--tsv",), ("--table", "github"), ("--json",), ("--sort", EVIL))
+        for form in (
+            (),
+            ("--modules",),
+            ("--tsv",),
+            ("--table", "github"),
+            ("--json",),
+            ("--sort", EVIL),
+        )
     ),
     *(
         ("lint", FILE, CUT, *form)
@@ -86,7 +132,10 @@ RUNS: list[tuple[str, ...]] = [
             *(("--output-format", name) for name in ("github", "sarif", "junit")),
         )
     ),
-    *(("lint", FILE, f"--{option}", EVIL) for option in ("select", "ignore", "level", "output-format")),
+    *(
+        ("lint", FILE, f"--{option}", EVIL)
+        for option in ("select", "ignore", "level", "output-format")
+    ),
     *(("verify", FILE, CUT, *form) for form in ((), ("--json",), ("--quick",))),
     ("verify", FILE, "--sums", f"{FILE}.sums"),
     ("sum", FILE),
@@ -94,7 +143,12 @@ RUNS: list[tuple[str, ...]] = [
     *(
         (command, FILE, *form)
         for command in ("rehome", "strip", "slim", "convert")
-        for form in ((), ("--dry-run",), ("-o", f"::{command} {EVIL[:40]}.pth"), ("--dry-run", "--json"))
+        for form in (
+            (),
+            ("--dry-run",),
+            ("-o", f"::{command} {EVIL[:40]}.pth"),
+            ("--dry-run", "--json"),
+        )
     ),
     ("convert", FILE, "-o", "::x.safetensors"),
     ("convert", FILE, "--format", EVIL),
@@ -112,7 +166,9 @@ RUNS: list[tuple[str, ...]] = [
 
 
 def problems(arguments: tuple[str, ...], done: Done) -> list[str]:
-    """What a terminal, a runner, a spreadsheet or a browser could take for something else than text."""
+    """What a terminal, a runner, a spreadsheet or a browser could take for something
+    else than text.
+    """
     found = []
     tabs = "--tsv" in arguments or arguments[-1] == "tsv" or arguments[0] == "get"
     for stream in (done.out, done.err):
@@ -120,7 +176,9 @@ def problems(arguments: tuple[str, ...], done: Done) -> list[str]:
             bad = BAD.findall(line)
             if bad or ("\t" in line and not tabs):
                 found.append(f"raw {bad!a}: {line!a}")
-            own = "github" in arguments and re.match(r"::(error|warning|notice) file=[^:,]*::[a-z-]+ ", line)
+            own = "github" in arguments and re.match(
+                r"::(error|warning|notice) file=[^:,]*::[a-z-]+ ", line
+            )
             if line.lstrip().startswith("::") and not own:
                 found.append(f"command: {line!a}")
             if "##[" in line:
@@ -128,10 +186,18 @@ def problems(arguments: tuple[str, ...], done: Done) -> list[str]:
             if tabs and stream is done.out and "\t" in line:
                 cells = line.split("\t")
                 letters = cells[:1] if arguments[0] == "diff" else []
-                texts = [cell for cell in cells if cell not in letters and cell != "-0.5"]
-                if any(text[:1] in ("=", "+", "-", "@", "\uff1d") for text in texts if text):
+                texts = [
+                    cell for cell in cells if cell not in letters and cell != "-0.5"
+                ]
+                if any(
+                    text[:1] in ("=", "+", "-", "@", "\uff1d") for text in texts if text
+                ):
                     found.append(f"formula: {line!a}")
-            if "github" in arguments and "--table" in arguments and line.startswith("|"):
+            if (
+                "github" in arguments
+                and "--table" in arguments
+                and line.startswith("|")
+            ):
                 rest = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", line)
                 if re.search(r"[`<>@\[\]#]|www", rest):
                     found.append(f"markup: {line!a}")
@@ -142,21 +208,31 @@ def problems(arguments: tuple[str, ...], done: Done) -> list[str]:
 
 @pytest.mark.parametrize("command", [*COMMANDS, ""])
 def test_every_command_and_every_form(command: str, folder: Path) -> None:
-    runs = [run for run in RUNS if run[0] == command or (not command and run[0] not in COMMANDS)]
+    runs = [
+        run
+        for run in RUNS
+        if run[0] == command or (not command and run[0] not in COMMANDS)
+    ]
     assert runs
     shown = 0
     for arguments in runs:
         done = inside(*arguments, cwd=folder)
         assert problems(arguments, done) == [], ascii(arguments)
         text = (done.out + done.err).decode()
-        shown += "\\u202e" in text and "\\U0001d173" in text.replace("\\ud834\\udd73", "\\U0001d173")
+        shown += "\\u202e" in text and "\\U0001d173" in text.replace(
+            "\\ud834\\udd73", "\\U0001d173"
+        )
     assert shown > 0, "the name is there, escaped"
 
 
 def test_debug_is_escaped(folder: Path) -> None:
     done = inside("inspect", f"no {EVIL}", cwd=folder, CKPT_DEBUG="1")
     assert b"Traceback" in done.err
-    assert [line for line in problems(("inspect",), done) if not line.startswith("Traceback")] == []
+    assert [
+        line
+        for line in problems(("inspect",), done)
+        if not line.startswith("Traceback")
+    ] == []
 
 
 def test_json_says_the_exact_names(folder: Path) -> None:
@@ -173,21 +249,44 @@ def test_markup_of_tables_is_escaped(folder: Path) -> None:
     assert b"\\#" in latex and b"\\textbackslash" in latex
 
 
-# ---------------------------------------------------------------------------------------------- the functions
+# --------------------------------------------------------------------------------------
+# the functions
 
 
 def test_every_invisible_character_is_escaped() -> None:
-    """By the categories of this Python's Unicode, and the rest of Default_Ignorable_Code_Point by hand."""
-    ignorable = [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0, *range(0xFFF0, 0xFFF9)]
-    ignorable += [*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0000, 0xE1000)]
+    """By the categories of this Python's Unicode, and the rest of
+    Default_Ignorable_Code_Point by hand.
+    """
+    ignorable = [
+        0x34F,
+        0x115F,
+        0x1160,
+        0x17B4,
+        0x17B5,
+        0x2065,
+        0x3164,
+        0xFFA0,
+        *range(0xFFF0, 0xFFF9),
+    ]
+    ignorable += [
+        *range(0x180B, 0x1810),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0000, 0xE1000),
+    ]
     shown_by_kind = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs"}
     text = "".join(map(chr, [*range(0x110000), *ignorable]))
-    hidden = "".join(char for char in text if unicodedata.category(char) in shown_by_kind and char != " ")
+    hidden = "".join(
+        char
+        for char in text
+        if unicodedata.category(char) in shown_by_kind and char != " "
+    )
     hidden += "".join(map(chr, ignorable))
     assert len(hidden) > 130_000
     for escaped in (show(hidden, None), show_literal(hidden)):
         assert escaped.isascii() and escaped.isprintable()
-        assert len(re.findall(r"\\(?:[nrt]|x..|u....|U........)", escaped)) == len(hidden)
+        assert len(re.findall(r"\\(?:[nrt]|x..|u....|U........)", escaped)) == len(
+            hidden
+        )
 
 
 @pytest.mark.parametrize("char", "é中🤖Ωا×…e\u0301")
@@ -210,7 +309,9 @@ def test_lines_that_github_would_obey(line: str, shown: str) -> None:
     assert show_line(line) == shown
 
 
-@pytest.mark.parametrize("text", ["##[group]", "a##vso[task.setvariable]", "##teamcity[x]"])
+@pytest.mark.parametrize(
+    "text", ["##[group]", "a##vso[task.setvariable]", "##teamcity[x]"]
+)
 def test_commands_inside_of_a_line(text: str) -> None:
     assert show_line(text) == text.replace("##", "\\x23#")
     assert show_line("## a #[") == "## a #["

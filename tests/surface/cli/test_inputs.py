@@ -1,4 +1,6 @@
-"""The files that a command looks at: which errors concern the user, and what is said of the others."""
+"""The files that a command looks at: which errors concern the user, and what is said of
+the others.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,29 @@ OTHER = UnsupportedError("not a checkpoint")
         (Found("a.pth", named=False), True),
     ],
 )
-def test_a_file_in_a_folder_that_never_was_a_checkpoint_is_no_error(item: Found, is_one: bool) -> None:
-    """Many files of that ending are something else. A damaged one, or one that stands in for another, is not."""
+def test_a_file_in_a_folder_that_never_was_a_checkpoint_is_no_error(
+    item: Found, is_one: bool
+) -> None:
+    """Many files of that ending are something else. A damaged one, or one that stands
+    in for another, is not.
+    """
     assert is_concern(item, OTHER.code) is is_one
     assert is_concern(item, CutOffError.code) and is_concern(item, StandInError.code)
 
 
 def test_other_files_are_counted_by_their_endings() -> None:
-    names = ["x/a.json", "b.JSON", "c.json", "d.md", "e.md", "f.txt", "f2.txt", "g.py", "g2.py", "LICENSE"]
+    names = [
+        "x/a.json",
+        "b.JSON",
+        "c.json",
+        "d.md",
+        "e.md",
+        "f.txt",
+        "f2.txt",
+        "g.py",
+        "g2.py",
+        "LICENSE",
+    ]
     assert count_endings(names) == {".json": 3, ".md": 2, ".py": 2, ".txt": 2, "": 1}
     said = "10 files not looked at: 3 *.json, 2 *.md, 2 *.py"
     assert others_text(names) == f"{said} and 3 others"

@@ -1,4 +1,6 @@
-"""`--model FILE.py:FACTORY`: the user's own code, built on meta, for certain roles; whatever it does wrong is one line."""
+"""`--model FILE.py:FACTORY`: the user's own code, built on meta, for certain roles;
+whatever it does wrong is one line.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     net.gain = nn.Parameter(torch.ones(1))
     state = net.state_dict()
     rewriting.saved(state, tmp_path / "a.pth")
-    rewriting.saved({f"module.{name}": value for name, value in state.items()}, tmp_path / "wrapped.pth")
+    rewriting.saved(
+        {f"module.{name}": value for name, value in state.items()},
+        tmp_path / "wrapped.pth",
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -78,12 +83,21 @@ def test_roles_are_certain(spec: str, file: str, folder: Path) -> None:
     done = ckpt("inspect", file, "--model", spec, "--json", cwd=folder)
 
     assert done.code == 0 and done.complaints == ["talk"], done
-    roles = {row["name"].removeprefix("module."): row for row in json.loads(done.out)["tensors"]}
+    roles = {
+        row["name"].removeprefix("module."): row
+        for row in json.loads(done.out)["tensors"]
+    }
     assert {name: row["role"] for name, row in roles.items()} == {
         **dict.fromkeys(("a.weight", "a.bias", "b.weight", "b.bias"), "parameter"),
         **dict.fromkeys(("norm.weight", "norm.bias", "gain"), "parameter"),
         **dict.fromkeys(
-            ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "table"), "buffer"
+            (
+                "norm.running_mean",
+                "norm.running_var",
+                "norm.num_batches_tracked",
+                "table",
+            ),
+            "buffer",
         ),
     }
     assert {row["evidence"]["trust"] for row in roles.values()} == {"certain"}
@@ -91,11 +105,27 @@ def test_roles_are_certain(spec: str, file: str, folder: Path) -> None:
 
 def test_the_order_of_the_model_decides(folder: Path) -> None:
     found = json.loads(
-        ckpt("inspect", "a.pth", "--model", "nets.py:Net", "--index", "0-5", "--json", cwd=folder).out
+        ckpt(
+            "inspect",
+            "a.pth",
+            "--model",
+            "nets.py:Net",
+            "--index",
+            "0-5",
+            "--json",
+            cwd=folder,
+        ).out
     )["index"]
 
     names = [row["name"] for row in found["names"]]
-    assert names == ["a.weight", "a.bias", "b.weight", "b.bias", "norm.weight", "norm.bias"]  # gain is frozen
+    assert names == [
+        "a.weight",
+        "a.bias",
+        "b.weight",
+        "b.bias",
+        "norm.weight",
+        "norm.bias",
+    ]  # gain is frozen
     assert found["evidence"]["trust"] == "certain" and found["parameters"] == 6
 
 
@@ -110,20 +140,42 @@ def test_diff_knows_what_is_frozen(folder: Path) -> None:
     state["a.weight"] = state["a.weight"] + 1
     rewriting.saved(state, folder / "b.pth")
 
-    report = json.loads(ckpt("diff", "a.pth", "b.pth", "--model", "nets.py:Net", "--json", cwd=folder).out)
+    report = json.loads(
+        ckpt(
+            "diff", "a.pth", "b.pth", "--model", "nets.py:Net", "--json", cwd=folder
+        ).out
+    )
 
-    causes = {row["after"]: row["cause"] for row in report["tensors"] if row["status"] == "same"}
-    assert causes["gain"] == "frozen" and causes["b.weight"] == "unknown" and causes["table"] is None
-    assert [(row["code"], row["level"], row["tensors"]) for row in report["findings"]] == [
+    causes = {
+        row["after"]: row["cause"]
+        for row in report["tensors"]
+        if row["status"] == "same"
+    }
+    assert (
+        causes["gain"] == "frozen"
+        and causes["b.weight"] == "unknown"
+        and causes["table"] is None
+    )
+    assert [
+        (row["code"], row["level"], row["tensors"]) for row in report["findings"]
+    ] == [
         ("frozen", "info", ["gain"]),
-        ("frozen", "info", ["a.bias", "b.weight", "b.bias", "norm.weight", "norm.bias"]),
+        (
+            "frozen",
+            "info",
+            ["a.bias", "b.weight", "b.bias", "norm.weight", "norm.bias"],
+        ),
     ]
 
 
 def test_arguments(folder: Path) -> None:
     net = build("nets.py:Net", ["width=3", "act=gelu"], device="meta")
 
-    assert net.a.weight.shape == (3, 3) and net.act == "gelu" and net.a.weight.device.type == "meta"
+    assert (
+        net.a.weight.shape == (3, 3)
+        and net.act == "gelu"
+        and net.a.weight.device.type == "meta"
+    )
 
 
 def test_a_constructor_that_looks_at_values(folder: Path) -> None:
@@ -142,10 +194,19 @@ def test_a_constructor_that_looks_at_values(folder: Path) -> None:
         (("--model", "nets.py:torch.nn.Identity"), "expected file.py:factory"),
         (("--model", "nets.py:number"), "'int' object is not callable"),
         (("--model", "nets.py:other"), "returned a dict, not a torch.nn.module"),
-        (("--model", "nets.py:breaks"), "runtimeerror: first line (ckpt_debug=1 shows where)"),
+        (
+            ("--model", "nets.py:breaks"),
+            "runtimeerror: first line (ckpt_debug=1 shows where)",
+        ),
         (("--model", "nets.py:leaves"), "systemexit: 3"),
-        (("--model", "nets.py:Net", "--arg", "width"), "--arg width: expected name=value"),
-        (("--model", "nets.py:Net", "--arg", "depth=1"), "unexpected keyword argument 'depth'"),
+        (
+            ("--model", "nets.py:Net", "--arg", "width"),
+            "--arg width: expected name=value",
+        ),
+        (
+            ("--model", "nets.py:Net", "--arg", "depth=1"),
+            "unexpected keyword argument 'depth'",
+        ),
         (("--model", "bad.py:Net"), "syntaxerror"),
         (("--arg", "a=1"), "--arg goes with --model"),
     ],
@@ -160,11 +221,19 @@ def test_trouble(arguments: tuple[str, ...], says: str, folder: Path) -> None:
 
 
 def test_another_model_is_refused(folder: Path) -> None:
-    (folder / "more.py").write_text("from torch import nn\nmake = lambda: nn.Sequential(nn.Linear(1, 1))\n")
+    (folder / "more.py").write_text(
+        "from torch import nn\nmake = lambda: nn.Sequential(nn.Linear(1, 1))\n"
+    )
 
     done = ckpt("inspect", "a.pth", "--model", "more.py:make", cwd=folder)
 
-    check_error(done, "not the model that --model builds: the file has 0 of its 2 tensors and lacks 0.weight")
+    check_error(
+        done,
+        (
+            "not the model that --model builds: the file has 0 of its 2 tensors and "
+            "lacks 0.weight"
+        ),
+    )
 
 
 def test_nothing_is_built_without_being_asked(folder: Path) -> None:
@@ -173,7 +242,9 @@ def test_nothing_is_built_without_being_asked(folder: Path) -> None:
 
 
 def test_another_width_is_refused(folder: Path) -> None:
-    done = ckpt("inspect", "a.pth", "--model", "nets.py:Net", "--arg", "width=5", cwd=folder)
+    done = ckpt(
+        "inspect", "a.pth", "--model", "nets.py:Net", "--arg", "width=5", cwd=folder
+    )
 
     check_error(
         done._replace(err=done.err.removeprefix(b"talk\n")),
@@ -182,23 +253,33 @@ def test_another_width_is_refused(folder: Path) -> None:
 
 
 def test_whatever_the_code_raises(folder: Path) -> None:
-    (folder / "odd.py").write_text("class Odd(BaseException): pass\ndef make(): raise Odd('x')\n")
+    (folder / "odd.py").write_text(
+        "class Odd(BaseException): pass\ndef make(): raise Odd('x')\n"
+    )
 
-    check_error(ckpt("inspect", "a.pth", "--model", "odd.py:make", cwd=folder), "odd: x")
+    check_error(
+        ckpt("inspect", "a.pth", "--model", "odd.py:make", cwd=folder), "odd: x"
+    )
 
 
-# ---------------------------------------------------------------------------------------------- names of files
+# --------------------------------------------------------------------------------------
+# names of files
 
 
-EVIL = f"import pathlib; pathlib.Path({str(hostile.CANARY)!r}).touch()\nx = lambda: None\n"
+EVIL = (
+    f"import pathlib; pathlib.Path({str(hostile.CANARY)!r}).touch()\nx = lambda: None\n"
+)
 
 
 @pytest.mark.parametrize("name", ["evil.py:x", "evil.py:x.pth", "./evil.py:x.pth"])
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize(
-    "command", [["lint"], ["inspect"], ["diff", "a.pth"], ["warmstart", "a.pth", "--into"]]
+    "command",
+    [["lint"], ["inspect"], ["diff", "a.pth"], ["warmstart", "a.pth", "--into"]],
 )
-def test_no_positional_builds_a_model(command: list[str], link: bool, name: str, folder: Path) -> None:
+def test_no_positional_builds_a_model(
+    command: list[str], link: bool, name: str, folder: Path
+) -> None:
     (folder / "evil.py").write_text(EVIL)
     if link:
         (folder / name).symlink_to("gone")
@@ -209,7 +290,10 @@ def test_no_positional_builds_a_model(command: list[str], link: bool, name: str,
     assert done.code == 2 and not hostile.CANARY.exists()
     if name == "evil.py:x" and not link:
         option = "--into-model" if more else "--model"
-        check_error(done, f"evil.py:x: not a checkpoint ({option} evil.py:x builds a live model)")
+        check_error(
+            done,
+            f"evil.py:x: not a checkpoint ({option} evil.py:x builds a live model)",
+        )
     assert not (folder / "out.pth").exists()
 
 
@@ -226,7 +310,9 @@ def options() -> Iterator[tuple[str, str]]:
 FIRST = {"diff": ["a.pth"], "warmstart": ["a.pth", "--into", "a.pth"], "get": []}
 
 
-def test_no_file_name_runs_code_or_weakens_a_gate(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_file_name_runs_code_or_weakens_a_gate(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What a shell makes of `*.pth` when a file is called as an option with a value."""
     (folder / "evil.py").write_text(EVIL)
     (folder / "hostile.pth").write_bytes((SAMPLES / "hostile.pth").read_bytes())
@@ -239,10 +325,20 @@ def test_no_file_name_runs_code_or_weakens_a_gate(folder: Path, capfd: pytest.Ca
     }
     checked = 0
     for command, option in options():
-        for value in ("evil.py:x.pth", "called-on-load.pth", "x.pth", "0.pth", "s/a/b/.pth"):
-            given = f"{option}={value}" if option.startswith("--") else f"{option}{value}"
+        for value in (
+            "evil.py:x.pth",
+            "called-on-load.pth",
+            "x.pth",
+            "0.pth",
+            "s/a/b/.pth",
+        ):
+            given = (
+                f"{option}={value}" if option.startswith("--") else f"{option}{value}"
+            )
             with pytest.raises(SystemExit) as left:
-                program([command])([command, given, *gates.get(command, ["a.pth"])], prog_name="ckpt")
+                program([command])(
+                    [command, given, *gates.get(command, ["a.pth"])], prog_name="ckpt"
+                )
             assert not hostile.CANARY.exists(), given
             if command in gates:
                 assert left.value.code != 0, (command, given)

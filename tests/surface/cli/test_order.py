@@ -1,4 +1,6 @@
-"""Findings stand by level, the most serious first, in every command and form that lists them."""
+"""Findings stand by level, the most serious first, in every command and form that lists
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,22 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The samples, and two saves of which the second has NaN, zeros and a parameter that stands still."""
+    """The samples, and two saves of which the second has NaN, zeros and a parameter
+    that stands still.
+    """
     made = tmp_path_factory.mktemp("order")
     for path in SAMPLES.iterdir():
         (made / path.name).symlink_to(path)
-    model = {"a.weight": torch.ones(3), "b.weight": torch.ones(3), "c.weight": torch.zeros(4)}
+    model = {
+        "a.weight": torch.ones(3),
+        "b.weight": torch.ones(3),
+        "c.weight": torch.zeros(4),
+    }
     torch.save(model, made / "zeros.pth")
-    torch.save(model | {"a.weight": torch.tensor([1.0, float("nan"), float("inf")])}, made / "broken.pth")
+    torch.save(
+        model | {"a.weight": torch.tensor([1.0, float("nan"), float("inf")])},
+        made / "broken.pth",
+    )
     return made
 
 
@@ -45,12 +56,19 @@ def levels_of(document: dict[str, object]) -> list[list[int]]:
         if key == "findings" and isinstance(value, list):
             found.append([LEVELS.index(row["level"]) for row in value])
         elif isinstance(value, list):
-            found += [levels for row in value if isinstance(row, dict) for levels in levels_of(row)]
+            found += [
+                levels
+                for row in value
+                if isinstance(row, dict)
+                for levels in levels_of(row)
+            ]
     return found
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_findings_of_documents_are_in_the_order_of_their_levels(command: str, folder: Path) -> None:
+def test_findings_of_documents_are_in_the_order_of_their_levels(
+    command: str, folder: Path
+) -> None:
     done = ckpt(*COMMANDS[command], "--json", cwd=folder)
     lists = [levels for line in done.lines for levels in levels_of(json.loads(line))]
 
@@ -60,8 +78,14 @@ def test_findings_of_documents_are_in_the_order_of_their_levels(command: str, fo
 
 
 @pytest.mark.parametrize("command", ["inspect", "lint", "diff", "stats"])
-def test_findings_of_texts_are_in_the_order_of_their_levels(command: str, folder: Path) -> None:
-    files = [[name] for name in COMMANDS[command][1:] if not name.startswith("--") and name != "info"]
+def test_findings_of_texts_are_in_the_order_of_their_levels(
+    command: str, folder: Path
+) -> None:
+    files = [
+        [name]
+        for name in COMMANDS[command][1:]
+        if not name.startswith("--") and name != "info"
+    ]
     options = ("--level", "info") if command != "stats" else ()
     for names in files if command != "diff" else [["zeros.pth", "broken.pth"]]:
         lines = ckpt(command, *names, *options, "--color", "always", cwd=folder).lines
@@ -78,9 +102,9 @@ def test_findings_of_texts_are_in_the_order_of_their_levels(command: str, folder
             if code in CATALOGUE
         ]  # fmt: skip
         assert len(codes) == len(styles)
-        assert [LEVELS.index(level) for level in styles] == sorted(LEVELS.index(level) for level in styles), (
-            lines
-        )
+        assert [LEVELS.index(level) for level in styles] == sorted(
+            LEVELS.index(level) for level in styles
+        ), lines
 
 
 def test_a_raised_finding_stands_with_its_level() -> None:
@@ -92,4 +116,9 @@ def test_a_raised_finding_stands_with_its_level() -> None:
     ]
 
     assert [row.code for row in order(rows)] == ["nan", "prefix", "unused", "cuda"]
-    assert [row.code for row in Rules(level="info").kept(rows)] == ["nan", "prefix", "unused", "cuda"]
+    assert [row.code for row in Rules(level="info").kept(rows)] == [
+        "nan",
+        "prefix",
+        "unused",
+        "cuda",
+    ]

@@ -52,24 +52,32 @@ def test_the_option_wins_then_no_color_then_force_color_then_the_terminal(
     monkeypatch.setattr(output, "_when", "auto")
     output.set_color(option)
 
-    assert (output.has_colour(io.StringIO()), output.has_colour(Screen())) == (piped, on_terminal)
+    assert (output.has_colour(io.StringIO()), output.has_colour(Screen())) == (
+        piped,
+        on_terminal,
+    )
 
 
 def test_every_command_has_the_option() -> None:
     for name in COMMANDS:
         command = get_command(program([name]))
         command = getattr(command, "commands", {name: command})[name]
-        assert "--color" in [option for param in command.params for option in param.opts], name
+        assert "--color" in [
+            option for param in command.params for option in param.opts
+        ], name
 
 
 def test_the_option_on_the_command_line(tmp_path: Path) -> None:
-    always = ckpt("inspect", SAMPLES / "train_cuda.pth", "--color", "always", NO_COLOR="1")
+    always = ckpt(
+        "inspect", SAMPLES / "train_cuda.pth", "--color", "always", NO_COLOR="1"
+    )
     never = terminal("inspect", "train_cuda.pth", "--color=never", FORCE_COLOR="1")
 
     assert b"\x1b[" in always.out and always.code == 0
     assert "\x1b[" not in never
     check_error(
-        ckpt("ls", "--color", "red\x1b", "."), "--color red\\x1b: not a choice (choices: auto always never)"
+        ckpt("ls", "--color", "red\x1b", "."),
+        "--color red\\x1b: not a choice (choices: auto always never)",
     )
 
 
@@ -77,7 +85,10 @@ def test_a_danger_on_stderr_has_the_colour_of_the_option(tmp_path: Path) -> None
     words = ("rehome", SAMPLES / "hostile.pth", "--keep-code", "--dry-run")
 
     assert b"\x1b[1;31m" in ckpt(*words, "--color", "always", cwd=tmp_path).err
-    assert b"\x1b" not in ckpt(*words, "--color", "never", cwd=tmp_path, FORCE_COLOR="1").err
+    assert (
+        b"\x1b"
+        not in ckpt(*words, "--color", "never", cwd=tmp_path, FORCE_COLOR="1").err
+    )
 
 
 COMMAND_LINES = [
@@ -100,19 +111,30 @@ COMMAND_LINES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
-def test_a_terminal_without_unicode_sees_ascii(words: tuple[str, ...], folder_with_long: Path) -> None:
+def test_a_terminal_without_unicode_sees_ascii(
+    words: tuple[str, ...], folder_with_long: Path
+) -> None:
     done = ckpt(*words, cwd=folder_with_long, **C)
     usual = ckpt(*words, cwd=folder_with_long)
 
     text = (done.out + done.err).decode("ascii")
     for char in output._ASCII:
         assert f"\\x{ord(char):02x}" not in text and f"\\u{ord(char):04x}" not in text
-    assert (done.code, text.count("\n")) == (usual.code, (usual.out + usual.err).count(b"\n"))
+    assert (done.code, text.count("\n")) == (
+        usual.code,
+        (usual.out + usual.err).count(b"\n"),
+    )
 
 
 @pytest.fixture
 def folder_with_long(tmp_path: Path) -> Path:
-    for name in ("train_cuda.pth", "ddp_before.pth", "ddp_after.pth", "hostile.pth", "truncated.pth"):
+    for name in (
+        "train_cuda.pth",
+        "ddp_before.pth",
+        "ddp_after.pth",
+        "hostile.pth",
+        "truncated.pth",
+    ):
         (tmp_path / name).symlink_to(SAMPLES / name)
     torch.save({"note": "a" * 1000, "w" * 300: torch.ones(3, 3)}, tmp_path / "long.pth")
     return tmp_path
@@ -123,7 +145,11 @@ def test_stand_ins_are_seen_and_what_the_file_holds_is_escaped(tmp_path: Path) -
 
     assert b"12 | best_acc" in ckpt("inspect", SAMPLES / "train_cuda.pth", **C).out
     assert b"12 \xc2\xb7 best_acc" in ckpt("inspect", SAMPLES / "train_cuda.pth").out
-    assert ckpt("inspect", "a.pt", "--tsv", cwd=tmp_path, **C).out.splitlines()[1].startswith(b"a\\u2192b\t")
+    assert (
+        ckpt("inspect", "a.pt", "--tsv", cwd=tmp_path, **C)
+        .out.splitlines()[1]
+        .startswith(b"a\\u2192b\t")
+    )
     assert ckpt("get", "a.pt", "say", cwd=tmp_path, **C).out == b"\\u2026\n"
     assert b"\\xe9|" in ckpt("get", "a.pt", cwd=tmp_path, **C).out
     latin = ckpt("get", "a.pt", cwd=tmp_path, PYTHONIOENCODING="latin-1").out
@@ -131,14 +157,18 @@ def test_stand_ins_are_seen_and_what_the_file_holds_is_escaped(tmp_path: Path) -
 
 
 def test_every_character_of_our_own_has_a_stand_in() -> None:
-    texts = [path.read_text() for end in ("py", "md") for path in (ROOT / "ckpt").rglob(f"*.{end}")]
+    texts = [
+        path.read_text()
+        for end in ("py", "md")
+        for path in (ROOT / "ckpt").rglob(f"*.{end}")
+    ]
     used = {char for text in texts for char in text if not char.isascii()}
 
     assert used == set(output._ASCII)
     assert all(stand_in.isascii() for stand_in in output._ASCII.values())
 
 
-# --- an encoding that lacks characters ------------------------------------------------------------------------------------
+# --- an encoding that lacks characters ------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -166,9 +196,12 @@ def test_columns_line_up_where_names_are_escaped(words: str, tmp_path: Path) -> 
     assert any("\\u540d" in line for line in lines)
     if "github" in words:
         assert len({len(line) for line in lines if line.startswith("|")}) == 1, lines
-    column = {"inspect a.pth": "[", "stats a.pth": "[", "ls .": "torch-zip", "get a.pth": "float32"}.get(
-        words
-    )
+    column = {
+        "inspect a.pth": "[",
+        "stats a.pth": "[",
+        "ls .": "torch-zip",
+        "get a.pth": "float32",
+    }.get(words)
     if column is not None:
         rows = [line for line in lines if column in line]
         assert len({line.index(column) for line in rows}) == 1, lines

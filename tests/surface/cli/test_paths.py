@@ -53,11 +53,15 @@ COMMANDS = {
     "slim": (("--dry-run",), "ckpt.rewrite"),
     "warmstart": (("--into", "legacy.pth", "--dry-run"), "ckpt.rewrite"),
 }
-"""Commands with one document per PATH -> more arguments, and the name of their schema."""
+"""Commands with one document per PATH -> more arguments, and the name of their
+schema.
+"""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("file", "code"), [("gone.pth", "not-opened"), ("truncated.pth", "cut-off")])
+@pytest.mark.parametrize(
+    ("file", "code"), [("gone.pth", "not-opened"), ("truncated.pth", "cut-off")]
+)
 def test_an_error_is_a_document(command: str, file: str, code: str) -> None:
     more, schema = COMMANDS[command]
 
@@ -68,7 +72,11 @@ def test_an_error_is_a_document(command: str, file: str, code: str) -> None:
     assert found["schema"] == {"name": schema, "version": 1}
     assert found["file"] == {"path": file} and found["error"]["code"] == code
     error = found["error"]
-    said = error["message"] if error["hint"] is None else f"{error['message']} ({error['hint']})"
+    said = (
+        error["message"]
+        if error["hint"] is None
+        else f"{error['message']} ({error['hint']})"
+    )
     assert done.complaints == [f"ckpt: {file}: {said}"] and done.code == 2
 
 
@@ -83,7 +91,9 @@ def test_without_json_an_error_is_only_a_line() -> None:
         assert inside(command, "gone.pth", *more, cwd=SAMPLES).out == b"", command
 
 
-@pytest.mark.parametrize("paths", [["legacy.pth"], ["legacy.pth", "gone.pth", "weights.safetensors"]])
+@pytest.mark.parametrize(
+    "paths", [["legacy.pth"], ["legacy.pth", "gone.pth", "weights.safetensors"]]
+)
 @pytest.mark.parametrize("command", ["inspect", "stats", "verify"])
 def test_one_line_per_document_in_a_pipe(command: str, paths: list[str]) -> None:
     lines = inside(command, *paths, "--json", cwd=SAMPLES).lines
@@ -94,10 +104,14 @@ def test_one_line_per_document_in_a_pipe(command: str, paths: list[str]) -> None
 def test_on_a_terminal_a_document_is_indented() -> None:
     shown = terminal("inspect", "legacy.pth", "--json")
 
-    assert shown.startswith('{\n  "schema": {"name": "ckpt.inspect", "version": 1},\n  "ckpt": ')
+    assert shown.startswith(
+        '{\n  "schema": {"name": "ckpt.inspect", "version": 1},\n  "ckpt": '
+    )
     assert '\n  "tensors": [\n    {"name": ' in shown and shown.endswith("\n}\n")
     (line,) = inside("inspect", "legacy.pth", "--json", cwd=SAMPLES).lines
-    assert json.loads(shown) == json.loads(line) and line == json.dumps(json.loads(line))
+    assert json.loads(shown) == json.loads(line) and line == json.dumps(
+        json.loads(line)
+    )
 
 
 def test_the_codes_of_errors_are_on_the_page() -> None:
@@ -106,8 +120,12 @@ def test_the_codes_of_errors_are_on_the_page() -> None:
     made = {
         kind.code
         for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, errors.CkptError) and kind is not errors.CkptError
+        if isinstance(kind, type)
+        and issubclass(kind, errors.CkptError)
+        and kind is not errors.CkptError
     }
-    page = (Path(errors.__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    page = (Path(errors.__file__).parents[2] / "docs" / "json.md").read_text(
+        encoding="utf-8"
+    )
     table = page.partition("| code | what |\n|---|---|\n")[2].partition("\n\n")[0]
     assert {row.split("`")[1] for row in table.splitlines()} == made and len(made) == 14

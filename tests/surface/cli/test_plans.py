@@ -1,4 +1,6 @@
-"""The plan of a command: what it would change, and the reasons for which it would be refused."""
+"""The plan of a command: what it would change, and the reasons for which it would be
+refused.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,19 @@ LIMITS = Limits()
 @pytest.fixture
 def survey(tmp_path: Path) -> Iterator[Survey]:
     """A model with the prefix of DDP, beside an object that weights_only refuses."""
-    state = {"model": {"module.w": torch.ones(2), "module.b": torch.ones(1)}, "args": Namespace(lr=0.1)}
+    state = {
+        "model": {"module.w": torch.ones(2), "module.b": torch.ones(1)},
+        "args": Namespace(lr=0.1),
+    }
     with formats.open(str(rewriting.saved(state, tmp_path / "a.pth"))) as checkpoint:
         yield Survey(checkpoint)
 
 
 def test_a_plan_names_the_sections_that_it_changes(survey: Survey) -> None:
     assert changed_by(survey, ("strip",), "o.pth", LIMITS) == {"model"}
-    assert changed_by(survey, ("strip", "--section", "model"), "o.pth", LIMITS) == {"model"}
+    assert changed_by(survey, ("strip", "--section", "model"), "o.pth", LIMITS) == {
+        "model"
+    }
 
 
 def test_a_plan_that_changes_nothing_is_refused(survey: Survey) -> None:

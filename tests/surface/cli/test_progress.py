@@ -1,4 +1,6 @@
-"""The progress bar: one line on a terminal, after a while, and gone at the end, whatever the end is."""
+"""The progress bar: one line on a terminal, after a while, and gone at the end,
+whatever the end is.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def test_the_line(screen: Screen, clock: list[float]) -> None:
         assert screen() == ""
         clock[0] += 0.51
         advance(1 << 29)
-        assert screen() == (f"\rcomparing {'━' * 6}{'·' * 18}  25%  1.00 GiB of 4.00 GiB, 1.00 GiB/s\033[K")
+        assert screen() == (
+            f"\rcomparing {'━' * 6}{'·' * 18}  25%  1.00 GiB of 4.00 GiB, 1.00 "
+            "GiB/s\033[K"
+        )
         clock[0] += 0.05
         advance(1 << 29)
         assert screen() == ""  # not at each call
@@ -75,7 +80,10 @@ def test_the_line(screen: Screen, clock: list[float]) -> None:
 
 
 def test_quiet_has_no_bar(screen: Screen, clock: list[float]) -> None:
-    with output.silenced_output(all=True), output.progress("comparing", 4 << 30) as advance:
+    with (
+        output.silenced_output(all=True),
+        output.progress("comparing", 4 << 30) as advance,
+    ):
         assert advance is None
     assert screen() == ""
 
@@ -88,8 +96,12 @@ def test_files_are_counted(screen: Screen, clock: list[float]) -> None:
         assert screen().endswith("  92%  1,100 of 1,200 files\033[K")
 
 
-def test_the_file_in_work_stands_beside_the_count(screen: Screen, clock: list[float]) -> None:
-    with output.progress("checking", 3, "files", ["Epoch-100", "Epoch-105\x1b", "Epoch-110"]) as advance:
+def test_the_file_in_work_stands_beside_the_count(
+    screen: Screen, clock: list[float]
+) -> None:
+    with output.progress(
+        "checking", 3, "files", ["Epoch-100", "Epoch-105\x1b", "Epoch-110"]
+    ) as advance:
         assert advance is not None
         clock[0] += 9
         advance(1)
@@ -141,7 +153,9 @@ def test_short_work_writes_nothing(screen: Screen, clock: list[float]) -> None:
     assert screen() == ""
 
 
-def test_a_narrow_screen_is_kept(screen: Screen, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_screen_is_kept(
+    screen: Screen, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     with output.progress("comparing", 4 << 30) as advance:
         assert advance is not None
@@ -150,7 +164,9 @@ def test_a_narrow_screen_is_kept(screen: Screen, clock: list[float], monkeypatch
         assert len(screen().removeprefix("\r").removesuffix("\033[K")) == 39
 
 
-def test_no_bar_on_a_dumb_terminal(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bar_on_a_dumb_terminal(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with output.progress("copying", 80) as advance:
         assert advance is None
@@ -184,23 +200,38 @@ def test_every_long_command_says_what_it_does(
     program([words[0]])(arguments, standalone_mode=False, prog_name="ckpt")
 
     shown = screen()
-    assert f"\r{doing} " in shown and shown.rpartition(f"\r{doing} ")[2].count(CLEAR) == 1
+    assert (
+        f"\r{doing} " in shown and shown.rpartition(f"\r{doing} ")[2].count(CLEAR) == 1
+    )
     assert "\n" not in shown.rpartition(CLEAR)[0]
 
 
 def test_the_page_of_a_series_has_one_bar_of_bytes(
-    screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    screen: Screen,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(output, "_PATIENCE", 0.0)
     monkeypatch.setattr(output, "_PAUSE", 0.0)
     names = [f"epoch_{number}.pth" for number in range(3)]
-    for name, source in zip(names, ("ddp_before.pth", "ddp_after.pth", "ddp_after.pth"), strict=True):
+    for name, source in zip(
+        names, ("ddp_before.pth", "ddp_after.pth", "ddp_after.pth"), strict=True
+    ):
         (tmp_path / name).write_bytes((SAMPLES / source).read_bytes())
     monkeypatch.chdir(tmp_path)
-    program(["report"])(["report", *names, "-o", "out.html"], standalone_mode=False, prog_name="ckpt")
+    program(["report"])(
+        ["report", *names, "-o", "out.html"], standalone_mode=False, prog_name="ckpt"
+    )
 
     sizes = [(tmp_path / name).stat().st_size for name in names]
-    total = output.size_text(2 * sum(sizes) + sizes[1])  # each is measured, and compared with the one before
-    drawn = [line.partition(CLEAR)[0] for line in screen().split("\r") if f" of {total}" in line]
+    total = output.size_text(
+        2 * sum(sizes) + sizes[1]
+    )  # each is measured, and compared with the one before
+    drawn = [
+        line.partition(CLEAR)[0]
+        for line in screen().split("\r")
+        if f" of {total}" in line
+    ]
     shares = [int(line.partition("%")[0].split()[-1]) for line in drawn]
     assert shares == sorted(shares) and shares[-1] == 100 and len(set(shares)) > 4

@@ -1,4 +1,6 @@
-"""`-q` in every command: nothing but errors, and the exit code is the one without it. `--no-summary` drops the last line."""
+"""`-q` in every command: nothing but errors, and the exit code is the one without it.
+`--no-summary` drops the last line.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +39,36 @@ CASES: dict[str, dict[int, str]] = {
     "sum": {0: "legacy.pth", 2: POINTER},
     "rehome": {0: "train_cuda.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
     "strip": {0: "ddp_after.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
-    "rename": {0: "ddp_after.pth --sub s/^module[.]// -o out.pth", 2: f"{POINTER} --sub s/a/b/ -o out.pth"},
+    "rename": {
+        0: "ddp_after.pth --sub s/^module[.]// -o out.pth",
+        2: f"{POINTER} --sub s/a/b/ -o out.pth",
+    },
     "set": {0: "train_cuda.pth epoch=0 -o out.pth", 2: f"{POINTER} epoch=0 -o out.pth"},
     "slim": {0: "train_cuda.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
-    "convert": {0: "train_cuda.pth --dtype bfloat16 -o out.pth", 2: f"{POINTER} -o out.safetensors"},
-    "salvage": {0: "legacy.pth -o out.pth", 1: "truncated.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
+    "convert": {
+        0: "train_cuda.pth --dtype bfloat16 -o out.pth",
+        2: f"{POINTER} -o out.safetensors",
+    },
+    "salvage": {
+        0: "legacy.pth -o out.pth",
+        1: "truncated.pth -o out.pth",
+        2: f"{POINTER} -o out.pth",
+    },
     "warmstart": {
         0: "ddp_before.pth --into ddp_after.pth -o out.pth",
         1: "ddp_before.pth --into legacy.pth -o out.pth",
         2: f"{POINTER} --into legacy.pth -o out.pth",
     },
-    "average": {0: "ddp_before.pth ddp_after.pth -o out.pth", 2: f"{POINTER} legacy.pth -o out.pth"},
+    "average": {
+        0: "ddp_before.pth ddp_after.pth -o out.pth",
+        2: f"{POINTER} legacy.pth -o out.pth",
+    },
     "merge": {0: "llama_bf16.pth lora -o out.pth", 2: f"{POINTER} lora -o out.pth"},
     "prune": {0: "run", 2: POINTER},
 }
-"""Command -> exit code -> the words that end with it: done or same, found or differ, trouble or not found."""
+"""Command -> exit code -> the words that end with it: done or same, found or differ,
+trouble or not found.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +95,19 @@ def results(folder: Path) -> Iterator[bytes]:
 
 
 def test_every_command_has_its_cases() -> None:
-    assert list(CASES) == list(COMMANDS) and all({0, 2} <= cases.keys() for cases in CASES.values())
+    assert list(CASES) == list(COMMANDS) and all(
+        {0, 2} <= cases.keys() for cases in CASES.values()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "code"), [(command, code) for command, cases in CASES.items() for code in cases]
+    ("command", "code"),
+    [(command, code) for command, cases in CASES.items() for code in cases],
 )
-def test_nothing_but_the_error_and_the_same_exit_code(command: str, code: int, samples: Path) -> None:
+def test_nothing_but_the_error_and_the_same_exit_code(
+    command: str, code: int, samples: Path
+) -> None:
     words = CASES[command][code].split()
     loud = ckpt(command, *words, cwd=samples)
     written = list(results(samples))
@@ -95,17 +117,23 @@ def test_nothing_but_the_error_and_the_same_exit_code(command: str, code: int, s
     assert loud.out or loud.err
     assert quiet.out == b""
     says_why = code == 2 or (command, code) == ("verify", 1)  # damage is named
-    assert len(quiet.complaints) == says_why and all(line.startswith("ckpt: ") for line in quiet.complaints)
+    assert len(quiet.complaints) == says_why and all(
+        line.startswith("ckpt: ") for line in quiet.complaints
+    )
     assert list(results(samples)) == written
     assert code or bool(written) == ("-o" in words)
 
 
 OTHERS = {"sum": ("truncated.pth", "dtypes.pth")}
-"""Command -> the samples to name beside the two that no command reads: sum needs all bytes."""
+"""Command -> the samples to name beside the two that no command reads: sum needs all
+bytes.
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["inspect", "ls", "lint", "verify", "stats", "sum", "report"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "ls", "lint", "verify", "stats", "sum", "report"]
+)
 def test_of_a_folder_only_the_errors_are_said(command: str, samples: Path) -> None:
     more = ("-o", "out.html") if command == "report" else ()
     loud = ckpt(command, ".", *more, cwd=samples)
@@ -121,7 +149,9 @@ def test_of_a_folder_only_the_errors_are_said(command: str, samples: Path) -> No
 
 @pytest.mark.parametrize("command", ["ls", "lint"])
 def test_what_may_be_unreadable_is_no_error(command: str, samples: Path) -> None:
-    assert ckpt(command, POINTER, "legacy.pth", "--skip-unreadable", "-q", cwd=samples) == Done(0, b"", b"")
+    assert ckpt(
+        command, POINTER, "legacy.pth", "--skip-unreadable", "-q", cwd=samples
+    ) == Done(0, b"", b"")
 
 
 def test_a_listing_answers_for_a_folder(samples: Path, tmp_path: Path) -> None:
@@ -131,7 +161,9 @@ def test_a_listing_answers_for_a_folder(samples: Path, tmp_path: Path) -> None:
 
 
 def test_a_result_that_runs_code_is_said_all_the_same(samples: Path) -> None:
-    done = ckpt("rehome", "hostile.pth", "-o", "out.pth", "--keep-code", "-q", cwd=samples)
+    done = ckpt(
+        "rehome", "hostile.pth", "-o", "out.pth", "--keep-code", "-q", cwd=samples
+    )
     list(results(samples))
 
     (line,) = done.complaints
@@ -139,7 +171,14 @@ def test_a_result_that_runs_code_is_said_all_the_same(samples: Path) -> None:
 
 
 FORMS = {
-    "inspect": ("--json", "--tsv", "--table plain", "--bars", "--index 1", "--textconv"),
+    "inspect": (
+        "--json",
+        "--tsv",
+        "--table plain",
+        "--bars",
+        "--index 1",
+        "--textconv",
+    ),
     "diff": ("--json", "--tsv", "--name-only", "--histogram", "--html -"),
     "stats": ("--json", "--tsv", "--table plain", "--histogram"),
     "lint": ("--json", "--output-format sarif", "--statistics", "--others"),
@@ -149,16 +188,21 @@ FORMS = {
     "report": ("--output -",),
     "prune": ("--json", "--null", "--why"),
     "warmstart": ("--json", "--print-code"),
-    **dict.fromkeys(("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)),
+    **dict.fromkeys(
+        ("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)
+    ),
     **dict.fromkeys(("salvage", "average", "merge", "set", "recipe"), ("--json",)),
 }
 """Command -> what it can be asked to print."""
 
 
 @pytest.mark.parametrize(
-    ("command", "form"), [(command, form) for command in COMMANDS for form in FORMS[command]]
+    ("command", "form"),
+    [(command, form) for command in COMMANDS for form in FORMS[command]],
 )
-def test_what_asks_for_output_is_refused(command: str, form: str, samples: Path) -> None:
+def test_what_asks_for_output_is_refused(
+    command: str, form: str, samples: Path
+) -> None:
     words = CASES[command][0].split()
     words = words if command != "report" else words[:1]
     option, _, value = form.partition(" ")
@@ -167,7 +211,10 @@ def test_what_asks_for_output_is_refused(command: str, form: str, samples: Path)
 
     assert list(results(samples)) == []
     check_error(
-        done, f"{option} - and --quiet" if value == "-" else f"{option} and --quiet exclude each other"
+        done,
+        f"{option} - and --quiet"
+        if value == "-"
+        else f"{option} and --quiet exclude each other",
     )
 
 
@@ -191,11 +238,15 @@ def test_the_closing_line_can_be_left_out(command: str, samples: Path) -> None:
     brief = ckpt(command, *words, "--no-summary", cwd=samples)
     list(results(samples))
 
-    assert brief == whole._replace(err=b"".join(whole.err.splitlines(keepends=True)[:-1]))
+    assert brief == whole._replace(
+        err=b"".join(whole.err.splitlines(keepends=True)[:-1])
+    )
     assert brief.err != whole.err
 
 
-def test_one_run_is_not_quiet_because_another_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_is_not_quiet_because_another_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(UsageError), output.silenced_output(all=True, summary=True):
         assert output.is_silent()
         output.write_talk("dropped")

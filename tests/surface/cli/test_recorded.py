@@ -1,4 +1,6 @@
-"""`ckpt sum --recorded` and `verify --sums` of its lists: after a transfer the same is the same, and all else is named."""
+"""`ckpt sum --recorded` and `verify --sums` of its lists: after a transfer the same is
+the same, and all else is named.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,22 @@ def keep(*words: str | Path, cwd: Path, name: str = "it.list") -> str:
 
 @pytest.fixture
 def saves(tmp_path: Path) -> Path:
-    """Two saves of one run: `new` at step 20, `old` at step 10. Their files have the same layout."""
+    """Two saves of one run: `new` at step 20, `old` at step 10. Their files have the
+    same layout.
+    """
     for name, step in (("old", 10), ("new", 20)):
         in_two_files(tmp_path / name, step)
     return tmp_path
 
 
-# --- the list -----------------------------------------------------------------------------------------------------------
+# --- the list -------------------------------------------------------------------------
 
 
 def test_a_zip_is_listed_as_its_directory_has_it(tmp_path: Path) -> None:
-    torch.save({"w": torch.arange(100.0), "epoch": 3, "optimizer": {"step": 5}}, tmp_path / "a.pth")
+    torch.save(
+        {"w": torch.arange(100.0), "epoch": 3, "optimizer": {"step": 5}},
+        tmp_path / "a.pth",
+    )
     text = keep("a.pth", cwd=tmp_path).splitlines()
     assert text[:3] == [
         "# recorded: torch-zip",
@@ -57,16 +64,29 @@ def test_a_zip_is_listed_as_its_directory_has_it(tmp_path: Path) -> None:
         "# step: epoch 3, optimizer.step 5",
     ]
     with zipfile.ZipFile(tmp_path / "a.pth") as archive:
-        expected = [(f"crc32:{row.CRC:08x}", str(row.file_size), row.filename) for row in archive.infolist()]
+        expected = [
+            (f"crc32:{row.CRC:08x}", str(row.file_size), row.filename)
+            for row in archive.infolist()
+        ]
     assert [tuple(line.split(None, 2)) for line in text[3:]] == expected
 
 
 def test_an_item_of_a_dcp_has_the_crc_of_its_records(tmp_path: Path) -> None:
-    """The CRC-32 of an item is that of its records, one after the other, as if they had been read."""
+    """The CRC-32 of an item is that of its records, one after the other, as if they had
+    been read.
+    """
     from zlib import crc32
 
-    dcp.save({"w": torch.arange(1000.0), "x": {"y": [1, 2]}}, checkpoint_id=tmp_path / "d", no_dist=True)
-    (file,) = [row for row in recorded(str(tmp_path / "d"), Limits()).files if row.name == "__0_0.distcp"]
+    dcp.save(
+        {"w": torch.arange(1000.0), "x": {"y": [1, 2]}},
+        checkpoint_id=tmp_path / "d",
+        no_dist=True,
+    )
+    (file,) = [
+        row
+        for row in recorded(str(tmp_path / "d"), Limits()).files
+        if row.name == "__0_0.distcp"
+    ]
     data = (tmp_path / "d" / "__0_0.distcp").read_bytes()
     begins = [at for at in range(len(data)) if data.startswith(b"PK\5\6", at)]
     assert len(begins) == len(file.items) >= 2
@@ -80,9 +100,15 @@ def test_an_item_of_a_dcp_has_the_crc_of_its_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [64, 2_100])
-def test_no_tensor_data_is_read(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a DCP of items of 200 kB each about a kilobyte is read, and of a zip its directory."""
-    state = {f"layers.{number}.weight": torch.zeros(50_000) for number in range(count // 8)}
+def test_no_tensor_data_is_read(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a DCP of items of 200 kB each about a kilobyte is read, and of a zip its
+    directory.
+    """
+    state = {
+        f"layers.{number}.weight": torch.zeros(50_000) for number in range(count // 8)
+    }
     dcp.save(state, checkpoint_id=tmp_path / "d", no_dist=True)
     torch.save(state, tmp_path / "a.pth")
     read = [0]
@@ -113,14 +139,31 @@ def test_the_steps_of_each_file_are_listed(saves: Path) -> None:
 
 
 def test_names_come_back_whatever_they_hold(tmp_path: Path) -> None:
-    odd = ["a  b", "new\nline", "# part: x", "crc32:00000000  1  z", "\\n", "ü", " lead", "x" * 120]
-    dcp.save({name: torch.ones(2) for name in odd}, checkpoint_id=tmp_path / "d", no_dist=True)
+    odd = [
+        "a  b",
+        "new\nline",
+        "# part: x",
+        "crc32:00000000  1  z",
+        "\\n",
+        "ü",
+        " lead",
+        "x" * 120,
+    ]
+    dcp.save(
+        {name: torch.ones(2) for name in odd},
+        checkpoint_id=tmp_path / "d",
+        no_dist=True,
+    )
     text = keep("d", cwd=tmp_path)
     (back,) = parse(text)
     files = recorded(str(tmp_path / "d"), Limits()).files
-    assert back == listed("dcp", files) and set(odd) < {row.name for file in back.files for row in file.items}
+    assert back == listed("dcp", files) and set(odd) < {
+        row.name for file in back.files for row in file.items
+    }
     assert list(lines(back)) == text.splitlines()
-    assert run("verify", "d", "--sums", "it.list", "--quick", cwd=tmp_path).startswith("d: intact")
+    assert run("verify", "d", "--sums", "it.list", "--quick", cwd=tmp_path).startswith(
+        "d: intact"
+    )
 
 
 def test_what_has_no_checksum_is_said(tmp_path: Path) -> None:
@@ -149,16 +192,20 @@ def test_what_cannot_be_read_is_said(saves: Path) -> None:
     assert b"# part: __0_0.distcp" in done.out
 
 
-# --- the check at the other end -----------------------------------------------------------------------------------------
+# --- the check at the other end -------------------------------------------------------
 
 
 def test_a_file_of_another_save_shows(saves: Path) -> None:
-    """An rsync was cut: `.metadata` and one file are of step 20, the other file is of step 10. It opens as if all were well."""
+    """An rsync was cut: `.metadata` and one file are of step 20, the other file is of
+    step 10. It opens as if all were well.
+    """
     keep("new", cwd=saves)
     shutil.copy(saves / "old" / "__0_1.distcp", saves / "new" / "__0_1.distcp")
     for more in ((), ("--quick",)):
         said = run("verify", "new", "--sums", "it.list", *more, cwd=saves, code=1)
-        assert "__0_1.distcp is of" in said and "*.step 10" in said and "*.step 20" in said
+        assert (
+            "__0_1.distcp is of" in said and "*.step 10" in said and "*.step 20" in said
+        )
         assert "of __0_1.distcp with another recorded checksum" in said
         assert "of __0_0.distcp" not in said
     said = inside("sum", "--recorded", "new", cwd=saves)
@@ -179,7 +226,9 @@ def test_a_file_that_is_left_over_shows(saves: Path) -> None:
 
 
 def test_metadata_of_another_save_shows(saves: Path) -> None:
-    """Both saves have the same layout, so nothing but the bytes of `.metadata` can differ, and they do not in what is read."""
+    """Both saves have the same layout, so nothing but the bytes of `.metadata` can
+    differ, and they do not in what is read.
+    """
     keep("new", cwd=saves)
     data = (saves / "new" / ".metadata").read_bytes()
     (saves / "new" / ".metadata").write_bytes(data + b"\0")
@@ -187,7 +236,9 @@ def test_metadata_of_another_save_shows(saves: Path) -> None:
     assert "1 item of .metadata" in said
 
 
-def test_bytes_that_changed_below_a_whole_directory_show_without_quick(tmp_path: Path) -> None:
+def test_bytes_that_changed_below_a_whole_directory_show_without_quick(
+    tmp_path: Path,
+) -> None:
     torch.save({"w": torch.arange(1000.0)}, tmp_path / "a.pth")
     keep("a.pth", cwd=tmp_path)
     data = bytearray((tmp_path / "a.pth").read_bytes())
@@ -214,7 +265,11 @@ def test_json_has_the_differences(saves: Path) -> None:
     shutil.copy(saves / "old" / "__0_0.distcp", saves / "new" / "__0_0.distcp")
     done = inside("verify", "new", "--sums", "it.list", "--quick", "--json", cwd=saves)
     document = json.loads(done.out)
-    assert (done.code, document["verdict"], document["schema"]["version"]) == (1, "damaged", 2)
+    assert (done.code, document["verdict"], document["schema"]["version"]) == (
+        1,
+        "damaged",
+        2,
+    )
     assert any(
         "of __0_0.distcp with another recorded" in row["what"] and row["tensors"]
         for row in document["problems"]
@@ -222,7 +277,9 @@ def test_json_has_the_differences(saves: Path) -> None:
 
 
 def test_a_folder_of_checkpoints(saves: Path) -> None:
-    """At the other end the folder has another name. What is missing there, and what is there alone, counts."""
+    """At the other end the folder has another name. What is missing there, and what is
+    there alone, counts.
+    """
     (saves / "here").mkdir()
     for name in ("old", "new"):
         shutil.move(saves / name, saves / "here" / name)
@@ -232,18 +289,31 @@ def test_a_folder_of_checkpoints(saves: Path) -> None:
         "# file: here/old",
     ]
     shutil.copytree(saves / "here", saves / "there")
-    assert run("verify", "there", "--sums", "it.list", "--quick", cwd=saves).count("intact") == 3
+    assert (
+        run("verify", "there", "--sums", "it.list", "--quick", cwd=saves).count(
+            "intact"
+        )
+        == 3
+    )
     shutil.move(saves / "there" / "old", saves / "there" / "older")
     said = run("verify", "there", "--sums", "it.list", "--quick", cwd=saves, code=1)
     assert "not compared, no such checkpoint here: here/old" in said
     assert "there/older: damaged: not in it.list" in said
     said = run("verify", "there/new", "--sums", "it.list", "--quick", cwd=saves)
-    assert "there/new: intact" in said and "not compared, no such checkpoint here: here/old" in said
-    assert "no sums of this file" in run("verify", "there/older", "--sums", "it.list", cwd=saves, code=2)
+    assert (
+        "there/new: intact" in said
+        and "not compared, no such checkpoint here: here/old" in said
+    )
+    assert "no sums of this file" in run(
+        "verify", "there/older", "--sums", "it.list", cwd=saves, code=2
+    )
 
 
 def test_the_list_of_a_path() -> None:
-    text = "\n".join(f"# file: {path}\n# recorded: dcp\n# size: 1" for path in ("a/s/1", "b/s/1", "a/s/2"))
+    text = "\n".join(
+        f"# file: {path}\n# recorded: dcp\n# size: 1"
+        for path in ("a/s/1", "b/s/1", "a/s/2")
+    )
     rows = parse(text)
     assert [row.path for row in rows] == ["a/s/1", "b/s/1", "a/s/2"]
     assert list_of("./a/s/1", rows) is rows[0] and list_of("/x/b/s/1", rows) is rows[1]
@@ -254,7 +324,9 @@ def test_the_list_of_a_path() -> None:
 def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
     for words in (("--include", "*"), ("--section", "model"), ("--all",)):
-        assert "--recorded" in run("sum", "a.pth", "--recorded", *words, cwd=tmp_path, code=2)
+        assert "--recorded" in run(
+            "sum", "a.pth", "--recorded", *words, cwd=tmp_path, code=2
+        )
     keep("a.pth", cwd=tmp_path)
     for words in (("--include", "*"), ("--section", "model")):
         assert "list of ckpt sum --recorded" in run(
@@ -264,11 +336,15 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         "verify", "a.pth", "--like", "it.list", cwd=tmp_path, code=2
     )
     (tmp_path / "plain.sums").write_text(run("sum", "a.pth", cwd=tmp_path))
-    said = run("verify", "a.pth", "--sums", "plain.sums", "--quick", cwd=tmp_path, code=2)
+    said = run(
+        "verify", "a.pth", "--sums", "plain.sums", "--quick", cwd=tmp_path, code=2
+    )
     assert "--quick goes with the list" in said
 
 
-@pytest.mark.parametrize("line", ["crc32:0000000g  1  x", "crc32:00000000  x  x", "zzz", "# size: -1"])
+@pytest.mark.parametrize(
+    "line", ["crc32:0000000g  1  x", "crc32:00000000  x  x", "zzz", "# size: -1"]
+)
 def test_a_line_that_is_none_is_named(line: str, tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
     (tmp_path / "it.list").write_text(f"# recorded: torch-zip\n# size: 1\n{line}\n")
@@ -286,9 +362,18 @@ def test_an_item_whose_directory_is_damaged_is_named(saves: Path) -> None:
     at = data.rfind(b"PK\5\6")
     data[at : at + 4] = b"\0\0\0\0"
     (saves / "new" / "__0_1.distcp").write_bytes(data)
-    last = text.partition("# part: __0_1.distcp")[2].partition("# part:")[0].splitlines()[-1].split()[-1]
+    last = (
+        text.partition("# part: __0_1.distcp")[2]
+        .partition("# part:")[0]
+        .splitlines()[-1]
+        .split()[-1]
+    )
     said = run("verify", "new", "--sums", "it.list", "--quick", cwd=saves, code=1)
-    assert "1 item of __0_1.distcp cannot be read: " in said and last in said and "missing" not in said
+    assert (
+        "1 item of __0_1.distcp cannot be read: " in said
+        and last in said
+        and "missing" not in said
+    )
     done = inside("sum", "--recorded", "new", cwd=saves)
     assert done.code == 2 and f"not read: {last}".encode() in done.err
 

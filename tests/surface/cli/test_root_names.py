@@ -1,4 +1,6 @@
-"""Files whose root is one call, one tensor or one value: messages name its place. And which commands say an error in JSON alone."""
+"""Files whose root is one call, one tensor or one value: messages name its place. And
+which commands say an error in JSON alone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytestmark = oracle.QUIET
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "call.pth").write_bytes(torch_zip(pickled(call(glob("builtins", "print"), "hi")), {}))
+    (tmp_path / "call.pth").write_bytes(
+        torch_zip(pickled(call(glob("builtins", "print"), "hi")), {})
+    )
     (tmp_path / "call.pkl").write_bytes(pickled(call(glob("builtins", "print"), "hi")))
     torch.save(torch.ones(2), tmp_path / "dense.pth")
     torch.save(torch.ones(2).to_sparse(), tmp_path / "sparse.pth")
@@ -28,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_call_at_the_root_has_a_place(name: str, folder: Path) -> None:
     done = inside("convert", name, "--plain", "-o", "out.pth", cwd=folder)
     check_error(done, "cannot be made plain: (the root) (builtins.print)")
-    done = inside("convert", name, "--plain", "--drop-other", "-o", "out.pth", cwd=folder)
+    done = inside(
+        "convert", name, "--plain", "--drop-other", "-o", "out.pth", cwd=folder
+    )
     assert "left out: (the root): builtins.print" in done.lines
     assert (
         "cannot be made plain: (the root) (builtins.print)"
@@ -36,8 +42,12 @@ def test_a_call_at_the_root_has_a_place(name: str, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", [("convert",), ("convert", "--drop-other"), ("salvage",)], ids=" ".join)
-def test_a_tensor_at_the_root_has_a_place(command: tuple[str, ...], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [("convert",), ("convert", "--drop-other"), ("salvage",)], ids=" ".join
+)
+def test_a_tensor_at_the_root_has_a_place(
+    command: tuple[str, ...], folder: Path
+) -> None:
     done = inside(*command, "sparse.pth", "-o", "out.safetensors", cwd=folder)
     assert "(the root) " in check_error(done)
 
@@ -55,7 +65,9 @@ def test_a_tensor_at_the_root_has_a_place(command: tuple[str, ...], folder: Path
     ],
     ids=" ".join,
 )
-def test_no_line_has_an_empty_place(command: tuple[str, ...], name: str, folder: Path) -> None:
+def test_no_line_has_an_empty_place(
+    command: tuple[str, ...], name: str, folder: Path
+) -> None:
     for out in ("out.pth", "out.safetensors"):
         done = inside(*command, name, "-o", out, "--force", cwd=folder)
         text = (done.out + done.err).decode()

@@ -1,4 +1,6 @@
-"""Options that exclude each other are a table: the command refuses them. Its help is the same with every typer."""
+"""Options that exclude each other are a table: the command refuses them. Its help is
+the same with every typer.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ from ckpt.surface.cli.options import Exclusion
         (Exclusion(("--a", "--b"), ("--x", "--y")), {"--b", "--y"}, ("--b", "--y")),
     ],
 )
-def test_what_is_broken(exclusion: Exclusion, given: set[str], expected: tuple[str, str] | None) -> None:
+def test_what_is_broken(
+    exclusion: Exclusion, given: set[str], expected: tuple[str, str] | None
+) -> None:
     assert exclusion.broken(frozenset(given)) == expected
 
 
 def test_the_words() -> None:
-    assert str(Exclusion(("--a", "--b", "--c"))) == "--a, --b and --c exclude each other."
+    assert (
+        str(Exclusion(("--a", "--b", "--c"))) == "--a, --b and --c exclude each other."
+    )
     assert str(Exclusion(("--a",), ("--x", "--y"))) == "--a excludes --x and --y."
     assert str(Exclusion(("--a", "--b"), ("--x",))) == "--a and --b exclude --x."
 
@@ -46,9 +52,14 @@ VALUES = {
     [
         *(
             ("diff", pair)
-            for pair in itertools.combinations(("--json", "--tsv", "--name-only", "--quiet"), 2)
+            for pair in itertools.combinations(
+                ("--json", "--tsv", "--name-only", "--quiet"), 2
+            )
         ),
-        *(("diff", pair) for pair in itertools.combinations(("--structure", "--quick", "--stat"), 2)),
+        *(
+            ("diff", pair)
+            for pair in itertools.combinations(("--structure", "--quick", "--stat"), 2)
+        ),
         *(
             ("diff", (one, two))
             for one in ("--structure", "--quick")
@@ -56,14 +67,22 @@ VALUES = {
         ),
         ("diff", ("--structure", "--fail-on")),
         ("diff", ("--close", "--atol")),
-        *(("inspect", (one, two)) for one in ("--json", "--index") for two in ("--storages", "--values")),
+        *(
+            ("inspect", (one, two))
+            for one in ("--json", "--index")
+            for two in ("--storages", "--values")
+        ),
         *(("inspect", ("--index", two)) for two in ("--tsv", "--table")),
         ("stats", ("--json", "--table")),
         ("verify", ("--json", "--quiet")),
     ],
 )
 def test_both_are_refused(command: str, pair: tuple[str, str]) -> None:
-    words = [word for option in pair for word in (option, *([VALUES[option]] if option in VALUES else []))]
+    words = [
+        word
+        for option in pair
+        for word in (option, *([VALUES[option]] if option in VALUES else []))
+    ]
     done = ckpt(command, "a", *(["b"] if command == "diff" else []), *words)
 
     assert done.code == 2 and done.out == b""
@@ -73,7 +92,10 @@ def test_both_are_refused(command: str, pair: tuple[str, str]) -> None:
 
 def test_a_value_of_zero_is_given() -> None:
     done = ckpt("diff", "a", "b", "--close", "--atol", "0")
-    assert (done.code, done.complaints) == (2, ["ckpt: --close and --atol exclude each other"])
+    assert (done.code, done.complaints) == (
+        2,
+        ["ckpt: --close and --atol exclude each other"],
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -81,7 +103,9 @@ def test_the_help_is_that_of_the_page_whichever_typer_prints_it(command: str) ->
     done = ckpt(command, "--help-all", COLUMNS="100")
 
     text = (ROOT / "docs" / "commands" / f"{command}.md").read_text(encoding="utf-8")
-    shown = text.partition(f"```console\n$ ckpt {command} --help-all\n")[2].partition("\n```\n")[0]
+    shown = text.partition(f"```console\n$ ckpt {command} --help-all\n")[2].partition(
+        "\n```\n"
+    )[0]
     assert (done.code, done.out.decode().rstrip()) == (0, shown), "make docs"
 
 
@@ -98,10 +122,16 @@ def test_the_help_is_that_of_the_page_whichever_typer_prints_it(command: str) ->
             "ckpt diff [OPTIONS] BEFORE AFTER",
             ["BEFORE  A checkpoint.  [required]", "AFTER   A checkpoint.  [required]"],
         ),
-        ("ls", "ckpt ls [OPTIONS] [PATH...]", ["PATH...  Checkpoint files, indexes of shards, or folders."]),
+        (
+            "ls",
+            "ckpt ls [OPTIONS] [PATH...]",
+            ["PATH...  Checkpoint files, indexes of shards, or folders."],
+        ),
     ],
 )
-def test_arguments_are_shown_by_their_metavar(command: str, usage: str, arguments: list[str]) -> None:
+def test_arguments_are_shown_by_their_metavar(
+    command: str, usage: str, arguments: list[str]
+) -> None:
     lines = ckpt(command, "--help", COLUMNS="100").out.decode().splitlines()
 
     at = lines.index("Arguments:") + 1
@@ -122,12 +152,18 @@ def test_arguments_are_shown_by_their_metavar(command: str, usage: str, argument
     ids=" ".join,
 )
 def test_no_command_imports_pydantic(words: list[str]) -> None:
-    """typer 0.29 and later import it for every parameter that they check themselves, which doubles the start."""
-    done = python("-X", "importtime", "-m", "ckpt", *words, cwd=ROOT / "sample_checkpoints")
+    """typer 0.29 and later import it for every parameter that they check themselves,
+    which doubles the start.
+    """
+    done = python(
+        "-X", "importtime", "-m", "ckpt", *words, cwd=ROOT / "sample_checkpoints"
+    )
 
     imported = {line.rpartition("|")[2].strip() for line in done.complaints}
     assert done.code == 0 and "ckpt.surface.cli.signature" in imported
-    assert [name for name in imported if name.partition(".")[0].startswith("pydantic")] == []
+    assert [
+        name for name in imported if name.partition(".")[0].startswith("pydantic")
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -138,9 +174,14 @@ def test_no_command_imports_pydantic(words: list[str]) -> None:
         ("diff a b --atol -1", "diff: --atol: -1.0 is not in the range x>=0"),
         ("inspect a --depth 1.5", "inspect: --depth: '1.5' is not a number that fits"),
         ("inspect a --depth 65", "inspect: --depth: 65 is not in the range 0<=x<=64"),
-        ("stats a --threshold 2", "stats: --threshold: 2.0 is not in the range 0<=x<=1"),
+        (
+            "stats a --threshold 2",
+            "stats: --threshold: 2.0 is not in the range 0<=x<=1",
+        ),
     ],
 )
-def test_a_number_that_does_not_fit_is_said_alike_by_every_typer(words: str, said: str) -> None:
+def test_a_number_that_does_not_fit_is_said_alike_by_every_typer(
+    words: str, said: str
+) -> None:
     command = words.partition(" ")[0]
     assert ckpt(*words.split()).complaints == [f"ckpt: {said} (ckpt {command} --help)"]

@@ -1,4 +1,6 @@
-"""Signals at every moment of the process: 129, 130 or 143, one line on stderr, and nothing half written."""
+"""Signals at every moment of the process: 129, 130 or 143, one line on stderr, and
+nothing half written.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,15 @@ for nth in range(1, int(events) + 1, step):
     ends.append([nth, *ended(nth)])
 print(json.dumps(ends))
 """
-"""Runs `ckpt ARGUMENTS` again and again in forks, each of which gets the signal at another of its audit events."""
+"""Runs `ckpt ARGUMENTS` again and again in forks, each of which gets the signal at
+another of its audit events.
+"""
 
-LINES = {signal.SIGHUP: "hung up", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+LINES = {
+    signal.SIGHUP: "hung up",
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+}
 
 
 class End(NamedTuple):
@@ -80,7 +88,12 @@ class End(NamedTuple):
 
 
 def ends(
-    number: int, folder: Path, *arguments: str, entry: str, step: int, changing: bool = False
+    number: int,
+    folder: Path,
+    *arguments: str,
+    entry: str,
+    step: int,
+    changing: bool = False,
 ) -> list[End]:
     (folder / "in.pth").write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
     options = (entry, str(int(number)), str(step), "yes" if changing else "")
@@ -90,21 +103,29 @@ def ends(
 
 
 def wrong(found: list[End], number: int) -> list[End]:
-    """The processes that ended otherwise than the signal asks for. One that came before the handlers kills at once."""
+    """The processes that ended otherwise than the signal asks for. One that came before
+    the handlers kills at once.
+    """
     line = f"ckpt: {LINES[signal.Signals(number)]}\n"
     return [
         end
         for end in found
         if (end.code, end.said) != (128 + number, line)
         and not (end.events and int(end.events) < end.nth)  # it ended before
-        and not (number != signal.SIGINT and (end.code, end.said, end.events) == (-number, "", ""))
+        and not (
+            number != signal.SIGINT
+            and (end.code, end.said, end.events) == (-number, "", "")
+        )
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "entry", "arguments", "step"),
-    [(signal.SIGINT, "script", ("inspect", "in.pth"), 500), (signal.SIGTERM, "module", ("--help",), 60)],
+    [
+        (signal.SIGINT, "script", ("inspect", "in.pth"), 500),
+        (signal.SIGTERM, "module", ("--help",), 60),
+    ],
     ids=["inspect", "help"],
 )
 def test_signal_at_any_event(
@@ -116,9 +137,13 @@ def test_signal_at_any_event(
 
 
 def test_signal_at_any_event_of_writing(tmp_path: Path) -> None:
-    """Events that open, link or remove a file: the output is whole or absent, and nothing else stays."""
+    """Events that open, link or remove a file: the output is whole or absent, and
+    nothing else stays.
+    """
     arguments = ("rehome", "in.pth", "-o", "out.pth")
-    found = ends(signal.SIGHUP, tmp_path, *arguments, entry="script", step=3, changing=True)
+    found = ends(
+        signal.SIGHUP, tmp_path, *arguments, entry="script", step=3, changing=True
+    )
     assert wrong(found, signal.SIGHUP) == []
     assert len(found) > 5
     assert {tuple(end.files) for end in found} <= {("in.pth",), ("in.pth", "out.pth")}
@@ -187,7 +212,9 @@ def program(what: str) -> Done:
 
 @pytest.mark.parametrize("what", ["in_a_finalizer", "in_a_thread", "1", "2"])
 def test_signal_is_never_lost(what: str) -> None:
-    """Where Python drops exceptions, where another thread runs, and during the last flushes."""
+    """Where Python drops exceptions, where another thread runs, and during the last
+    flushes.
+    """
     assert program(what) == Done(143, b"", b"ckpt: terminated\n")
 
 
@@ -202,7 +229,8 @@ def test_ignored_signals_stay_ignored() -> None:
     assert done.err.endswith(b"cannot be read\n") and done.err.count(b"\n") == 1
 
 
-# ---------------------------------------------------------------------------------------------- Windows
+# --------------------------------------------------------------------------------------
+# Windows
 
 WINDOWS = """
 import sys
@@ -227,7 +255,8 @@ def test_windows_is_named_before_anything_is_imported() -> None:
     assert done.lines == ["['ckpt', 'ckpt.__main__']"]
 
 
-# ---------------------------------------------------------------------------------------------- What is imported
+# --------------------------------------------------------------------------------------
+# What is imported
 
 IMPORTED = """
 import os, sys
@@ -245,7 +274,9 @@ main()
 
 
 def imported(*words: str, after: str = "", code: int = 0) -> set[str]:
-    """What a command line imports, besides the modules of which `after` is a list, and what they import."""
+    """What a command line imports, besides the modules of which `after` is a list, and
+    what they import.
+    """
     done = python("-c", IMPORTED, after, *words, cwd=SAMPLES)
     assert done.code == code, done.err.decode()
     return set(done.complaints[-1].split())
@@ -253,48 +284,92 @@ def imported(*words: str, after: str = "", code: int = 0) -> set[str]:
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_the_version_is_told_before_anything_is_imported(option: str) -> None:
-    ours = {"ckpt", "ckpt.__main__", "ckpt.surface", "ckpt.surface.cli", "ckpt.surface.cli.start"}
-    assert imported(option, after="signal collections.abc") == {*ours, "__future__", "gc"}
+    ours = {
+        "ckpt",
+        "ckpt.__main__",
+        "ckpt.surface",
+        "ckpt.surface.cli",
+        "ckpt.surface.cli.start",
+    }
+    assert imported(option, after="signal collections.abc") == {
+        *ours,
+        "__future__",
+        "gc",
+    }
 
 
 def test_a_version_that_cannot_be_written(tmp_path: Path) -> None:
-    script = "import os, sys; os.dup2(os.open(sys.argv.pop(1), os.O_WRONLY), 1); from ckpt.__main__ import main; main()"
+    script = (
+        "import os, sys; os.dup2(os.open(sys.argv.pop(1), os.O_WRONLY), 1); from "
+        "ckpt.__main__ import main; main()"
+    )
     assert python("-c", script, "/dev/full", "--version") == Done(
         2, b"", b"ckpt: the output cannot be written: no space left on device\n"
     )
     left = (
-        "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); from ckpt.__main__ import main; main()"
+        "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); from "
+        "ckpt.__main__ import main; main()"
     )
     assert python("-c", left, "--version") == Done(141, b"", b"")
     closed = "import os, sys; sys.stdout = None; from ckpt.__main__ import main; main()"
     assert b"Traceback" not in python("-c", closed, "--version").err
 
 
-@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",), ("help", "diff"), ("diff", "--help")])
+@pytest.mark.parametrize(
+    "words", [(), ("--help",), ("-h",), ("help",), ("help", "diff"), ("diff", "--help")]
+)
 def test_the_help_imports_no_other_command(words: tuple[str, ...]) -> None:
-    commands = {name.split(".")[2] for name in imported(*words) if name.endswith(".command")}
+    commands = {
+        name.split(".")[2] for name in imported(*words) if name.endswith(".command")
+    }
     assert commands == {"diff"} & set(words)
 
 
-@pytest.mark.parametrize("words", [("inspect",), ("inspect", "--depth", "1"), ("get", "model")])
-def test_what_looks_imports_little_besides_typer(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Reading and showing a usual file. typer itself imports ast, inspect and datetime, and the newest pydantic too."""
-    path = saved({"model": {f"layers.{i}.weight": torch.ones(2) for i in range(9)}}, tmp_path / "a.pth")
+@pytest.mark.parametrize(
+    "words", [("inspect",), ("inspect", "--depth", "1"), ("get", "model")]
+)
+def test_what_looks_imports_little_besides_typer(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Reading and showing a usual file. typer itself imports ast, inspect and datetime,
+    and the newest pydantic too.
+    """
+    path = saved(
+        {"model": {f"layers.{i}.weight": torch.ones(2) for i in range(9)}},
+        tmp_path / "a.pth",
+    )
     name, *others = words
     own = "typer typer.core array struct bisect __future__ gc"
     found = imported(name, str(path), *others, after=own)
 
-    assert {each for each in found if each.partition(".")[0] in sys.stdlib_module_names} == set()
+    assert {
+        each for each in found if each.partition(".")[0] in sys.stdlib_module_names
+    } == set()
     assert {"ckpt.surface.cli.app", "ckpt.formats"} <= found
-    rare = ("writer", "writing", "save", "commit", "disk", "inplace", "emit", "executor", "merge", "verifier")
+    rare = (
+        "writer",
+        "writing",
+        "save",
+        "commit",
+        "disk",
+        "inplace",
+        "emit",
+        "executor",
+        "merge",
+        "verifier",
+    )
     assert not [each for each in found if each.rpartition(".")[2] in rare]
-    assert {each for each in found if each.endswith(".reader")} == {"ckpt.formats.torch_zip.reader"}
+    assert {each for each in found if each.endswith(".reader")} == {
+        "ckpt.formats.torch_zip.reader"
+    }
     assert "ckpt.surface.text.notebook" not in found
     assert len([each for each in found if each.startswith("ckpt.")]) <= 119
 
 
 def test_what_looks_compiles_few_expressions(tmp_path: Path) -> None:
-    """Each takes a tenth of a millisecond, and the one of unprintable characters five."""
+    """Each takes a tenth of a millisecond, and the one of unprintable
+    characters five.
+    """
     path = saved({"layers.0.weight": torch.ones(2)}, tmp_path / "a.pth")
     program = """
 import os, sys, re, typer, typer.core

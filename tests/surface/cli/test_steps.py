@@ -1,4 +1,6 @@
-"""A folder of steps: commands that write take the newest whole one, and say which one that is."""
+"""A folder of steps: commands that write take the newest whole one, and say which one
+that is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ pytestmark = oracle.QUIET
 
 def titan(folder: Path) -> None:
     for step in (9, 10, 100):
-        written.save(folder / f"step-{step}", {"model": {"w": torch.full((3,), float(step))}})
+        written.save(
+            folder / f"step-{step}", {"model": {"w": torch.full((3,), float(step))}}
+        )
 
 
 def trainer(folder: Path) -> None:
@@ -67,11 +71,17 @@ def weight(path: Path) -> float:
     [
         (titan, broken_titan, "step-100 is passed over: 1 of 1 data file missing"),
         (titan, without_metadata, "step-100 is passed over: an interrupted save"),
-        (trainer, unfinished, "checkpoint-100 is passed over: it has no trainer_state.json"),
+        (
+            trainer,
+            unfinished,
+            "checkpoint-100 is passed over: it has no trainer_state.json",
+        ),
         (epochs, cut, "epoch_100.pth is passed over: cut off"),
     ],
 )
-def test_the_newest_whole_step_is_taken(make, damage, says, command: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_newest_whole_step_is_taken(
+    make, damage, says, command: str, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path / "run")
     kept = {titan: "a.dcp", trainer: "a.safetensors"}.get(make, "a.pth")
     out = kept if command == "rehome" else "a.pth"
@@ -87,15 +97,31 @@ def test_the_newest_whole_step_is_taken(make, damage, says, command: str, tmp_pa
 
 @pytest.mark.parametrize("make", [titan, trainer, epochs])
 @pytest.mark.parametrize(
-    "words", [("rehome", "run", "--in-place"), ("diff", "run", "run"), ("stats", "run"), ("verify", "run")]
+    "words",
+    [
+        ("rehome", "run", "--in-place"),
+        ("diff", "run", "run"),
+        ("stats", "run"),
+        ("verify", "run"),
+    ],
 )
-def test_every_other_command_takes_no_step_by_itself(words: tuple[str, ...], make, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_every_other_command_takes_no_step_by_itself(
+    words: tuple[str, ...], make, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path / "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = {
+        path: path.read_bytes()
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    }
     done = inside(*words, cwd=tmp_path)
     assert b"newest whole" not in done.err
     assert words[0] in ("verify", "stats") or done.code == 2
-    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert before == {
+        path: path.read_bytes()
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    }
 
 
 def test_steps_of_two_kinds_or_beside_others_are_a_question(tmp_path: Path) -> None:
@@ -117,7 +143,9 @@ def test_no_step_is_whole(tmp_path: Path) -> None:
 
 
 def test_the_step_that_latest_names_decides(tmp_path: Path) -> None:
-    """A newer one may have been given up. Where the named one is not whole, an older one is taken."""
+    """A newer one may have been given up. Where the named one is not whole, an older
+    one is taken.
+    """
     folder = deepspeeds.write(tmp_path / "run", 1)
     for tag in ("global_step2", "global_step20"):
         shutil.copytree(folder / TAG, folder / tag)
@@ -130,16 +158,28 @@ def test_the_step_that_latest_names_decides(tmp_path: Path) -> None:
         (b"\xff", b"cannot be read"),
     ):
         (folder / "latest").write_bytes(named)
-        done = inside("convert", "run", "-o", "d.safetensors", "--dry-run", cwd=tmp_path)
-        assert done.code == 0 and done.err.startswith(b"ckpt: run: latest %s\n" % said), done
+        done = inside(
+            "convert", "run", "-o", "d.safetensors", "--dry-run", cwd=tmp_path
+        )
+        assert done.code == 0 and done.err.startswith(
+            b"ckpt: run: latest %s\n" % said
+        ), done
         assert b"global_step20 is the newest whole step of 3 steps" in done.err
     (folder / "latest").write_text(latest)
     (folder / TAG / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
     done = inside("convert", "run", "-o", "b.safetensors", cwd=tmp_path)
-    assert done.code == 0 and b"global_step2 is the newest whole step of 2 steps" in done.err, done
-    assert b"global_step3 is passed over: the optimizer states of rank 1 of 2 are missing" in done.err
+    assert (
+        done.code == 0
+        and b"global_step2 is the newest whole step of 2 steps" in done.err
+    ), done
+    assert (
+        b"global_step3 is passed over: the optimizer states of rank 1 of 2 are missing"
+        in done.err
+    )
     done = inside("convert", "run", "-o", "c.safetensors", "--partial", cwd=tmp_path)
-    assert done.code == 1 and b"newest" not in done.err, "the named one, as it was asked for"
+    assert done.code == 1 and b"newest" not in done.err, (
+        "the named one, as it was asked for"
+    )
 
 
 def test_megatron_without_its_newest_iteration(tmp_path: Path) -> None:

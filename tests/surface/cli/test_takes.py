@@ -1,4 +1,6 @@
-"""What each command takes is a table in docs/scripting.md; the commands themselves are compared with it."""
+"""What each command takes is a table in docs/scripting.md; the commands themselves are
+compared with it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from typer.main import get_command
 from ckpt.model.findings import CATALOGUE
 from ckpt.surface.cli.app import COMMANDS, program
 
-COLUMNS = ("-r", "--files-from", "-j", "--no-summary", "--json", "--include", "--section", "--fail-on")
+COLUMNS = (
+    "-r",
+    "--files-from",
+    "-j",
+    "--no-summary",
+    "--json",
+    "--include",
+    "--section",
+    "--fail-on",
+)
 TOGETHER = ("average",)
 """Commands that make one result of all their PATHs."""
 GATE = ("--select", "--ignore", "--level", "--fail-on")
@@ -26,7 +37,12 @@ def parameters(command: str) -> list[Any]:
 
 
 def options(command: str) -> set[str]:
-    return {name for row in parameters(command) for name in row.opts if row.param_type_name == "option"}
+    return {
+        name
+        for row in parameters(command)
+        for name in row.opts
+        if row.param_type_name == "option"
+    }
 
 
 def paths(command: str) -> str:
@@ -42,8 +58,13 @@ def paths(command: str) -> str:
 def documented() -> dict[str, list[str]]:
     """The rows of the table: how many PATHs, then a cell for each of COLUMNS."""
     text = (ROOT / "docs" / "scripting.md").read_text()
-    rows = re.findall(r"^\| `([a-z-]+)` \| (none|one|two|several|many) \|(.*)\|$", text, re.MULTILINE)
-    return {name: [count, *(cell.strip() for cell in cells.split("|"))] for name, count, cells in rows}
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| (none|one|two|several|many) \|(.*)\|$", text, re.MULTILINE
+    )
+    return {
+        name: [count, *(cell.strip() for cell in cells.split("|"))]
+        for name, count, cells in rows
+    }
 
 
 def test_every_command_is_in_the_table() -> None:
@@ -54,14 +75,19 @@ def test_every_command_is_in_the_table() -> None:
 def test_the_table_is_true(command: str) -> None:
     own = options(command)
 
-    assert documented()[command] == [paths(command), *("yes" if name in own else "" for name in COLUMNS)]
+    assert documented()[command] == [
+        paths(command),
+        *("yes" if name in own else "" for name in COLUMNS),
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_who_makes_findings_has_the_whole_gate(command: str) -> None:
     makers = {name for row in CATALOGUE.values() for name in row.by} | {"ls"}
 
-    assert {name for name in GATE if name in options(command)} == (set(GATE) if command in makers else set())
+    assert {name for name in GATE if name in options(command)} == (
+        set(GATE) if command in makers else set()
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,5 +97,7 @@ def test_what_belongs_together(command: str) -> None:
     assert ("--files-from" in own) == (paths(command) == "many")
     assert ("--include" in own) == ("--exclude" in own)
     # `report` writes one page, whatever its PATHs hold.
-    assert ("-r" in own) == (paths(command) == "many" and "-o" in own and command != "report")
+    assert ("-r" in own) == (
+        paths(command) == "many" and "-o" in own and command != "report"
+    )
     assert "--limit" in own or paths(command) == "none"

@@ -24,7 +24,12 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(folder: Path, *names: str) -> dict[str, bytes]:
     before = {name: (folder / "runs" / name).read_bytes() for name in names}
     for name in names:
-        assert ckpt("rehome", "--in-place", "--to", "cuda:0", f"runs/{name}", cwd=folder).code == 0
+        assert (
+            ckpt(
+                "rehome", "--in-place", "--to", "cuda:0", f"runs/{name}", cwd=folder
+            ).code
+            == 0
+        )
     return before
 
 
@@ -59,9 +64,15 @@ def test_a_file_that_was_named_is_an_error(folder: Path) -> None:
     before = rewrite(folder, "deep/b.pth")
 
     done = ckpt("rehome", "--undo", "-r", "runs/a.pth", "runs/deep", cwd=folder)
-    assert done.code == 2 and b"runs/a.pth: there is no in-place rewrite to undo" in done.err
+    assert (
+        done.code == 2
+        and b"runs/a.pth: there is no in-place rewrite to undo" in done.err
+    )
     assert (folder / "runs/deep/b.pth").read_bytes() == before["deep/b.pth"]
-    check_error(ckpt("rehome", "--undo", "runs/a.pth", cwd=folder), "no in-place rewrite to undo")
+    check_error(
+        ckpt("rehome", "--undo", "runs/a.pth", cwd=folder),
+        "no in-place rewrite to undo",
+    )
 
 
 def test_stats_of_several_files_end_with_a_line(folder: Path) -> None:
@@ -71,5 +82,8 @@ def test_stats_of_several_files_end_with_a_line(folder: Path) -> None:
     done = ckpt("stats", "runs/a.pth", "runs/empty.pth", cwd=folder)
     assert done.code == 2 and done.err.endswith(b"2 files: 1 measured, 1 unreadable\n")
     for quiet in (["-q"], ["--json"]):
-        assert ckpt("stats", "runs/a.pth", "runs/deep/b.pth", *quiet, cwd=folder).err == b""
+        assert (
+            ckpt("stats", "runs/a.pth", "runs/deep/b.pth", *quiet, cwd=folder).err
+            == b""
+        )
     assert ckpt("stats", "runs/a.pth", cwd=folder).err == b""

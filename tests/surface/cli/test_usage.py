@@ -19,49 +19,88 @@ LINES = {
     "rehome legacy.pth out.pth": "legacy.pth: where to write? (-o out.pth)",
     "strip legacy.pth out.pth": "legacy.pth: where to write? (-o out.pth)",
     # what is no file
-    "inspect -": "-: no such file (ckpt reads files, not stdin: write it to a file first)",
-    "verify -": "-: unreadable: no such file (ckpt reads files, not stdin: write it to a file first)",
-    "inspect ftp://host/x.pth": "ftp://host/x.pth: no such file (ckpt reads s3, gs, az, http, https and hf URLs: download it first)",
+    "inspect -": (
+        "-: no such file (ckpt reads files, not stdin: write it to a file first)"
+    ),
+    "verify -": (
+        "-: unreadable: no such file (ckpt reads files, not stdin: write it to a file "
+        "first)"
+    ),
+    "inspect ftp://host/x.pth": (
+        "ftp://host/x.pth: no such file (ckpt reads s3, gs, az, http, https and hf "
+        "URLs: download it first)"
+    ),
     "inspect legacy": "legacy: no such file (did you mean legacy.pth?)",
     "stats weights": "weights: no such file (did you mean weights.safetensors?)",
     "inspect ddp_aftr.pth": "ddp_aftr.pth: no such file (did you mean ddp_after.pth?)",
-    "diff ddp_befor.pth ddp_after.pth": "ddp_befor.pth: no such file (did you mean ddp_before.pth?)",
+    "diff ddp_befor.pth ddp_after.pth": (
+        "ddp_befor.pth: no such file (did you mean ddp_before.pth?)"
+    ),
     "slim legcy.pth -o x.pth": "legcy.pth: no such file (did you mean legacy.pth?)",
     "sum nothing_like_it.pth": "nothing_like_it.pth: no such file",
-    "inspect broken.pth": "broken.pth: no such file (a link to nowhere.pth, which is not there)",
-    "inspect loop.pth": "loop.pth: too many symbolic links (a link to loop.pth, which leads back to it)",
-    "inspect ''": "'': no such file (an empty name: is a variable of the shell not set?)",
+    "inspect broken.pth": (
+        "broken.pth: no such file (a link to nowhere.pth, which is not there)"
+    ),
+    "inspect loop.pth": (
+        "loop.pth: too many symbolic links (a link to loop.pth, which leads back to it)"
+    ),
+    "inspect ''": (
+        "'': no such file (an empty name: is a variable of the shell not set?)"
+    ),
     # values of options
-    "rehome legacy.pth --to gpu -o x.pth": "gpu: not a device that torch knows (did you mean cuda:0?)",
-    "rehome legacy.pth --to GPU:1 -o x.pth": "GPU:1: not a device that torch knows (did you mean cuda:1?)",
-    "rehome legacy.pth --to 0 -o x.pth": "0: not a device that torch knows (did you mean cuda:0?)",
-    "rehome legacy.pth --to CPU -o x.pth": "CPU: not a device that torch knows (did you mean cpu?)",
+    "rehome legacy.pth --to gpu -o x.pth": (
+        "gpu: not a device that torch knows (did you mean cuda:0?)"
+    ),
+    "rehome legacy.pth --to GPU:1 -o x.pth": (
+        "GPU:1: not a device that torch knows (did you mean cuda:1?)"
+    ),
+    "rehome legacy.pth --to 0 -o x.pth": (
+        "0: not a device that torch knows (did you mean cuda:0?)"
+    ),
+    "rehome legacy.pth --to CPU -o x.pth": (
+        "CPU: not a device that torch knows (did you mean cpu?)"
+    ),
     "convert legacy.pth --dtype fp32 -o x.pth": (
-        "legacy.pth: --dtype fp32: not one of bfloat16 float16 float32 (did you mean float32?)"
+        "legacy.pth: --dtype fp32: not one of bfloat16 float16 float32 (did you mean "
+        "float32?)"
     ),
     "convert legacy.pth --dtype torch.half -o x.pth": (
-        "legacy.pth: --dtype torch.half: not one of bfloat16 float16 float32 (did you mean float16?)"
+        "legacy.pth: --dtype torch.half: not one of bfloat16 float16 float32 (did you "
+        "mean float16?)"
     ),
     "inspect ddp_after.pth --index 8 9 10": "--index takes one list (--index 8,9,10)",
-    "inspect legacy.pth --depth x": "inspect: --depth: 'x' is not a number that fits (ckpt inspect --help)",
+    "inspect legacy.pth --depth x": (
+        "inspect: --depth: 'x' is not a number that fits (ckpt inspect --help)"
+    ),
     # options
     "inspect legacy.pth -json": "inspect: no option -json (did you mean --json?)",
     "diff a b -stat": "diff: no option -stat (did you mean --stat?)",
     "diff a b --histgram": "diff: no option --histgram (did you mean --histogram?)",
-    "inspect legacy.pth --help-al": "inspect: no option --help-al (did you mean --help-all?)",
+    "inspect legacy.pth --help-al": (
+        "inspect: no option --help-al (did you mean --help-all?)"
+    ),
     "inspect legacy.pth --jsno": "inspect: no option --jsno (did you mean --json?)",
     "inspect legacy.pth --xyzzy": "inspect: no option --xyzzy (ckpt inspect --help)",
     "--versoin": "no option --versoin (did you mean --version?)",
     "lint . --values": "lint: no option --values (--values is --read-values now)",
-    "convert llama_bf16.pth --to safetensors": "--to safetensors: a format, and not a device (--format safetensors)",
-    "lint . --annotate github": "lint: no option --annotate (--annotate is --output-format now)",
+    "convert llama_bf16.pth --to safetensors": (
+        "--to safetensors: a format, and not a device (--format safetensors)"
+    ),
+    "lint . --annotate github": (
+        "lint: no option --annotate (--annotate is --output-format now)"
+    ),
     # order and number
     "get epoch train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch)",
-    "get epoch args.lr train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch args.lr)",
+    "get epoch args.lr train_cuda.pth": (
+        "epoch: no such file (ckpt get train_cuda.pth epoch args.lr)"
+    ),
     "diff ddp_after.pth": "diff: AFTER is missing (ckpt diff --help)",
     "inspect": "nothing to look at (PATH..., or --files-from FILE)",
     "slim": "nothing to change (PATH..., or --files-from FILE)",
-    "warmstart legacy.pth weights.safetensors": "warmstart: weights.safetensors is too much (-o weights.safetensors writes there)",
+    "warmstart legacy.pth weights.safetensors": (
+        "warmstart: weights.safetensors is too much (-o weights.safetensors writes "
+        "there)"
+    ),
     # commands
     "info legacy.pth": "no command info (did you mean ckpt inspect?)",
     "show legacy.pth": "no command show (did you mean ckpt inspect?)",
@@ -81,7 +120,13 @@ LINES = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("samples")
-    for name in ("legacy.pth", "weights.safetensors", "ddp_after.pth", "ddp_before.pth", "train_cuda.pth"):
+    for name in (
+        "legacy.pth",
+        "weights.safetensors",
+        "ddp_after.pth",
+        "ddp_before.pth",
+        "train_cuda.pth",
+    ):
         shutil.copy(SAMPLES / name, made)
     (made / "broken.pth").symlink_to("nowhere.pth")
     (made / "loop.pth").symlink_to("loop.pth")
@@ -89,7 +134,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("typed", LINES)
-def test_one_line_says_what_to_type(typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_line_says_what_to_type(
+    typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["" if word == "''" else word for word in typed.split()]
     monkeypatch.setattr(sys, "argv", ["ckpt", *arguments])
     before = sorted(folder.iterdir())
@@ -127,7 +174,9 @@ def test_the_version_has_a_short_option(ckpt: Run) -> None:
     assert ckpt("-V").stdout == ckpt("--version").stdout
 
 
-def test_a_link_that_the_system_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_the_system_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of other processes in /proc ended in a traceback."""
     from ckpt.surface.api.missing import missing
 

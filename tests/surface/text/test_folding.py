@@ -1,4 +1,6 @@
-"""Folding: known models come out in few lines, and no tensor is lost or counted twice."""
+"""Folding: known models come out in few lines, and no tensor is lost or counted
+twice.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,24 @@ from ckpt.surface.text.folding import Leaf, fold, lines
 Shapes = dict[str, tuple[int, ...]]
 
 
-def llama(layers: int = 32, width: int = 4096, hidden: int = 11008, words: int = 32000) -> Shapes:
+def llama(
+    layers: int = 32, width: int = 4096, hidden: int = 11008, words: int = 32000
+) -> Shapes:
     """Llama-7B: 291 tensors."""
     found: Shapes = {"model.embed_tokens.weight": (words, width)}
     for i in range(layers):
         at = f"model.layers.{i}"
-        found |= {f"{at}.self_attn.{name}_proj.weight": (width, width) for name in "qkvo"}
-        found |= {f"{at}.mlp.{name}_proj.weight": (hidden, width) for name in ("gate", "up")}
+        found |= {
+            f"{at}.self_attn.{name}_proj.weight": (width, width) for name in "qkvo"
+        }
+        found |= {
+            f"{at}.mlp.{name}_proj.weight": (hidden, width) for name in ("gate", "up")
+        }
         found[f"{at}.mlp.down_proj.weight"] = (width, hidden)
-        found |= {f"{at}.{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
+        found |= {
+            f"{at}.{name}_layernorm.weight": (width,)
+            for name in ("input", "post_attention")
+        }
     return found | {"model.norm.weight": (width,), "lm_head.weight": (words, width)}
 
 
@@ -32,14 +43,23 @@ def mixtral() -> Shapes:
     for i in range(32):
         at = f"model.layers.{i}"
         found |= {
-            f"{at}.self_attn.{n}_proj.weight": (4096, 4096) if n in "qo" else (1024, 4096) for n in "qkvo"
+            f"{at}.self_attn.{n}_proj.weight": (4096, 4096)
+            if n in "qo"
+            else (1024, 4096)
+            for n in "qkvo"
         }
         found[f"{at}.block_sparse_moe.gate.weight"] = (8, 4096)
         for j in range(8):
             expert = f"{at}.block_sparse_moe.experts.{j}"
-            found |= {f"{expert}.w1.weight": (14336, 4096), f"{expert}.w2.weight": (4096, 14336)}
+            found |= {
+                f"{expert}.w1.weight": (14336, 4096),
+                f"{expert}.w2.weight": (4096, 14336),
+            }
             found[f"{expert}.w3.weight"] = (14336, 4096)
-        found |= {f"{at}.{name}_layernorm.weight": (4096,) for name in ("input", "post_attention")}
+        found |= {
+            f"{at}.{name}_layernorm.weight": (4096,)
+            for name in ("input", "post_attention")
+        }
     return found | {"model.norm.weight": (4096,), "lm_head.weight": (32000, 4096)}
 
 
@@ -50,9 +70,15 @@ def resnet50() -> Shapes:
     for layer, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 1):
         for block in range(blocks):
             at = f"layer{layer}.{block}"
-            found |= {f"{at}.conv1.weight": (width, inside, 1, 1)} | _norm(f"{at}.bn1", width)
-            found |= {f"{at}.conv2.weight": (width, width, 3, 3)} | _norm(f"{at}.bn2", width)
-            found |= {f"{at}.conv3.weight": (4 * width, width, 1, 1)} | _norm(f"{at}.bn3", 4 * width)
+            found |= {f"{at}.conv1.weight": (width, inside, 1, 1)} | _norm(
+                f"{at}.bn1", width
+            )
+            found |= {f"{at}.conv2.weight": (width, width, 3, 3)} | _norm(
+                f"{at}.bn2", width
+            )
+            found |= {f"{at}.conv3.weight": (4 * width, width, 1, 1)} | _norm(
+                f"{at}.bn3", 4 * width
+            )
             if not block:
                 found[f"{at}.downsample.0.weight"] = (4 * width, inside, 1, 1)
                 found |= _norm(f"{at}.downsample.1", 4 * width)
@@ -69,13 +95,19 @@ def adam(model: Shapes) -> Shapes:
     ]
     found: Shapes = {f"model.{name}": shape for name, shape in model.items()}
     for i, shape in enumerate(parameters):
-        found |= {f"optimizer.state.{i}.step": (), f"optimizer.state.{i}.exp_avg": shape}
+        found |= {
+            f"optimizer.state.{i}.step": (),
+            f"optimizer.state.{i}.exp_avg": shape,
+        }
         found[f"optimizer.state.{i}.exp_avg_sq"] = shape
     return found
 
 
 def _norm(name: str, width: int) -> Shapes:
-    found: Shapes = {f"{name}.{leaf}": (width,) for leaf in ("weight", "bias", "running_mean", "running_var")}
+    found: Shapes = {
+        f"{name}.{leaf}": (width,)
+        for leaf in ("weight", "bias", "running_mean", "running_var")
+    }
     return found | {f"{name}.num_batches_tracked": ()}
 
 
@@ -86,8 +118,12 @@ def leaves(shapes: Shapes) -> list[Leaf]:
 def labels(shapes: Shapes, depth: int | None = None) -> list[str]:
     found = []
     for line in lines(fold(list(shapes), leaves(shapes)), depth):
-        times = f" ×{line.fold.times}" if line.fold.times > 1 and line.fold.children else ""
-        found.append(f"{'  ' * line.level}{line.fold.label}{times}{' …' if line.shut else ''}")
+        times = (
+            f" ×{line.fold.times}" if line.fold.times > 1 and line.fold.children else ""
+        )
+        found.append(
+            f"{'  ' * line.level}{line.fold.label}{times}{' …' if line.shut else ''}"
+        )
     return found
 
 
@@ -106,8 +142,17 @@ def test_llama() -> None:
 
 
 def test_names_that_come_back_to_a_block_change_that_block_alone() -> None:
-    blocks = {f"layers.{number}.{leaf}": (2,) for number in range(4) for leaf in ("a.w", "a.b", "c.w")}
-    blocks |= {"layers.1.a.extra": (3,), "layers.2.c": (5,), "other.w": (2,), "layers.3.d.w": (7,)}
+    blocks = {
+        f"layers.{number}.{leaf}": (2,)
+        for number in range(4)
+        for leaf in ("a.w", "a.b", "c.w")
+    }
+    blocks |= {
+        "layers.1.a.extra": (3,),
+        "layers.2.c": (5,),
+        "other.w": (2,),
+        "layers.3.d.w": (7,),
+    }
 
     assert labels(blocks, 9) == [
         "layers",
@@ -134,7 +179,11 @@ def test_a_million_names_take_the_memory_of_their_kinds() -> None:
     import tracemalloc
 
     def peak(count: int) -> int:
-        names = [f"model.layers.{n}.{leaf}" for n in range(count) for leaf in ("a.w", "a.b", "c.w")]
+        names = [
+            f"model.layers.{n}.{leaf}"
+            for n in range(count)
+            for leaf in ("a.w", "a.b", "c.w")
+        ]
         leaves = [Leaf(1, 4, 16)] * len(names)
         tracemalloc.start()
         assert sum(one.tensors for one in fold(names, leaves)) == 3 * count
@@ -174,7 +223,10 @@ def test_runs_fold_only_where_the_blocks_are_equal() -> None:
     for i, width in enumerate((8, 8, 16, 16, 16)):
         shapes |= {f"layers.{i}.{name}": (width, n) for n, name in enumerate("abc", 1)}
 
-    assert [label for label in labels(shapes, depth=1) if "…" in label] == ["  0-1 ×2 …", "  2-4 ×3 …"]
+    assert [label for label in labels(shapes, depth=1) if "…" in label] == [
+        "  0-1 ×2 …",
+        "  2-4 ×3 …",
+    ]
 
 
 def test_numbered_leaves_of_one_look_are_ranges() -> None:
@@ -182,21 +234,35 @@ def test_numbered_leaves_of_one_look_are_ranges() -> None:
         f"state.{i}.avg": (i // 2,) for i in range(5)
     }
 
-    assert labels(shapes) == ["state", "  0-4.step", "  0-1.avg", "  2-3.avg", "  4.avg"]
+    assert labels(shapes) == [
+        "state",
+        "  0-4.step",
+        "  0-1.avg",
+        "  2-3.avg",
+        "  4.avg",
+    ]
 
 
 def test_a_name_may_be_both_a_tensor_and_a_folder() -> None:
     assert labels({"a": (1,), "a.b": (2,), "a.c": (3,)}) == ["a", "a.b", "a.c"]
 
 
-@given(st.dictionaries(st.text("ab.01_", max_size=8), st.tuples(st.integers(0, 3)), max_size=30))
+@given(
+    st.dictionaries(
+        st.text("ab.01_", max_size=8), st.tuples(st.integers(0, 3)), max_size=30
+    )
+)
 def test_no_tensor_is_lost(shapes: Shapes) -> None:
     folds = fold(list(shapes), leaves(shapes))
 
     assert sum(one.tensors for one in folds) == len(shapes)
-    assert sum(one.nbytes for one in folds) == sum(4 * prod(shape) for shape in shapes.values())
+    assert sum(one.nbytes for one in folds) == sum(
+        4 * prod(shape) for shape in shapes.values()
+    )
     opened = lines(folds, depth=64)
-    assert sum(line.fold.tensors for line in opened if not line.fold.children) == len(shapes)
+    assert sum(line.fold.tensors for line in opened if not line.fold.children) == len(
+        shapes
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,19 +281,31 @@ def test_no_tensor_is_lost(shapes: Shapes) -> None:
     ],
 )
 def test_rows_that_are_alike(names: list[str], shown: list[str]) -> None:
-    assert [name for name, _ in merge_alike_rows([(name, None) for name in names])] == shown
+    assert [
+        name for name, _ in merge_alike_rows([(name, None) for name in names])
+    ] == shown
 
 
 def test_rows_of_another_look_stay_apart_and_in_order() -> None:
     rows = [("a.0.w", 1), ("a.1.w", 2), ("a.2.w", 1), ("b", 1)]
 
-    assert merge_alike_rows(rows) == [("a.{0,2}.w", (0, 2)), ("a.1.w", (1,)), ("b", (3,))]
+    assert merge_alike_rows(rows) == [
+        ("a.{0,2}.w", (0, 2)),
+        ("a.1.w", (1,)),
+        ("b", (3,)),
+    ]
 
 
-@given(st.lists(st.tuples(st.text("ab01.{-", max_size=7), st.integers(0, 2)), max_size=30))
+@given(
+    st.lists(st.tuples(st.text("ab01.{-", max_size=7), st.integers(0, 2)), max_size=30)
+)
 def test_every_row_stands_in_one_that_is_alike(rows: list[tuple[str, int]]) -> None:
     found = merge_alike_rows(rows)
 
-    assert sorted(index for _, indices in found for index in indices) == list(range(len(rows)))
+    assert sorted(index for _, indices in found for index in indices) == list(
+        range(len(rows))
+    )
     assert all(len({rows[index][1] for index in indices}) == 1 for _, indices in found)
-    assert [indices[0] for _, indices in found] == sorted(indices[0] for _, indices in found)
+    assert [indices[0] for _, indices in found] == sorted(
+        indices[0] for _, indices in found
+    )

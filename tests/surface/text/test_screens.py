@@ -1,6 +1,8 @@
-"""What commands print on screens of several sizes: width and height are kept, and nothing is broken inside a word.
+"""What commands print on screens of several sizes: width and height are kept, and
+nothing is broken inside a word.
 
-The terminal is a dumb one: on a slow machine a bar of progress would come first, in colour or not.
+The terminal is a dumb one: on a slow machine a bar of progress would come first, in
+colour or not.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in SAMPLES.iterdir():
         (made / path.name).symlink_to(path)
     (made / "out").mkdir()
-    layers = {f"fc{number}.weight": torch.arange(16.0).reshape(4, 4) for number in range(5)}
+    layers = {
+        f"fc{number}.weight": torch.arange(16.0).reshape(4, 4) for number in range(5)
+    }
     torch.save({LONG: torch.zeros(3), **layers}, made / "long.pth")
     ugly = {"模型.层.权重": torch.ones(4, 4), "bad\x1b[31mname": torch.zeros(2)}
     ugly["x" * 30 + ".模型" * 20] = torch.ones(3)
@@ -118,8 +122,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def screen(command: str, folder: Path, columns: int | None, rows: int | None = None) -> Done:
-    """What a command prints in this process on a terminal of so many columns and rows; without them, in a pipe."""
+def screen(
+    command: str, folder: Path, columns: int | None, rows: int | None = None
+) -> Done:
+    """What a command prints in this process on a terminal of so many columns and rows;
+    without them, in a pipe.
+    """
     with (
         mock.patch.object(output, "screen_width", lambda *_: columns),
         mock.patch.object(output, "screen_height", lambda: rows),
@@ -134,14 +142,26 @@ def text_of(done: Done) -> str:
 
 
 def words_of(text: str) -> set[str]:
-    """The words above the table of an output, without lines that say how many more there are."""
+    """The words above the table of an output, without lines that say how many more
+    there are.
+    """
     lines = re.split("\n *(?:SIZE  )?(?:NAME|MODULE) ", text)[0].splitlines()
-    words = {word for line in lines if not line.startswith("…") for word in line.split() if "…" not in word}
-    return {word.strip("(),") for word in words} - {""}  # a comma stands where more is said
+    words = {
+        word
+        for line in lines
+        if not line.startswith("…")
+        for word in line.split()
+        if "…" not in word
+    }
+    return {word.strip("(),") for word in words} - {
+        ""
+    }  # a comma stands where more is said
 
 
 def is_unbreakable(line: str, columns: int) -> bool:
-    """Whether a line that is too long holds one thing: a command, an expression, a sum with its name, or one word."""
+    """Whether a line that is too long holds one thing: a command, an expression, a sum
+    with its name, or one word.
+    """
     text = line.strip()
     if text.startswith(("ckpt ", "torch.", "{")) or re.match("[0-9a-f]{64}  ", text):
         return True
@@ -165,7 +185,9 @@ def test_a_screen_keeps_its_size_and_breaks_no_word(command: str, folder: Path) 
         if command in TOLD:
             assert words_of(seen) == words_of(text_of(piped))
         elif command in FITTING:
-            assert words_of(seen) <= words_of(text_of(screen(command, folder, 400, 1000)))
+            assert words_of(seen) <= words_of(
+                text_of(screen(command, folder, 400, 1000))
+            )
             assert seen.count("\n") < rows
 
 
@@ -182,19 +204,31 @@ PTYS = {
 def test_a_terminal_shows_what_the_screens_of_these_tests_show(command: str) -> None:
     """Both streams take the width of the terminal."""
     columns_, rows = SIZES[0]
-    seen = terminal(*command.split(), columns=columns_, rows=rows, code=PTYS[command], TERM="dumb")
+    seen = terminal(
+        *command.split(), columns=columns_, rows=rows, code=PTYS[command], TERM="dumb"
+    )
 
     assert seen == text_of(screen(command, SAMPLES, columns_, rows))
 
 
 def test_a_long_key_costs_no_column(folder: Path) -> None:
-    assert "MIN  MAX  MEAN   STD  ZEROS" in text_of(screen("stats long.pth", folder, 80))
+    assert "MIN  MAX  MEAN   STD  ZEROS" in text_of(
+        screen("stats long.pth", folder, 80)
+    )
 
 
 @pytest.mark.parametrize(
-    "command", ["stats long.pth", "inspect long.pth", "get long.pth", "inspect long.pth --storages"]
+    "command",
+    [
+        "stats long.pth",
+        "inspect long.pth",
+        "get long.pth",
+        "inspect long.pth --storages",
+    ],
 )
-def test_a_long_key_pushes_no_number_of_other_rows_away_in_a_pipe(command: str, folder: Path) -> None:
+def test_a_long_key_pushes_no_number_of_other_rows_away_in_a_pipe(
+    command: str, folder: Path
+) -> None:
     rows = [line for line in screen(command, folder, None).lines if "fc" in line]
 
     assert rows and max(map(cells, rows)) < 140
@@ -204,7 +238,10 @@ def test_diff_lists_the_first_changes_of_parameters_and_says_how_many_more() -> 
     lines = ckpt("diff", "ddp_before.pth", "ddp_after.pth", cwd=SAMPLES).lines
     rows = [line for line in lines if line.startswith("M ")]
 
-    assert rows[0].startswith("M module.conv1.weight ") and "all elements, max |Δ| " in rows[0]
+    assert (
+        rows[0].startswith("M module.conv1.weight ")
+        and "all elements, max |Δ| " in rows[0]
+    )
     assert "… 30 tensors of the optimizer (--show changed)" in lines
     assert not any("optimizer" in row for row in rows)
 
@@ -215,21 +252,40 @@ def test_the_bars_are_of_parameters_unless_all_are_asked_for() -> None:
 
     assert "module.bn1          2        2" in bars
     assert not any("optimizer" in line for line in bars.splitlines() if "█" in line)
-    assert "optimizer" in ckpt(*arguments, "--show", "all", cwd=SAMPLES).out.decode().partition("MODULE")[2]
+    assert (
+        "optimizer"
+        in ckpt(*arguments, "--show", "all", cwd=SAMPLES)
+        .out.decode()
+        .partition("MODULE")[2]
+    )
 
 
 def test_bars_are_cut_at_a_depth(tmp_path: Path) -> None:
-    """At the deepest one that fits the screen and leaves some bars, or at the one that is asked for."""
-    names = [f"model.layers.{i}.{name}.weight" for i in range(12) for name in ("q", "k", "v")]
+    """At the deepest one that fits the screen and leaves some bars, or at the one that
+    is asked for.
+    """
+    names = [
+        f"model.layers.{i}.{name}.weight" for i in range(12) for name in ("q", "k", "v")
+    ]
     before = {name: torch.ones(2) for name in names}
-    for state, name in ((before, "a.pt"), ({name: torch.full((2,), 1.5) for name in names}, "b.pt")):
+    for state, name in (
+        (before, "a.pt"),
+        ({name: torch.full((2,), 1.5) for name in names}, "b.pt"),
+    ):
         torch.save(state, tmp_path / name)
 
     def bars(options: str, *size: int | None) -> list[str]:
-        text = text_of(screen(f"diff a.pt b.pt --stat {options}", tmp_path, *(size or (None,))))
+        text = text_of(
+            screen(f"diff a.pt b.pt --stat {options}", tmp_path, *(size or (None,)))
+        )
         return text.partition("MODULE")[2].splitlines()[1:-1]
 
-    assert len(bars("")) == 36 and bars("")[0].split()[:4] == ["model.layers.0.q", "1", "1", "0.5"]
+    assert len(bars("")) == 36 and bars("")[0].split()[:4] == [
+        "model.layers.0.q",
+        "1",
+        "1",
+        "0.5",
+    ]
     assert len(bars("", 80, 24)) == 12 and bars("", 80, 24)[0].split()[:4] == [
         "model.layers.0",
         "3",
@@ -237,11 +293,19 @@ def test_bars_are_cut_at_a_depth(tmp_path: Path) -> None:
         "0.5",
     ]
     ranges = [line.split()[0] for line in bars("", 80, 10)[:-1]]
-    assert ranges == ["model.layers.0-2", "model.layers.3-5", "model.layers.6-8", "model.layers.9-11"]
+    assert ranges == [
+        "model.layers.0-2",
+        "model.layers.3-5",
+        "model.layers.6-8",
+        "model.layers.9-11",
+    ]
     assert [line.split()[:3] for line in bars("--depth 1")] == [["model", "36", "36"]]
     assert len(bars("--depth 3", 80, 10)) == 12 and len(bars("--depth 9", 80, 10)) == 36
     done = screen("diff a.pt b.pt --depth 1", tmp_path, None)
-    assert done.code == 2 and "ckpt: --depth is for --stat (--stat --depth N)" in text_of(done)
+    assert (
+        done.code == 2
+        and "ckpt: --depth is for --stat (--stat --depth N)" in text_of(done)
+    )
 
 
 def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:
@@ -250,7 +314,9 @@ def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:
 
     assert narrow.count("module.") == wide.count("module.") == 1
     head, *rows = (
-        terminal("stats", "llama_bf16.pth", columns=80, TERM="dumb").partition("NAME ")[2].splitlines()
+        terminal("stats", "llama_bf16.pth", columns=80, TERM="dumb")
+        .partition("NAME ")[2]
+        .splitlines()
     )
     assert "RMS" not in head and "MIN" in head and "MAX" in head
     assert "… no room for SHAPE, MEAN, RMS (--tsv, or a wider screen)" in rows
@@ -268,14 +334,22 @@ def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:
         ("模型.权重", 6, "…权重"),
     ],
 )
-def test_a_name_is_shortened_where_names_are_alike(name: str, width: int, shown: str) -> None:
+def test_a_name_is_shortened_where_names_are_alike(
+    name: str, width: int, shown: str
+) -> None:
     assert shorten_name(name, width) == shown
     assert cells(shown) <= width
 
 
 def test_lines_after_the_first_hang_below_the_text() -> None:
-    assert plain_text(hanging_lines([("ab ", "name")], "one  two", 6)) == "ab one\n   two\n"
-    assert plain_text(hanging_lines([("ab ", "name")], "one  two", None)) == "ab one  two\n"
+    assert (
+        plain_text(hanging_lines([("ab ", "name")], "one  two", 6))
+        == "ab one\n   two\n"
+    )
+    assert (
+        plain_text(hanging_lines([("ab ", "name")], "one  two", None))
+        == "ab one  two\n"
+    )
 
 
 MANY = {
@@ -300,17 +374,26 @@ SETS = [
 def test_many_files_with_names_of_any_length_stay_apart(
     command: str, count: int, size: int, tmp_path: Path
 ) -> None:
-    names = [f"{'a_long_name_' * 20}"[: size - 8] + f"-{number:03d}.pt" for number in range(count)]
+    names = [
+        f"{'a_long_name_' * 20}"[: size - 8] + f"-{number:03d}.pt"
+        for number in range(count)
+    ]
     for number, name in enumerate(names):
-        (tmp_path / name).symlink_to(SAMPLES / ("compiled.pth" if number % 2 else "legacy.pth"))
+        (tmp_path / name).symlink_to(
+            SAMPLES / ("compiled.pth" if number % 2 else "legacy.pth")
+        )
     words = command.format(files=" ".join(names))
     piped = text_of(screen(words, tmp_path, None))
     for columns_, rows in SIZES if count < 300 else SIZES[:1]:
         done = screen(words, tmp_path, columns_, rows)
-        too_long = [line for line in text_of(done).splitlines() if cells(line) > columns_]
+        too_long = [
+            line for line in text_of(done).splitlines() if cells(line) > columns_
+        ]
 
         assert done.code == MANY[command], done
         too_long = [line for line in too_long if not is_unbreakable(line, columns_)]
-        assert [line for line in too_long if not any(name in line for name in names)] == []
+        assert [
+            line for line in too_long if not any(name in line for name in names)
+        ] == []
         assert all(f"{number:03d}" in text_of(done) for number in range(count))
     assert all(name in piped for name in names)

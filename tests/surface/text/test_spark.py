@@ -1,4 +1,6 @@
-"""A histogram in one row of characters: as high as its counts are many, and blank only where there is nothing."""
+"""A histogram in one row of characters: as high as its counts are many, and blank only
+where there is nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,15 @@ def test_counts_are_drawn(counts: list[float], picture: str) -> None:
         (np.linspace(0.9, 7.3, 100_000), "█" * 16),
         ([0.0, 1.0], "█              █"),
         ([0.0] * 4 + [1.0] + [2.0] * 8, "▄       ▁      █"),
-        (np.concatenate([np.linspace(0, 1, 40_000), np.linspace(1, 2, 80_000)]), "▄▄▄▄▄▄▄▄████████"),
+        (
+            np.concatenate([np.linspace(0, 1, 40_000), np.linspace(1, 2, 80_000)]),
+            "▄▄▄▄▄▄▄▄████████",
+        ),
     ],
 )
-def test_cells_reach_from_the_least_number_to_the_largest(values: Sequence[float], picture: str) -> None:
+def test_cells_reach_from_the_least_number_to_the_largest(
+    values: Sequence[float], picture: str
+) -> None:
     assert spark_text(of(values)) == picture
 
 
@@ -59,9 +66,14 @@ def test_integers_fill_their_bins() -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1), st.integers(1, 20))
-def test_a_blank_is_nothing_and_the_highest_is_full(values: list[float], width: int) -> None:
+def test_a_blank_is_nothing_and_the_highest_is_full(
+    values: list[float], width: int
+) -> None:
     found = of(values)
     picture = spark_text(found, width)
 
-    assert len(picture) == min(len(found.counts), width) and set(picture) <= {*LEVELS, " "}
+    assert len(picture) == min(len(found.counts), width) and set(picture) <= {
+        *LEVELS,
+        " ",
+    }
     assert "█" in picture and picture[0] != " " and picture[-1] != " "

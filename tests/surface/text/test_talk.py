@@ -1,4 +1,6 @@
-"""Errors on a terminal: broken at words, with the command that helps whole and on a line of its own."""
+"""Errors on a terminal: broken at words, with the command that helps whole and on a
+line of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ TEXT = "ckpt: hostile.pth: loading the result would run posix.system('echo')"
 
 
 def test_what_fits_is_one_line_and_so_is_all_in_a_pipe() -> None:
-    hint = "--keep-code writes it; for the weights alone: ckpt slim hostile.pth -o hostile.slim.pth"
+    hint = (
+        "--keep-code writes it; for the weights alone: ckpt slim hostile.pth -o "
+        "hostile.slim.pth"
+    )
 
     assert talk_lines(TEXT, hint, None) == [f"{TEXT} ({hint})"]
     assert talk_lines(TEXT, None, 80) == [TEXT]

@@ -1,4 +1,6 @@
-"""Lines and columns: what is broken at blanks, what stays whole, and which column gives way."""
+"""Lines and columns: what is broken at blanks, what stays whole, and which column gives
+way.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def lines(text: list[list[tuple[str, str]]]) -> list[str]:
 
 
 def test_cells_are_those_of_the_characters() -> None:
-    """Every character that has a name, also those whose table is loaded for them alone."""
+    """Every character that has a name, also those whose table is loaded for
+    them alone.
+    """
     for code in (*range(0x20, 0xD800), *range(0xE000, 0x20000, 7)):
         if category(chr(code)) == "Cn":  # some tables call them wide, some do not
             continue
-        assert cells(chr(code)) == (2 if east_asian_width(chr(code)) in "WF" else 1), hex(code)
+        assert cells(chr(code)) == (2 if east_asian_width(chr(code)) in "WF" else 1), (
+            hex(code)
+        )
     assert (cells("aé·"), cells("ᄀ键x")) == (3, 5)
 
 
@@ -56,14 +62,25 @@ def test_blanks_before_a_line_and_between_columns_stay() -> None:
 def test_what_is_whole_is_not_broken_at_its_blanks() -> None:
     path = whole("my runs/a b.pth")
 
-    assert lines(break_line([(f"wrote {path}, 3 B", "")], 12)) == ["wrote", "  my runs/a b.pth,", "  3 B"]
+    assert lines(break_line([(f"wrote {path}, 3 B", "")], 12)) == [
+        "wrote",
+        "  my runs/a b.pth,",
+        "  3 B",
+    ]
     assert lines(break_line([(f"wrote {path}", "")], None)) == ["wrote my runs/a b.pth"]
-    assert lines(hanging_lines([], f"wrote {path}", 12, 2)) == ["wrote", "  my runs/a b.pth"]
+    assert lines(hanging_lines([], f"wrote {path}", 12, 2)) == [
+        "wrote",
+        "  my runs/a b.pth",
+    ]
     assert wrap_text(path, 5) == wrap_text(path, None) == ["my runs/a b.pth"]
 
 
 def test_a_word_that_is_longer_than_a_line_is_never_broken() -> None:
-    assert lines(break_line([("a " + "b" * 30 + " c", "")], 10)) == ["a", "  " + "b" * 30, "  c"]
+    assert lines(break_line([("a " + "b" * 30 + " c", "")], 10)) == [
+        "a",
+        "  " + "b" * 30,
+        "  c",
+    ]
     assert lines(break_line([("b" * 30, "")], 10)) == ["b" * 30]
 
 
@@ -74,16 +91,21 @@ def test_columns_that_give_way_share_the_room() -> None:
 
     assert max(map(cells, both)) == 45
     assert both[1] == "…" + "a" * 19 + "  …" + "b" * 19 + "  1"
-    assert lines(column_lines([one, Column("B"), Column("N")], rows, width=85))[1].startswith(
-        "…" + "a" * 29 + "  " + "b" * 50
+    assert lines(column_lines([one, Column("B"), Column("N")], rows, width=85))[
+        1
+    ].startswith("…" + "a" * 29 + "  " + "b" * 50)
+    assert (
+        lines(column_lines([one, two], [["a" * 70, "b"]]))[1] == "…" + "a" * 59 + "  b"
     )
-    assert lines(column_lines([one, two], [["a" * 70, "b"]]))[1] == "…" + "a" * 59 + "  b"
 
 
 def test_a_narrow_column_keeps_its_width_beside_a_wide_one() -> None:
     heads = [Column("A", gives_way=True), Column("B", gives_way=True)]
 
-    assert lines(column_lines(heads, [["aaaa", "b" * 50]], width=36))[1] == "aaaa  …" + "b" * 29
+    assert (
+        lines(column_lines(heads, [["aaaa", "b" * 50]], width=36))[1]
+        == "aaaa  …" + "b" * 29
+    )
 
 
 RAGGED = [
@@ -119,7 +141,10 @@ def test_ragged_columns_fit_every_width(width: int | None) -> None:
 
 
 def test_a_column_without_texts_is_left_out() -> None:
-    assert lines(ragged_lines([["A", "B", "C"], ["1", "", "3"]], width=80)) == ["A  C", "1  3"]
+    assert lines(ragged_lines([["A", "B", "C"], ["1", "", "3"]], width=80)) == [
+        "A  C",
+        "1  3",
+    ]
     assert lines(ragged_lines([["A", "B"]], width=80)) == ["A"]
 
 
@@ -141,7 +166,9 @@ def test_a_narrow_screen_gives_up_columns_in_their_order() -> None:
 
     def names(width: int | None) -> str:
         kept, cut = narrow_columns(heads, rows, width)
-        assert [len(row) for row in cut] == [len(kept)] * 2 and [row[-1] for row in cut] == ["1", "22"]
+        assert [len(row) for row in cut] == [len(kept)] * 2 and [
+            row[-1] for row in cut
+        ] == ["1", "22"]
         return " ".join(head.name for head in kept)
 
     assert names(None) == names(18) == "NAME B C D"
@@ -154,16 +181,20 @@ def test_a_narrow_screen_gives_up_columns_in_their_order() -> None:
     ]
 
 
-# --- tables for other programs ----------------------------------------------------------------------------------------
+# --- tables for other programs --------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["jira", "orgtbl", "pretty", "psql", "presto", "github", "pipe"])
+@pytest.mark.parametrize(
+    "table", ["jira", "orgtbl", "pretty", "psql", "presto", "github", "pipe"]
+)
 def test_a_name_does_not_end_its_cell(table: str) -> None:
     """A bar in a name would begin another cell."""
     rows = [
         next(
             line
-            for line in table_lines([["name", "mean"], [name, "0.5"]], tsv=False, table=table)
+            for line in table_lines(
+                [["name", "mean"], [name, "0.5"]], tsv=False, table=table
+            )
             if "0.5" in line
         )
         for name in ("a|b", "ab")
@@ -176,22 +207,35 @@ def test_a_name_is_no_markup() -> None:
     for table, kept in (("unsafehtml", False), ("html", False), ("plain", True)):
         text = "\n".join(table_lines(rows, tsv=False, table=table))
         assert ("<b>" in text) is kept, table
-    assert "\\_" in "\n".join(table_lines([["name"], ["a_b"]], tsv=False, table="latex_raw"))
+    assert "\\_" in "\n".join(
+        table_lines([["name"], ["a_b"]], tsv=False, table="latex_raw")
+    )
 
 
-@pytest.mark.parametrize("name", ["*a*", "http://x", "@who", "www.example.org", "a`b", "_a_ b", "#1"])
+@pytest.mark.parametrize(
+    "name", ["*a*", "http://x", "@who", "www.example.org", "a`b", "_a_ b", "#1"]
+)
 def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
     for table in ("github", "pipe"):
         row = [*table_lines([["name"], [name]], tsv=False, table=table)][-1]
         fence = "``" if "`" in name else "`"
         assert fence in row and name in row
-    assert "`" not in [*table_lines([["name"], ["layer.0.w_b"]], tsv=False, table="github")][-1]
+    assert (
+        "`"
+        not in [*table_lines([["name"], ["layer.0.w_b"]], tsv=False, table="github")][
+            -1
+        ]
+    )
 
 
 @pytest.mark.parametrize(
     ("names", "width", "expected"),
     [
-        (["run-epoch-1.pth", "run-epoch-2.pth"], 15, ["run-epoch-1.pth", "run-epoch-2.pth"]),
+        (
+            ["run-epoch-1.pth", "run-epoch-2.pth"],
+            15,
+            ["run-epoch-1.pth", "run-epoch-2.pth"],
+        ),
         (["run-epoch-1.pth", "run-epoch-2.pth"], 14, ["epoch-1", "epoch-2"]),
         (["abcdefghij", "klmnopqrst"], 5, ["ab…ij", "kl…st"]),
         (["a1zzzzzb-x.pth", "a2zzzzzb.pth"], 5, ["a1…th", "a2…th"]),
@@ -199,7 +243,9 @@ def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
         (["ab.c1ef", "ab.c2ef.x"], 3, ["…ef", "…ef.x"]),
     ],
 )
-def test_names_of_files_keep_what_tells_them_apart(names: list[str], width: int, expected: list[str]) -> None:
+def test_names_of_files_keep_what_tells_them_apart(
+    names: list[str], width: int, expected: list[str]
+) -> None:
     shown = fit_file_names(names, width)
 
     assert len(set(shown)) == len(names)
@@ -208,6 +254,11 @@ def test_names_of_files_keep_what_tells_them_apart(names: list[str], width: int,
 
 
 def test_names_that_no_cut_tells_apart_stay_whole() -> None:
-    names = [f"{begin}{'x' * 20}{middle}{'y' * 20}{end}" for begin in "ab" for middle in "cd" for end in "ef"]
+    names = [
+        f"{begin}{'x' * 20}{middle}{'y' * 20}{end}"
+        for begin in "ab"
+        for middle in "cd"
+        for end in "ef"
+    ]
 
     assert fit_file_names(names, 12) == names

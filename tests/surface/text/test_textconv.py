@@ -16,11 +16,16 @@ OID = b"5f" * 32
     ("head", "expected"),
     [
         (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:" + OID + b"\nsize 1234\n",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:"
+            + OID
+            + b"\nsize 1234\n",
             f"Git LFS pointer to 1,234 bytes, sha256 {OID.decode()}",
         ),
         (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:\x1b[2J\nsize 1234\n",
+            (
+                b"version https://git-lfs.github.com/spec/v1\noid sha256:\x1b[2J\nsize "
+                b"1234\n"
+            ),
             "not read: why \\x1b",
         ),
         (b"", "not read: why \\x1b"),
@@ -37,11 +42,19 @@ def test_a_file_is_text_whatever_its_path_is(tmp_path: Path) -> None:
 
     assert (done.code, done.err, done.out) == (0, b"", here.out)
     assert done.lines[0] == "format torch-zip"
-    assert [line.split(":")[0] for line in done.lines if line.startswith("finding ")] == [
-        f"finding {code}" for code in ("weights-only", "prefix", "unused", "cuda", "optimizer-heavy")
+    assert [
+        line.split(":")[0] for line in done.lines if line.startswith("finding ")
+    ] == [
+        f"finding {code}"
+        for code in ("weights-only", "prefix", "unused", "cuda", "optimizer-heavy")
     ]
-    assert "value epoch = 12" in done.lines and "import known argparse.Namespace" in done.lines
-    assert "tensor optimizer.state.0.step float32 [] cuda:1 6ce1f51ef5a9afdd" in done.lines
+    assert (
+        "value epoch = 12" in done.lines
+        and "import known argparse.Namespace" in done.lines
+    )
+    assert (
+        "tensor optimizer.state.0.step float32 [] cuda:1 6ce1f51ef5a9afdd" in done.lines
+    )
     assert sum(line.startswith("tensor ") for line in done.lines) == 115
     assert "blob" not in done.out.decode()
 
@@ -52,7 +65,9 @@ def test_a_tensor_without_data_stands_in_its_place() -> None:
     assert done.code == 0 and "tensor meta float32 [2, 3] meta no data" in done.lines
 
 
-@pytest.mark.parametrize("name", ["lfs_pointer.pth", "truncated.pth", "html_page.pth", "nope.pth", "."])
+@pytest.mark.parametrize(
+    "name", ["lfs_pointer.pth", "truncated.pth", "html_page.pth", "nope.pth", "."]
+)
 def test_git_goes_on_after_what_cannot_be_read(name: str) -> None:
     done = ckpt("inspect", "--textconv", name, cwd=SAMPLES)
 

@@ -1,4 +1,6 @@
-"""The families of errors that ckpt explains, and the search for the last error in a text."""
+"""The families of errors that ckpt explains, and the search for the last error in a
+text.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def find_message(text: str) -> Message | None:
 
 
 def last_message(text: str) -> Message | None:
-    """The last error in a plain text that a family knows, or None. Weak ones count where there is no other."""
+    """The last error in a plain text that a family knows, or None. Weak ones count
+    where there is no other.
+    """
     found: dict[bool, tuple[int, int, Family]] = {}
     for family, pattern in _family_patterns():
         last = None
@@ -85,7 +89,9 @@ def last_message(text: str) -> Message | None:
 
 
 def _error_line(text: str, start: int, end: int) -> str:
-    """The line of an error; where a terminal has wrapped it, the lines that the pattern covers, as one."""
+    """The line of an error; where a terminal has wrapped it, the lines that the pattern
+    covers, as one.
+    """
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", end)
     if start - first > LONGEST_LINE // 2:

@@ -1,4 +1,6 @@
-"""Errors of loaders of adapters (LoRA): names that another trainer gave, and names that belong to another model."""
+"""Errors of loaders of adapters (LoRA): names that another trainer gave, and names that
+belong to another model.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,18 @@ _STYLES = (
         re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer|lycoris)_"),
         "kohya (sd-scripts): underscores in place of dots",
     ),
-    (re.compile(r"\.lora_[AB](?:\.\w{1,100})?\.weight$"), "peft and diffusers: lora_A and lora_B"),
-    (re.compile(r"(?:_lora|\.lora)\.(?:up|down)\.weight$"), "diffusers before 0.22: lora.up and lora.down"),
-    (re.compile(r"\.(?:hada_w\d_[ab]|lokr_w\d|oft_|boft_)"), "LyCORIS (LoHa, LoKr, OFT)"),
+    (
+        re.compile(r"\.lora_[AB](?:\.\w{1,100})?\.weight$"),
+        "peft and diffusers: lora_A and lora_B",
+    ),
+    (
+        re.compile(r"(?:_lora|\.lora)\.(?:up|down)\.weight$"),
+        "diffusers before 0.22: lora.up and lora.down",
+    ),
+    (
+        re.compile(r"\.(?:hada_w\d_[ab]|lokr_w\d|oft_|boft_)"),
+        "LyCORIS (LoHa, LoKr, OFT)",
+    ),
     (re.compile(r"\.lora_(?:down|up)\.weight$"), "kohya: lora_down and lora_up"),
 )
 
@@ -32,22 +43,28 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
-    yield from finding_statements([*case.at_least("error"), *case.found("adapter-names")])
+    yield from finding_statements(
+        [*case.at_least("error"), *case.found("adapter-names")]
+    )
     if found is None:
         yield Statement(
-            "No name of this file is that of an adapter of LoRA: another file was loaded, or it is a whole model."
+            "No name of this file is that of an adapter of LoRA: another file was "
+            "loaded, or it is a whole model."
         )
         return
     label, count = found
     begins = list(dict.fromkeys(_first_words(name) for name in names))
     yield Statement(
-        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {counted_noun(len(names), 'tensor')})."
+        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of "
+        f"{counted_noun(len(names), 'tensor')})."
         f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
     )
     if "No adapter loaded" in message.text:
         yield Statement(
-            "The program asked for an adapter and has none: no call had loaded one, or the load before had found no name of its model and said"
-            " so in a warning alone. In diffusers load_lora_adapter takes names that begin with the part (transformer., unet.);"
+            "The program asked for an adapter and has none: no call had loaded one, or "
+            "the load before had found no name of its model and said"
+            " so in a warning alone. In diffusers load_lora_adapter takes names that "
+            "begin with the part (transformer., unet.);"
             " prefix=None takes names without it."
         )
         return
@@ -56,9 +73,12 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         return
     prefix = re.search(r"prefix='?([\w.]{1,60})", message.text)
     if prefix is not None and not any(name.startswith(prefix[1]) for name in names):
-        yield Statement(f"None begins with {show(prefix[1], 60)}, which the loader looks for.")
+        yield Statement(
+            f"None begins with {show(prefix[1], 60)}, which the loader looks for."
+        )
     yield Statement(
-        "A loader takes those of its own kind: load it in the program that the trainer names, or convert the names."
+        "A loader takes those of its own kind: load it in the program that the trainer "
+        "names, or convert the names."
     )
 
 
@@ -66,16 +86,22 @@ _LAYER = re.compile(r"^(?:base_model\.model\.)?(.{1,2000}?)\.lora_(?:A|down)\.")
 
 
 def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
-    """Name the layers that an adapter changes, and the base model that its config names."""
-    layers = list(dict.fromkeys(match[1] for name in names if (match := _LAYER.match(name))))
+    """Name the layers that an adapter changes, and the base model that its config
+    names.
+    """
+    layers = list(
+        dict.fromkeys(match[1] for name in names if (match := _LAYER.match(name)))
+    )
     if layers:
         shown = and_more([show(layer, 120) for layer in layers], 4)
         yield Statement(
-            f"It changes {counted_noun(len(layers), 'layer')}: {shown}. The base model has none of these names."
+            f"It changes {counted_noun(len(layers), 'layer')}: {shown}. The base model "
+            "has none of these names."
         )
     for _, node in case.finds_value(("base_model_name_or_path",))[:1]:
         yield Statement(
-            f"adapter_config.json names {show(str(node), 120)} as the base model. Load that one, of the class that the adapter was trained"
+            f"adapter_config.json names {show(str(node), 120)} as the base model. Load "
+            "that one, of the class that the adapter was trained"
             " on."
         )
 
@@ -86,15 +112,19 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
     heads = [entry.name for entry in case.survey.tensors if _HEADS.search(entry.name)]
     if heads:
         yield Statement(
-            f"This file holds a value head: {and_more([show(name, 120) for name in heads], 4)}. The loader looks for it in value_head.safetensors"
+            "This file holds a value head: "
+            f"{and_more([show(name, 120) for name in heads], 4)}. The loader looks for "
+            "it in value_head.safetensors"
             " or value_head.bin, or this is not the file that was loaded."
         )
         return
     is_adapter = any(".lora_" in entry.name for entry in case.survey.tensors)
     what = "an adapter of LoRA alone" if is_adapter else "a model without one"
     yield Statement(
-        f"No tensor of this file is a value head (v_head.summary of trl): it is {what}, of another stage than the training of a reward model."
-        " Take the checkpoint of that stage, or the file value_head.safetensors that it wrote beside its own."
+        "No tensor of this file is a value head (v_head.summary of trl): it is "
+        f"{what}, of another stage than the training of a reward model."
+        " Take the checkpoint of that stage, or the file value_head.safetensors that "
+        "it wrote beside its own."
     )
 
 
@@ -102,9 +132,15 @@ _HEADS = re.compile(r"(?:^|\.)(?:v_head|value_head|reward_head)\.")
 
 
 def _first_words(name: str) -> str:
-    """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a module."""
+    """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a
+    module.
+    """
     first = name.partition(".")[0]
-    return "_".join(first.split("_")[:2]) if first.startswith(("lora_", "lycoris_")) else first
+    return (
+        "_".join(first.split("_")[:2])
+        if first.startswith(("lora_", "lycoris_"))
+        else first
+    )
 
 
 FAMILIES = (

@@ -1,4 +1,6 @@
-"""The model that a file is of, by its shapes and names, where a program built another one."""
+"""The model that a file is of, by its shapes and names, where a program built another
+one.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from ckpt.model.text import counted_noun, show
 
 _TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
 _TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
-"""The width of the text that the cross-attention of a UNet takes -> the models of that width."""
+"""The width of the text that the cross-attention of a UNet takes -> the models of that
+width.
+"""
 _THIRD = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv3\.")
 """The third convolution of a block, which bottlenecks alone have in ResNets."""
 
 
-def name_architectures(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
+def name_architectures(
+    message: Message, shapes: Mapping[str, Sequence[int]]
+) -> Iterator[Statement]:
     """Name two architectures that people take for one another."""
     widths = {
         (row.checkpoint[1], row.model[1])
@@ -28,28 +34,45 @@ def name_architectures(message: Message, shapes: Mapping[str, Sequence[int]]) ->
     }
     if len(widths) == 1:
         here, there = (
-            f"{width:,} in the {side}{f' ({_TEXT_WIDTHS[width]})' if width in _TEXT_WIDTHS else ''}"
+            (
+                f"{width:,} in the "
+                f"{side}{f' ({_TEXT_WIDTHS[width]})' if width in _TEXT_WIDTHS else ''}"
+            )
             for width, side in zip(*widths, ("checkpoint", "model"), strict=True)
         )
         yield Statement(
-            f"The cross-attention takes text of width {here} and {there}: another version of the model, with another text encoder."
-            " Build the model with the config of the checkpoint, or take a checkpoint of the same version."
+            f"The cross-attention takes text of width {here} and {there}: another "
+            "version of the model, with another text encoder."
+            " Build the model with the config of the checkpoint, or take a checkpoint "
+            "of the same version."
         )
     yield from name_groups(message, shapes)
     # A block that one side lacks as a whole is a matter of depth.
     theirs = set(message.unexpected)
     deep = {
         side
-        for side, names in (("checkpoint", message.unexpected), ("model", message.missing))
+        for side, names in (
+            ("checkpoint", message.unexpected),
+            ("model", message.missing),
+        )
         for name in names
         if (third := _THIRD.search(name)) is not None
-        and _has_block(f"{name[: third.end()].removesuffix('conv3.')}conv1.weight", side, shapes, theirs)
+        and _has_block(
+            f"{name[: third.end()].removesuffix('conv3.')}conv1.weight",
+            side,
+            shapes,
+            theirs,
+        )
     }
     if len(deep) == 1:
-        here, there = ("bottleneck", "basic") if "checkpoint" in deep else ("basic", "bottleneck")
+        here, there = (
+            ("bottleneck", "basic") if "checkpoint" in deep else ("basic", "bottleneck")
+        )
         yield Statement(
-            f"These are two ResNets: the checkpoint has {here} blocks, and the model {there} blocks. Basic ones are of ResNet-18 and"
-            " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little of it fits another."
+            f"These are two ResNets: the checkpoint has {here} blocks, and the model "
+            f"{there} blocks. Basic ones are of ResNet-18 and"
+            " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the "
+            "checkpoint, for little of it fits another."
         )
 
 
@@ -58,38 +81,60 @@ _GROUPED = re.compile(r"^(.*)conv2\.weight$")
 
 
 def _count_groups(shapes: Mapping[str, Sequence[int]], beginning: str) -> int:
-    """Count the groups of the second convolution of a block, by what the first one gives it, or return 0."""
-    first, second = (shapes.get(f"{beginning}conv{number}.weight", ()) for number in (1, 2))
+    """Count the groups of the second convolution of a block, by what the first one
+    gives it, or return 0.
+    """
+    first, second = (
+        shapes.get(f"{beginning}conv{number}.weight", ()) for number in (1, 2)
+    )
     # One channel for each group is a depthwise convolution, which no ResNet has.
     if len(first) < 2 or len(second) < 2 or second[1] < 2 or first[0] % second[1]:
         return 0
     return first[0] // second[1]
 
 
-def name_groups(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
-    """Name a ResNet and a ResNeXt, where the convolutions of one of them are in groups."""
+def name_groups(
+    message: Message, shapes: Mapping[str, Sequence[int]]
+) -> Iterator[Statement]:
+    """Name a ResNet and a ResNeXt, where the convolutions of one of them are in
+    groups.
+    """
     theirs = {**shapes, **{row.name: row.model for row in message.mismatched}}
     ours = {**shapes, **{row.name: row.checkpoint for row in message.mismatched}}
-    beginnings = [found[1] for row in message.mismatched if (found := _GROUPED.match(row.name))]
-    counts = {(_count_groups(ours, begin), _count_groups(theirs, begin)) for begin in beginnings}
+    beginnings = [
+        found[1] for row in message.mismatched if (found := _GROUPED.match(row.name))
+    ]
+    counts = {
+        (_count_groups(ours, begin), _count_groups(theirs, begin))
+        for begin in beginnings
+    }
     if len(counts) != 1:
         return
     ((here, there),) = counts
     if here == there or not here or not there:
         return
-    names = [f"{count} groups, a ResNeXt" if count > 1 else "1 group, a ResNet" for count in (here, there)]
+    names = [
+        f"{count} groups, a ResNeXt" if count > 1 else "1 group, a ResNet"
+        for count in (here, there)
+    ]
     yield Statement(
-        f"The 3x3 convolutions of the blocks ({show(beginnings[0] + 'conv2', 120)}) are in {names[0]}, in the checkpoint, and in {names[1]}, in the model:"
-        " the config and the weights are of different models. Build the model of the checkpoint, for no block of it fits another."
+        f"The 3x3 convolutions of the blocks ({show(beginnings[0] + 'conv2', 120)}) "
+        f"are in {names[0]}, in the checkpoint, and in {names[1]}, in the model:"
+        " the config and the weights are of different models. Build the model of the "
+        "checkpoint, for no block of it fits another."
     )
 
 
-def _has_block(first: str, side: str, shapes: Mapping[str, Sequence[int]], theirs: Container[str]) -> bool:
-    """Tell whether the other side has the block of a convolution too, by the first convolution of the block."""
+def _has_block(
+    first: str, side: str, shapes: Mapping[str, Sequence[int]], theirs: Container[str]
+) -> bool:
+    """Tell whether the other side has the block of a convolution too, by the first
+    convolution of the block.
+    """
     return first in shapes and (side == "model" or first not in theirs)
 
 
-# --- depth ------------------------------------------------------------------------------------------------------------
+# --- depth ----------------------------------------------------------------------------
 
 _BLOCK = re.compile(r"(.*?(?:^|\.)[A-Za-z_]\w*\.)(\d{1,4})\.")
 """The list of blocks that a tensor is in, and its number in the list."""
@@ -106,19 +151,29 @@ _LEAST_PARTS = 3
 _STAGES = ("layer1.", "layer2.", "layer3.", "layer4.")
 
 
-def compare_depths(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
-    """Say that one of two models has more blocks in a list, where all keys that differ are of those blocks."""
+def compare_depths(
+    message: Message, shapes: Mapping[str, Sequence[int]]
+) -> Iterator[Statement]:
+    """Say that one of two models has more blocks in a list, where all keys that differ
+    are of those blocks.
+    """
     here, there = _block_numbers(shapes), _block_numbers(message.missing)
     left_over = _block_numbers(message.unexpected)
     differing: dict[str, tuple[int, int]] = {}
     for place, numbers in there.items():
         held = here.get(place, set())
-        is_more = held == set(range(len(held))) and numbers == set(range(len(held), max(numbers) + 1))
+        is_more = held == set(range(len(held))) and numbers == set(
+            range(len(held), max(numbers) + 1)
+        )
         if held and place not in left_over and is_more:
             differing[place] = (len(held), max(numbers) + 1)
     for place, numbers in left_over.items():
         held = here.get(place, set())
-        if place not in there and numbers < held and numbers == set(range(min(numbers), max(held) + 1)):
+        if (
+            place not in there
+            and numbers < held
+            and numbers == set(range(min(numbers), max(held) + 1))
+        ):
             differing[place] = (max(held) + 1, min(numbers))
     names = [*message.missing, *message.unexpected]
     if not differing or any(_block_list(name) not in differing for name in names):
@@ -127,18 +182,26 @@ def compare_depths(message: Message, shapes: Mapping[str, Sequence[int]]) -> Ite
     if len(names) < _LEAST_PARTS * blocks:  # layers of a Sequential
         return
     counts = [
-        f"{counted_noun(one, 'block')} in the checkpoint and {other:,} in the model at {show(place[:-1], 80)}"
+        (
+            f"{counted_noun(one, 'block')} in the checkpoint and {other:,} in the "
+            f"model at {show(place[:-1], 80)}"
+        )
         for place, (one, other) in list(differing.items())[:4]
     ]
     what = _resnet_names(shapes, differing)
     yield Statement(
-        f"The depth differs: {', '.join(counts)}.{what} Build the model with the depth of the checkpoint: the blocks that the checkpoint"
+        f"The depth differs: {', '.join(counts)}.{what} Build the model with the depth "
+        "of the checkpoint: the blocks that the checkpoint"
         " lacks would stay untrained, and those that the model lacks would be lost."
     )
 
 
-def _block_numbers(names: Iterator[str] | Mapping[str, object] | Sequence[str]) -> dict[str, set[int]]:
-    """The numbers of the blocks in each list of blocks, by the outermost list that a name is in."""
+def _block_numbers(
+    names: Iterator[str] | Mapping[str, object] | Sequence[str],
+) -> dict[str, set[int]]:
+    """The numbers of the blocks in each list of blocks, by the outermost list that a
+    name is in.
+    """
     found: dict[str, set[int]] = {}
     for name in names:
         block = _BLOCK.match(name)
@@ -152,20 +215,32 @@ def _block_list(name: str) -> str | None:
     return None if block is None else block[1]
 
 
-def _resnet_names(shapes: Mapping[str, Sequence[int]], differing: Mapping[str, tuple[int, int]]) -> str:
+def _resnet_names(
+    shapes: Mapping[str, Sequence[int]], differing: Mapping[str, tuple[int, int]]
+) -> str:
     """The names of two ResNets, where the numbers of their blocks tell them."""
     blocks = _block_numbers(shapes)
-    stages = [next((place for place in blocks if place.endswith(stage)), None) for stage in _STAGES]
+    stages = [
+        next((place for place in blocks if place.endswith(stage)), None)
+        for stage in _STAGES
+    ]
     if None in stages:
         return ""
     is_bottleneck = any(_THIRD.search(name) for name in shapes)
     held = [len(blocks[place]) for place in stages if place is not None]
-    asked = [differing.get(place or "", (0, count))[1] for place, count in zip(stages, held, strict=True)]
+    asked = [
+        differing.get(place or "", (0, count))[1]
+        for place, count in zip(stages, held, strict=True)
+    ]
     names = [_RESNETS.get((is_bottleneck, *counts)) for counts in (held, asked)]
-    return f" The checkpoint looks like {names[0]}, and the model like {names[1]}." if all(names) else ""
+    return (
+        f" The checkpoint looks like {names[0]}, and the model like {names[1]}."
+        if all(names)
+        else ""
+    )
 
 
-# --- width and inputs -------------------------------------------------------------------------------------------------
+# --- width and inputs -----------------------------------------------------------------
 
 _DIFFUSION = re.compile(r"(?:^|\.)(?:input_blocks\.0\.0|conv_in)\.weight$")
 _DIFFUSION_INPUTS = {
@@ -174,42 +249,66 @@ _DIFFUSION_INPUTS = {
     8: "InstructPix2Pix",
     9: "inpainting",
 }
-"""Channels that the UNet of Stable Diffusion takes -> the kind of model that has them."""
+"""Channels that the UNet of Stable Diffusion takes -> the kind of model that
+has them.
+"""
 _PICTURES = {1: "grey", 3: "colour", 4: "colour and one more"}
 
 
-def input_statements(rows: Sequence[Mismatch], shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
-    """Name the first convolution where it takes another number of channels, and the input that each number looks like."""
-    for row in [row for row in rows if _takes_others(row) and _is_first(row.name, shapes)][:1]:
+def input_statements(
+    rows: Sequence[Mismatch], shapes: Mapping[str, Sequence[int]]
+) -> Iterator[Statement]:
+    """Name the first convolution where it takes another number of channels, and the
+    input that each number looks like.
+    """
+    for row in [
+        row for row in rows if _takes_others(row) and _is_first(row.name, shapes)
+    ][:1]:
         if len(rows) > _FEW_LAYERS:
             return
         here, there = row.checkpoint[1], row.model[1]
-        kinds = _DIFFUSION_INPUTS if _DIFFUSION.search(row.name) else _PICTURES if len(row.model) == 4 else {}
+        kinds = (
+            _DIFFUSION_INPUTS
+            if _DIFFUSION.search(row.name)
+            else _PICTURES
+            if len(row.model) == 4
+            else {}
+        )
         likely = (
-            f" By their number the checkpoint looks like one for {kinds[here]}, and the model for {kinds[there]}."
+            (
+                f" By their number the checkpoint looks like one for {kinds[here]}, "
+                f"and the model for {kinds[there]}."
+            )
             if here in kinds and there in kinds
             else ""
         )
         yield Statement(
-            f"{show(row.name, 120)} takes {here:,} channels in the checkpoint and {there:,} in the model: another kind of input.{likely}"
+            f"{show(row.name, 120)} takes {here:,} channels in the checkpoint and "
+            f"{there:,} in the model: another kind of input.{likely}"
             " Build the model for the input of the checkpoint."
         )
         if kinds is _PICTURES and (here, there) == (3, 1):
             name = show(row.name, 120)
             if name == row.name and '"' not in name:
                 yield Statement(
-                    "Or give the model the sum over the colours, which a grey picture in all three of them had:",
+                    (
+                        "Or give the model the sum over the colours, which a grey "
+                        "picture in all three of them had:"
+                    ),
                     (),
                     f'state["{name}"] = state["{name}"].sum(1, keepdim=True)',
                 )
 
 
 _FEW_LAYERS = 4
-"""Layers that may differ beside the first one: a head. With more of them it is another model."""
+"""Layers that may differ beside the first one: a head. With more of them it is another
+model.
+"""
 
 
 _FIRST = re.compile(
-    r"(?:^|[._])(?:stem|patch_embed|patch_embeddings?|first_conv|conv_first|in_conv|conv_in|conv_stem|inc)[._]"
+    r"(?:^|[._])(?:stem|patch_embed|patch_embeddings?|first_conv|conv_first|in_conv"
+    r"|conv_in|conv_stem|inc)[._]"
     r"|(?:^|\.)features\.0\.|^(?:[A-Za-z_]{1,100}\.){0,4}conv_?[01]\.weight$"
 )
 """Names of the layer that takes the picture, or of what is around it."""
@@ -218,16 +317,21 @@ _FIRST = re.compile(
 def _takes_others(row: Mismatch) -> bool:
     """Tell whether only the channels that a convolution takes differ.
 
-    Tables of positions and of experts have three dimensions too, and are no weights of convolutions.
+    Tables of positions and of experts have three dimensions too, and are no weights of
+    convolutions.
     """
     one, two = row.checkpoint, row.model
     is_alike = len(one) == len(two) > 2 and (one[0], *one[2:]) == (two[0], *two[2:])
-    is_convolution = row.name.endswith("weight") and (len(one) > 3 or "conv" in row.name)
+    is_convolution = row.name.endswith("weight") and (
+        len(one) > 3 or "conv" in row.name
+    )
     return is_alike and is_convolution and one[1] != two[1]
 
 
 def _is_first(name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Tell whether a convolution takes the input of the model: it stands first in the file, or has the name of such a layer."""
+    """Tell whether a convolution takes the input of the model: it stands first in the
+    file, or has the name of such a layer.
+    """
     first = next((other for other, shape in shapes.items() if len(shape) > 2), None)
     return name == first or bool(_DIFFUSION.search(name) or _FIRST.search(name))
 
@@ -237,11 +341,15 @@ _VIT_WIDTHS = {192: "ViT-Ti", 384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "
 _LEAST_WIDE = 4
 """Tensors that must differ by one factor: a few may do so by chance."""
 _MOST_PARTS = 0.8
-"""The part of the tensors that must: the last layer, positions and words may have other sizes."""
+"""The part of the tensors that must: the last layer, positions and words may have other
+sizes.
+"""
 
 
 def scaled_rows(rows: Sequence[Mismatch]) -> list[Mismatch]:
-    """The tensors by which one model is wider than the other, where nearly all differ by the same factor."""
+    """The tensors by which one model is wider than the other, where nearly all differ
+    by the same factor.
+    """
     factors = Counter(_width_factor(row) for row in rows)
     factor, count = factors.most_common(1)[0] if factors else (None, 0)
     if factor is None or count < _LEAST_WIDE or count < _MOST_PARTS * len(rows):
@@ -260,46 +368,65 @@ def width_statement(wide: Sequence[Mismatch]) -> Statement:
         here, there = transformers[0].checkpoint[1], transformers[0].model[1]
         if here in _VIT_WIDTHS and there in _VIT_WIDTHS:
             likely = (
-                f" The checkpoint looks like {_VIT_WIDTHS[here]}, and the model like {_VIT_WIDTHS[there]}."
+                f" The checkpoint looks like {_VIT_WIDTHS[here]}, and the model like "
+                f"{_VIT_WIDTHS[there]}."
             )
     which = "narrower" if there < here else "wider"
     return Statement(
-        f"The model is {which} than the checkpoint in {len(wide):,} of these tensors, by the same factor ({here:,} in the checkpoint and"
-        f" {there:,} in the model): another size of the same architecture.{likely} Build the model in the size of the checkpoint."
+        f"The model is {which} than the checkpoint in {len(wide):,} of these tensors, "
+        f"by the same factor ({here:,} in the checkpoint and"
+        f" {there:,} in the model): another size of the same architecture.{likely} "
+        "Build the model in the size of the checkpoint."
     )
 
 
 def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:
     """The sizes that differ, of the checkpoint and of the model."""
-    return [(one, two) for one, two in zip(row.checkpoint, row.model, strict=False) if one != two]
+    return [
+        (one, two)
+        for one, two in zip(row.checkpoint, row.model, strict=False)
+        if one != two
+    ]
 
 
 def _width_factor(row: Mismatch) -> Fraction | None:
-    """The factor by which a model is wider in all dimensions that differ, or None where there is none."""
+    """The factor by which a model is wider in all dimensions that differ, or None where
+    there is none.
+    """
     pairs = _differing_sizes(row)
-    if len(row.checkpoint) != len(row.model) or not pairs or not all(one and two for one, two in pairs):
+    if (
+        len(row.checkpoint) != len(row.model)
+        or not pairs
+        or not all(one and two for one, two in pairs)
+    ):
         return None
     factors = {Fraction(two, one) for one, two in pairs}
     return factors.pop() if len(factors) == 1 else None
 
 
-# --- one layer by another name ----------------------------------------------------------------------------------------
+# --- one layer by another name --------------------------------------------------------
 
 
 class Pair(NamedTuple):
-    """The only layer of a file without a place, and the only layer that a model lacks."""
+    """The only layer of a file without a place, and the only layer that a model
+    lacks.
+    """
 
     old: str
     new: str
     shapes: str
 
     def statement(self, case: Case) -> Statement:
-        """The pair, called a guess, with the command to paste once the shapes were compared."""
+        """The pair, called a guess, with the command to paste once the shapes were
+        compared.
+        """
         rule = f"s/^{re.escape(self.old)}\\./{self.new}./"
         way = case.plan(("rename", "--sub", rule))
         return Statement(
-            f"{show(self.new, 80)} is the only layer that is missing, and {show(self.old, 80)} the only one of this file without a"
-            f" place: perhaps one layer, renamed. This is a guess, for the message has no shapes of the model. In the file:"
+            f"{show(self.new, 80)} is the only layer that is missing, and "
+            f"{show(self.old, 80)} the only one of this file without a"
+            " place: perhaps one layer, renamed. This is a guess, for the message has "
+            "no shapes of the model. In the file:"
             f" {self.shapes}. If the model's are the same:",
             (),
             way.command,
@@ -309,7 +436,9 @@ class Pair(NamedTuple):
 def likely_pair(
     absent: Sequence[str], rest: Sequence[str], shapes: Mapping[str, Sequence[int]]
 ) -> Pair | None:
-    """Pair the only missing layer with the only one that is left over, where both have the same parts."""
+    """Pair the only missing layer with the only one that is left over, where both have
+    the same parts.
+    """
     lost = {name.rpartition(".")[0] for name in absent}
     left = {name.rpartition(".")[0] for name in rest}
     if len(lost) != 1 or len(left) != 1:
@@ -318,7 +447,11 @@ def likely_pair(
     ((new,), (old,)) = (lost, left)
     if len(parts) < 2:  # one weight is like any other
         return None
-    if parts != sorted(name.rpartition(".")[2] for name in absent) or not new or not old:
+    if (
+        parts != sorted(name.rpartition(".")[2] for name in absent)
+        or not new
+        or not old
+    ):
         return None
     if re.fullmatch(r"[\w.-]{1,200}", new) is None:
         return None

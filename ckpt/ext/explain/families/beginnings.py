@@ -1,4 +1,6 @@
-"""The beginnings of names: what all names of a file share, copies of a model side by side, and loads that found nothing."""
+"""The beginnings of names: what all names of a file share, copies of a model side by
+side, and loads that found nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ from ckpt.model.text import and_more, counted_noun, show
 
 _NOTHING_LOADED_TEXT = (
     r"cannot be loaded, please check the key names"
-    r"|\b[Nn]o (?:matching|matched) (?:keys?|layers?|parameters?|weights?|params)\b[^\n]{0,80}(?:checkpoint|state_?dict|weights|pre-?trained|load)"
-    r"|\b(?:[Nn]one|0|zero) of the (?:keys|weights|parameters|layers|tensors)[^\n]{0,80}(?:match|loaded)"
+    r"|\b[Nn]o (?:matching|matched) (?:keys?|layers?|parameters?|weights?"
+    r"|params)\b[^\n]{0,80}(?:checkpoint|state_?dict|weights|pre-?trained|load)"
+    r"|\b(?:[Nn]one|0|zero) of the (?:keys|weights|parameters|layers"
+    r"|tensors)[^\n]{0,80}(?:match|loaded)"
 )
 NOTHING_LOADED = re.compile(_NOTHING_LOADED_TEXT)
 """Words of programs that load what has the same name and shape, and found nothing."""
 
 
 def nothing_loaded(case: Case) -> Iterator[Statement]:
-    """Say how the names of the weights begin, where a program found none of its own, and how to load them all the same."""
+    """Say how the names of the weights begin, where a program found none of its own,
+    and how to load them all the same.
+    """
     chosen = case.survey.candidates[0] if len(case.survey.candidates) == 1 else None
     if chosen is None:
         return
@@ -30,12 +36,16 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
     if not beginning:
         shown = and_more([show(name, 80) for name in names[:3]], 3)
         yield Statement(
-            f"The program has no layer of the names and shapes of this file. Its {counted_noun(len(names), 'name')}{place} share no beginning: {shown} and so"
+            "The program has no layer of the names and shapes of this file. Its "
+            f"{counted_noun(len(names), 'name')}{place} share no beginning: {shown} "
+            "and so"
             " on. It is of another architecture, or in the names of another library."
         )
     else:
         yield Statement(
-            f"No layer of the program has a name and a shape of this file. All {len(names):,} names{place} begin with {show(beginning, 80)}: most often that"
+            "No layer of the program has a name and a shape of this file. All "
+            f"{len(names):,} names{place} begin with {show(beginning, 80)}: most often "
+            "that"
             " is what differs."
         )
         rule = ("--sub", f"s/^{re.escape(beginning)}//")
@@ -45,39 +55,68 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
             way = case.plan(("rename", *rule))
         if way.command is not None:
             yield Statement("The same weights without it:", (), way.command)
-    yield load_into_statement(case.survey, "Or let ckpt find the names, and say what it could not place:")
+    yield load_into_statement(
+        case.survey, "Or let ckpt find the names, and say what it could not place:"
+    )
 
 
 def whole_beginnings(here: Sequence[str], missing: Sequence[str]) -> list[str]:
-    """The beginnings of names below each of which a file has all missing keys, where it has them more than once."""
+    """The beginnings of names below each of which a file has all missing keys, where it
+    has them more than once.
+    """
     if not missing:
         return []
     names = set(here)
     first = min(missing, key=len)
-    beginnings = [name.removesuffix(first) for name in here if name.endswith(f".{first}")]
-    whole = [begin for begin in beginnings if all(f"{begin}{name}" in names for name in missing)]
+    beginnings = [
+        name.removesuffix(first) for name in here if name.endswith(f".{first}")
+    ]
+    whole = [
+        begin
+        for begin in beginnings
+        if all(f"{begin}{name}" in names for name in missing)
+    ]
     return whole if len(whole) > 1 else []
 
 
 def each_beginning(
     beginnings: Sequence[str], here: Sequence[str], missing: Sequence[str], case: Case
 ) -> Iterator[Statement]:
-    """Name the copies of a model in a file, and print the line that takes each of them."""
+    """Name the copies of a model in a file, and print the line that takes each
+    of them.
+    """
     shown = [show(begin, 60) for begin in beginnings]
-    count = "The missing key is" if len(missing) == 1 else f"All {len(missing):,} missing keys are"
+    count = (
+        "The missing key is"
+        if len(missing) == 1
+        else f"All {len(missing):,} missing keys are"
+    )
     times = "twice" if len(beginnings) == 2 else f"{len(beginnings)} times"
     averaged = [begin for begin in beginnings if _OF_AVERAGES.search(begin)]
-    text = f"{count} in this file {times}, below {', '.join(shown[:-1])} and {shown[-1]}: each has all that the model asks for."
+    text = (
+        f"{count} in this file {times}, below {', '.join(shown[:-1])} and {shown[-1]}: "
+        "each has all that the model asks for."
+    )
     if averaged and len(averaged) < len(beginnings):
-        text += f" {show(averaged[0], 60)} has the running averages (EMA), which programs use for inference."
+        text += (
+            f" {show(averaged[0], 60)} has the running averages (EMA), which programs "
+            "use for inference."
+        )
     others = [name for name in here if not name.startswith(tuple(beginnings))]
     if others:
-        text += f" The model has no place for {counted_noun(len(others), 'other key')}: {and_more([show(name, 80) for name in others], 4)}."
+        text += (
+            f" The model has no place for {counted_noun(len(others), 'other key')}: "
+            f"{and_more([show(name, 80) for name in others], 4)}."
+        )
     yield Statement(text)
     load = case.survey.load.expression
-    for begin in [*averaged, *(begin for begin in beginnings if begin not in averaged)][:4]:
+    for begin in [*averaged, *(begin for begin in beginnings if begin not in averaged)][
+        :4
+    ]:
         if load is not None and len(case.survey.candidates) == 1:
-            yield Statement(f"Those below {show(begin, 60)}:", (), taken_part(load, begin))
+            yield Statement(
+                f"Those below {show(begin, 60)}:", (), taken_part(load, begin)
+            )
 
 
 _OF_AVERAGES = re.compile(r"(?:^|[._])(?:ema|avg|average|averaged|shadow)(?:$|[._])")
@@ -86,10 +125,16 @@ _OF_AVERAGES = re.compile(r"(?:^|[._])(?:ema|avg|average|averaged|shadow)(?:$|[.
 def taken_part(load: str, beginning: str) -> str:
     """The line that loads the tensors below a beginning of names, without it."""
     return (
-        f"state = {load}; model.load_state_dict({{name.removeprefix({string_literal(beginning)}): value for name, value in state.items()"
+        f"state = {load}; "
+        f"model.load_state_dict({{name.removeprefix({string_literal(beginning)}): "
+        "value for name, value in state.items()"
         f" if name.startswith({string_literal(beginning)})}})"
     )
 
 
 def load_into_statement(survey: Survey, text: str) -> Statement:
-    return Statement(text, (), f"import ckpt; ckpt.open({string_literal(survey.path)}).load_into(model)")
+    return Statement(
+        text,
+        (),
+        f"import ckpt; ckpt.open({string_literal(survey.path)}).load_into(model)",
+    )

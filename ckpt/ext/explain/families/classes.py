@@ -1,4 +1,6 @@
-"""The class of transformers that a folder asks for, where a program built another one."""
+"""The class of transformers that a folder asks for, where a program built
+another one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ BASES = {
     "xlnet": ("xlnet",),
     "ernie": ("ernie",),
 }  # fmt: skip
-"""The prefix that transformers' classes with a head put before the names of the base model -> the model types."""
+"""The prefix that transformers' classes with a head put before the names of the base
+model -> the model types.
+"""
 _OF_ONE = frozenset(BASES) - {"transformer", "model"}
 """The prefixes that tell the architecture."""
 TYPES = re.compile(
@@ -38,9 +42,12 @@ TYPES = re.compile(
     r"\s{1,40}model\s{1,40}of\s{1,40}type\s{1,40}`?([\w-]{1,100})"
 )
 _TASK = re.compile(
-    r"\b[A-Z]\w{1,80}?(For(?:SequenceClassification|TokenClassification|QuestionAnswering|MaskedLM|CausalLM|MultipleChoice|ImageClassification))\b"
+    r"\b[A-Z]\w{1,80}?(For(?:SequenceClassification|TokenClassification"
+    r"|QuestionAnswering|MaskedLM|CausalLM|MultipleChoice|ImageClassification))\b"
 )
-"""The task of a class, for which transformers has a class that finds the architecture in config.json."""
+"""The task of a class, for which transformers has a class that finds the architecture
+in config.json.
+"""
 
 
 def task_of(text: str) -> str | None:
@@ -50,11 +57,15 @@ def task_of(text: str) -> str | None:
 
 
 def of_another_class(message: Message, case: Case) -> Statement | None:
-    """Say that a model was built by a class of another architecture, as config.json or a warning of transformers has it.
+    """Say that a model was built by a class of another architecture, as config.json or
+    a warning of transformers has it.
 
-    The weights of one architecture would load under the names of another, and compute something else.
+    The weights of one architecture would load under the names of another, and compute
+    something else.
     """
-    config = dict(children_of(dict(children_of(case.survey.checkpoint.root)).get("config")))
+    config = dict(
+        children_of(dict(children_of(case.survey.checkpoint.root)).get("config"))
+    )
     said = config.get("model_type")
     own = said if isinstance(said, str) else None
     most = 2 * len(message.missing) >= len(case.survey.tensors)
@@ -70,10 +81,14 @@ def of_another_class(message: Message, case: Case) -> Statement | None:
 def another_class(
     own: str, built: str, case: Case | None = None, message: Message | None = None
 ) -> Statement:
-    """The sentence on a class of another architecture, with the line that takes the right one."""
+    """The sentence on a class of another architecture, with the line that takes the
+    right one.
+    """
     text = (
-        f"The checkpoint is a model of type {show(own, 60)}, and the class that was built is of type {show(built, 60)}: another architecture, so"
-        " the names do not match, and a rename would fill it with weights that compute something else."
+        f"The checkpoint is a model of type {show(own, 60)}, and the class that was "
+        f"built is of type {show(built, 60)}: another architecture, so"
+        " the names do not match, and a rename would fill it with weights that compute "
+        "something else."
     )
     if case is None or message is None or case.survey.load.model is None:
         return Statement(f"{text} Use the class that config.json names.")
@@ -84,8 +99,12 @@ def another_class(
 
 
 def _named_architecture(message: Message) -> str | None:
-    """The architecture that most names of the model begin with, or None where they tell none."""
+    """The architecture that most names of the model begin with, or None where they tell
+    none.
+    """
     names = (*message.missing, *(row.name for row in message.mismatched))
     roots = Counter(name.partition(".")[0] for name in names)
-    best = max((root for root in roots if root in _OF_ONE), key=roots.__getitem__, default=None)
+    best = max(
+        (root for root in roots if root in _OF_ONE), key=roots.__getitem__, default=None
+    )
     return best if best is not None and 2 * roots[best] >= len(names) else None

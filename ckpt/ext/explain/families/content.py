@@ -1,4 +1,6 @@
-"""Errors of programs that take what torch.load gave for something else: a dict for a model, a checkpoint for its weights."""
+"""Errors of programs that take what torch.load gave for something else: a dict for a
+model, a checkpoint for its weights.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,23 @@ _OF_MODULES = (
     "fuse",
     "children",
 )
-_FORWARD = re.compile(r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable")
+_FORWARD = re.compile(
+    r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable"
+)
 
 
 def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer an object that lacks an attribute: a dict in the place of a model, or a module that an older version pickled."""
+    """Answer an object that lacks an attribute: a dict in the place of a model, or a
+    module that an older version pickled.
+    """
     found = _ATTRIBUTE.search(message.text)
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
         yield from _older_module(found[1].rpartition(".")[2], found[2], case)
         return
     if case.has_module:
-        yield Statement("This file holds a whole pickled module. Is it the file that was loaded?")
+        yield Statement(
+            "This file holds a whole pickled module. Is it the file that was loaded?"
+        )
         yield from load_statements(case)
         return
     models = case.survey.candidates
@@ -65,11 +73,15 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     if path or case.optimizers:
         where = f", and the weights are in {show(path, 80)}" if path else ""
         yield Statement(
-            f"This file is a training checkpoint, a dict of {keys_text(case)}{where}. It holds no module."
+            f"This file is a training checkpoint, a dict of {keys_text(case)}{where}. "
+            "It holds no module."
         )
     else:
         count = counted_noun(len(case.survey.tensors), "tensor")
-        yield Statement(f"This file is a state dict of {count}: the weights by their names, and no module.")
+        yield Statement(
+            f"This file is a state dict of {count}: the weights by their names, and no "
+            "module."
+        )
     yield from _build_statements(case)
 
 
@@ -86,24 +98,33 @@ def _build_statements(case: Case) -> Iterator[Statement]:
 
 
 def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
-    """Answer a module that lacks an attribute, which its class got after the file was saved."""
+    """Answer a module that lacks an attribute, which its class got after the file was
+    saved.
+    """
     objects = list(_objects_of_class(case, cls))
     if not objects:
         return
     lacking = [name for name, node in objects if attribute not in attributes(node)]
     if not lacking:
         yield Statement(
-            f"Each {show(cls, 80)} of this file has {show(attribute, 80)}. Is it the file that was loaded?"
+            f"Each {show(cls, 80)} of this file has {show(attribute, 80)}. Is it the "
+            "file that was loaded?"
         )
         return
     yield Statement(
-        f"This file holds pickled objects of {show(cls, 80)} without {show(attribute, 80)}: {and_more([show(name, 120) or '(the root)' for name in lacking], 4)}."
-        " Its class got the attribute in a later version than the one that wrote the file."
+        f"This file holds pickled objects of {show(cls, 80)} without "
+        f"{show(attribute, 80)}: "
+        f"{and_more([show(name, 120) or '(the root)' for name in lacking], 4)}."
+        " Its class got the attribute in a later version than the one that wrote the "
+        "file."
     )
     way = case.plan(("weights",))
     if way.command is not None:
         yield Statement(
-            "Build the model anew with your version, and load the weights alone, which do not change:",
+            (
+                "Build the model anew with your version, and load the weights alone, "
+                "which do not change:"
+            ),
             (),
             way.command,
         )
@@ -123,11 +144,15 @@ def _objects_of_class(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
         for key, child in children_of(node):
             if not isinstance(child, (str, int, float, bool, type(None))):
                 is_table = str(key) in REGISTERED
-                left.append((name if is_table else f"{name}.{key}" if name else str(key), child))
+                left.append(
+                    (name if is_table else f"{name}.{key}" if name else str(key), child)
+                )
 
 
 def _answer_key(message: Message, case: Case) -> Answer:
-    """Answer a key that the checkpoint does not have, or that its optimizer does not."""
+    """Answer a key that the checkpoint does not have, or that its optimizer
+    does not.
+    """
     if "initial_lr" in message.text and "is not specified" in message.text:
         rows = list(_first_rates(case))
         return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
@@ -173,11 +198,17 @@ _MODEL_KEYS = (
 ASKED_FOR = re.compile(
     rf"{_KEY.pattern}"
     r"|Failed loading checkpoint form? \S{1,2000}: '([\w.]{3,1000})'"
-    r"|(?i:required|mandatory|expected) key:? ['\"]?([\w.-]{1,200})['\"]? (?:is )?(?:missing|not (?:found|present|in))\b"
-    r"|(?i:no|missing|without(?: the)?) key ['\"]([\w.-]{1,200})['\"] (?:was )?(?:found )?in (?:the )?(?:checkpoint|state[_ ]dict|file)"
-    r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint|loaded state)\b"
+    r"|(?i:required|mandatory"
+    r"|expected) key:? ['\"]?([\w.-]{1,200})['\"]? (?:is )?(?:missing|not (?:found"
+    r"|present|in))\b"
+    r"|(?i:no|missing"
+    r"|without(?: the)?) key ['\"]([\w.-]{1,200})['\"] (?:was )?(?:found )?in (?:the )?(?:checkpoint"
+    r"|state[_ ]dict|file)"
+    r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint"
+    r"|loaded state)\b"
     r"|missing a load path for ([\w-]{1,200})"
-    r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
+    r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have"
+    r"|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
 )
 """The words of programs that lack a key, with the key in one of the groups."""
 
@@ -188,22 +219,32 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 
 def _first_rates(case: Case) -> Iterator[Statement]:
-    """Answer a scheduler that goes on, and finds no first learning rate in the groups of its optimizer."""
+    """Answer a scheduler that goes on, and finds no first learning rate in the groups
+    of its optimizer.
+    """
     for section in case.optimizers:
         label = show(section.name, 80) or "The optimizer"
         if "initial_lr" in _optimizer_fields(section):
             yield Statement(
-                f"{label} has initial_lr: load its state before the scheduler is built, for last_epoch of a scheduler asks for it."
+                f"{label} has initial_lr: load its state before the scheduler is "
+                "built, for last_epoch of a scheduler asks for it."
             )
             continue
         yield Statement(
-            f"The groups of {label} have no initial_lr: no scheduler had been built when {label} was saved. This gives each its own rate:",
+            (
+                f"The groups of {label} have no initial_lr: no scheduler had been "
+                f"built when {label} was saved. This gives each its own rate:"
+            ),
             (),
-            'for group in optimizer.param_groups: group.setdefault("initial_lr", group["lr"])',
+            (
+                'for group in optimizer.param_groups: group.setdefault("initial_lr", '
+                'group["lr"])'
+            ),
         )
     if not case.optimizers:
         yield Statement(
-            "This file holds no optimizer, and a scheduler cannot go on from it: build it with last_epoch=-1."
+            "This file holds no optimizer, and a scheduler cannot go on from it: build "
+            "it with last_epoch=-1."
         )
 
 
@@ -221,21 +262,28 @@ _SCHEDULERS = {
     "total_iters": "LinearLR, ConstantLR or PolynomialLR",
     "gamma": "ExponentialLR",
 }
-"""Keys of the states of schedulers -> their classes; the first that is there decides."""
+"""Keys of the states of schedulers -> their classes; the first that is there
+decides.
+"""
 
 
 def _scheduler_statements(name: str, case: Case) -> Iterator[Statement]:
-    """Say of which class a scheduler of the file is, where another one asks for its keys."""
+    """Say of which class a scheduler of the file is, where another one asks for its
+    keys.
+    """
     for place, keys in _states_of_schedulers(case):
         kind = next((key for key in _SCHEDULERS if key in keys), None)
         if kind is None:
             continue
         label = show(place, 80) or "This file"
         if name in keys:
-            yield Statement(f"{label} has {name}: another file, or another part of it, was loaded.")
+            yield Statement(
+                f"{label} has {name}: another file, or another part of it, was loaded."
+            )
             continue
         yield Statement(
-            f"{label} is the state of a {_SCHEDULERS[kind]} ({kind}), and {_ASKED[name]} asks for {name}. Build the scheduler"
+            f"{label} is the state of a {_SCHEDULERS[kind]} ({kind}), and "
+            f"{_ASKED[name]} asks for {name}. Build the scheduler"
             " of the run that saved, or begin it anew."
         )
 
@@ -271,10 +319,16 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if rows:
             yield from rows
             return
-    files = {member.key: member.file for member in case.survey.checkpoint.members if member.key}
+    files = {
+        member.key: member.file
+        for member in case.survey.checkpoint.members
+        if member.key
+    }
     if case.is_folder and name in files:
         yield Statement(
-            f"{shown} is a file of its own in this folder, {show(files[name], 80)}, and no key of another one: the program read one file of the folder as if it had all in it."
+            f"{shown} is a file of its own in this folder, {show(files[name], 80)}, "
+            "and no key of another one: the program read one file of the folder as if "
+            "it had all in it."
         )
         yield from load_statements(case, "The weights load so:")
         return
@@ -284,7 +338,8 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         return
     if name in keys:
         yield Statement(
-            f"This file has the key {shown} at its root: another file, or another part of it, was asked."
+            f"This file has the key {shown} at its root: another file, or another part "
+            "of it, was asked."
         )
         yield from load_statements(case)
         return
@@ -293,33 +348,49 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield averaged
         yield from load_statements(case)
         return
-    places = [row.name for row in case.survey.checkpoint.containers if row.path and str(row.path[-1]) == name]
+    places = [
+        row.name
+        for row in case.survey.checkpoint.containers
+        if row.path and str(row.path[-1]) == name
+    ]
     tensors = [
-        entry.name for entry in case.survey.tensors if entry.name == name or entry.name.endswith(f".{name}")
+        entry.name
+        for entry in case.survey.tensors
+        if entry.name == name or entry.name.endswith(f".{name}")
     ]
     # A last word of many tensors, such as weight, is no part that a program asks for.
     is_last_word = "." not in name and len(tensors) > 1
     places += [] if is_last_word else tensors[:4]
     if places:
         yield Statement(
-            f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
+            f"This file has {shown} at another place: "
+            f"{and_more([show(place, 120) for place in places], 4)}."
         )
         is_scale = SCALE.search(name.rpartition(".")[2]) and case.found("scaled")
         if not is_scale and (prefix := _common_prefix(places, name, case)) is not None:
             way = case.plan(("rename", "--sub", f"s/^{re.escape(prefix)}//"))
             if way.command is not None:
                 yield Statement(
-                    f"Names of this file begin with {show(prefix, 80)}, and the program asks for them without it:",
+                    (
+                        f"Names of this file begin with {show(prefix, 80)}, and the "
+                        "program asks for them without it:"
+                    ),
                     (),
                     way.command,
                 )
                 return
-    zero = [row for row in case.survey.checkpoint.containers if _ZERO.issubset(map(str, row.keys))]
+    zero = [
+        row
+        for row in case.survey.checkpoint.containers
+        if _ZERO.issubset(map(str, row.keys))
+    ]
     if zero and name in ("param_groups", "state"):
         label = ".".join(map(str, zero[0].path))
         yield Statement(
-            f"{show(label, 80) or 'This file'} is the state of an optimizer of DeepSpeed ZeRO (base_optimizer_state holds that of the"
-            " optimizer below it), and no optimizer of torch takes it: resume in DeepSpeed with as many ranks, or begin the optimizer anew"
+            f"{show(label, 80) or 'This file'} is the state of an optimizer of "
+            "DeepSpeed ZeRO (base_optimizer_state holds that of the"
+            " optimizer below it), and no optimizer of torch takes it: resume in "
+            "DeepSpeed with as many ranks, or begin the optimizer anew"
             " from the weights."
         )
         yield from load_statements(case)
@@ -339,7 +410,8 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     if case.is_folder and files and not places:
         listed = and_more([show(file, 80) for file in case.survey.checkpoint.parts], 8)
         yield Statement(
-            f"No file of this folder is called {shown}, and no key has this name: its files are {listed}."
+            f"No file of this folder is called {shown}, and no key has this name: its "
+            f"files are {listed}."
         )
         if _OPTIMIZER_WORD.search(name):
             yield from _where_optimizers_are(case)
@@ -354,25 +426,35 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         what = (
             "no epoch and no optimizer is in it"
             if name not in _MODEL_KEYS and not is_last_word
-            else f"the whole file is the state dict, and the program asked for a part called {shown}"
+            else (
+                "the whole file is the state dict, and the program asked for a part "
+                f"called {shown}"
+            )
             if is_last_word
             else "the whole file is the state dict"
         )
-        yield Statement(f"This file holds weights alone, by their names at its root: {what}.")
+        yield Statement(
+            f"This file holds weights alone, by their names at its root: {what}."
+        )
     elif keys:
         if _OPTIMIZER_WORD.search(name):
             yield from _where_optimizers_are(case)
         yield Statement(f"The keys of this file are {keys_text(case)}.")
         models = [section.name for section in case.survey.candidates if section.name]
         if models:
-            yield Statement(f"The weights are in {and_more([show(model, 80) for model in models], 3)}.")
+            yield Statement(
+                "The weights are in "
+                f"{and_more([show(model, 80) for model in models], 3)}."
+            )
         elif _OF_RESULTS.issubset(keys):
             yield Statement(
-                "These are the results of an evaluation, and no weights of a model: take the checkpoint that was evaluated."
+                "These are the results of an evaluation, and no weights of a model: "
+                "take the checkpoint that was evaluated."
             )
     if name in ("pytorch-lightning_version", "hyper_parameters", "callbacks", "loops"):
         yield Statement(
-            "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
+            "Lightning did not write this file, or its weights alone were kept. Load "
+            "the weights by load_state_dict, not by ckpt_path."
         )
     yield from load_statements(case)
 
@@ -381,33 +463,56 @@ _SPEECHBRAIN = "SpeechBrain checkpoint"
 
 
 def _of_recoverables(name: str, case: Case) -> Iterator[Statement]:
-    """Answer SpeechBrain, which has a file for each object, and finds none for one of them."""
+    """Answer SpeechBrain, which has a file for each object, and finds none for one of
+    them.
+    """
     files = {
-        member.key: member.file for member in case.survey.checkpoint.members if member.file.endswith(".ckpt")
+        member.key: member.file
+        for member in case.survey.checkpoint.members
+        if member.file.endswith(".ckpt")
     }
     shown = show(name, 80)
     if name in files:
         yield Statement(
-            f"{shown} is in this folder ({show(files[name], 80)}): the folder of the message is another one."
+            f"{shown} is in this folder ({show(files[name], 80)}): the folder of the "
+            "message is another one."
         )
         yield from load_statements(case)
         return
     yield Statement(
-        f"{shown} is not among the objects of this folder, which are {and_more([show(key, 60) for key in files], 8)}, in a file each: the run that saved"
+        f"{shown} is not among the objects of this folder, which are "
+        f"{and_more([show(key, 60) for key in files], 8)}, in a file each: the run "
+        "that saved"
         " had no such object, or its file was left out when the folder was published."
     )
     yield Statement(
-        f"To use the model alone, build the program without {shown} among its recoverables, or give the Checkpointer allow_partial_load=True."
-        + (" A training that goes on begins its optimizer anew." if _OPTIMIZER_WORD.search(name) else "")
+        (
+            f"To use the model alone, build the program without {shown} among its "
+            "recoverables, or give the Checkpointer allow_partial_load=True."
+        )
+        + (
+            " A training that goes on begins its optimizer anew."
+            if _OPTIMIZER_WORD.search(name)
+            else ""
+        )
     )
     yield from load_statements(case)
 
 
 _WANTED = {
     "dims": "a Whisper of OpenAI (dims and model_state_dict)",
-    "task_cfg": "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and model_weight)",
-    "model_cfg": "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and model_weight)",
-    "model_weight": "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and model_weight)",
+    "task_cfg": (
+        "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and "
+        "model_weight)"
+    ),
+    "model_cfg": (
+        "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and "
+        "model_weight)"
+    ),
+    "model_weight": (
+        "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and "
+        "model_weight)"
+    ),
     "policy_class": "an agent of Stable-Baselines3",
     "params_ema": "weights of BasicSR",
     "train_args": "a checkpoint of ultralytics",
@@ -426,33 +531,54 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     wanted = _WANTED.get(name)
     text = f"No key and no tensor of this file is called {show(name, 120)}."
     if wanted is not None and wanted != origin:
-        text = f"{show(name, 80)} is a key of {wanted}, and this file has none of this name."
+        text = (
+            f"{show(name, 80)} is a key of {wanted}, and this file has none of this "
+            "name."
+        )
     if origin is not None:
         text += f" {origin_opening(origin)} {origin}"
         text += "." if wanted is None else ", which the program does not take as it is."
     if wanted is not None or origin is not None:
         yield Statement(text)
-    if wanted is not None and "s3prl" in wanted and origin is not None and "fairseq" in origin:
+    if (
+        wanted is not None
+        and "s3prl" in wanted
+        and origin is not None
+        and "fairseq" in origin
+    ):
         yield Statement(
-            "s3prl converts such a file: convert.py beside its upstream (load_and_convert_fairseq_ckpt) takes the settings and the weights of it."
+            "s3prl converts such a file: convert.py beside its upstream "
+            "(load_and_convert_fairseq_ckpt) takes the settings and the weights of it."
         )
-    blobs = next((row for row in case.survey.checkpoint.containers if row.name == "blobs"), None)
+    blobs = next(
+        (row for row in case.survey.checkpoint.containers if row.name == "blobs"), None
+    )
     keys = [] if blobs is None else [str(key) for key in blobs.keys]
-    if blobs is not None and not any(word in key for key in keys for word in _DETECTION):
-        classes = next((key for key in keys if key.startswith(("fc1000", "pred_"))), None)
+    if blobs is not None and not any(
+        word in key for key in keys for word in _DETECTION
+    ):
+        classes = next(
+            (key for key in keys if key.startswith(("fc1000", "pred_"))), None
+        )
         last = (
-            f" that was trained on ImageNet ({show(classes, 40)} is its layer of classes)"
+            (
+                f" that was trained on ImageNet ({show(classes, 40)} is its layer of "
+                "classes)"
+            )
             if classes is not None
             else ""
         )
         yield Statement(
-            f"Its {counted_noun(len(keys), 'blob')} are of a backbone{last}, and none is of a detector: take the file of a trained"
+            f"Its {counted_noun(len(keys), 'blob')} are of a backbone{last}, and none "
+            "is of a detector: take the file of a trained"
             " detector, or give this one as the weights that a training begins with."
         )
 
 
 def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
-    """Say that the file has a tensor of exactly the name that lacks, so that the model is what lacks it."""
+    """Say that the file has a tensor of exactly the name that lacks, so that the model
+    is what lacks it.
+    """
     if SCALE.search(name.rpartition(".")[2]):
         return
     for section in case.survey.candidates[:4]:
@@ -461,16 +587,23 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
             continue
         place = f", in {show(section.name, 80)}" if section.path else ""
         yield Statement(
-            f"This file has a tensor of exactly this name{place}, so the dict that lacks it is not of this file: it is that of the model which was built"
+            f"This file has a tensor of exactly this name{place}, so the dict that "
+            "lacks it is not of this file: it is that of the model which was built"
             " (model.state_dict()[name]), or another file was loaded."
         )
         words = first_words(case.survey)
         first, _, inner = name.partition(".")
         load = case.survey.load.expression
-        if len(words) > 1 and inner and load is not None and len(case.survey.candidates) == 1:
+        if (
+            len(words) > 1
+            and inner
+            and load is not None
+            and len(case.survey.candidates) == 1
+        ):
             shown = and_more([show(word, 40) for word in words], 6)
             yield Statement(
-                f"Its names begin with {shown}: it holds a whole model. Where the program builds {show(first, 40)} alone, its names begin without"
+                f"Its names begin with {shown}: it holds a whole model. Where the "
+                f"program builds {show(first, 40)} alone, its names begin without"
                 f" {show(first, 40)}., and that part loads so:",
                 (),
                 taken_part(load, f"{first}."),
@@ -481,7 +614,9 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
 
 
 def _not_averaged(name: str, case: Case) -> Statement | None:
-    """Say that a program asks for the average of a tensor, and the file has the tensor itself alone."""
+    """Say that a program asks for the average of a tensor, and the file has the tensor
+    itself alone.
+    """
     for beginning in ("ema_", "ema.", "ema_model.", "model_ema.", "module.ema_"):
         if not name.startswith(beginning):
             continue
@@ -493,12 +628,16 @@ def _not_averaged(name: str, case: Case) -> Statement | None:
             if other.replace(".", "_") == wanted
         ]
         if found and not any(
-            other.startswith(beginning) for section in case.survey.candidates for other in section.names()
+            other.startswith(beginning)
+            for section in case.survey.candidates
+            for other in section.names()
         ):
             other = found[0]
             return Statement(
-                f"{show(other, 120)} is in this file, and no average of it is: no name begins with {show(beginning, 40)}. The run had no EMA hook, or the"
-                " averages are in their places already. There is nothing to swap: take the weights as they are."
+                f"{show(other, 120)} is in this file, and no average of it is: no name "
+                f"begins with {show(beginning, 40)}. The run had no EMA hook, or the"
+                " averages are in their places already. There is nothing to swap: take "
+                "the weights as they are."
             )
     return None
 
@@ -510,24 +649,39 @@ _NAME_OF_A_TENSOR = re.compile(r"\w[._]\d+[._]\w|\.\w+\.(?:weight|bias)$")
 
 
 def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
-    """Say which tensors have a name like the one that a program asks for, with dots or underscores between its parts."""
+    """Say which tensors have a name like the one that a program asks for, with dots or
+    underscores between its parts.
+    """
     asked = name.replace(".", "_")
-    alike = [entry.name for entry in case.survey.tensors if asked in entry.name.replace(".", "_")]
+    alike = [
+        entry.name
+        for entry in case.survey.tensors
+        if asked in entry.name.replace(".", "_")
+    ]
     if alike:
-        count = f"{counted_noun(len(alike), 'tensor')} of this file {'has' if len(alike) == 1 else 'have'}"
+        count = (
+            f"{counted_noun(len(alike), 'tensor')} of this file "
+            f"{'has' if len(alike) == 1 else 'have'}"
+        )
         yield Statement(
-            f"{count} {show(name, 120)} in the name, with dots or underscores between its parts: {and_more([show(row, 120) for row in alike], 4)}."
-            " The program asks for it by a part of the name, so it does not know these names as they are."
+            f"{count} {show(name, 120)} in the name, with dots or underscores between "
+            f"its parts: {and_more([show(row, 120) for row in alike], 4)}."
+            " The program asks for it by a part of the name, so it does not know these "
+            "names as they are."
         )
         return
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
     yield Statement(
-        f"No tensor of this file has {show(name, 120)} in its name, with dots or underscores: the program looks for another architecture, or for"
-        f" the names of another library. The names here are {and_more(names, 3)} and so on."
+        f"No tensor of this file has {show(name, 120)} in its name, with dots or "
+        "underscores: the program looks for another architecture, or for"
+        f" the names of another library. The names here are {and_more(names, 3)} and "
+        "so on."
     )
 
 
-_OPTIMIZER_WORD = re.compile(r"(?i)(?:^|_)(?:opt|optim\w*)(?:_|\d|$)|^(?:optim|adam|sgd)")
+_OPTIMIZER_WORD = re.compile(
+    r"(?i)(?:^|_)(?:opt|optim\w*)(?:_|\d|$)|^(?:optim|adam|sgd)"
+)
 """The names under which programs look for the state of an optimizer."""
 
 
@@ -539,11 +693,15 @@ def _where_optimizers_are(case: Case) -> Iterator[Statement]:
         yield Statement(
             f"By another name the file has one: {shown} is the state of an optimizer."
             if len(names) == 1
-            else f"By other names the file has them: {shown} are the states of optimizers."
+            else (
+                f"By other names the file has them: {shown} are the states of "
+                "optimizers."
+            )
         )
         return
     yield Statement(
-        "No state of an optimizer is in this file. A run goes on from its weights alone, with an optimizer that begins anew: leave the load"
+        "No state of an optimizer is in this file. A run goes on from its weights "
+        "alone, with an optimizer that begins anew: leave the load"
         " of its state out, or take a checkpoint that has one."
     )
 
@@ -553,9 +711,15 @@ _ZERO = frozenset(("base_optimizer_state", "loss_scaler"))
 
 
 def _common_prefix(places: list[str], name: str, case: Case) -> str | None:
-    """The prefix under which a file of weights has a name, where the file has that tensor once, or None."""
+    """The prefix under which a file of weights has a name, where the file has that
+    tensor once, or None.
+    """
     tensors = [place for place in places if place.endswith(f".{name}")]
-    if len(places) != 1 or len(tensors) != 1 or any(section.path for section in case.survey.candidates):
+    if (
+        len(places) != 1
+        or len(tensors) != 1
+        or any(section.path for section in case.survey.candidates)
+    ):
         return None
     prefix = tensors[0].removesuffix(name)
     count = sum(entry.name.startswith(prefix) for entry in case.survey.tensors)
@@ -566,26 +730,33 @@ ATTRIBUTE = _ATTRIBUTE
 
 
 def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer an object that lacks an attribute: a dict with a key of that name, or None, which the file holds."""
+    """Answer an object that lacks an attribute: a dict with a key of that name, or
+    None, which the file holds.
+    """
     if found[1] == "NoneType":
         yield from _of_nothing(found[2], case)
         return
     if found[1].rpartition(".")[2].lower() not in ("dict", "ordereddict"):
         return
     name = found[2]
-    places = [row for row in case.survey.checkpoint.containers if name in map(str, row.keys)]
+    places = [
+        row for row in case.survey.checkpoint.containers if name in map(str, row.keys)
+    ]
     if not places:
         return
     path = ".".join(map(str, (*places[0].path, name)))
     yield Statement(
-        f"This file holds dicts, which have keys and no attributes: {show(name, 80)} is one of them, at {show(path, 120)}. Ask for it as"
+        f"This file holds dicts, which have keys and no attributes: {show(name, 80)} "
+        f"is one of them, at {show(path, 120)}. Ask for it as"
         f" {literal_key(name)}, or build the module and load its weights into it."
     )
     yield from load_statements(case, "The file loads so:")
 
 
 def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
-    """Answer None that was asked for an attribute, where the file holds None and has that setting elsewhere."""
+    """Answer None that was asked for an attribute, where the file holds None and has
+    that setting elsewhere.
+    """
     empty = [
         value.name
         for value in case.survey.checkpoint.values
@@ -600,14 +771,22 @@ def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
         return
     origin = name_origin(case.survey) or ""
     shown = and_more([show(word, 60) for word in empty], 3)
-    stands = f"{show(name, 60)} stands at {and_more([show(place, 80) for place in places], 2)}"
+    stands = (
+        f"{show(name, 60)} stands at "
+        f"{and_more([show(place, 80) for place in places], 2)}"
+    )
     yield Statement(
-        f"{shown} {'is' if len(empty) == 1 else 'are'} None in this file, and {stands}. A program that reads it from what is None has another form of the file in mind."
+        f"{shown} {'is' if len(empty) == 1 else 'are'} None in this file, and "
+        f"{stands}. A program that reads it from what is None has another form of the "
+        "file in mind."
     )
     if "args" in empty and "fairseq" in origin:
         yield Statement(
-            f"{origin_opening(origin)} {origin}. Newer versions of fairseq write their settings under cfg and leave args None, and an older one reads args alone: install the version"
-            " that wrote it or a newer one, or build the model yourself and load the weights alone."
+            f"{origin_opening(origin)} {origin}. Newer versions of fairseq write their "
+            "settings under cfg and leave args None, and an older one reads args "
+            "alone: install the version"
+            " that wrote it or a newer one, or build the model yourself and load the "
+            "weights alone."
         )
     yield from load_statements(case)
 
@@ -633,11 +812,15 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
         )
         fields = _optimizer_fields(section)
         if name in fields:
-            yield Statement(f"{label}{family}, and has {show(name, 60)}: another file was loaded.")
+            yield Statement(
+                f"{label}{family}, and has {show(name, 60)}: another file was loaded."
+            )
             continue
         yield Statement(
-            f"{label}{family}: its groups and states have {and_more(sorted(fields), 12)}, and no {show(name, 60)}."
-            " The new run built another kind of optimizer, or another version of it. Build the same one, or begin its state anew."
+            f"{label}{family}: its groups and states have "
+            f"{and_more(sorted(fields), 12)}, and no {show(name, 60)}."
+            " The new run built another kind of optimizer, or another version of it. "
+            "Build the same one, or begin its state anew."
         )
 
 
@@ -652,7 +835,8 @@ def _optimizer_fields(section: Section) -> set[str]:
 
 
 _NO_STATES_TEXT = (
-    r"(?i:\bno|without|could not find|unable to find|not find) (?:an? |any |the )?optimizer(?:'s)? states?\b"
+    r"(?i:\bno|without|could not find|unable to find|not find) (?:an? |any "
+    r"|the )?optimizer(?:'s)? states?\b"
 )
 _NO_STATES = re.compile(_NO_STATES_TEXT)
 
@@ -667,7 +851,9 @@ def _no_states(case: Case) -> Iterator[Statement]:
 def _no_optimizer(case: Case) -> Iterator[Statement]:
     if case.optimizers:
         names = and_more([show(section.name, 60) for section in case.optimizers], 3)
-        yield Statement(f"This file holds an optimizer, in {names}. Is it the file that was loaded?")
+        yield Statement(
+            f"This file holds an optimizer, in {names}. Is it the file that was loaded?"
+        )
     else:
         yield Statement(
             f"This file holds no optimizer. Its keys are {keys_text(case)}."
@@ -685,30 +871,41 @@ def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
     """Answer load_state_dict, which got a module, or nothing at all."""
     if "NoneType" in message.text:
         yield Statement(
-            "load_state_dict got None: the program had read no file. Its own reader gives None where the file is refused or not there, and"
+            "load_state_dict got None: the program had read no file. Its own reader "
+            "gives None where the file is refused or not there, and"
             " says why above this error. This file is there."
         )
         yield from case.damage or finding_statements(case.at_least("warning"))
         yield from load_statements(case)
         return
     if not case.has_module and not root_keys(case):
-        yield Statement("This file holds weights by their names, which is a dict: another file was loaded.")
+        yield Statement(
+            "This file holds weights by their names, which is a dict: another file was "
+            "loaded."
+        )
         yield from load_statements(case)
         return
     if not case.has_module:
-        yield Statement(f"This file holds a dict of {keys_text(case)}: another file was loaded.")
+        yield Statement(
+            f"This file holds a dict of {keys_text(case)}: another file was loaded."
+        )
         yield from load_statements(case)
         return
     yield Statement(
-        "This file holds a whole pickled module, and load_state_dict takes a state dict: pass module.state_dict()."
+        "This file holds a whole pickled module, and load_state_dict takes a state "
+        "dict: pass module.state_dict()."
     )
     way = case.plan(("weights",))
     if way.command is not None:
-        yield Statement("Or take the weights out of it, without its class:", (), way.command)
+        yield Statement(
+            "Or take the weights out of it, without its class:", (), way.command
+        )
 
 
 def _answer_arguments(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a class that Lightning could not build, for the checkpoint lacks its arguments."""
+    """Answer a class that Lightning could not build, for the checkpoint lacks its
+    arguments.
+    """
     values = [
         value
         for value in case.survey.checkpoint.values
@@ -717,48 +914,69 @@ def _answer_arguments(message: Message, case: Case) -> Iterator[Statement]:
     del message
     if not values and "hyper_parameters" not in root_keys(case):
         yield Statement(
-            "This file holds no hyper_parameters: self.save_hyperparameters() was not called when it was saved. Pass the"
+            "This file holds no hyper_parameters: self.save_hyperparameters() was not "
+            "called when it was saved. Pass the"
             " arguments by name: load_from_checkpoint(path, name=value)."
         )
         return
-    names = list(dict.fromkeys(str(value.path[1]) for value in values if len(value.path) > 1))
+    names = list(
+        dict.fromkeys(str(value.path[1]) for value in values if len(value.path) > 1)
+    )
     yield Statement(
-        f"The file records {counted_noun(len(names), 'argument')} under hyper_parameters: {and_more([show(name, 60) for name in names], 12)}."
+        f"The file records {counted_noun(len(names), 'argument')} under "
+        f"hyper_parameters: {and_more([show(name, 60) for name in names], 12)}."
         " Pass the others by name: load_from_checkpoint(path, name=value)."
     )
 
 
 def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer ultralytics, which finds nothing to resume, or no settings to resume with."""
+    """Answer ultralytics, which finds nothing to resume, or no settings to
+    resume with.
+    """
     epochs = [node for name, node in case.finds_value(("epoch",)) if name == "epoch"]
-    planned = [node for name, node in case.finds_value(("epochs",)) if name == "train_args.epochs"]
+    planned = [
+        node
+        for name, node in case.finds_value(("epochs",))
+        if name == "train_args.epochs"
+    ]
     has_none = "optimizer" in root_keys(case) and not case.optimizers
-    anew = "Begin a new training from its weights, with as many epochs as are to be added (yolo train model=… epochs=…, or train.py --weights …)."
+    anew = (
+        "Begin a new training from its weights, with as many epochs as are to be added "
+        "(yolo train model=… epochs=…, or train.py --weights …)."
+    )
     if epochs == [-1]:
         more = " and optimizer is None" if has_none else ""
         yield Statement(
-            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes them out at the end. {anew}"
+            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes "
+            f"them out at the end. {anew}"
         )
     elif planned and isinstance(planned[0], (int, float)) and planned[0] < 1:
         yield Statement(
-            f"In this file train_args.epochs is {planned[0]}, and a resumed run takes the number of its epochs from there: no option changes it."
+            f"In this file train_args.epochs is {planned[0]}, and a resumed run takes "
+            "the number of its epochs from there: no option changes it."
             f" {anew}"
         )
-    elif "train_args" not in root_keys(case) and "nothing to resume" not in message.text:
+    elif (
+        "train_args" not in root_keys(case) and "nothing to resume" not in message.text
+    ):
         yield Statement(
-            f"This file has no train_args, from which a resumed run of ultralytics takes its settings: its keys are {keys_text(case)}. {anew}"
+            "This file has no train_args, from which a resumed run of ultralytics "
+            f"takes its settings: its keys are {keys_text(case)}. {anew}"
         )
     elif epochs and "not found" in message.text:
         yield Statement(
-            f"This file has train_args, and epoch is {epochs[0]}: it is not what lacks. ultralytics found no file at the path, or could not load"
-            " it, and says so with the same words. The line that loads it shows the cause:"
+            f"This file has train_args, and epoch is {epochs[0]}: it is not what "
+            "lacks. ultralytics found no file at the path, or could not load"
+            " it, and says so with the same words. The line that loads it shows the "
+            "cause:"
         )
         yield from load_statements(case)
     elif epochs:
         of = f" of {planned[0]}" if planned else ""
         held = "an" if case.optimizers else "no"
         yield Statement(
-            f"In this file epoch is {epochs[0]}{of}, and it holds {held} optimizer: the run reached the epochs that were asked for, or another"
+            f"In this file epoch is {epochs[0]}{of}, and it holds {held} optimizer: "
+            "the run reached the epochs that were asked for, or another"
             " file was loaded."
         )
 
@@ -769,7 +987,10 @@ FAMILIES = (
         (
             r"epochs? is finished, nothing to resume",
             r"'epochs=-?\d{1,9}' is an invalid value",
-            r"Resume checkpoint not found\. Please pass a valid checkpoint to resume from",
+            (
+                r"Resume checkpoint not found\. Please pass a valid checkpoint to "
+                r"resume from"
+            ),
         ),
         answer_from_statements(_answer_finished_run),
         needs_open=True,
@@ -787,7 +1008,10 @@ FAMILIES = (
     Family(
         "older-module",
         (
-            r"'(?!NoneType|Namespace|Tensor|DataFrame|Series|Response|Dataset)[A-Z]\w{1,100}' object has no attribute '\w{1,200}'",
+            (
+                r"'(?!NoneType|Namespace|Tensor|DataFrame|Series|Response"
+                r"|Dataset)[A-Z]\w{1,100}' object has no attribute '\w{1,200}'"
+            ),
         ),
         answer_from_statements(_answer_attribute),
         is_weak=True,
@@ -829,11 +1053,18 @@ FAMILIES = (
                 )
             )
             + r")['\"]",
-            r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]",
+            (
+                r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g"
+                r"|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed"
+                r"|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]"
+            ),
             r"KeyError: ['\"]\w{0,100}_?optim(?:izers?)?(?:_\w{0,100})?['\"]",
             r"param 'initial_lr' is not specified in param_groups",
             _NO_STATES_TEXT,
-            r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
+            (
+                r"Trying to restore (?:optimizer"
+                r"|learning rate scheduler) state but checkpoint contains only the model"
+            ),
         ),
         _answer_key,
     ),
@@ -844,7 +1075,12 @@ FAMILIES = (
     ),
     Family(
         "arguments",
-        (r"__init__\(\) missing \d{1,3} required (?:positional|keyword-only) arguments?:",),
+        (
+            (
+                r"__init__\(\) missing \d{1,3} required (?:positional"
+                r"|keyword-only) arguments?:"
+            ),
+        ),
         answer_from_statements(_answer_arguments),
         is_weak=True,
     ),

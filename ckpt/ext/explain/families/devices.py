@@ -1,4 +1,6 @@
-"""Errors about devices: a GPU that is not there or is full, and tensors on two devices at once."""
+"""Errors about devices: a GPU that is not there or is full, and tensors on two devices
+at once.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,19 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import counted_noun, show, size_text
 
-_DEVICE = re.compile(r"(?:on (?:a )?(CUDA|\w{2,12}) device(?: (\d{1,4}))?|tagged with ([\w:]{1,40}))")
+_DEVICE = re.compile(
+    r"(?:on (?:a )?(CUDA|\w{2,12}) device(?: (\d{1,4}))?|tagged with ([\w:]{1,40}))"
+)
 _STEP = re.compile(
-    r"state_steps|fused_adam|optimizer\.step|_single_tensor_|_multi_tensor_|exp_avg|momentum_buffer|addcdiv|_foreach_"
+    r"state_steps|fused_adam|optimizer\.step|_single_tensor_|_multi_tensor_|exp_avg"
+    r"|momentum_buffer|addcdiv|_foreach_"
 )
 _NEAR = 6_000
 """Characters before an error in which its traceback stands."""
 _OPTIMIZER = "optimizer.step"
 _LOADING = re.compile(
-    r"torch\.load\(|torch/serialization\.py|load_state_dict|restore_location|load_checkpoint"
+    r"torch\.load\(|torch/serialization\.py|load_state_dict|restore_location"
+    r"|load_checkpoint"
 )
 _LOAD = "torch.load"
 
@@ -48,26 +54,40 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
     others = {tag: row for tag, row in devices.items() if tag not in ("cpu", "meta")}
     if not others:
         yield Statement(
-            "No tensor of this file is saved on a GPU: it is not the file that was loaded, or not the reason."
+            "No tensor of this file is saved on a GPU: it is not the file that was "
+            "loaded, or not the reason."
         )
         return
     for tag, (count, nbytes) in others.items():
         yield Statement(
-            f"{counted_noun(count, 'storage')} with {size_text(nbytes)} {'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
+            f"{counted_noun(count, 'storage')} with {size_text(nbytes)} "
+            f"{'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
         )
     if message.kind == "memory":
         yield Statement(
             "A load without map_location puts them there, in every process."
             if _LOAD in message.names
             else "If the memory ran out while this file was loaded, that is the reason: a load without map_location puts them"
-            " there, in every process. Memory that runs out in a step of the training has other reasons."
+            " there, in every process. Memory that runs out in a step of the training "
+            "has other reasons."
         )
-    if message.device is not None and ":" in message.device and message.device not in others:
-        yield Statement(f"None is saved on {show(message.device, 40)}, which the message names.")
-    yield from command_statements("A file without devices loads on any machine:", case.plan(("rehome",)))
+    if (
+        message.device is not None
+        and ":" in message.device
+        and message.device not in others
+    ):
+        yield Statement(
+            f"None is saved on {show(message.device, 40)}, which the message names."
+        )
+    yield from command_statements(
+        "A file without devices loads on any machine:", case.plan(("rehome",))
+    )
     if survey.checkpoint.weights_only:
         yield from command_statements(
-            "weights_only=True, the default since torch 2.6, refuses that one too. A plain one it takes:",
+            (
+                "weights_only=True, the default since torch 2.6, refuses that one too. "
+                "A plain one it takes:"
+            ),
             case.plan(("convert", "--plain", "--to", "cpu")),
         )
     expression = survey.load.expression
@@ -82,27 +102,37 @@ def _take_memory(message: Message, text: str, start: int) -> Message:
 
 
 def _take_replicas(message: Message, text: str, start: int) -> Message:
-    """The message, with the word of an optimizer's step where the traceback is of one."""
+    """The message, with the word of an optimizer's step where the traceback is
+    of one.
+    """
     near = text[max(0, start - _NEAR) : start + _NEAR]
     return message._replace(names=(_OPTIMIZER,)) if _STEP.search(near) else message
 
 
 def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
-    """Say what of the file can be on another device: constants in code, modules in lists, the state of an optimizer."""
+    """Say what of the file can be on another device: constants in code, modules in
+    lists, the state of an optimizer.
+    """
     devices = case.survey.checkpoint.code_devices
     if devices:
         named = ", ".join(dict.fromkeys(show(row.device, 40) for row in devices))
-        places = tuple(show(row.file, 120) + ("" if row.line is None else f":{row.line}") for row in devices)
+        places = tuple(
+            show(row.file, 120) + ("" if row.line is None else f":{row.line}")
+            for row in devices
+        )
         yield Statement(
-            f"The code of this program names {named} as a constant, which neither map_location nor .to() changes."
+            f"The code of this program names {named} as a constant, which neither "
+            "map_location nor .to() changes."
             " Trace the model on the device where it is used, or script it.",
             tuple(dict.fromkeys(places)),
         )
         return
     if _OPTIMIZER in message.names and case.optimizers:
         yield Statement(
-            "The step of an optimizer stopped, so its state is on another device than the parameters. Move the model"
-            " to its device first, build the optimizer from it, and then load the state: load_state_dict moves it."
+            "The step of an optimizer stopped, so its state is on another device than "
+            "the parameters. Move the model"
+            " to its device first, build the optimizer from it, and then load the "
+            "state: load_state_dict moves it."
         )
     yield from finding_statements(case.found("list-modules"))
     if case.found("list-modules") or case.survey.checkpoint.traits.names_are_code:
@@ -112,23 +142,32 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
         if case.has_module
         else "A state dict does not show modules in lists."
     )
-    yield Statement(f"{known} Check the live model:", (), "ckpt lint --model FILE.py:FACTORY")
+    yield Statement(
+        f"{known} Check the live model:", (), "ckpt lint --model FILE.py:FACTORY"
+    )
 
 
 def is_replicated(message: Message) -> bool:
     """Tell whether the message names two GPUs, as under DataParallel."""
-    return len(set(re.findall(r"cuda:\d+", message.text))) > 1 or "does not equal" in message.text
+    return (
+        len(set(re.findall(r"cuda:\d+", message.text))) > 1
+        or "does not equal" in message.text
+    )
 
 
 def _answer_meta(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a copy from the device meta, where tensors have no values: the file has some there, or the model has."""
+    """Answer a copy from the device meta, where tensors have no values: the file has
+    some there, or the model has.
+    """
     del message
     if case.valueless:
         yield from without_values(case)
         return
     yield Statement(
-        "No tensor of this file is on the device meta: the model is. It was built without values (low_cpu_mem_usage, device_map,"
-        " init_empty_weights), and no load has given it some. What this file lacks must be made by model.to_empty() and initialized."
+        "No tensor of this file is on the device meta: the model is. It was built "
+        "without values (low_cpu_mem_usage, device_map,"
+        " init_empty_weights), and no load has given it some. What this file lacks "
+        "must be made by model.to_empty() and initialized."
     )
     load = case.survey.load
     if load.expression is not None:
@@ -144,15 +183,20 @@ _NUMBERED = re.compile(r"([a-z]{2,12})[ _:.-]{0,3}(\d{1,3})", re.IGNORECASE)
 
 
 def _device_name(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer the name of a device that torch does not know: the call is the cause, and no file."""
+    """Answer the name of a device that torch does not know: the call is the cause, and
+    no file.
+    """
     found = _NAMED.search(message.text)
     name = "" if found is None else found[1].strip()
     numbered = _NUMBERED.fullmatch(name)
     meant = (
-        "" if numbered is None else f" For {show(name, 60)} write {numbered[1].lower()}:{int(numbered[2])}."
+        ""
+        if numbered is None
+        else f" For {show(name, 60)} write {numbered[1].lower()}:{int(numbered[2])}."
     )
     yield Statement(
-        f"The message is about the name of a device, and no file is its cause. A device is cpu, cuda, or cuda:1 with a number.{meant}"
+        "The message is about the name of a device, and no file is its cause. A "
+        f"device is cpu, cuda, or cuda:1 with a number.{meant}"
     )
     yield from finding_statements(case.found("cuda"))
     yield from load_statements(case)
@@ -164,7 +208,11 @@ FAMILIES = (
         (
             r"Attempting to deserialize object on ",
             r"invalid device ordinal",
-            r"Could not run 'aten::empty(?:_strided|\.memory_format)?' with arguments from the '(?:CUDA|HIP|MPS|XPU)' backend",
+            (
+                r"Could not run 'aten::empty(?:_strided"
+                r"|\.memory_format)?' with arguments from the '(?:CUDA|HIP|MPS"
+                r"|XPU)' backend"
+            ),
             r"don't know how to restore data location of ",
         ),
         answer_from_statements(_answer_device),
@@ -182,7 +230,10 @@ FAMILIES = (
         "replicas",
         (
             r"Expected all tensors to be on the same device",
-            r"(?:tensors?|they) (?:are|is|to be) (?:not )?(?:all )?(?:at|on) the same (?:device|GPU)",
+            (
+                r"(?:tensors?|they) (?:are|is|to be) (?:not )?(?:all )?(?:at"
+                r"|on) the same (?:device|GPU)"
+            ),
             r"to have the same device as tensor for argument",
             r"module must have its parameters and buffers on device",
             r"but found at least two devices",

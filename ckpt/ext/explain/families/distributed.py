@@ -1,4 +1,6 @@
-"""Errors of distributed checkpoints: keys and shapes that a load looks for, and another number of ranks."""
+"""Errors of distributed checkpoints: keys and shapes that a load looks for, and another
+number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.model.text import and_more, counted_noun, show
 
 _KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})")
-"""A key that is missing. A brace begins the f-string of torch, in the source that a traceback shows."""
+"""A key that is missing. A brace begins the f-string of torch, in the source that a
+traceback shows.
+"""
 _OF_GROUP = re.compile(r"(?:^|\.)param_groups\.")
 _NUMBERED = re.compile(r"\d+")
 _EXTRA = "_extra_state"
@@ -37,7 +41,9 @@ _OLD_SHARDS = re.compile(r"(.*\D)(\d+)_(\d+)$")
 def _take_keys(message: Message, text: str, start: int) -> Message:
     del start
     names = dict.fromkeys(row[1].strip().rstrip(".'\"") for row in _KEY.finditer(text))
-    return message._replace(names=tuple(names)[:MOST_NAMES], mismatched=keys_of(text).mismatched)
+    return message._replace(
+        names=tuple(names)[:MOST_NAMES], mismatched=keys_of(text).mismatched
+    )
 
 
 def _answer_keys(message: Message, case: Case) -> Answer:
@@ -45,9 +51,13 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     entries = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     values = {value.name for value in case.survey.checkpoint.values}
     if message.mismatched:
-        shapes = tuple(Shapes(row.name, entries.get(row.name), row.model) for row in message.mismatched)
+        shapes = tuple(
+            Shapes(row.name, entries.get(row.name), row.model)
+            for row in message.mismatched
+        )
         text = (
-            "torch.distributed.checkpoint fills tensors of the shapes that were saved: build the model as the run had it, or"
+            "torch.distributed.checkpoint fills tensors of the shapes that were saved: "
+            "build the model as the run had it, or"
             " load a part."
         )
         settings = list(settings_of(message.mismatched, case))
@@ -63,7 +73,9 @@ def _answer_keys(message: Message, case: Case) -> Answer:
 
 
 def _flat_statements(message: Message) -> Iterator[Statement]:
-    """Name the parameters that FSDP 1 hands over flat: in one dimension, of one rank."""
+    """Name the parameters that FSDP 1 hands over flat: in one dimension, of one
+    rank.
+    """
     flat = [
         row
         for row in message.mismatched
@@ -74,27 +86,37 @@ def _flat_statements(message: Message) -> Iterator[Statement]:
     ]
     for row in flat[:1]:
         yield Statement(
-            f"The model hands {show(row.name, 120)} over in one dimension, with {row.model[0]:,} of its {prod(row.checkpoint):,}"
-            " elements: a flat parameter of FSDP 1. Take the state dict that saved: torch's get_model_state_dict, or"
+            f"The model hands {show(row.name, 120)} over in one dimension, with "
+            f"{row.model[0]:,} of its {prod(row.checkpoint):,}"
+            " elements: a flat parameter of FSDP 1. Take the state dict that saved: "
+            "torch's get_model_state_dict, or"
             " FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)."
         )
 
 
-def _key_statements(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statement]:
+def _key_statements(
+    message: Message, case: Case, names: Sequence[str]
+) -> Iterator[Statement]:
     known = set(names)
     for name in list(known):
         known.update(name[: match.start()] for match in re.finditer(r"\.", name))
     here = [name for name in message.names if name in known]
     lost = [name for name in message.names if name not in known]
     if here:
-        yield Statement(f"{counted_noun(len(here), 'key')} {be_verb(here)} in this checkpoint.", tuple(here))
+        yield Statement(
+            f"{counted_noun(len(here), 'key')} {be_verb(here)} in this checkpoint.",
+            tuple(here),
+        )
     wrapped = _wrapped_keys(lost, names)
     if wrapped:
         yield from _under_wrappers(wrapped, case)
         lost = [name for name in lost if name not in wrapped]
     if not lost:
         return
-    yield Statement(f"{counted_noun(len(lost), 'key')} {be_verb(lost)} not in this checkpoint.", tuple(lost))
+    yield Statement(
+        f"{counted_noun(len(lost), 'key')} {be_verb(lost)} not in this checkpoint.",
+        tuple(lost),
+    )
     shapes = {_NUMBERED.sub("#", name) for name in names}
     options = [name for name in lost if _OF_GROUP.search(name)]
     extra = [name for name in lost if _EXTRA in name]
@@ -126,9 +148,15 @@ def _key_statements(message: Message, case: Case, names: Sequence[str]) -> Itera
 
 
 def _wrapped_keys(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """The keys that are there with or without the attributes of wrappers, each with its name in the checkpoint."""
+    """The keys that are there with or without the attributes of wrappers, each with its
+    name in the checkpoint.
+    """
     plain = {_strip_wrappers(name): name for name in names}
-    return {name: plain[_strip_wrappers(name)] for name in lost if _strip_wrappers(name) in plain}
+    return {
+        name: plain[_strip_wrappers(name)]
+        for name in lost
+        if _strip_wrappers(name) in plain
+    }
 
 
 def _strip_wrappers(name: str) -> str:
@@ -136,53 +164,92 @@ def _strip_wrappers(name: str) -> str:
 
 
 def _under_wrappers(wrapped: dict[str, str], case: Case) -> Iterator[Statement]:
-    """Say on which side the attribute of a wrapper is, and print the command that takes it out of the checkpoint."""
+    """Say on which side the attribute of a wrapper is, and print the command that takes
+    it out of the checkpoint.
+    """
     for side, has_more in (("under", True), ("without", False)):
-        found = [other for name, other in wrapped.items() if (len(other) > len(name)) is has_more]
+        found = [
+            other
+            for name, other in wrapped.items()
+            if (len(other) > len(name)) is has_more
+        ]
         if not found:
             continue
-        text = f"{counted_noun(len(found), 'key')} {be_verb(found)} in this checkpoint {side} the attribute of a wrapper: {and_more([show(other, 120) for other in found], 3)}."
+        text = (
+            f"{counted_noun(len(found), 'key')} {be_verb(found)} in this checkpoint "
+            f"{side} the attribute of a wrapper: "
+            f"{and_more([show(other, 120) for other in found], 3)}."
+        )
         if has_more:
             section = case.survey.candidates[0].name if case.survey.candidates else ""
             yield Statement(text, (), case.plan(("stripped", section)).command)
         else:
             yield Statement(
-                f"{text} The model is wrapped (torch.compile, DDP): torch's get_model_state_dict gives its names without."
+                f"{text} The model is wrapped (torch.compile, DDP): torch's "
+                "get_model_state_dict gives its names without."
             )
 
 
-def _in_part(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
-    """Print the load that leaves out what lacks, for keys of a part that the checkpoint has."""
+def _in_part(
+    lost: Sequence[str], names: Sequence[str], case: Case
+) -> Iterator[Statement]:
+    """Print the load that leaves out what lacks, for keys of a part that the checkpoint
+    has.
+    """
     roots = {name.partition(".")[0] for name in names}
     shapes = {_NUMBERED.sub("#", name) for name in names}
     new = [
         name
         for name in lost
         if not _OF_RANK.search(name)
-        and (("." in name and name.partition(".")[0] in roots) or _NUMBERED.sub("#", name) in shapes)
+        and (
+            ("." in name and name.partition(".")[0] in roots)
+            or _NUMBERED.sub("#", name) in shapes
+        )
     ]
     load = case.survey.load.expression
-    if not new or len(new) < len(lost) or load is None or not case.survey.checkpoint.traits.fills_a_state:
+    if (
+        not new
+        or len(new) < len(lost)
+        or load is None
+        or not case.survey.checkpoint.traits.fills_a_state
+    ):
         return
     yield Statement(
-        "If the model is meant to have more than was saved (a new layer, a new head), this load fills the rest. What the checkpoint lacks"
+        "If the model is meant to have more than was saved (a new layer, a new head), "
+        "this load fills the rest. What the checkpoint lacks"
         " keeps the values of the state dict, without a word:",
         (),
-        f"{load.removesuffix(')')}, planner=torch.distributed.checkpoint.DefaultLoadPlanner(allow_partial_load=True))",
+        (
+            f"{load.removesuffix(')')}, "
+            "planner=torch.distributed.checkpoint.DefaultLoadPlanner(allow_partial_load=True))"
+        ),
     )
 
 
-def _stateless_statements(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
-    """Name the parameters without state: by other keys, without a gradient, or of another model."""
+def _stateless_statements(
+    lost: Sequence[str], names: Sequence[str], case: Case
+) -> Iterator[Statement]:
+    """Name the parameters without state: by other keys, without a gradient, or of
+    another model.
+    """
     held = [name for name in names if not _STATE.search(name)]
     ends = {end for name in held for end in _name_endings(name)}
     states = _keys_by_optimizer(names)
     for name in lost:
         keys = states.get(_optimizer_path(name), set())
-        if keys and _is_by_name(_parameter_name(name), ends) and any(key.isdigit() for key in keys):
+        if (
+            keys
+            and _is_by_name(_parameter_name(name), ends)
+            and any(key.isdigit() for key in keys)
+        ):
             yield from _by_numbers(name, names, case)
             return
-        if keys and _parameter_name(name).isdigit() and not any(key.isdigit() for key in keys):
+        if (
+            keys
+            and _parameter_name(name).isdigit()
+            and not any(key.isdigit() for key in keys)
+        ):
             yield _by_names(name, names)
             return
     here = [name for name in lost if _optimizer_path(name) in states]
@@ -190,43 +257,67 @@ def _stateless_statements(lost: Sequence[str], names: Sequence[str], case: Case)
     other = [name for name in here if _parameter_name(name) not in ends]
     if known:
         yield Statement(
-            "The optimizer saved no state for these parameters: they never had a gradient.", tuple(known)
+            (
+                "The optimizer saved no state for these parameters: they never had a "
+                "gradient."
+            ),
+            tuple(known),
         )
         yield from finding_statements(case.found("resume-stops"))
     if other and held:
         yield Statement(
-            "The checkpoint has no parameters of these names either: it is of another model.", tuple(other)
+            (
+                "The checkpoint has no parameters of these names either: it is of "
+                "another model."
+            ),
+            tuple(other),
         )
     if len(here) < len(lost):
         places = [show(f"{name}.state" if name else "state", 80) for name in states]
         yield Statement(
-            f"The states of this checkpoint are in {and_more(places, 4)}: the load asks for them at another place."
+            (
+                f"The states of this checkpoint are in {and_more(places, 4)}: the load "
+                "asks for them at another place."
+            )
             if places
-            else "This checkpoint has no state of an optimizer at all: it was saved without one, before its first step, or beside this folder."
+            else (
+                "This checkpoint has no state of an optimizer at all: it was saved "
+                "without one, before its first step, or beside this folder."
+            )
         )
 
 
 def _by_numbers(lost: str, names: Sequence[str], case: Case) -> Iterator[Statement]:
-    """Say that the state has numbers where the load asks for names, and print the command that gives it names."""
+    """Say that the state has numbers where the load asks for names, and print the
+    command that gives it names.
+    """
     example = _example_state(lost, names)
     yield Statement(
-        f"The optimizer's state is here by the numbers of the parameters ({show(example, 120)}), as optimizer.state_dict() gives it. The load"
-        " asks for names, as get_optimizer_state_dict gives them. Hand dcp.load what optimizer.state_dict() gives, and its result to"
-        " optimizer.load_state_dict. A new optimizer has no state, and then dcp.load fills none, without a word:"
+        "The optimizer's state is here by the numbers of the parameters "
+        f"({show(example, 120)}), as optimizer.state_dict() gives it. The load"
+        " asks for names, as get_optimizer_state_dict gives them. Hand dcp.load what "
+        "optimizer.state_dict() gives, and its result to"
+        " optimizer.load_state_dict. A new optimizer has no state, and then dcp.load "
+        "fills none, without a word:"
         " get_optimizer_state_dict(model, optimizer), called once before, makes it."
     )
     words = ("convert", "--optimizer-keys", "names", "--format", "dcp")
     way = case.written(words, ".names", "")
     if way.command is not None:
-        yield Statement("Or give the state the names that this load asks for:", (), way.command)
+        yield Statement(
+            "Or give the state the names that this load asks for:", (), way.command
+        )
 
 
 def _by_names(lost: str, names: Sequence[str]) -> Statement:
     """Say that the state has names where the load asks for numbers."""
     return Statement(
-        f"The optimizer's state is here by the names of the parameters ({show(_example_state(lost, names), 120)}), as get_optimizer_state_dict gives"
-        " it. The load asks for numbers, as optimizer.state_dict() gives them. Hand dcp.load what"
-        " get_optimizer_state_dict(model, optimizer) of torch.distributed.checkpoint.state_dict gives, and its result to"
+        "The optimizer's state is here by the names of the parameters "
+        f"({show(_example_state(lost, names), 120)}), as get_optimizer_state_dict gives"
+        " it. The load asks for numbers, as optimizer.state_dict() gives them. Hand "
+        "dcp.load what"
+        " get_optimizer_state_dict(model, optimizer) of "
+        "torch.distributed.checkpoint.state_dict gives, and its result to"
         " set_optimizer_state_dict(model, optimizer, state)."
     )
 
@@ -234,14 +325,18 @@ def _by_names(lost: str, names: Sequence[str]) -> Statement:
 def _example_state(lost: str, names: Sequence[str]) -> str:
     """A state of the same optimizer, with the same last word where there is one."""
     states = [
-        name for name in names if _STATE.search(name) and _optimizer_path(name) == _optimizer_path(lost)
+        name
+        for name in names
+        if _STATE.search(name) and _optimizer_path(name) == _optimizer_path(lost)
     ]
     word = lost.rpartition(".")[2]
     return next((name for name in states if name.endswith(f".{word}")), states[0])
 
 
 def _keys_by_optimizer(names: Sequence[str]) -> dict[str, set[str]]:
-    """The places of optimizers -> the keys of the parameters that have a state there."""
+    """The places of optimizers -> the keys of the parameters that have a state
+    there.
+    """
     found: dict[str, set[str]] = {}
     for name in names:
         if _STATE.search(name) and _parameter_name(name):
@@ -250,18 +345,24 @@ def _keys_by_optimizer(names: Sequence[str]) -> dict[str, set[str]]:
 
 
 def _is_by_name(key: str, ends: set[str]) -> bool:
-    """Tell whether the key of a state is a name. A number and a word may be nested state of a numbered one."""
+    """Tell whether the key of a state is a name. A number and a word may be nested
+    state of a numbered one.
+    """
     return not key.partition(".")[0].isdigit() or key in ends
 
 
 def _optimizer_path(name: str) -> str:
-    """The place of the optimizer of a state: `app.optim.state.fc.weight.step` is of `app.optim`."""
+    """The place of the optimizer of a state: `app.optim.state.fc.weight.step` is of
+    `app.optim`.
+    """
     found = _STATE.search(name)
     return "" if found is None else name[: found.start()]
 
 
 def _parameter_name(name: str) -> str:
-    """The parameter of an entry of a state: `optim.state.fc.weight.exp_avg` is of `fc.weight`."""
+    """The parameter of an entry of a state: `optim.state.fc.weight.exp_avg` is of
+    `fc.weight`.
+    """
     found = _STATE.search(name)
     return "" if found is None else name[found.end() :].rpartition(".")[0]
 
@@ -273,16 +374,25 @@ def _name_endings(name: str) -> Iterator[str]:
         name = name.partition(".")[2]
 
 
-def _option_statements(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
-    """Options of a group of parameters that the torch that saved did not have: no state at all."""
+def _option_statements(
+    lost: Sequence[str], names: Sequence[str]
+) -> Iterator[Statement]:
+    """Options of a group of parameters that the torch that saved did not have: no state
+    at all.
+    """
     groups: dict[str, list[str]] = {}
     for name in names:
         if _OF_GROUP.search(name):
             groups.setdefault(name.rpartition(".")[2], []).append(name)
-    of_others = {name: min(groups[field]) for name in lost if (field := name.rpartition(".")[2]) in groups}
+    of_others = {
+        name: min(groups[field])
+        for name in lost
+        if (field := name.rpartition(".")[2]) in groups
+    }
     for name, other in list(of_others.items())[:4]:
         yield Statement(
-            f"It has {show(other, 120)}, and not {show(name, 120)}: the optimizer that saved had other groups of parameters, or its state dict was"
+            f"It has {show(other, 120)}, and not {show(name, 120)}: the optimizer that "
+            "saved had other groups of parameters, or its state dict was"
             " flattened in another way (flatten_optimizer_state_dict)."
         )
     lost = [name for name in lost if name not in of_others]
@@ -291,58 +401,93 @@ def _option_statements(lost: Sequence[str], names: Sequence[str]) -> Iterator[St
     fields = list(dict.fromkeys(name.rpartition(".")[2] for name in lost))
     held = sorted(
         {name.rpartition(".")[2] for name in names if _OF_GROUP.search(name)}
-        | {name.rpartition(".")[2].rstrip("]0123456789[") for name in names if _OF_GROUP.search(name)}
+        | {
+            name.rpartition(".")[2].rstrip("]0123456789[")
+            for name in names
+            if _OF_GROUP.search(name)
+        }
     )
-    held = [field for field in held if field and not field.isdigit() and field != "params"]
+    held = [
+        field for field in held if field and not field.isdigit() and field != "params"
+    ]
     text = (
-        f"{and_more([show(field, 60) for field in fields], 4)} {'is an option' if len(fields) == 1 else 'are options'} of a group of"
-        " parameters, and no state: a newer torch asks for it, and the one that saved did not have it."
+        f"{and_more([show(field, 60) for field in fields], 4)} "
+        f"{'is an option' if len(fields) == 1 else 'are options'} of a group of"
+        " parameters, and no state: a newer torch asks for it, and the one that saved "
+        "did not have it."
     )
     if held:
-        text += f" The groups of this checkpoint have {and_more([show(field, 60) for field in held], 12)}."
+        text += (
+            " The groups of this checkpoint have "
+            f"{and_more([show(field, 60) for field in held], 12)}."
+        )
     yield Statement(text)
     yield Statement(
-        f"Load with {_PARTIAL}: the new optimizer keeps its own value, and all that was saved is loaded."
+        f"Load with {_PARTIAL}: the new optimizer keeps its own value, and all that "
+        "was saved is loaded."
     )
 
 
-def _extra_state_statements(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+def _extra_state_statements(
+    lost: Sequence[str], names: Sequence[str]
+) -> Iterator[Statement]:
     held = [name for name in names if _EXTRA in name and _OLD_SHARDS.match(name)]
     held = held or [name for name in names if name.endswith(_EXTRA)]
-    text = f"{_EXTRA} of Transformer Engine is no weight: it holds the scales of FP8, or nothing."
+    text = (
+        f"{_EXTRA} of Transformer Engine is no weight: it holds the scales of FP8, or "
+        "nothing."
+    )
     counts = _shard_counts(lost, held)
     if counts is not None:
         asked, saved = counts
-        text += f" The model asks for {asked:,} of them, and {saved:,} were saved: it has another number of layers, or another split into pipelines."
+        text += (
+            f" The model asks for {asked:,} of them, and {saved:,} were saved: it has "
+            "another number of layers, or another split into pipelines."
+        )
     elif not held:
-        text += " This checkpoint has none: it was saved without FP8, or by another version."
+        text += (
+            " This checkpoint has none: it was saved without FP8, or by another "
+            "version."
+        )
     yield Statement(text)
     if held:
         yield Statement("It has these:", tuple(held[:8]))
 
 
 def _shard_counts(lost: Sequence[str], held: Sequence[str]) -> tuple[int, int] | None:
-    """The numbers of shards that a message asks for and that were saved: Megatron writes `shard_0_32`."""
+    """The numbers of shards that a message asks for and that were saved: Megatron
+    writes `shard_0_32`.
+    """
     asked = {int(match[3]) for name in lost if (match := _OLD_SHARDS.match(name))}
     saved = {int(match[3]) for name in held if (match := _OLD_SHARDS.match(name))}
-    return (asked.pop(), saved.pop()) if len(asked) == len(saved) == 1 and asked != saved else None
+    return (
+        (asked.pop(), saved.pop())
+        if len(asked) == len(saved) == 1 and asked != saved
+        else None
+    )
 
 
 def _ranked_statement(name: str, names: Sequence[str]) -> Statement:
     """A key that exists for other numbers: of ranks, of layers, of groups."""
     shape = _NUMBERED.sub("#", name)
     others = [other for other in names if _NUMBERED.sub("#", other) == shape]
-    text = f"It has {counted_noun(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
+    text = (
+        f"It has {counted_noun(len(others), 'key')} of this kind, with other numbers: "
+        f"{and_more([show(other, 120) for other in others], 3)}."
+    )
     if _OF_RANK.search(name):
         text += (
-            " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
+            " The run that saved had another number of ranks, and such a key is the "
+            "state of one rank (a data loader, a"
             " random generator): begin it anew, or resume with as many ranks."
         )
     return Statement(text)
 
 
 def _differently_prefixed(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """The keys that are there with more or fewer words in front, each with its name in the checkpoint."""
+    """The keys that are there with more or fewer words in front, each with its name in
+    the checkpoint.
+    """
     ends: dict[str, str] = {}
     for name in lost[:100]:
         for other in names:
@@ -353,24 +498,36 @@ def _differently_prefixed(lost: Sequence[str], names: Sequence[str]) -> dict[str
 
 
 _ARGUMENT = re.compile(
-    r"(?<!\w)(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to the input argument value \(([^()\n]{0,200})\)"
+    r"(?<!\w)(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to "
+    r"the input argument value \(([^()\n]{0,200})\)"
 )
 
 
 def _of_megatron(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer Megatron, which compares its arguments with those that the checkpoint records."""
+    """Answer Megatron, which compares its arguments with those that the checkpoint
+    records.
+    """
     name, said, given = found[1], show(found[2], 60), show(found[3], 60)
     held = [node for _, node in case.finds_value((name,))]
     flag = "--" + name.replace("_", "-")
     if held and all(show(str(node), 60) != said for node in held):
         yield Statement(
-            f"This checkpoint has {show(name, 80)} = {show(str(held[0]), 60)}, not {said}. Is it the one that was loaded?"
+            f"This checkpoint has {show(name, 80)} = {show(str(held[0]), 60)}, not "
+            f"{said}. Is it the one that was loaded?"
         )
         return
-    text = f"The run that saved had {show(name, 80)} = {said}, and yours has {given}: give {flag} {said}."
+    text = (
+        f"The run that saved had {show(name, 80)} = {said}, and yours has {given}: "
+        f"give {flag} {said}."
+    )
     if name.endswith("model_parallel_size"):
-        target = flag.replace("-model-parallel", "-parallel").replace("--", "--target-", 1)
-        text += f" For another number of ranks convert the checkpoint first (Megatron's tools/checkpoint/convert.py {target} {given})."
+        target = flag.replace("-model-parallel", "-parallel").replace(
+            "--", "--target-", 1
+        )
+        text += (
+            " For another number of ranks convert the checkpoint first (Megatron's "
+            f"tools/checkpoint/convert.py {target} {given})."
+        )
     yield Statement(text)
 
 
@@ -383,19 +540,26 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if "DeepSpeed" not in label:
         yield Statement(
-            f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, 2 and 3 alone."
+            f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, "
+            "2 and 3 alone."
         )
     elif case.survey.checkpoint.traits.no_load:
         yield Statement(
-            f"This is a {label}, and its optimizer states name no stage of ZeRO, as BF16_Optimizer of DeepSpeed writes them (bf16 without ZeRO,"
-            " or with gradients in fp32). zero_to_fp32.py refuses such a folder, and nothing is missing: ckpt puts the fp32 weights together."
+            f"This is a {label}, and its optimizer states name no stage of ZeRO, as "
+            "BF16_Optimizer of DeepSpeed writes them (bf16 without ZeRO,"
+            " or with gradients in fp32). zero_to_fp32.py refuses such a folder, and "
+            "nothing is missing: ckpt puts the fp32 weights together."
         )
     elif "ZeRO-0" in label:
         yield Statement(
-            f"This is a {label}: without ZeRO the weights lie whole in the file of the model, and zero_to_fp32.py has nothing to put together."
+            f"This is a {label}: without ZeRO the weights lie whole in the file of the "
+            "model, and zero_to_fp32.py has nothing to put together."
         )
     elif "is not a zero checkpoint" in message.text:
-        yield Statement(f"This is a {label} whose states name their stage: another folder was given.")
+        yield Statement(
+            f"This is a {label} whose states name their stage: another folder was "
+            "given."
+        )
     else:
         yield Statement(f"This is a {label}.")
     if _FP32 not in (case.survey.load.expression or _FP32):
@@ -412,7 +576,10 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
         yield from _of_megatron(argument, case)
         return
     yield from finding_statements(case.at_least("warning"))
-    facts = [f"{label}: {show(str(node), 60)}" for label, node in case.survey.checkpoint.facts]
+    facts = [
+        f"{label}: {show(str(node), 60)}"
+        for label, node in case.survey.checkpoint.facts
+    ]
     if facts:
         yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
     if case.found("tensor-parallel"):
@@ -420,16 +587,22 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
     for words, text in (
         (
             ("convert",),
-            "ckpt puts the parts of all ranks together into a file, which torch.load takes anywhere:",
+            (
+                "ckpt puts the parts of all ranks together into a file, which "
+                "torch.load takes anywhere:"
+            ),
         ),
         (("weights",), "The weights alone, which load on any number of ranks:"),
     ):
         way = case.plan(words)
         if way.command is not None:
             yield Statement(text, (), way.command)
-            if "DeepSpeed" in (case.survey.checkpoint.layout or case.survey.checkpoint.traits.label):
+            if "DeepSpeed" in (
+                case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+            ):
                 yield Statement(
-                    "DeepSpeed itself resumes from folders: make a universal checkpoint with its ds_to_universal.py to resume on"
+                    "DeepSpeed itself resumes from folders: make a universal "
+                    "checkpoint with its ds_to_universal.py to resume on"
                     " another number of ranks."
                 )
             return
@@ -452,7 +625,10 @@ FAMILIES = (
         "zero",
         (
             r"unknown zero stage \d",
-            r"(?:_optim_states\.pt|_model_states\.pt) is not a (?:zero|model state) checkpoint",
+            (
+                r"(?:_optim_states\.pt|_model_states\.pt) is not a (?:zero"
+                r"|model state) checkpoint"
+            ),
             r"No ZeRO files found in ",
             r"Expected \d{1,9} of '\*_optim_states\.pt' under",
             r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
@@ -463,11 +639,21 @@ FAMILIES = (
     Family(
         "world",
         (
-            r"(?<!\w)\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not equal to the input argument value",
-            r"No such file or directory: '[^'\n]{0,2000}zero_pp_rank_\d{1,6}_mp_rank_\d{1,6}_optim_states\.pt'",
+            (
+                r"(?<!\w)\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not "
+                r"equal to the input argument value"
+            ),
+            (
+                r"No such file or directory: "
+                r"'[^'\n]{0,2000}zero_pp_rank_\d{1,6}_mp_rank_\d{1,6}_optim_states\.pt'"
+            ),
             r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
             r"checkpoint being loaded used a DP world size of \d{1,6}",
-            r"(?:world size|number of ranks|tensor.model.parallel size)[^\n]{0,60}(?:does not match|different from|mismatch)[^\n]{0,60}checkpoint",
+            (
+                r"(?:world size|number of ranks"
+                r"|tensor.model.parallel size)[^\n]{0,60}(?:does not match"
+                r"|different from|mismatch)[^\n]{0,60}checkpoint"
+            ),
         ),
         answer_from_statements(_answer_world_size),
     ),

@@ -1,4 +1,6 @@
-"""Errors about the file itself: damaged, cut off, of another format, a folder, or not there."""
+"""Errors about the file itself: damaged, cut off, of another format, a folder, or not
+there.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ _SETS = (
 
 
 def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a reader that calls a file damaged: is it, or does the reader expect another format?"""
+    """Answer a reader that calls a file damaged: is it, or does the reader expect
+    another format?
+    """
     if case.damage:
         yield from case.damage
         return
@@ -51,48 +55,73 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     label = checkpoint.traits.label
     if report is None:
         yield Statement(
-            "ckpt reads the structure of this file to its end, and not its bytes, which are far away:",
+            (
+                "ckpt reads the structure of this file to its end, and not its bytes, "
+                "which are far away:"
+            ),
             (),
             verify,
         )
     else:
         checked = and_more(list(report.checked), 4)
-        unchecked = f" Not checked: {and_more(list(report.not_checked), 3)}." if report.not_checked else ""
+        unchecked = (
+            f" Not checked: {and_more(list(report.not_checked), 3)}."
+            if report.not_checked
+            else ""
+        )
         yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
     if "Ran out of input" in message.text and report is not None:
         yield Statement(
-            "The reader found no byte, and this file has some: it was still empty then, or the open file had been read to its end"
-            " (by torch.jit.load, or by another attempt). Pass the path, or call f.seek(0) before."
+            "The reader found no byte, and this file has some: it was still empty "
+            "then, or the open file had been read to its end"
+            " (by torch.jit.load, or by another attempt). Pass the path, or call "
+            "f.seek(0) before."
         )
         return
     traits = case.survey.checkpoint.traits
-    reader = next((text for name, text in _READERS.items() if label.startswith(name)), None)
+    reader = next(
+        (text for name, text in _READERS.items() if label.startswith(name)), None
+    )
     if reader is not None and traits.is_archive:
         yield Statement(
-            f"torch.load reads no such archive, which holds several files of torch beside others: {reader} does."
+            "torch.load reads no such archive, which holds several files of torch "
+            f"beside others: {reader} does."
         )
         yield from load_statements(case)
         return
     is_plain_pickle = traits.is_foreign and traits.is_pickle and not traits.is_archive
     if is_plain_pickle and "pickle.load(" not in message.text:
-        yield Statement("torch.load reads no plain pickle; pickle.load does, with the code of its classes.")
+        yield Statement(
+            "torch.load reads no plain pickle; pickle.load does, with the code of its "
+            "classes."
+        )
         yield from load_statements(case)
-        yield from command_statements("A copy that torch.load reads:", case.plan(("plain",)))
+        yield from command_statements(
+            "A copy that torch.load reads:", case.plan(("plain",))
+        )
         return
     load = case.survey.load.expression or ""
     is_of_torch = load.startswith(f"torch.load({string_literal(case.survey.path)}")
     if any(words in message.text for words in _OF_OTHER_FORMATS):
         yield from load_statements(
-            case, f"A reader of another format gives this message too. This one is {label}, and loads so:"
+            case,
+            (
+                "A reader of another format gives this message too. This one is "
+                f"{label}, and loads so:"
+            ),
         )
     elif load and not is_of_torch:
         yield from load_statements(
             case,
-            f"The message is of a reader of another format, or of another file. This one is {label}, and loads so:",
+            (
+                "The message is of a reader of another format, or of another file. "
+                f"This one is {label}, and loads so:"
+            ),
         )
     if is_of_torch and case.survey.checkpoint.not_loadable is None:
         yield Statement(
-            "If its loader reads it now, the copy that failed was another one, or was still being written."
+            "If its loader reads it now, the copy that failed was another one, or was "
+            "still being written."
         )
 
 
@@ -127,7 +156,8 @@ def _answer_persistent_id(message: Message, case: Case) -> Iterator[Statement]:
         yield from finding_statements(unpacked)
         return
     yield Statement(
-        f"pickle.load does not read this file: it is {label}, whose tensors lie outside of its pickle."
+        f"pickle.load does not read this file: it is {label}, whose tensors lie "
+        "outside of its pickle."
     )
     yield from load_statements(case)
 
@@ -140,7 +170,8 @@ def _answer_header(message: Message, case: Case) -> Iterator[Statement]:
         return
     if checkpoint.traits.is_pickle:
         yield Statement(
-            f"This file is no safetensors: its format is {checkpoint.traits.label}, whatever its name says."
+            f"This file is no safetensors: its format is {checkpoint.traits.label}, "
+            "whatever its name says."
         )
         yield from load_statements(case)
         for words in (("convert",), ("slim",)):
@@ -153,26 +184,39 @@ def _answer_header(message: Message, case: Case) -> Iterator[Statement]:
     report = case.verified
     checked = "" if report is None else f" ({and_more(list(report.checked), 4)})"
     yield Statement(
-        f"ckpt reads this file to its end{checked}. The copy that failed was another one, or was still being written."
+        f"ckpt reads this file to its end{checked}. The copy that failed was another "
+        "one, or was still being written."
     )
     yield from load_statements(case)
 
 
 def _answer_unlabelled(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer transformers, which wants to know the framework from the metadata of a file."""
+    """Answer transformers, which wants to know the framework from the metadata of a
+    file.
+    """
     del message
     formats = case.survey.checkpoint.traits.label
     held = [
-        value for value in case.survey.checkpoint.values if value.path and str(value.path[-1]) == "format"
+        value
+        for value in case.survey.checkpoint.values
+        if value.path and str(value.path[-1]) == "format"
     ]
     if held:
-        yield Statement("The metadata of this file names a format. Is it the file that was loaded?")
+        yield Statement(
+            "The metadata of this file names a format. Is it the file that was loaded?"
+        )
         return
     path = string_literal(case.survey.path)
     yield Statement(
-        f"The metadata of this file ({formats}) has no format, which transformers asks for. This writes it:",
+        (
+            f"The metadata of this file ({formats}) has no format, which transformers "
+            "asks for. This writes it:"
+        ),
         (),
-        f'from safetensors.torch import load_file, save_file; save_file(load_file({path}), {path}, {{"format": "pt"}})',
+        (
+            "from safetensors.torch import load_file, save_file; "
+            f'save_file(load_file({path}), {path}, {{"format": "pt"}})'
+        ),
     )
 
 
@@ -191,7 +235,8 @@ def _answer_folder(message: Message, case: Case) -> Iterator[Statement]:
     label = checkpoint.layout or checkpoint.traits.label
     count = counted_noun(len(checkpoint.parts), "file")
     yield Statement(
-        f"This is a checkpoint of {count} in a folder ({label}). torch.load reads one file, and not a folder."
+        f"This is a checkpoint of {count} in a folder ({label}). torch.load reads one "
+        "file, and not a folder."
     )
     yield from finding_statements(case.at_least("warning"))
     yield from load_statements(case, "It loads so:")
@@ -200,23 +245,32 @@ def _answer_folder(message: Message, case: Case) -> Iterator[Statement]:
 
 _NO_FILE = re.compile(r"no file named ([\w.-]{1,200})", re.IGNORECASE)
 _FILE = re.compile(
-    r"(?<![\w./\\-])[\w-]{1,100}(?:\.[\w-]{1,40}){0,3}\.(?:json|bin|safetensors|pt|pth)(?![\w/\\])"
+    r"(?<![\w./\\-])[\w-]{1,100}(?:\.[\w-]{1,40}){0,3}\.(?:json|bin|safetensors|pt"
+    r"|pth)(?![\w/\\])"
 )
-"""The name of a file that a loader looks for. What a folder is before is a path, and no name."""
+"""The name of a file that a loader looks for. What a folder is before is a path, and no
+name.
+"""
 _PLACES = (
     re.compile(r"(?: at| in directory) '?([^'\n]{1,2000}?)'?[.\s]*$"),
-    re.compile(r"(?:^|Error: )'?([^'\s:]{1,2000})'? does not appear to have a file named"),
+    re.compile(
+        r"(?:^|Error: )'?([^'\s:]{1,2000})'? does not appear to have a file named"
+    ),
 )
 """The folder in which a loader looked."""
 
 
 def _no_file(message: Message, case: Case) -> Answer:
-    """Answer a loader that finds no file by the names that it knows: is it here, is it no weights, or by another name?"""
+    """Answer a loader that finds no file by the names that it knows: is it here, is it
+    no weights, or by another name?
+    """
     checkpoint = case.survey.checkpoint
     names = dict.fromkeys(_FILE.findall(message.text))
     here = [name for name in names if name in _file_names(case)]
     if here:
-        return Answer(case.survey.path, tuple(_elsewhere_statements(message, case, here[0])))
+        return Answer(
+            case.survey.path, tuple(_elsewhere_statements(message, case, here[0]))
+        )
     if (
         "adapter_model" in message.text
         or "adapter_config" in message.text
@@ -229,29 +283,44 @@ def _no_file(message: Message, case: Case) -> Answer:
         rows = tuple(_of_pipeline(message, case))
         if rows:
             return Answer(case.survey.path, rows)
-    if names and all(name.endswith(".json") and not name.endswith(".index.json") for name in names):
+    if names and all(
+        name.endswith(".json") and not name.endswith(".index.json") for name in names
+    ):
         return Answer(case.survey.path, tuple(_no_settings(case, list(names))))
     return _by_other_names(message, case)
 
 
 def _file_names(case: Case) -> set[str]:
     """The names of the files that lie in the folder itself, or the name of the file."""
-    return {*case.survey.checkpoint.parts, case.survey.path.replace("\\", "/").rpartition("/")[2]}
+    return {
+        *case.survey.checkpoint.parts,
+        case.survey.path.replace("\\", "/").rpartition("/")[2],
+    }
 
 
-def _elsewhere_statements(message: Message, case: Case, name: str) -> Iterator[Statement]:
-    """Say that a folder has the file that a loader did not find: it looked in another place."""
-    place = next((found for pattern in _PLACES if (found := pattern.search(message.text))), None)
+def _elsewhere_statements(
+    message: Message, case: Case, name: str
+) -> Iterator[Statement]:
+    """Say that a folder has the file that a loader did not find: it looked in another
+    place.
+    """
+    place = next(
+        (found for pattern in _PLACES if (found := pattern.search(message.text))), None
+    )
     where = f" ({show(place[1], 120)})" if place is not None else ""
     yield Statement(
-        f"{show(name, 80)} is here, so the path of the message{where} is not this folder: nothing lies there, as in a container"
-        " that does not mount it, or the loader took it for a name on the Hugging Face Hub. Give the whole path of this folder."
+        f"{show(name, 80)} is here, so the path of the message{where} is not this "
+        "folder: nothing lies there, as in a container"
+        " that does not mount it, or the loader took it for a name on the Hugging Face "
+        "Hub. Give the whole path of this folder."
     )
     yield from _adapter_load_statements(case)
 
 
 def _adapter_load_statements(case: Case) -> Iterator[Statement]:
-    """The line that puts an adapter of PEFT into its base model, or the one that loads any other file."""
+    """The line that puts an adapter of PEFT into its base model, or the one that loads
+    any other file.
+    """
     base = base_of_adapter(case.survey.checkpoint)
     shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     if base is None or merged_parts(shapes):
@@ -270,10 +339,14 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
     checkpoint = case.survey.checkpoint
     if base_of_adapter(checkpoint) is not None:
         yield Statement(
-            "This folder is an adapter of PEFT, and no model: the loader looked for the weights of a whole model. Load the base model first."
+            (
+                "This folder is an adapter of PEFT, and no model: the loader looked "
+                "for the weights of a whole model. Load the base model first."
+            )
             if "valid checkpoint" not in message.text
             else "This folder holds an adapter of PEFT, and no whole model. This Trainer looks for whole weights: it is an older transformers, or its model was not"
-            " wrapped by PEFT when the training began. Wrap it first (get_peft_model) in a version that resumes adapters, or go on from the adapter."
+            " wrapped by PEFT when the training began. Wrap it first (get_peft_model) "
+            "in a version that resumes adapters, or go on from the adapter."
         )
         yield from _adapter_load_statements(case)
         return
@@ -281,16 +354,21 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
     label = checkpoint.layout or checkpoint.traits.label
     if not layers:
         yield Statement(
-            f"This is a whole model ({label}), and no adapter of PEFT: no tensor of it is of LoRA. Load it as a model."
+            f"This is a whole model ({label}), and no adapter of PEFT: no tensor of it "
+            "is of LoRA. Load it as a model."
         )
         yield from load_statements(case)
         return
     lacks = (
-        "and no adapter_config.json" if case.is_folder else "and PEFT takes adapter_config.json beside them"
+        "and no adapter_config.json"
+        if case.is_folder
+        else "and PEFT takes adapter_config.json beside them"
     )
     yield Statement(
-        f"The weights of an adapter are here ({counted_noun(len(layers), 'tensor')} of LoRA), {lacks}, which names the layers, the rank and alpha."
-        " Copy it from where the adapter was trained: no command makes it from the weights alone, which do not have alpha."
+        f"The weights of an adapter are here ({counted_noun(len(layers), 'tensor')} of "
+        f"LoRA), {lacks}, which names the layers, the rank and alpha."
+        " Copy it from where the adapter was trained: no command makes it from the "
+        "weights alone, which do not have alpha."
     )
     yield from load_statements(case, "The tensors alone load so:")
 
@@ -302,22 +380,26 @@ def _no_resumable(case: Case) -> Iterator[Statement]:
     """Answer Trainer, which finds no checkpoint to resume from at a path."""
     if not case.is_folder:
         yield Statement(
-            f"This is a file ({case.survey.checkpoint.traits.label}). Trainer resumes from a folder with the weights, the optimizer and trainer_state.json."
+            f"This is a file ({case.survey.checkpoint.traits.label}). Trainer resumes "
+            "from a folder with the weights, the optimizer and trainer_state.json."
         )
         yield from load_statements(case)
         return
     if any(
-        name.startswith(("model", "pytorch_model", "adapter_model")) for name in case.survey.checkpoint.parts
+        name.startswith(("model", "pytorch_model", "adapter_model"))
+        for name in case.survey.checkpoint.parts
     ):
         yield Statement(
-            "The weights are here by names that Trainer knows. So the path of the message is not this folder, or that version of transformers knows other"
+            "The weights are here by names that Trainer knows. So the path of the "
+            "message is not this folder, or that version of transformers knows other"
             " names: older ones look for pytorch_model.bin alone."
         )
         yield from load_statements(case)
         return
     shown = and_more([show(name, 80) for name in case.survey.checkpoint.parts], 8)
     yield Statement(
-        f"Trainer looks for model.safetensors, pytorch_model.bin or adapter_model.safetensors, and the files here are {shown}."
+        "Trainer looks for model.safetensors, pytorch_model.bin or "
+        f"adapter_model.safetensors, and the files here are {shown}."
     )
     yield from load_statements(case)
 
@@ -327,22 +409,35 @@ def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
     checkpoint = case.survey.checkpoint
     label = checkpoint.layout or checkpoint.traits.label
     yield Statement(
-        f"The weights are here ({label}), and {and_more([show(name, 80) for name in names], 3)} is not among the files that ckpt reads beside them:"
-        " settings, which no command makes from weights. Copy it from the model that the training began with."
+        f"The weights are here ({label}), and "
+        f"{and_more([show(name, 80) for name in names], 3)} is not among the files "
+        "that ckpt reads beside them:"
+        " settings, which no command makes from weights. Copy it from the model that "
+        "the training began with."
     )
     yield from load_statements(case, "Without it the weights load so:")
 
 
 def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a loader of one model that was given a whole pipeline of diffusers, or nothing where it looked in a part."""
+    """Answer a loader of one model that was given a whole pipeline of diffusers, or
+    nothing where it looked in a part.
+    """
     checkpoint = case.survey.checkpoint
     parts = pipeline_parts(checkpoint)
-    place = next((found for pattern in _PLACES if (found := pattern.search(message.text))), None)
-    folder = "" if place is None else place[1].rstrip("./\\").replace("\\", "/").rpartition("/")[2]
+    place = next(
+        (found for pattern in _PLACES if (found := pattern.search(message.text))), None
+    )
+    folder = (
+        ""
+        if place is None
+        else place[1].rstrip("./\\").replace("\\", "/").rpartition("/")[2]
+    )
     if folder in {member.key for member in checkpoint.members}:
         return
     yield Statement(
-        f"Nothing is missing: this folder is a whole pipeline of diffusers ({pipeline_class(checkpoint)}), whose settings are in model_index.json, which is here."
+        "Nothing is missing: this folder is a whole pipeline of diffusers "
+        f"({pipeline_class(checkpoint)}), whose settings are in model_index.json, "
+        "which is here."
         " A config.json belongs to each of its parts. The program asked for one model."
     )
     line = pipeline_line(checkpoint, string_literal(case.survey.path))
@@ -350,7 +445,11 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("As a pipeline it loads so:", (), line)
     if parts:
         shown = and_more(
-            [f'subfolder="{show(key, 60)}" ({show(name, 80)})' for key, name in parts.items()], 4
+            [
+                f'subfolder="{show(key, 60)}" ({show(name, 80)})'
+                for key, name in parts.items()
+            ],
+            4,
         )
         yield Statement(f"A class of one model takes a part of it: {shown}.")
 
@@ -358,18 +457,32 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
 def _by_other_names(message: Message, case: Case) -> Answer:
     """Answer a loader that knows other names of weights than a folder has."""
     checkpoint = case.survey.checkpoint
-    rows = list(finding_statements([*case.at_least("warning"), *case.found("unread-file")]))
+    rows = list(
+        finding_statements([*case.at_least("warning"), *case.found("unread-file")])
+    )
     label = checkpoint.layout or checkpoint.traits.label
     wanted = _NO_FILE.search(message.text)
     name = f" {wanted[1]}" if wanted is not None else " a name that the loader knows"
-    count = f", in {counted_noun(len(checkpoint.parts), 'file')}" if checkpoint.parts else ""
-    rows.append(
-        Statement(f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.")
+    count = (
+        f", in {counted_noun(len(checkpoint.parts), 'file')}"
+        if checkpoint.parts
+        else ""
     )
-    if not checkpoint.parts and not checkpoint.members and case.survey.path.endswith(".safetensors"):
+    rows.append(
+        Statement(
+            f"The weights are here{count} ({label}), and none of the files has{name}. "
+            "ckpt reads them."
+        )
+    )
+    if (
+        not checkpoint.parts
+        and not checkpoint.members
+        and case.survey.path.endswith(".safetensors")
+    ):
         variant = re.search(r"\.(fp16|bf16|fp32|non_ema)\.", case.survey.path)
         text = (
-            "Pass the path of this file itself, or give it the name that the loader knows, model.safetensors"
+            "Pass the path of this file itself, or give it the name that the loader "
+            "knows, model.safetensors"
         )
         more = (
             f' (transformers and diffusers take it with variant="{variant[1]}")'
@@ -382,16 +495,22 @@ def _by_other_names(message: Message, case: Case) -> Answer:
     if way.command is None:
         way = case.plan(("weights",))
     if way.command is not None:
-        rows.append(Statement("As one file, which every loader reads:", (), way.command))
+        rows.append(
+            Statement("As one file, which every loader reads:", (), way.command)
+        )
     rows += load_statements(case)
     return Answer(case.survey.path, tuple(rows))
 
 
-_BYTE = re.compile(r"can't decode byte (?:0x|#x)([0-9a-f]{2})[\s\S]{0,300}?position (\d{1,12})")
+_BYTE = re.compile(
+    r"can't decode byte (?:0x|#x)([0-9a-f]{2})[\s\S]{0,300}?position (\d{1,12})"
+)
 
 
 def _is_at(message: Message, case: Case) -> bool:
-    """Tell whether the byte that a reader of text stopped at stands in the file at the same position."""
+    """Tell whether the byte that a reader of text stopped at stands in the file at the
+    same position.
+    """
     found = _BYTE.search(message.text)
     source = case.survey.checkpoint.source
     if found is None or source is None or int(found[2]) >= source.size:
@@ -400,20 +519,30 @@ def _is_at(message: Message, case: Case) -> bool:
 
 
 def _answer_text_reader(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a reader of text: of what Python 2 wrote, or of a whole file that is no text."""
+    """Answer a reader of text: of what Python 2 wrote, or of a whole file that is no
+    text.
+    """
     encoding = case.survey.checkpoint.encoding
     if encoding is None and _is_at(message, case):
         found = _BYTE.search(message.text)
-        place = f"byte {found[2]} of this file is 0x{found[1]}" if found is not None else "the byte is here"
+        place = (
+            f"byte {found[2]} of this file is 0x{found[1]}"
+            if found is not None
+            else "the byte is here"
+        )
         yield Statement(
-            f'The program read this file as text, and it is none ({case.survey.checkpoint.traits.label}): {place}. It was opened without "rb", or handed over'
-            " in the place of a file of text: a config, a vocabulary, a list of labels. Its bytes are not at fault."
+            "The program read this file as text, and it is none "
+            f"({case.survey.checkpoint.traits.label}): {place}. It was opened without "
+            '"rb", or handed over'
+            " in the place of a file of text: a config, a vocabulary, a list of "
+            "labels. Its bytes are not at fault."
         )
         yield from load_statements(case)
         return
     if encoding is None:
         yield Statement(
-            "No text of this file needs another encoding, and the byte of the message is not at its position: another file was read."
+            "No text of this file needs another encoding, and the byte of the message "
+            "is not at its position: another file was read."
         )
         return
     yield Statement(
@@ -422,16 +551,20 @@ def _answer_text_reader(message: Message, case: Case) -> Iterator[Statement]:
         case.survey.load.expression,
     )
     yield from command_statements(
-        "This file then loads without it:", case.plan(("convert", "--encoding", encoding))
+        "This file then loads without it:",
+        case.plan(("convert", "--encoding", encoding)),
     )
 
 
 _MEMBERS = re.compile(
-    r"archive does not contain any files|inline_container\.cc:\d{1,6}\] ?\. ?file not found"
+    r"archive does not contain any files"
+    r"|inline_container\.cc:\d{1,6}\] ?\. ?file not found"
 )
 
 
-_WANTED_MEMBER = re.compile(r"file not found: [\w./-]{0,400}?(constants\.pkl|code/[\w./]{1,200})")
+_WANTED_MEMBER = re.compile(
+    r"file not found: [\w./-]{0,400}?(constants\.pkl|code/[\w./]{1,200})"
+)
 """A member that TorchScript programs alone have."""
 
 
@@ -444,32 +577,47 @@ def _answer_missing_member(message: Message, case: Case) -> Iterator[Statement]:
     wanted = _WANTED_MEMBER.search(message.text)
     if wanted is not None and not case.survey.checkpoint.traits.names_are_code:
         yield Statement(
-            f"The reader looks for {show(wanted[1], 60)}, which programs of TorchScript have, and this file is none: {label}. torch.jit.load, libtorch and what is built"
+            f"The reader looks for {show(wanted[1], 60)}, which programs of "
+            f"TorchScript have, and this file is none: {label}. torch.jit.load, "
+            "libtorch and what is built"
             " on it take what torch.jit.save wrote."
         )
         yield from load_statements(case, "It loads in Python so:")
         return
     if "zip" not in label.lower() and not case.survey.checkpoint.traits.names_are_code:
         yield Statement(
-            f"This file is {label}, and no archive of torch: the reader looks for members of one."
+            f"This file is {label}, and no archive of torch: the reader looks for "
+            "members of one."
         )
         yield from load_statements(case)
         return
-    count = f" of {counted_noun(len(case.survey.tensors), 'tensor')}" if case.survey.tensors else ""
+    count = (
+        f" of {counted_noun(len(case.survey.tensors), 'tensor')}"
+        if case.survey.tensors
+        else ""
+    )
     checked = (
-        "" if case.verified is None else f", and it is whole ({and_more(list(case.verified.checked), 4)})"
+        ""
+        if case.verified is None
+        else f", and it is whole ({and_more(list(case.verified.checked), 4)})"
     )
     what = "any file" if "any files" in message.text else "the member that it looks for"
     yield Statement(
-        f"The message is about reading: the program did not find {what} in an archive. This file is an archive{count}{checked}. So the reader of that program"
-        " is at fault, or it read another path: a second zip library in the same program (miniz, minizip) whose functions have the same names, a libtorch that is"
-        " older than the file, or a stream that was not opened as binary or had been read to its end."
+        f"The message is about reading: the program did not find {what} in an archive. "
+        f"This file is an archive{count}{checked}. So the reader of that program"
+        " is at fault, or it read another path: a second zip library in the same "
+        "program (miniz, minizip) whose functions have the same names, a libtorch that "
+        "is"
+        " older than the file, or a stream that was not opened as binary or had been "
+        "read to its end."
     )
     yield from load_statements(case, "In Python it loads so:")
 
 
 def _look_at_file(message: Message, case: Case) -> Answer:
-    """Look at the file: whatever is wrong with it is the answer, and where nothing is, that it is whole."""
+    """Look at the file: whatever is wrong with it is the answer, and where nothing is,
+    that it is whole.
+    """
     found = looked_at(case)
     if case.verified is not None and not case.damage and not found.explains:
         return Answer(case.survey.path, tuple(_answer_damaged(message, case)))
@@ -480,29 +628,38 @@ _PATH = re.compile(r"file path: ?([^\n(]{0,2000})")
 
 
 def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer libtorch, which finds nothing at a path, or reads nothing from a stream."""
+    """Answer libtorch, which finds nothing at a path, or reads nothing from a
+    stream.
+    """
     found = _PATH.search(message.text)
     if found is None:
         yield Statement(
-            "libtorch read no byte: the stream was not open, for no file is at the path, or it had been read to its end. Give the whole path"
+            "libtorch read no byte: the stream was not open, for no file is at the "
+            "path, or it had been read to its end. Give the whole path"
             " of this file, which is here."
         )
         if not case.survey.checkpoint.traits.names_are_code:
             yield Statement(
-                "It would not load in C++ then either: torch::jit::load takes what torch.jit.save wrote, and this is a"
-                f" {case.survey.checkpoint.traits.label}. Load it in Python, and write torch.jit.script(model).save(…)."
+                "It would not load in C++ then either: torch::jit::load takes what "
+                "torch.jit.save wrote, and this is a"
+                f" {case.survey.checkpoint.traits.label}. Load it in Python, and write "
+                "torch.jit.script(model).save(…)."
             )
         yield from finding_statements(case.at_least("error"))
         return
     path = "" if found is None else found[1].strip()
     is_relative = bool(path) and not path.startswith(("/", "\\")) and path[1:2] != ":"
     where = (
-        " It is looked for below the folder in which the program runs, which an IDE sets."
+        (
+            " It is looked for below the folder in which the program runs, which an "
+            "IDE sets."
+        )
         if is_relative
         else ""
     )
     yield Statement(
-        f"The program found no file at {show(path, 200) or 'an empty path'}.{where} Give the whole path of this file, which is here."
+        f"The program found no file at {show(path, 200) or 'an empty path'}.{where} "
+        "Give the whole path of this file, which is here."
     )
     yield from finding_statements(case.at_least("error"))
 
@@ -516,7 +673,8 @@ def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
         else " ckpt reads all bytes of this file now, and it is whole."
     )
     yield Statement(
-        f"The file system gave no bytes, and the file is not the cause: a network drive, a cloud mount or its quota.{state}"
+        "The file system gave no bytes, and the file is not the cause: a network "
+        f"drive, a cloud mount or its quota.{state}"
         " Copy the file to a local disk, and load that."
     )
     yield from case.damage
@@ -541,7 +699,10 @@ FAMILIES = (
             r"This does not look like a tar archive",
             r"gzip: [^\n]{1,500}: not in gzip format",
             r"End-of-central-directory signature not found",
-            r"tarfile\.ReadError: (?:file could not be opened|not a gzip|invalid header|bad checksum|truncated header)",
+            (
+                r"tarfile\.ReadError: (?:file could not be opened|not a gzip"
+                r"|invalid header|bad checksum|truncated header)"
+            ),
             r"Expected hasRecord\(\"version\"\) to be true",
             r"storage has wrong (?:byte )?size: expected",
             r"Corrupted (?:file|checkpoint|archive)",
@@ -551,7 +712,11 @@ FAMILIES = (
         ),
         answer_from_statements(_answer_damaged),
     ),
-    Family("unarchived", (_MEMBERS.pattern,), answer_from_statements(_answer_missing_member)),
+    Family(
+        "unarchived",
+        (_MEMBERS.pattern,),
+        answer_from_statements(_answer_missing_member),
+    ),
     Family(
         "unreadable",
         (
@@ -563,7 +728,10 @@ FAMILIES = (
     Family(
         "header",
         (
-            r"HeaderTooLarge|HeaderTooSmall|InvalidHeader(?:Start|Length|Deserialization|)\b",
+            (
+                r"HeaderTooLarge|HeaderTooSmall|InvalidHeader(?:Start|Length"
+                r"|Deserialization|)\b"
+            ),
             r"header too (?:large|small)",
             r"Error while deserializing(?: header)?:",
             r"MetadataIncompleteBuffer|incomplete metadata, file not fully covered",
@@ -582,7 +750,10 @@ FAMILIES = (
     ),
     Family(
         "persistent",
-        (r"persistent id instruction was encountered", r"no persistent_load function was specified"),
+        (
+            r"persistent id instruction was encountered",
+            r"no persistent_load function was specified",
+        ),
         answer_from_statements(_answer_persistent_id),
     ),
     Family(
@@ -605,8 +776,14 @@ FAMILIES = (
             r"Can't find a valid checkpoint at ",
             r"No valid checkpoint found in (?:output directory|\S)",
             r"[Uu]nable to find 'latest' file at",
-            r"is not a folder containing a `?\.index\.json`? file or a pytorch_model\.bin",
-            r"`?checkpoint`? should be the path to a file containing a whole state dict",
+            (
+                r"is not a folder containing a `?\.index\.json`? file or a "
+                r"pytorch_model\.bin"
+            ),
+            (
+                r"`?checkpoint`? should be the path to a file containing a whole state "
+                r"dict"
+            ),
         ),
         _no_file,
     ),
@@ -615,7 +792,10 @@ FAMILIES = (
         (
             r"istream reader failed: ",
             r"read_bytes == 8 ASSERT FAILED",
-            r"open file failed(?: because of errno \d{1,4} on fopen: [\w ]{1,80})?,? file path: ",
+            (
+                r"open file failed(?: because of errno \d{1,4} on fopen: [\w "
+                r"]{1,80})?,? file path: "
+            ),
         ),
         answer_from_statements(_answer_path),
     ),

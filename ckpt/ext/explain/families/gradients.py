@@ -1,4 +1,6 @@
-"""Errors of DistributedDataParallel about gradients: parameters that got none, and parameters that got two."""
+"""Errors of DistributedDataParallel about gradients: parameters that got none, and
+parameters that got two.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,26 @@ from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.model.text import counted_noun, pasted_path, show
 
-_NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)")
-_TWICE_NAME = re.compile(r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice")
+_NAMES = re.compile(
+    r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)"
+)
+_TWICE_NAME = re.compile(
+    r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice"
+)
 
 
 def _take_numbers(message: Message, text: str, start: int) -> Message:
-    """The numbers of all ranks, and the names that DDP prints itself with TORCH_DISTRIBUTED_DEBUG."""
+    """The numbers of all ranks, and the names that DDP prints itself with
+    TORCH_DISTRIBUTED_DEBUG.
+    """
     del start
-    names = dict.fromkeys(name for row in _NAMES.finditer(text) for name in row[2].split(", "))
+    names = dict.fromkeys(
+        name for row in _NAMES.finditer(text) for name in row[2].split(", ")
+    )
     names.update(dict.fromkeys(row[1] for row in _TWICE_NAME.finditer(text)))
-    return message._replace(numbers=pasted_numbers(text), names=tuple(names)[:MOST_NAMES])
+    return message._replace(
+        numbers=pasted_numbers(text), names=tuple(names)[:MOST_NAMES]
+    )
 
 
 def _answer_gradients(message: Message, case: Case) -> Answer:
@@ -41,12 +53,23 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
         rows.append(Statement("DDP names the parameters itself.", tuple(names)))
     if numbers is None:
         if not names:
-            rows.append(Statement("The text has no numbers of parameters. This is what the checkpoint says:"))
+            rows.append(
+                Statement(
+                    "The text has no numbers of parameters. This is what the "
+                    "checkpoint says:"
+                )
+            )
             for code in ("unused", "sometimes-unused"):
                 found = list(finding_statements(case.found(code)))
-                rows += found or [Statement(f"This file does not have the finding {code}.")]
+                rows += found or [
+                    Statement(f"This file does not have the finding {code}.")
+                ]
         return Answer(survey.path, tuple(rows))
-    certain = numbered_by_names(survey, numbers, message.names) if case.section is None else None
+    certain = (
+        numbered_by_names(survey, numbers, message.names)
+        if case.section is None
+        else None
+    )
     if certain is not None:
         rows.clear()
     if certain is None and survey.record is not None:
@@ -55,20 +78,34 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
     by_change = None
     if certain is None and case.older is not None:
         by_change = numbered_by_change(
-            survey, numbers, set(case.older.unchanged), case.section, set(case.older.stepped)
+            survey,
+            numbers,
+            set(case.older.unchanged),
+            case.section,
+            set(case.older.stepped),
         )
-    found_numbers = certain or by_change or numbered_parameters(survey, numbers, case.section)
+    found_numbers = (
+        certain or by_change or numbered_parameters(survey, numbers, case.section)
+    )
     rows += _reason_statements(numbers, found_numbers)
     if case.older is not None:
-        rows += _unchanged_statements(case.older, fits=certain is not None or by_change is not None)
-    if found_numbers.trust == "likely" or any(len(row.entries) != 1 for row in found_numbers.rows):
+        rows += _unchanged_statements(
+            case.older, fits=certain is not None or by_change is not None
+        )
+    if found_numbers.trust == "likely" or any(
+        len(row.entries) != 1 for row in found_numbers.rows
+    ):
         is_guess = found_numbers.trust == "likely"
-        rows += _certain_ways(numbers, survey, is_guess=is_guess, has_older=case.older is not None)
+        rows += _certain_ways(
+            numbers, survey, is_guess=is_guess, has_older=case.older is not None
+        )
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
 
 
 def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
-    """The parameters that did not change since an older save, and those that are the same although they had a step."""
+    """The parameters that did not change since an older save, and those that are the
+    same although they had a step.
+    """
     since = f"since {show(older.path, 80)}"
     if older.unchanged:
         why = (
@@ -76,41 +113,61 @@ def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
             if older.is_sure
             else "they had no gradient, are frozen, or their step was too small"
         )
-        text = f"{counted_noun(len(older.unchanged), 'parameter')} did not change {since}: {why}."
+        text = (
+            f"{counted_noun(len(older.unchanged), 'parameter')} did not change "
+            f"{since}: {why}."
+        )
         if not fits:
             text += f" {_misfit_reason(older)}"
         yield Statement(text, older.unchanged)
     elif older.stepped:
         yield Statement(f"No parameter lacked a gradient {since}.")
     else:
-        yield Statement(f"Every parameter changed {since}, so each of them had a gradient in between.")
+        yield Statement(
+            f"Every parameter changed {since}, so each of them had a gradient in "
+            "between."
+        )
     if older.stepped:
         verb = "is" if len(older.stepped) == 1 else "are"
         count = counted_noun(len(older.stepped), "parameter")
-        text = f"{count} {verb} the same although the optimizer stepped: a zero gradient, lr 0, or too small a step."
+        text = (
+            f"{count} {verb} the same although the optimizer stepped: a zero gradient, "
+            "lr 0, or too small a step."
+        )
         yield Statement(text, older.stepped)
 
 
 def _misfit_reason(older: Older) -> str:
-    """The reason why the numbers of DDP do not fit the parameters that did not change."""
+    """The reason why the numbers of DDP do not fit the parameters that did not
+    change.
+    """
     if older.is_sure:
         return "The numbers do not fit them: are the saves of the run that stopped?"
     if not older.changed and not older.stepped:
-        return "Nothing changed, so these saves do not tell which parameters had a gradient."
-    return "The numbers do not fit them: a step was too small to see, or the saves are of another run."
+        return (
+            "Nothing changed, so these saves do not tell which parameters had a "
+            "gradient."
+        )
+    return (
+        "The numbers do not fit them: a step was too small to see, or the saves are of "
+        "another run."
+    )
 
 
 def _certain_ways(
     numbers: Numbers, survey: Survey, *, is_guess: bool, has_older: bool
 ) -> Iterator[Statement]:
-    """Say that names are a guess, or that several fit a number, and by which ways they are certain."""
+    """Say that names are a guess, or that several fit a number, and by which ways they
+    are certain.
+    """
     path = pasted_path(survey.path)
     if path is None:
         return
     every = ",".join(map(str, numbers.all))
     doubt = "These names are a guess" if is_guess else "Several names fit a number"
     yield Statement(
-        f"{doubt}: the file does not say which parameters DDP counts. With the code of the model, frozen as in"
+        f"{doubt}: the file does not say which parameters DDP counts. With the code of "
+        "the model, frozen as in"
         " the run, they are certain:",
         (),
         f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
@@ -118,14 +175,19 @@ def _certain_ways(
     if has_older:
         return
     yield Statement(
-        "An older checkpoint of the run says more: a parameter that changed had a gradient.",
+        (
+            "An older checkpoint of the run says more: a parameter that changed had a "
+            "gradient."
+        ),
         (),
         f"ckpt explain MESSAGE OLDER {path}",
     )
 
 
 def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
-    """The names that the file gives the parameters of a message: DDP leaves its own prefix out."""
+    """The names that the file gives the parameters of a message: DDP leaves its own
+    prefix out.
+    """
     if not names:
         return []
     known = {name: name for name in (entry.name for entry in survey.tensors)}
@@ -140,7 +202,8 @@ def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
 def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement]:
     if numbers.kind == "twice":
         yield Statement(
-            "Its gradient was ready twice: it is used outside of forward, in several activation checkpoints, or in"
+            "Its gradient was ready twice: it is used outside of forward, in several "
+            "activation checkpoints, or in"
             " several backward passes of one step."
         )
         return
@@ -149,11 +212,15 @@ def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement
         yield Statement(f"Never a gradient: {UNUSED[:1].lower()}{UNUSED[1:]}")
     if True in had:
         yield Statement(
-            "A gradient in an earlier step: forward did not take this branch in the step that stopped."
+            "A gradient in an earlier step: forward did not take this branch in the "
+            "step that stopped."
         )
     ranks = {row.ranks for row in found.rows}
     if len(ranks) > 1:
-        yield Statement("The ranks list different parameters, so a branch depends on the data of a rank.")
+        yield Statement(
+            "The ranks list different parameters, so a branch depends on the data of a "
+            "rank."
+        )
 
 
 FAMILIES = (
@@ -171,7 +238,10 @@ FAMILIES = (
     Family(
         "twice",
         (
-            r"Parameter at index \d{1,12}(?: with name \S{1,2000})? has been marked as ready twice",
+            (
+                r"Parameter at index \d{1,12}(?: with name \S{1,2000})? has been "
+                r"marked as ready twice"
+            ),
             r"Expected to mark a variable ready only once",
         ),
         _answer_gradients,

@@ -1,4 +1,6 @@
-"""Errors about what loading imports: names that weights_only refuses, and code that is not here or is of another version."""
+"""Errors about what loading imports: names that weights_only refuses, and code that is
+not here or is of another version.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ from ckpt.model.checkpoint import Checkpoint, Import
 from ckpt.model.text import and_more, counted_noun, places_text, show, show_names
 
 _GLOBAL = re.compile(
-    r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL|unrecognized function) ([\w.]{1,500})"
-    r"|No module named '([\w.]{1,500})'|Can't get attribute '([\w.]{1,500})' on <module '([\w.]{1,500})'"
+    r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL"
+    r"|unrecognized function) ([\w.]{1,500})"
+    r"|No module named '([\w.]{1,500})'"
+    r"|Can't get attribute '([\w.]{1,500})' on <module '([\w.]{1,500})'"
 )
-_ATTRIBUTE = re.compile(r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'")
+_ATTRIBUTE = re.compile(
+    r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'"
+)
 _MODULE = re.compile(r"No module named '([\w.]{1,500})'")
 _VERSION = re.compile(r"(?:^|[._-])version$")
 _OF_YOLO = {"models.yolo", "models.common", "models.experimental"}
@@ -44,7 +50,9 @@ def rows_of(checkpoint: Checkpoint, name: str) -> list[Import]:
     return [
         row
         for row in checkpoint.imports
-        if f"{row.module}.{row.name}" == name or row.module == name or row.module.startswith(f"{name}.")
+        if f"{row.module}.{row.name}" == name
+        or row.module == name
+        or row.module.startswith(f"{name}.")
     ]
 
 
@@ -55,7 +63,8 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     ):
         yield from load_statements(
             case,
-            "This file is a TorchScript program, whose classes lie in the file itself. torch.load of an old torch looks for them as modules;"
+            "This file is a TorchScript program, whose classes lie in the file itself. "
+            "torch.load of an old torch looks for them as modules;"
             " torch.jit.load takes it:",
         )
         return
@@ -66,32 +75,45 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         for row in rows:
             at = f" at {places_text(row.where)}" if row.where else ""
             runs = (
-                f" Loading calls {show_names(row.calls, 2)}." if row.group == "called" and row.calls else ""
+                f" Loading calls {show_names(row.calls, 2)}."
+                if row.group == "called" and row.calls
+                else ""
             )
-            yield Statement(f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}")
+            yield Statement(
+                f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}"
+            )
         if not rows:
             yield Statement(f"The file does not name {show(name, 120)}.")
     if message.kind == "code" and not here and _of_another_unpickler(message):
         yield Statement(
-            "dill writes such a name: it is the script that saved. A file of dill loads with torch.load(…, pickle_module=dill), in a script"
-            " that defines what the other one did. torch.save without pickle_module writes none."
+            "dill writes such a name: it is the script that saved. A file of dill "
+            "loads with torch.load(…, pickle_module=dill), in a script"
+            " that defines what the other one did. torch.save without pickle_module "
+            "writes none."
         )
     elif message.kind == "code":
         yield from _another_version(message, case)
     refusals = survey.checkpoint.weights_only
     if refusals is None and survey.checkpoint.imports:
         what = "weights" if survey.tensors else "plain values"
-        yield from command_statements(f"The {what} without the code:", case.plan(("weights",)))
+        yield from command_statements(
+            f"The {what} without the code:", case.plan(("weights",))
+        )
         return
     if not refusals:
-        why = "weights_only=True loads this file" if refusals == () else "No pickle is loaded from this file"
+        why = (
+            "weights_only=True loads this file"
+            if refusals == ()
+            else "No pickle is loaded from this file"
+        )
         yield Statement(f"{why}.", (), survey.load.expression)
         return
     others = len(refusals) - len(message.names)
     if others > 0 and here:
         text = and_more([show(row.reason, 120) for row in refusals], 6)
         yield Statement(
-            f"weights_only=True refuses {counted_noun(len(refusals), 'thing')} in this file: {text}."
+            f"weights_only=True refuses {counted_noun(len(refusals), 'thing')} in this "
+            f"file: {text}."
         )
     files = dict.fromkeys(row.file for row in refusals if row.file)
     if files:
@@ -101,7 +123,10 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     if way.command is not None:
         text = "This file then loads with weights_only=True"
         if message.kind == "code" and case.has_module:
-            text = "For who wants the weights without the class, this file then loads with weights_only=True"
+            text = (
+                "For who wants the weights without the class, this file then loads "
+                "with weights_only=True"
+            )
         if way.keeps == "weights" and not text.startswith("For who"):
             text = "The weights alone"
         yield Statement(f"{text}:", (), way.command)
@@ -110,68 +135,92 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _of_files(case: Case, files: list[str]) -> Iterator[Statement]:
-    """The command for each file of a folder that weights_only refuses. The others stay as they are."""
+    """The command for each file of a folder that weights_only refuses. The others stay
+    as they are.
+    """
     for file in files[:_FILES]:
         way = case.plan(("plain", file))
         if way.command is not None:
             yield Statement(
-                f"{show(file, 120)} is the file that is refused. A copy that loads with weights_only=True, to be put in its place:",
+                (
+                    f"{show(file, 120)} is the file that is refused. A copy that loads "
+                    "with weights_only=True, to be put in its place:"
+                ),
                 (),
                 way.command,
             )
         elif way.reason is not None:
-            yield Statement(f"No command makes {show(file, 120)} loadable: {way.reason}.")
+            yield Statement(
+                f"No command makes {show(file, 120)} loadable: {way.reason}."
+            )
     if all(file.rpartition("/")[2].startswith("rng_state") for file in files):
         yield Statement(
-            "It holds the states of random generators alone. Without it a Trainer resumes too, and draws other numbers."
+            "It holds the states of random generators alone. Without it a Trainer "
+            "resumes too, and draws other numbers."
         )
 
 
 def _another_version(message: Message, case: Case) -> Iterator[Statement]:
-    """Say which version of the package wrote the file, where the module is there and lacks the name."""
+    """Say which version of the package wrote the file, where the module is there and
+    lacks the name.
+    """
     modules = {row.module for row in case.survey.checkpoint.imports}
     if modules & _OF_YOLO:
         yield Statement(
-            "The class is of the repository of YOLOv5 or YOLOv7, which no package installs: run the program in a clone of it, or put the"
+            "The class is of the repository of YOLOv5 or YOLOv7, which no package "
+            "installs: run the program in a clone of it, or put the"
             " clone on sys.path."
         )
         return
     if any(module.startswith("dnnlib.tflib") for module in modules):
         yield Statement(
-            "These are networks of StyleGAN for TensorFlow, and torch has no class for them. legacy.py of NVIDIA's stylegan2-ada-pytorch or"
-            " stylegan3 writes them as networks of torch: python legacy.py --source=FILE --dest=OUT."
+            "These are networks of StyleGAN for TensorFlow, and torch has no class for "
+            "them. legacy.py of NVIDIA's stylegan2-ada-pytorch or"
+            " stylegan3 writes them as networks of torch: python legacy.py "
+            "--source=FILE --dest=OUT."
         )
         return
     if any(module.startswith("torch_utils.persistence") for module in modules):
         yield Statement(
-            "The file is of NVIDIA's StyleGAN for torch, whose classes lie in its repository: run the program in a clone of it (dnnlib and"
+            "The file is of NVIDIA's StyleGAN for torch, whose classes lie in its "
+            "repository: run the program in a clone of it (dnnlib and"
             " torch_utils), or put the clone on sys.path."
         )
         return
     found = _ATTRIBUTE.search(message.text)
     lacking = _MODULE.search(message.text)
-    if found is None and lacking is not None and rows_of(case.survey.checkpoint, lacking[1]):
+    if (
+        found is None
+        and lacking is not None
+        and rows_of(case.survey.checkpoint, lacking[1])
+    ):
         yield Statement(
-            f"The program loads it where {show(lacking[1], 120)} can be imported: in an environment with the package, or with the root of the"
+            f"The program loads it where {show(lacking[1], 120)} can be imported: in "
+            "an environment with the package, or with the root of the"
             " repository that has it on PYTHONPATH."
         )
         return
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:
             yield Statement(
-                "The class lay in the script that saved the file. Import it into the script that loads before"
+                "The class lay in the script that saved the file. Import it into the "
+                "script that loads before"
                 " torch.load, by the same name."
             )
         return
     package = found[1].partition(".")[0]
     yield Statement(
-        f"The module {show(found[1], 120)} is installed and lacks this name: another version of {show(package, 60)} wrote the file."
+        f"The module {show(found[1], 120)} is installed and lacks this name: another "
+        f"version of {show(package, 60)} wrote the file."
     )
     versions = recorded_versions(case)
     if versions:
         texts = [f"{show(name, 60)} = {show(text, 60)}" for name, text in versions]
         yield Statement(
-            f"The file says {and_more(texts, _VERSIONS)}. Install the version of {show(package, 60)} that wrote it, or a newer one:",
+            (
+                f"The file says {and_more(texts, _VERSIONS)}. Install the version of "
+                f"{show(package, 60)} that wrote it, or a newer one:"
+            ),
             (),
             _install_command(package, versions),
         )
@@ -187,7 +236,9 @@ _LOOKED_UP = re.compile(r"Can't get attribute '([\w.]{1,200})'")
 
 
 def _install_command(package: str, versions: list[tuple[str, str]]) -> str | None:
-    """The command that installs the version that the file records under the plain name `version`."""
+    """The command that installs the version that the file records under the plain name
+    `version`.
+    """
     names = ("version", f"{package}_version", "__version__")
     is_known = any(name.rpartition(".")[2] in names for name, _ in versions)
     return f"pip install -U {package}" if is_known and package.isidentifier() else None
@@ -208,7 +259,10 @@ FAMILIES = (
         "globals",
         (
             r"Unsupported (?:global: GLOBAL|class) [\w.]{1,500}",
-            r"Trying to (?:load unsupported GLOBAL|call reduce for unrecognized function) [\w.]{1,500}",
+            (
+                r"Trying to (?:load unsupported GLOBAL"
+                r"|call reduce for unrecognized function) [\w.]{1,500}"
+            ),
             r"Weights only load failed",
             r"`weights_only=False` \(the current default value\)",
         ),
@@ -219,7 +273,10 @@ FAMILIES = (
         "code",
         (
             r"No module named '(?!numpy\._core)[\w.]{1,500}'",
-            r"Can't get attribute '(?!_rebuild_)[\w.]{1,500}' on <module '[\w.]{1,500}'",
+            (
+                r"Can't get attribute '(?!_rebuild_)[\w.]{1,500}' on <module "
+                r"'[\w.]{1,500}'"
+            ),
         ),
         answer_from_statements(_answer_imports),
         _take_globals,

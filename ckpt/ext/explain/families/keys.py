@@ -13,7 +13,15 @@ from ckpt.evidence.pretrained import base_of_adapter as pretrained_base
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
-from ckpt.ext.explain.case import Answer, Case, Shapes, Statement, be_verb, finding_statements, looked_at
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Shapes,
+    Statement,
+    be_verb,
+    finding_statements,
+    looked_at,
+)
 from ckpt.ext.explain.families.architectures import (
     compare_depths,
     input_statements,
@@ -30,7 +38,13 @@ from ckpt.ext.explain.families.beginnings import (
     taken_part,
     whole_beginnings,
 )
-from ckpt.ext.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
+from ckpt.ext.explain.families.classes import (
+    BASES,
+    TYPES,
+    another_class,
+    of_another_class,
+    task_of,
+)
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
     layout_of_experts,
@@ -68,12 +82,17 @@ from ckpt.tree.find import tied_aliases
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
 _VOCABULARY = re.compile(
-    r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte|lm_head|shared|embed_out)(?:\.|$)"
+    r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte"
+    r"|lm_head|shared|embed_out)(?:\.|$)"
 )
-_TABLE = re.compile(r"(?:^|[._])(?:embeddings?|embed|emb|codebook)\d{0,3}\.weight$|_emb(?:edding)?\.weight$")
+_TABLE = re.compile(
+    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)\d{0,3}\.weight$"
+    r"|_emb(?:edding)?\.weight$"
+)
 """The name of a table of rows that a number chooses: of words, codes or classes."""
 _POSITIONS = re.compile(
-    r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding|wpe|relative_position)"
+    r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding"
+    r"|wpe|relative_position)"
 )
 _MOST_RANKS = 64
 
@@ -104,7 +123,9 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
 
 
 def answer_of_names(message: Message) -> Answer | None:
-    """Return the answer that the names of an error give without a file: the rule that makes missing and unexpected keys the same."""
+    """Return the answer that the names of an error give without a file: the rule that
+    makes missing and unexpected keys the same.
+    """
     if not message.missing or not message.unexpected:
         return None
     if message.types:
@@ -114,9 +135,15 @@ def answer_of_names(message: Message) -> Answer | None:
         return None
     command = "ckpt strip FILE -o OUT" if _is_wrapper(rules) else None
     subs = " ".join(f"--sub {shlex.quote(rule.substitution)}" for rule in rules.renames)
-    if command is None and rules.renames and all(rule.is_plain for rule in rules.renames):
+    if (
+        command is None
+        and rules.renames
+        and all(rule.is_plain for rule in rules.renames)
+    ):
         command = f"ckpt rename FILE {subs} -o OUT"
-    return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
+    return Answer(
+        "", (Statement(_renames_text(rules, len(message.missing)), (), command),)
+    )
 
 
 def _share_text(met: int, whole: int, noun: str) -> str:
@@ -124,27 +151,38 @@ def _share_text(met: int, whole: int, noun: str) -> str:
     if whole == 1:
         return f"the {noun}" if met else f"no {noun}"
     return (
-        f"{met:,} of the {counted_noun(whole, noun)}" if met else f"none of the {counted_noun(whole, noun)}"
+        f"{met:,} of the {counted_noun(whole, noun)}"
+        if met
+        else f"none of the {counted_noun(whole, noun)}"
     )
 
 
 def _none_of_text(unexpected: Sequence[str]) -> str:
-    """The beginning of a sentence: `None of the 7 unexpected keys is`, `The unexpected key is not`."""
+    """The beginning of a sentence: `None of the 7 unexpected keys is`, `The unexpected
+    key is not`.
+    """
     if len(unexpected) == 1:
         return f"The unexpected key {show(unexpected[0], 120)} is not"
     return f"None of the {counted_noun(len(unexpected), 'unexpected key')} is"
 
 
 _OUTPUT = re.compile(
-    r"(?:.+\.)?(?:lm_head(?:\.decoder)?|predictions\.decoder)\.weight|(?:output|out|decoder)\.weight"
+    r"(?:.+\.)?(?:lm_head(?:\.decoder)?|predictions\.decoder)\.weight|(?:output|out"
+    r"|decoder)\.weight"
 )
-"""The name of the output layer of a language model. The short ones mean it only where they are the whole name."""
-_EMBEDDING = re.compile(r"(?:.+\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings|shared|emb)\.weight")
+"""The name of the output layer of a language model. The short ones mean it only where
+they are the whole name.
+"""
+_EMBEDDING = re.compile(
+    r"(?:.+\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings|shared|emb)\.weight"
+)
 """The name of the embedding that the output layer is tied to."""
 
 
 def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | None:
-    """Return the tensor that the only missing key is tied to: by the metadata of the file, or by their usual names."""
+    """Return the tensor that the only missing key is tied to: by the metadata of the
+    file, or by their usual names.
+    """
     if len(absent) != 1:
         return None
     noted = tied_aliases(case.survey.checkpoint).get(absent[0])
@@ -156,22 +194,30 @@ def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | No
     return embeddings[0] if len(embeddings) == 1 else None
 
 
-def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()) -> Match:
-    """The mapping of names in a file to names of a model: the shapes of the model are unknown, so names alone decide.
+def _by_names(
+    here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()
+) -> Match:
+    """The mapping of names in a file to names of a model: the shapes of the model are
+    unknown, so names alone decide.
 
     No rule changes a name of `keep`, which has its place already.
     """
-    return match(dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False, keep=keep)
+    return match(
+        dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False, keep=keep
+    )
 
 
 def _renames_text(rules: Match, missing: int) -> str:
     met = len(rules.partners)
     texts = [rule.label for rule in rules.renames]
-    text = f"{met:,} of the {counted_noun(missing, 'missing key')} {'is' if met == 1 else 'are'} there by other names"
+    text = (
+        f"{met:,} of the {counted_noun(missing, 'missing key')} "
+        f"{'is' if met == 1 else 'are'} there by other names"
+    )
     return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
 
 
-# --- the answer of a file ---------------------------------------------------------------------------------------------
+# --- the answer of a file -------------------------------------------------------------
 
 
 def _answer_keys(message: Message, case: Case) -> Answer:
@@ -182,14 +228,19 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     chosen = _choose_section(message, case)
     if chosen is None:
         return Answer(
-            path, (Statement("The file holds no model."), *finding_statements(case.at_least("warning")))
+            path,
+            (
+                Statement("The file holds no model."),
+                *finding_statements(case.at_least("warning")),
+            ),
         )
     serious = list(finding_statements(case.at_least("error")))
     other = of_another_class(message, case)
     if other is not None:
         return Answer(path, (*serious, other))
     shapes_in_file = {
-        name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
+        name: entry.tensor.shape
+        for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
     # The architecture decides, so it stands before long lists of names.
     deciding = (
@@ -206,20 +257,33 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         *_missing_statements(message, case, chosen, shapes_in_file),
     ]
     differing = tuple(
-        Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model) for row in message.mismatched
+        Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model)
+        for row in message.mismatched
     )
     if differing:
         rows += [
-            row for row in _shape_statements(message, case, differing, shapes_in_file) if row not in deciding
+            row
+            for row in _shape_statements(message, case, differing, shapes_in_file)
+            if row not in deciding
         ]
     return Answer(path, (*serious, *rows), shapes=differing)
 
 
-_OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out", "final_logits_bias")
+_OF_HEADS = (
+    "lm_head",
+    "classifier",
+    "cls",
+    "qa_outputs",
+    "score",
+    "embed_out",
+    "final_logits_bias",
+)
 
 
 def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape, of a load that found nothing."""
+    """Answer an error that names no key: of transformers about a prefix, of vLLM about
+    a shape, of a load that found nothing.
+    """
     if NOTHING_LOADED.search(message.text):
         yield from nothing_loaded(case)
         return
@@ -235,35 +299,54 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
 
 def _without_prefix(case: Case) -> Iterator[Statement]:
     """Say that the base model's names lack their prefix beside the names of a head."""
-    roots = list(dict.fromkeys(entry.name.partition(".")[0] for entry in case.survey.tensors))
+    roots = list(
+        dict.fromkeys(entry.name.partition(".")[0] for entry in case.survey.tensors)
+    )
     heads = [root for root in roots if root in _OF_HEADS]
     base = [root for root in roots if root not in _OF_HEADS]
     types = {str(node) for _, node in case.finds_value(("model_type",))}
-    prefix = next((word for word, kinds in BASES.items() if types.intersection(kinds)), None)
+    prefix = next(
+        (word for word, kinds in BASES.items() if types.intersection(kinds)), None
+    )
     if not heads or not base or prefix in base:
         return
     yield Statement(
-        "The file is whole. transformers calls a state dict corrupted where it has the names of a base model without the prefix of the class,"
-        f" beside the names of a head. Here they begin with {and_more([show(root, 40) for root in base], 4)}, and the head is"
+        "The file is whole. transformers calls a state dict corrupted where it has the "
+        "names of a base model without the prefix of the class,"
+        " beside the names of a head. Here they begin with "
+        f"{and_more([show(root, 40) for root in base], 4)}, and the head is"
         f" {and_more([show(root, 40) for root in heads], 2)}."
     )
     if prefix is None:
         return
-    way = case.plan(("rename", "--sub", f"s/^(?!(?:{'|'.join(heads)})(?:\\.|$))/{prefix}./"))
+    way = case.plan(
+        ("rename", "--sub", f"s/^(?!(?:{'|'.join(heads)})(?:\\.|$))/{prefix}./")
+    )
     if way.command is not None:
         yield Statement(
-            f"With {prefix}. before them, as this type of model has it, and to be put in the place of this file:",
+            (
+                f"With {prefix}. before them, as this type of model has it, and to be "
+                "put in the place of this file:"
+            ),
             (),
             way.command,
         )
 
 
-_ADDED = re.compile(r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)")
-"""Parts that PEFT puts into the names of a model, and leaves out of the file of an adapter."""
+_ADDED = re.compile(
+    r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)"
+)
+"""Parts that PEFT puts into the names of a model, and leaves out of the file of an
+adapter.
+"""
 
 
-def _shape_in_file(name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape of a tensor by its name, or by the end of it where a message has left out what is in front."""
+def _shape_in_file(
+    name: str, shapes: dict[str, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """The shape of a tensor by its name, or by the end of it where a message has left
+    out what is in front.
+    """
     for other in (name, _ADDED.sub("", name)):
         if other in shapes:
             return shapes[other]
@@ -277,9 +360,15 @@ _CONVERTED = "input_blocks.0.0.weight"
 
 
 def _is_converted(name: str, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether a name is the one that diffusers gives the first convolution of a file in the names of the authors."""
+    """Tell whether a name is the one that diffusers gives the first convolution of a
+    file in the names of the authors.
+    """
     is_first = name in ("conv_in.weight", "unet.conv_in.weight")
-    return is_first and name not in shapes and any(other.endswith(_CONVERTED) for other in shapes)
+    return (
+        is_first
+        and name not in shapes
+        and any(other.endswith(_CONVERTED) for other in shapes)
+    )
 
 
 def _choose_section(message: Message, case: Case) -> Section | None:
@@ -288,7 +377,11 @@ def _choose_section(message: Message, case: Case) -> Section | None:
     if case.section is not None:
         return survey.section(case.section)
     wanted = {*message.unexpected, *(row.name for row in message.mismatched)}
-    candidates = [part for part in survey.sections if part.kind in ("model", "ema", "other") and part.entries]
+    candidates = [
+        part
+        for part in survey.sections
+        if part.kind in ("model", "ema", "other") and part.entries
+    ]
     scored = [
         (sum(name in wanted for name in part.names()), -number, part)
         for number, part in enumerate(candidates)
@@ -320,23 +413,35 @@ def _missing_statements(
         return
     if unexpected and not here and (beside := _consolidated_file(case)):
         yield Statement(
-            f"{_none_of_text(unexpected)} in the files that ckpt reads here. The folder holds the model"
-            f" twice: {show(beside, 80)} has it in the names of its author too, and a loader that takes every file meets both. In vLLM"
-            " --load-format mistral with --config-format mistral takes the one; for the other move it out of the folder."
+            f"{_none_of_text(unexpected)} in the files that ckpt reads here. The "
+            "folder holds the model"
+            f" twice: {show(beside, 80)} has it in the names of its author too, and a "
+            "loader that takes every file meets both. In vLLM"
+            " --load-format mistral with --config-format mistral takes the one; for "
+            "the other move it out of the folder."
         )
         return
     if unexpected and not here and not any(name in shapes for name in missing):
-        yield Statement(f"{_none_of_text(unexpected)} in this file. Is it the file that was loaded?")
+        yield Statement(
+            f"{_none_of_text(unexpected)} in this file. Is it the file that was loaded?"
+        )
     wanted = set(missing)
     left = here or [name for name in shapes if name not in wanted]
-    # torch is silent about counters of batch normalization, so one that no message names may lack its place too.
+    # torch is silent about counters of batch normalization, so one that no message
+    # names may lack its place too.
     known = set(left)
-    fitting = [name for name in shapes if name not in known and not name.endswith(_COUNTER)] if here else []
+    fitting = (
+        [name for name in shapes if name not in known and not name.endswith(_COUNTER)]
+        if here
+        else []
+    )
     rules = _by_names(left, missing, fitting) if left and missing else Match({})
     if not here and not _are_beginnings(rules):
         rules = Match(
             {}
-        )  # nothing but equal ends of names speaks for it: torch would have listed them as unexpected
+            # nothing but equal ends of names speaks for it: torch would have listed
+            # them as unexpected
+        )
     met = rules.partners
     if not met and (beginnings := whole_beginnings(here, missing)):
         yield from each_beginning(beginnings, here, missing, case)
@@ -347,12 +452,16 @@ def _missing_statements(
     present = [name for name in missing if name not in met and name in shapes]
     absent = [name for name in missing if name not in met and name not in shapes]
     if present:
-        text = f"{counted_noun(len(present), 'missing key')} {be_verb(present)} in this file: another file, or another dict of it, was loaded."
+        text = (
+            f"{counted_noun(len(present), 'missing key')} {be_verb(present)} in this "
+            "file: another file, or another dict of it, was loaded."
+        )
         yield Statement(text, tuple(present))
     counters = [name for name in absent if name.rpartition(".")[2] in _COUNTERS]
     if counters and len(counters) == len(absent):
         yield Statement(
-            f"The model asks for {counted_noun(len(counters), 'counter')} of a profiler (thop), which the file does not hold: it was profiled"
+            f"The model asks for {counted_noun(len(counters), 'counter')} of a "
+            "profiler (thop), which the file does not hold: it was profiled"
             " before the load. Load first, and profile then.",
             tuple(counters),
         )
@@ -362,13 +471,17 @@ def _missing_statements(
     if changed.text:
         yield Statement(changed.text, (), changed.line(case))
     taken = set(met.values())
-    respelled = find_misspelled(absent, [name for name in here if name not in taken], shapes)
+    respelled = find_misspelled(
+        absent, [name for name in here if name not in taken], shapes
+    )
     if respelled.partners:
         yield spelled_statement(respelled, len(missing), case)
         absent = [name for name in absent if name not in respelled.partners]
     met_here = {*met.values(), *respelled.partners.values()}
     pair = likely_pair(
-        absent, [name for name in _unplaced_keys(here, met_here) if name not in changed.names], shapes
+        absent,
+        [name for name in _unplaced_keys(here, met_here) if name not in changed.names],
+        shapes,
     )
     if pair is not None and not present:
         yield pair.statement(case)
@@ -381,7 +494,10 @@ def _missing_statements(
         return
     if absent:
         yield Statement(
-            f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} not in this file under a name that ckpt can match.",
+            (
+                f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} not in "
+                "this file under a name that ckpt can match."
+            ),
             tuple(absent),
         )
     unkept = {} if present else lost_of_recurrent(shapes, case)
@@ -391,25 +507,36 @@ def _missing_statements(
     tied = _tied_to(absent, list(shapes), case)
     if tied is not None and not present:
         yield Statement(
-            f"{show(absent[0], 80)} is the same tensor as {show(tied, 80)} where a model ties both, and such a file holds it once."
-            " Load with strict=False, and tie them then (model.tie_weights() of transformers); from_pretrained does both."
+            f"{show(absent[0], 80)} is the same tensor as {show(tied, 80)} where a "
+            "model ties both, and such a file holds it once."
+            " Load with strict=False, and tie them then (model.tie_weights() of "
+            "transformers); from_pretrained does both."
         )
         return
     if absent and not present and _are_new_heads(absent, message, shapes):
         yield Statement(
-            "They are the head for a task, which the checkpoint of a base model does not have: expected, where the model is to be"
+            "They are the head for a task, which the checkpoint of a base model does "
+            "not have: expected, where the model is to be"
             " trained for a new task. Without training its answers are random."
         )
         return
-    if absent and not (present or met or unexpected or message.mismatched or respelled.partners):
+    if absent and not (
+        present or met or unexpected or message.mismatched or respelled.partners
+    ):
         added = added_layers(absent, shapes)
         if added is not None:
             yield added
             yield load_into_statement(
-                survey, "To go on without them, load what fits. The others stay as they were built:"
+                survey,
+                (
+                    "To go on without them, load what fits. The others stay as they "
+                    "were built:"
+                ),
             )
             return
-    rest = [name for name in _unplaced_keys(here, met_here) if name not in changed.names]
+    rest = [
+        name for name in _unplaced_keys(here, met_here) if name not in changed.names
+    ]
     averaged = averaged_keys(rest, shapes)
     if averaged:
         yield averages_statement(averaged)
@@ -418,14 +545,17 @@ def _missing_statements(
     counters = [name for name in rest if name in AVERAGE_COUNTERS]
     if counters and met and _is_wrapper(rules):
         yield Statement(
-            f"{counters[0]} counts the models of an average (AveragedModel: EMA, SWA), and is no weight. Without the prefix, strict=False"
+            f"{counters[0]} counts the models of an average (AveragedModel: EMA, SWA), "
+            "and is no weight. Without the prefix, strict=False"
             " leaves it out, and nothing else."
         )
         rest = [name for name in rest if name not in counters]
     for finding in case.found("extra-buffers", "scaled", "flat-parameters"):
         theirs = set(finding.tensors)
         spoken = [
-            name for name in rest if _full_name(chosen, name) in theirs or _is_scale(name, finding.code)
+            name
+            for name in rest
+            if _full_name(chosen, name) in theirs or _is_scale(name, finding.code)
         ]
         if spoken:
             yield from finding_statements([_with_key(finding, case, chosen)])
@@ -434,7 +564,8 @@ def _missing_statements(
                     yield built_by_quantizers(case)
                 else:
                     yield Statement(
-                        "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
+                        "Converters to GGUF take weights that were not quantized: "
+                        "convert the original model, and quantize the GGUF"
                         " (llama-quantize)."
                     )
             rest = [name for name in rest if name not in spoken]
@@ -449,15 +580,22 @@ def _missing_statements(
             return
     if rest:
         yield Statement(
-            f"The model has no place for {counted_noun(len(rest), 'key')} of this file.", tuple(rest)
+            (
+                f"The model has no place for {counted_noun(len(rest), 'key')} of this "
+                "file."
+            ),
+            tuple(rest),
         )
     experts = layout_of_experts(absent, rest, case)
     if experts is not None:
         yield experts
         return
     load = survey.load.expression
-    # Half of a list that was cut off would say the same, so most of the file must have a place.
-    is_complete = not missing and not message.mismatched and "loading state_dict" in message.text
+    # Half of a list that was cut off would say the same, so most of the file must have
+    # a place.
+    is_complete = (
+        not missing and not message.mismatched and "loading state_dict" in message.text
+    )
     is_complete = is_complete and load is not None and 2 * len(rest) < len(shapes)
     scales = [] if missing else trained_scales(rest, shapes)
     needed = trained_scales_statement(scales, case) if scales else None
@@ -466,7 +604,10 @@ def _missing_statements(
         return
     if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
         yield Statement(
-            "The message names no missing key, so the model gets all that it asks for. strict=False leaves these out, and nothing else:",
+            (
+                "The message names no missing key, so the model gets all that it asks "
+                "for. strict=False leaves these out, and nothing else:"
+            ),
             (),
             f"model.load_state_dict({load}, strict=False)",
         )
@@ -483,12 +624,15 @@ def _missing_statements(
 
 _COUNTERS = ("total_ops", "total_params")
 SCALE = re.compile(
-    r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point|quant_state|bitsandbytes__)"
+    r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point"
+    r"|quant_state|bitsandbytes__)"
 )
 
 
 class Changed(NamedTuple):
-    """The names that a change of the model explains: pruning, quantization, a norm. `code` loads them, where it can."""
+    """The names that a change of the model explains: pruning, quantization, a norm.
+    `code` loads them, where it can.
+    """
 
     names: frozenset[str]
     text: str = ""
@@ -503,21 +647,29 @@ class Changed(NamedTuple):
 
 
 _MASKED = (
-    'state.update((name[:-5], state[name] * state[name[:-5] + "_mask"]) for name in list(state) if name.endswith("_orig"));'
-    ' model.load_state_dict({name: value for name, value in state.items() if not name.endswith(("_orig", "_mask"))})'
+    'state.update((name[:-5], state[name] * state[name[:-5] + "_mask"]) for name in '
+    'list(state) if name.endswith("_orig"));'
+    " model.load_state_dict({name: value for name, value in state.items() if not "
+    'name.endswith(("_orig", "_mask"))})'
 )
 _OBSERVED = re.compile(
-    r"(?:^|\.)(?:activation_post_process|weight_fake_quant)\.|(?:^|\.)(?:fake_quant|observer)_enabled$"
+    r"(?:^|\.)(?:activation_post_process|weight_fake_quant)\.|(?:^|\.)(?:fake_quant"
+    r"|observer)_enabled$"
 )
 
 
 def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
-    """Find a change of the model, before the save or the load, that gave its tensors other names."""
-    masked = [name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here]
+    """Find a change of the model, before the save or the load, that gave its tensors
+    other names.
+    """
+    masked = [
+        name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here
+    ]
     if masked:
         ours = [f"{name}{end}" for name in masked for end in ("", "_orig", "_mask")]
         text = (
-            f"{counted_noun(len(masked), 'parameter')} {be_verb(masked)} kept by torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
+            f"{counted_noun(len(masked), 'parameter')} {be_verb(masked)} kept by "
+            "torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
             " is their product. So they load into a model that is not pruned:"
         )
         return Changed(frozenset(ours), text, _MASKED)
@@ -527,37 +679,50 @@ def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Cha
         ours = [f"{name}{end}" for name in bare for end in ("", "_orig", "_mask")]
         return Changed(
             frozenset(ours),
-            "The model was pruned before the load: load first, and prune then (torch.nn.utils.prune).",
+            (
+                "The model was pruned before the load: load first, and prune then "
+                "(torch.nn.utils.prune)."
+            ),
         )
     normed = [name for name in absent if f"{name}_orig" in here and f"{name}_u" in here]
     if normed:
         ours = [f"{name}{end}" for name in normed for end in ("", "_orig", "_u", "_v")]
         return Changed(
             frozenset(ours),
-            "The file has spectral norm: weight_orig, weight_u and weight_v. Apply torch.nn.utils.spectral_norm to the same layers of"
+            "The file has spectral norm: weight_orig, weight_u and weight_v. Apply "
+            "torch.nn.utils.spectral_norm to the same layers of"
             " the model before the load.",
         )
     return _find_quantization(message, absent, here)
 
 
-def _find_quantization(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+def _find_quantization(
+    message: Message, absent: Sequence[str], here: set[str]
+) -> Changed:
     """As `_find_change`, for the quantization of torch."""
     theirs = set(message.unexpected)
     layers = {
         name.removesuffix(".zero_point")
         for name in theirs
-        if name.endswith(".zero_point") and f"{name.removesuffix('zero_point')}scale" in theirs
+        if name.endswith(".zero_point")
+        and f"{name.removesuffix('zero_point')}scale" in theirs
     }
     if layers and any("._packed_params" in name for name in theirs):
         ours = {
-            name for name in (*absent, *here) if name.rpartition(".")[0].partition("._packed")[0] in layers
+            name
+            for name in (*absent, *here)
+            if name.rpartition(".")[0].partition("._packed")[0] in layers
         }
         return Changed(
             frozenset(ours),
-            "The model was quantized by torch when it was saved: its weights are packed integers with a scale and a zero_point. Quantize the"
-            " model in the same way before the load (quantize_dynamic, or prepare and convert).",
+            "The model was quantized by torch when it was saved: its weights are "
+            "packed integers with a scale and a zero_point. Quantize the"
+            " model in the same way before the load (quantize_dynamic, or prepare and "
+            "convert).",
         )
-    packed = packed_and_plain(absent, here) or packed_and_plain(here, absent, is_saved=True)
+    packed = packed_and_plain(absent, here) or packed_and_plain(
+        here, absent, is_saved=True
+    )
     if packed is not None:
         return Changed(*packed)
     saved = {name for name in here if _OBSERVED.search(name)}
@@ -565,54 +730,86 @@ def _find_quantization(message: Message, absent: Sequence[str], here: set[str]) 
     if saved:
         return Changed(
             frozenset(saved),
-            "The model was prepared for quantization when it was saved, and has observers: prepare the model in the same way before the load.",
+            (
+                "The model was prepared for quantization when it was saved, and has "
+                "observers: prepare the model in the same way before the load."
+            ),
         )
     if asked:
         return Changed(
             frozenset(asked),
-            "The model was prepared for quantization before the load, and the file has no observers: load first, and prepare then.",
+            (
+                "The model was prepared for quantization before the load, and the file "
+                "has no observers: load first, and prepare then."
+            ),
         )
     return Changed(frozenset())
 
 
 def built_by_quantizers(case: Case) -> Statement:
-    """Say which models have a place for scales, and whether the folder tells a loader of it."""
+    """Say which models have a place for scales, and whether the folder tells a loader
+    of it.
+    """
     text = "Layers of the quantizer take scales, and plain layers do not."
-    is_folder = any(value.name.partition(".")[0] == "config" for value in case.survey.checkpoint.values)
-    has_config = any("quantization_config" in value.name for value in case.survey.checkpoint.values)
+    is_folder = any(
+        value.name.partition(".")[0] == "config"
+        for value in case.survey.checkpoint.values
+    )
+    has_config = any(
+        "quantization_config" in value.name for value in case.survey.checkpoint.values
+    )
     if is_folder and not has_config:
         return Statement(
-            f"{text} Loaders build them by quantization_config, and config.json has no quantization_config: take config.json from where the"
+            f"{text} Loaders build them by quantization_config, and config.json has no "
+            "quantization_config: take config.json from where the"
             " weights were quantized."
         )
-    return Statement(f"{text} from_pretrained and servers build them by quantization_config in config.json.")
+    return Statement(
+        f"{text} from_pretrained and servers build them by quantization_config in "
+        "config.json."
+    )
 
 
 def _has_base_names(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether all names belong to a base model of transformers, without the name that a head puts in front."""
+    """Tell whether all names belong to a base model of transformers, without the name
+    that a head puts in front.
+    """
     roots = {name.partition(".")[0] for name in shapes}
     return {"embed_tokens", "layers"} <= roots and all(name in shapes for name in rest)
 
 
 def _base_names(case: Case, shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
-    text = "The names begin without model.: the file was saved from the base model, without its head."
+    text = (
+        "The names begin without model.: the file was saved from the base model, "
+        "without its head."
+    )
     if not any(name.startswith("lm_head.") for name in shapes):
-        text += " It has no lm_head: with tied embeddings none is needed, and without them it is lost."
+        text += (
+            " It has no lm_head: with tied embeddings none is needed, and without them "
+            "it is lost."
+        )
     way = case.plan(("rename", "--sub", "s/^(?!lm_head)/model./"))
     if way.command is None:
         yield Statement(text)
         return
     yield Statement(
-        f"{text} With the names that converters look for, beside config.json and the tokenizer:",
+        (
+            f"{text} With the names that converters look for, beside config.json and "
+            "the tokenizer:"
+        ),
         (),
         way.command,
     )
 
 
 def _consolidated_file(case: Case) -> str | None:
-    """The file of a model in the names of its author, beside the files that ckpt reads, or None."""
+    """The file of a model in the names of its author, beside the files that ckpt reads,
+    or None.
+    """
     folder = case.survey.path
-    if not os.path.isdir(folder) or any("consolidated" in part for part in case.survey.checkpoint.parts):
+    if not os.path.isdir(folder) or any(
+        "consolidated" in part for part in case.survey.checkpoint.parts
+    ):
         return None
     return (
         "consolidated.safetensors"
@@ -622,9 +819,16 @@ def _consolidated_file(case: Case) -> str | None:
 
 
 def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
-    """The finding with a command that leaves the weights below the key where the program asked for them."""
+    """The finding with a command that leaves the weights below the key where the
+    program asked for them.
+    """
     key = shell_word(chosen.name)
-    if finding.code != "extra-buffers" or finding.hint is None or not chosen.path or key is None:
+    if (
+        finding.code != "extra-buffers"
+        or finding.hint is None
+        or not chosen.path
+        or key is None
+    ):
         return finding
     words = shlex.split(finding.hint)  # ckpt slim PATH … -o OUT
     way = case.plan((words[1], *words[3:-2], "--keep", key))
@@ -634,7 +838,8 @@ def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
     follows = finding.consequence
     if follows is not None:
         follows = follows.replace(
-            alone, f"For the weights without them, below {show(chosen.name, 80)} as before:"
+            alone,
+            f"For the weights without them, below {show(chosen.name, 80)} as before:",
         )
     return finding._replace(hint=way.command, consequence=follows)
 
@@ -644,12 +849,16 @@ def _full_name(chosen: Section, name: str) -> str:
 
 
 def _is_scale(name: str, code: str) -> bool:
-    """Tell whether a key has the name of a scale, for the finding of weights with scales."""
+    """Tell whether a key has the name of a scale, for the finding of weights with
+    scales.
+    """
     return code == "scaled" and bool(SCALE.search(name.rpartition(".")[2]))
 
 
 def _are_beginnings(rules: Match) -> bool:
-    """Tell whether the rules take something away from the beginning of names, or put something before them."""
+    """Tell whether the rules take something away from the beginning of names, or put
+    something before them.
+    """
     return all(
         old.endswith(f".{new}") or new.endswith(f".{old}")
         for new, old in rules.partners.items()
@@ -657,12 +866,18 @@ def _are_beginnings(rules: Match) -> bool:
     )
 
 
-def _are_new_heads(absent: Sequence[str], message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether all that is missing is the head of a task, of layers that the file has none of."""
+def _are_new_heads(
+    absent: Sequence[str], message: Message, shapes: dict[str, tuple[int, ...]]
+) -> bool:
+    """Tell whether all that is missing is the head of a task, of layers that the file
+    has none of.
+    """
     layers = {name.rpartition(".")[0] for name in absent}
     return (
         not message.mismatched
-        and all(_HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers)
+        and all(
+            _HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers
+        )
         and len(layers) <= _MOST_HEADS
         and len(absent) < len(shapes)
     )
@@ -671,14 +886,18 @@ def _are_new_heads(absent: Sequence[str], message: Message, shapes: dict[str, tu
 def _unplaced_keys(here: Sequence[str], met: set[str]) -> list[str]:
     """The keys of a file for which a model has no place.
 
-    torch counts a BatchNorm's counter as missing only where the file has the version of the module (torch/nn/modules/
-    batchnorm.py `_load_from_state_dict`), so one beside statistics that fit has a place.
+    torch counts a BatchNorm's counter as missing only where the file has the version of
+    the module (torch/nn/modules/ batchnorm.py `_load_from_state_dict`), so one beside
+    statistics that fit has a place.
     """
     return [
         name
         for name in here
         if name not in met
-        and not (name.endswith(_COUNTER) and f"{name.removesuffix(_COUNTER)}running_mean" in met)
+        and not (
+            name.endswith(_COUNTER)
+            and f"{name.removesuffix(_COUNTER)}running_mean" in met
+        )
     ]
 
 
@@ -686,18 +905,26 @@ _COUNTER = "num_batches_tracked"
 
 
 def _loaded_whole(
-    message: Message, survey: Survey, chosen: Section, shapes: dict[str, tuple[int, ...]]
+    message: Message,
+    survey: Survey,
+    chosen: Section,
+    shapes: dict[str, tuple[int, ...]],
 ) -> Statement:
     """The whole checkpoint went into load_state_dict, and not its model."""
     load = survey.load.expression
     met = sum(name in shapes for name in message.missing)
-    text = f"The whole checkpoint was loaded into the model. The weights are in {show(chosen.name, 80)}"
+    text = (
+        "The whole checkpoint was loaded into the model. The weights are in "
+        f"{show(chosen.name, 80)}"
+    )
     if message.missing:
         text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
     return Statement(f"{text}.", (), load)
 
 
-def _rename_statement(case: Case, chosen: Section, rules: Match, missing: int) -> Statement:
+def _rename_statement(
+    case: Case, chosen: Section, rules: Match, missing: int
+) -> Statement:
     """The command after which the missing keys are there."""
     survey, plan = case.survey, case.plan
     text = _renames_text(rules, missing)
@@ -705,7 +932,9 @@ def _rename_statement(case: Case, chosen: Section, rules: Match, missing: int) -
     if stripped is not None and stripped.command is not None:
         return Statement(text, (), stripped.command)
     if rules.renames and all(rule.is_plain for rule in rules.renames):
-        words = [word for rule in rules.renames for word in ("--sub", rule.substitution)]
+        words = [
+            word for rule in rules.renames for word in ("--sub", rule.substitution)
+        ]
         if len(survey.candidates) > 1:
             words += ["--section", chosen.name]
         way = plan(("rename", *words))
@@ -714,18 +943,30 @@ def _rename_statement(case: Case, chosen: Section, rules: Match, missing: int) -
     return Statement(text, (), load_into_statement(survey, "").command)
 
 
-def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterator[Statement]:
-    """Print the line that takes one part of a larger model, whose names begin with the place of the part."""
+def _without_beginning(
+    case: Case, rules: Match, here: Sequence[str]
+) -> Iterator[Statement]:
+    """Print the line that takes one part of a larger model, whose names begin with the
+    place of the part.
+    """
     beginnings = {old.removesuffix(new) for new, old in rules.partners.items()}
     load = case.survey.load.expression
-    if len(beginnings) != 1 or load is None or len(case.survey.candidates) > 1 or _is_wrapper(rules):
+    if (
+        len(beginnings) != 1
+        or load is None
+        or len(case.survey.candidates) > 1
+        or _is_wrapper(rules)
+    ):
         return
     (beginning,) = beginnings
     others = [name for name in here if not name.startswith(beginning)]
     if not beginning.endswith(".") or not others:
         return
     yield Statement(
-        f"The other {counted_noun(len(others), 'key')} of this file belong to the rest of its model. So the part loads without them:",
+        (
+            f"The other {counted_noun(len(others), 'key')} of this file belong to the "
+            "rest of its model. So the part loads without them:"
+        ),
         (),
         taken_part(load, beginning),
     )
@@ -736,23 +977,33 @@ def _is_wrapper(rules: Match) -> bool:
     return all(unwrapped_name(old) == new for new, old in rules.partners.items())
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------
 
 
 def _shape_statements(
-    message: Message, case: Case, rows: Sequence[Shapes], shapes: dict[str, tuple[int, ...]]
+    message: Message,
+    case: Case,
+    rows: Sequence[Shapes],
+    shapes: dict[str, tuple[int, ...]],
 ) -> Iterator[Statement]:
     said = {row.name: row.checkpoint for row in message.mismatched}
-    other = [row.name for row in rows if row.file is not None and row.file != said[row.name]]
+    other = [
+        row.name for row in rows if row.file is not None and row.file != said[row.name]
+    ]
     lost = [row.name for row in rows if row.file is None]
     if other:
         yield Statement(
-            f"{counted_noun(len(other), 'tensor')} {'has' if len(other) == 1 else 'have'} another shape in this file than in the"
+            f"{counted_noun(len(other), 'tensor')} "
+            f"{'has' if len(other) == 1 else 'have'} another shape in this file than "
+            "in the"
             " message. Is it the file that was loaded?",
             tuple(other),
         )
     if lost:
-        yield Statement(f"{counted_noun(len(lost), 'tensor')} {be_verb(lost)} not in this file.", tuple(lost))
+        yield Statement(
+            f"{counted_noun(len(lost), 'tensor')} {be_verb(lost)} not in this file.",
+            tuple(lost),
+        )
     same = [row for row in message.mismatched if row.name not in other]
     if same and not case.is_useless:
         told = [
@@ -766,8 +1017,11 @@ def _shape_statements(
             return
         if "your network:" in message.text:
             yield Statement(
-                "nnU-Net builds a network by the plans of its dataset, and these were made from other plans (patch size, spacing): kernels and"
-                " strides differ. Give both the same plans: nnUNetv2_move_plans_between_datasets copies those of the target to the dataset of the"
+                "nnU-Net builds a network by the plans of its dataset, and these were "
+                "made from other plans (patch size, spacing): kernels and"
+                " strides differ. Give both the same plans: "
+                "nnUNetv2_move_plans_between_datasets copies those of the target to "
+                "the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
         yield from _shape_reasons(same, shapes, message)
@@ -785,28 +1039,42 @@ def _shape_statements(
         return
     if not _is_enough(message, shapes):
         return
-    if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
-        yield load_into_statement(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+    if (
+        not case.is_useless
+        and not _is_of_a_rank(same)
+        and not any(_is_empty(row) for row in same)
+    ):
+        yield load_into_statement(
+            case.survey, "Load what fits, and keep the model's own values elsewhere:"
+        )
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether more fits than what load_into refuses: a tenth of the parameters of the model."""
+    """Tell whether more fits than what load_into refuses: a tenth of the parameters of
+    the model.
+    """
     differing = {row.name for row in message.mismatched}
     left_over = differing.union(message.unexpected)
-    fitting = sum(_shape_numel(shape) for name, shape in shapes.items() if name not in left_over)
+    fitting = sum(
+        _shape_numel(shape) for name, shape in shapes.items() if name not in left_over
+    )
     others = sum(_shape_numel(row.model) for row in message.mismatched)
     return 0 < fitting + others <= 10 * fitting
 
 
 def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
-    """Say where the settings of the run are in the file, for a model that lacks whole layers of it and has other sizes."""
+    """Say where the settings of the run are in the file, for a model that lacks whole
+    layers of it and has other sizes.
+    """
     if not message.unexpected:
         return
     places = [show(place, 80) for place in settings_places(case)]
     if places:
         yield Statement(
-            f"Layers that the model lacks, beside other sizes, are of another version or config of it. The settings of the run that saved are in"
-            f" this checkpoint, at {and_more(places, 3)}: build the model from them, with a version of its code that knows them."
+            "Layers that the model lacks, beside other sizes, are of another version "
+            "or config of it. The settings of the run that saved are in"
+            f" this checkpoint, at {and_more(places, 3)}: build the model from them, "
+            "with a version of its code that knows them."
         )
 
 
@@ -817,17 +1085,21 @@ def _shape_reasons(
     empty = [
         row
         for row in rows
-        if _shape_numel(row.checkpoint) < _shape_numel(row.model) and row.checkpoint in ((0,), (1,))
+        if _shape_numel(row.checkpoint) < _shape_numel(row.model)
+        and row.checkpoint in ((0,), (1,))
     ]
     if empty:
         yield Statement(
-            f"{counted_noun(len(empty), 'tensor')} of the checkpoint {'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
-            " leaves parameters whose values lie with all ranks. The weights are elsewhere."
+            f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
+            f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
+            " leaves parameters whose values lie with all ranks. The weights are "
+            "elsewhere."
         )
         return
     if _is_of_a_rank(rows):
         yield Statement(
-            f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: this is the file of one rank of"
+            f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: "
+            "this is the file of one rank of"
             f" {_rank_count(rows[0])} of tensor parallelism, and no model by itself."
         )
         return
@@ -835,53 +1107,86 @@ def _shape_reasons(
     if wide:
         yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
-    words = [row for row in rows if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]]
+    words = [
+        row
+        for row in rows
+        if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]
+    ]
     if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
         row = words[0]
         yield Statement(
-            f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and {row.model[0]:,} in the model: another"
-            " tokenizer, dictionary or config.json, or tokens that were added. In transformers model.resize_token_embeddings"
+            f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
+            f"{row.model[0]:,} in the model: another"
+            " tokenizer, dictionary or config.json, or tokens that were added. In "
+            "transformers model.resize_token_embeddings"
             f"({row.checkpoint[0]}) before the load makes room."
         )
     vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
-    tabled = [row for row in rows if not _VOCABULARY.search(row.name) and _TABLE.search(row.name)]
-    tables = {(row.checkpoint[:1], row.model[:1]) for row in tabled if row.checkpoint[1:] == row.model[1:]}
+    tabled = [
+        row
+        for row in rows
+        if not _VOCABULARY.search(row.name) and _TABLE.search(row.name)
+    ]
+    tables = {
+        (row.checkpoint[:1], row.model[:1])
+        for row in tabled
+        if row.checkpoint[1:] == row.model[1:]
+    }
     others = [
         row
         for row in rows
-        if (row.checkpoint[:1], row.model[:1]) not in vocabularies and not _POSITIONS.search(row.name)
+        if (row.checkpoint[:1], row.model[:1]) not in vocabularies
+        and not _POSITIONS.search(row.name)
     ]
     heads = [
         row
         for row in others
-        if (row.checkpoint[:1], row.model[:1]) not in tables and _is_head(row, rows, shapes)
+        if (row.checkpoint[:1], row.model[:1]) not in tables
+        and _is_head(row, rows, shapes)
     ]
     if heads:
         row = heads[0]
-        # With other layers that differ, lack or are left over, the models are not one but for the last layer.
-        is_alone = len(heads) == len(others) and not message.missing and not message.unexpected
+        # With other layers that differ, lack or are left over, the models are not one
+        # but for the last layer.
+        is_alone = (
+            len(heads) == len(others) and not message.missing and not message.unexpected
+        )
         is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
         alone = (
-            ": another number of classes. The last layer cannot be loaded, and the others can."
+            (
+                ": another number of classes. The last layer cannot be loaded, and the "
+                "others can."
+            )
             if is_alone
             else ": another number of classes, too."
             if is_deeper
             else f" ({show(row.name, 120)})."
         )
         yield Statement(
-            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has {row.model[0]:,}{alone}"
+            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+            f"{row.model[0]:,}{alone}"
         )
     for here, there in sorted(tables):
-        same = [row.name for row in others if (row.checkpoint[:1], row.model[:1]) == (here, there)]
+        same = [
+            row.name
+            for row in others
+            if (row.checkpoint[:1], row.model[:1]) == (here, there)
+        ]
         named = and_more([show(name, 120) for name in same], 3)
         yield Statement(
-            f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the checkpoint and {there[0]:,} in the model: a size that the settings of a"
+            f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
+            f"checkpoint and {there[0]:,} in the model: a size that the settings of a"
             " model give."
         )
-    turned = [row for row in rows if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]]
+    turned = [
+        row
+        for row in rows
+        if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]
+    ]
     if turned and len(turned) == len(rows):
         yield Statement(
-            "Each is the transpose of the model's. Another library wrote it (TensorFlow, JAX), or a Conv1D of GPT-2"
+            "Each is the transpose of the model's. Another library wrote it "
+            "(TensorFlow, JAX), or a Conv1D of GPT-2"
             " stands where the model has a Linear."
         )
     for row in [row for row in rows if _POSITIONS.search(row.name)][:1]:
@@ -890,50 +1195,73 @@ def _shape_reasons(
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
         )
         yield Statement(
-            f"Position embeddings differ: {counts}. Build the model with the image size, or the greatest length, of the checkpoint,"
+            f"Position embeddings differ: {counts}. Build the model with the image "
+            "size, or the greatest length, of the checkpoint,"
             " or interpolate them. A load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
 
 
-def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
-    """Say that scales and zero points differ, which a quantizer writes beside its codes for each group of inputs."""
+def _of_quantizers(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Statement]:
+    """Say that scales and zero points differ, which a quantizer writes beside its codes
+    for each group of inputs.
+    """
     parts = [row.name.rpartition(".") for row in rows]
-    if not all(SCALE.search(last) and f"{layer}.qweight" in shapes for layer, _, last in parts):
+    if not all(
+        SCALE.search(last) and f"{layer}.qweight" in shapes for layer, _, last in parts
+    ):
         return
-    groups = {(row.checkpoint[0], row.model[0]) for row in rows if len(row.checkpoint) == len(row.model) == 2}
+    groups = {
+        (row.checkpoint[0], row.model[0])
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 2
+    }
     if all(row.checkpoint == row.model[::-1] for row in rows):
         yield Statement(
-            "Each is the transpose of the model's: an older layout of GPTQ. Take the program of the time, or quantize anew."
+            "Each is the transpose of the model's: an older layout of GPTQ. Take the "
+            "program of the time, or quantize anew."
         )
     elif len(groups) == 1:
         ((here, there),) = groups
         yield Statement(
-            f"They are scales of a quantizer, and the groups of inputs that share one differ: {here:,} in the checkpoint and {there:,} in"
-            " the model. Build the model with the group size of the checkpoint (1 group: group_size=-1)."
+            "They are scales of a quantizer, and the groups of inputs that share one "
+            f"differ: {here:,} in the checkpoint and {there:,} in"
+            " the model. Build the model with the group size of the checkpoint (1 "
+            "group: group_size=-1)."
         )
     else:
         yield Statement(
-            "They are scales of a quantizer: build the model with the settings that the checkpoint was quantized with."
+            "They are scales of a quantizer: build the model with the settings that "
+            "the checkpoint was quantized with."
         )
 
 
 def _is_reshaped(row: Mismatch) -> bool:
-    """Tell whether two shapes hold the same elements in the same order, but for dimensions of 1."""
-    return [size for size in row.checkpoint if size != 1] == [size for size in row.model if size != 1]
+    """Tell whether two shapes hold the same elements in the same order, but for
+    dimensions of 1.
+    """
+    return [size for size in row.checkpoint if size != 1] == [
+        size for size in row.model if size != 1
+    ]
 
 
 def _reshape_statements(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     """Print the line that gives each tensor the shape of the model's."""
     text = (
-        f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} the same elements in another shape: dimensions of 1 alone"
+        f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} "
+        "the same elements in another shape: dimensions of 1 alone"
         " differ."
     )
     load = case.survey.load.expression
     if load is None or len(case.survey.candidates) > 1:
         yield Statement(text)
         return
-    shaped = "state.update((name, state[name].reshape(value.shape)) for name, value in model.state_dict().items() if name in state)"
+    shaped = (
+        "state.update((name, state[name].reshape(value.shape)) for name, value in "
+        "model.state_dict().items() if name in state)"
+    )
     yield Statement(
         f"{text} So they load with their values:",
         (),
@@ -942,12 +1270,18 @@ def _reshape_statements(rows: Sequence[Mismatch], case: Case) -> Iterator[Statem
 
 
 def _is_empty(row: Mismatch) -> bool:
-    """Tell whether a tensor has nothing, as ZeRO-3 leaves it: shape [0], or [1] in older releases."""
-    return row.checkpoint in ((0,), (1,)) and _shape_numel(row.checkpoint) < _shape_numel(row.model)
+    """Tell whether a tensor has nothing, as ZeRO-3 leaves it: shape [0], or [1] in
+    older releases.
+    """
+    return row.checkpoint in ((0,), (1,)) and _shape_numel(
+        row.checkpoint
+    ) < _shape_numel(row.model)
 
 
 def _positions_text(shape: Sequence[int]) -> str:
-    """The number of positions of an embedding, and the square of patches that it is: `257 (16 x 16 and 1 more)`."""
+    """The number of positions of an embedding, and the square of patches that it is:
+    `257 (16 x 16 and 1 more)`.
+    """
     count = shape[-2] if len(shape) > 1 else 0
     for more in (0, 1, 2, 5):
         side = isqrt(max(0, count - more))
@@ -964,8 +1298,14 @@ def _shape_numel(shape: Sequence[int]) -> int:
 
 
 def _rank_count(row: Mismatch) -> int:
-    """The number of ranks among which the only dimension that differs is divided, or 0."""
-    pairs = [(one, two) for one, two in zip(row.checkpoint, row.model, strict=False) if one != two]
+    """The number of ranks among which the only dimension that differs is
+    divided, or 0.
+    """
+    pairs = [
+        (one, two)
+        for one, two in zip(row.checkpoint, row.model, strict=False)
+        if one != two
+    ]
     if len(row.checkpoint) != len(row.model) or len(pairs) != 1:
         return 0
     one, two = pairs[0]
@@ -973,20 +1313,37 @@ def _rank_count(row: Mismatch) -> int:
 
 
 def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
-    """Tell whether all differ by the same number of ranks, along more than one dimension or in many layers."""
+    """Tell whether all differ by the same number of ranks, along more than one
+    dimension or in many layers.
+    """
     counts = {_rank_count(row) for row in rows}
-    if len(counts) != 1 or not 1 < max(counts) <= _MOST_RANKS or len(rows) < _LEAST_DIVIDED:
+    if (
+        len(counts) != 1
+        or not 1 < max(counts) <= _MOST_RANKS
+        or len(rows) < _LEAST_DIVIDED
+    ):
         return False
     return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
 
 
 _LEAST_DIVIDED = 3
-"""Tensors that must all be divided alike: a model of half the width has the same shapes in a few."""
+"""Tensors that must all be divided alike: a model of half the width has the same shapes
+in a few.
+"""
 
 
-def _is_head(row: Mismatch, rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether a tensor is one of the last layers, of which only the outputs differ."""
-    if len(rows) > _MOST_HEADS or not row.checkpoint or not row.model or row.checkpoint[1:] != row.model[1:]:
+def _is_head(
+    row: Mismatch, rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> bool:
+    """Tell whether a tensor is one of the last layers, of which only the outputs
+    differ.
+    """
+    if (
+        len(rows) > _MOST_HEADS
+        or not row.checkpoint
+        or not row.model
+        or row.checkpoint[1:] != row.model[1:]
+    ):
         return False
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes))
     layer = row.name.rpartition(".")[0]
@@ -996,11 +1353,13 @@ def _is_head(row: Mismatch, rows: Sequence[Mismatch], shapes: dict[str, tuple[in
 _LAST = 2
 _MOST_HEADS = 16
 _HEAD_WORDS = re.compile(
-    r"(?:^|[._])(?:head|heads|fc|classifier|cls_score|bbox_pred|logits|score|predictor|detect)(?:$|[._])"
+    r"(?:^|[._])(?:head|heads|fc|classifier|cls_score|bbox_pred|logits|score|predictor"
+    r"|detect)(?:$|[._])"
 )
 
 _TASK_WORDS = re.compile(
-    r"(?:^|[._])(?:pooler|qa_outputs|cls|lm_head|pre_classifier|out_proj|classification|projector)(?:$|[._])"
+    r"(?:^|[._])(?:pooler|qa_outputs|cls|lm_head|pre_classifier|out_proj|classification"
+    r"|projector)(?:$|[._])"
 )
 
 _PATTERNS = (
@@ -1016,7 +1375,10 @@ _PATTERNS = (
     r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys?: ?[\[{]['\"]",
     r"Missing keys \([^)]{1,200}",
     r"Unexpected keys \([^)]{1,200}",
-    r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used|initialized)",
+    (
+        r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used"
+        r"|initialized)"
+    ),
     r"Weights of \w{1,200} not initialized from pretrained model:",
     r"Weights from pretrained model not used in \w{1,200}:",
     r"The shape of the parameters of key \S{1,2000} is not the same",
@@ -1027,9 +1389,15 @@ _PATTERNS = (
     r"Skip loading parameter '",
     r"Some model parameters or buffers are not found in the checkpoint",
     r"The checkpoint state_dict contains keys that are not used by the model",
-    r"expected shape (?:torch\.Size|tensor)\([^()]{1,200}(?:\([^()]{1,200}\))?\), but got",
+    (
+        r"expected shape (?:torch\.Size"
+        r"|tensor)\([^()]{1,200}(?:\([^()]{1,200}\))?\), but got"
+    ),
     r"because it has shape \([\d, ]{0,200}\) in the checkpoint",
-    r"has shape \([\d, ]{0,200}\) in the checkpoint but \([\d, ]{0,200}\) in the model! Skipped",
+    (
+        r"has shape \([\d, ]{0,200}\) in the checkpoint but \([\d, ]{0,200}\) in the "
+        r"model! Skipped"
+    ),
     r"Shape of \S{1,2000} in checkpoint is torch\.Size",
     r"Skip loading parameter [^\s',]{1,2000}, required shape",
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the ckpt\b",

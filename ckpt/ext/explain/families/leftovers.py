@@ -1,4 +1,6 @@
-"""Keys that one side alone has, where all the others fit: scales that were trained, and layers that a newer program adds."""
+"""Keys that one side alone has, where all the others fit: scales that were trained, and
+layers that a newer program adds.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,40 @@ from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import counter
 
 _TRAINED = re.compile(
-    r"(?:^|[._])(?:gain|gamma|alpha|lambda|(?:layer|skip|res|residual|branch)_?scale)\d{0,2}$"
+    r"(?:^|[._])(?:gain|gamma|alpha|lambda|(?:layer|skip|res|residual"
+    r"|branch)_?scale)\d{0,2}$"
 )
-"""The last word of a scale that is trained. Plain `scale` is not among them: quantizers name theirs so."""
+"""The last word of a scale that is trained. Plain `scale` is not among them: quantizers
+name theirs so.
+"""
 _RELEASED = re.compile(r"([A-Za-z]\w{2,60})-[0-9a-f]{8}\.\w{1,20}")
-"""The name of a file that begins with its model, before the first letters of its checksum."""
+"""The name of a file that begins with its model, before the first letters of its
+checksum.
+"""
 
 
-def trained_scales(left: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the keys without a place that are scales inside of modules whose other tensors have their place."""
+def trained_scales(
+    left: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """Return the keys without a place that are scales inside of modules whose other
+    tensors have their place.
+    """
     lost = set(left)
     taken = {name.rpartition(".")[0] for name in shapes if name not in lost}
-    parents = {parent for name in taken for parent in (name, name.rpartition(".")[0]) if parent}
-    return [name for name in left if _TRAINED.search(name) and name.rpartition(".")[0] in parents]
+    parents = {
+        parent for name in taken for parent in (name, name.rpartition(".")[0]) if parent
+    }
+    return [
+        name
+        for name in left
+        if _TRAINED.search(name) and name.rpartition(".")[0] in parents
+    ]
 
 
 def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | None:
-    """Say that scales are lost without which the model gives other results, or return None where all of them have one value."""
+    """Say that scales are lost without which the model gives other results, or return
+    None where all of them have one value.
+    """
     wanted = set(names)
     values = [
         counter(entry.tensor)
@@ -39,9 +58,13 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
         return None  # a constant has one value everywhere
     words = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     text = (
-        f"{counted_noun(len(names), 'key')} of these {'is a scale that was' if len(names) == 1 else 'are scales that were'} trained"
-        f" ({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in blocks whose other tensors the model takes. With"
-        " strict=False it loads without them, and gives other results than the model that was saved. Build the model that has them."
+        f"{counted_noun(len(names), 'key')} of these "
+        f"{'is a scale that was' if len(names) == 1 else 'are scales that were'} "
+        "trained"
+        f" ({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in "
+        "blocks whose other tensors the model takes. With"
+        " strict=False it loads without them, and gives other results than the model "
+        "that was saved. Build the model that has them."
     )
     released = _RELEASED.fullmatch(os.path.basename(case.survey.path))
     if released is not None:
@@ -50,20 +73,26 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
 
 
 def _range_of(numbers: Sequence[float]) -> str:
-    """The lowest and the highest of some numbers that differ, as a part of a sentence."""
+    """The lowest and the highest of some numbers that differ, as a part of a
+    sentence.
+    """
     if len(set(numbers)) < 2:
         return ""
     return f", from {min(numbers):.3g} to {max(numbers):.3g}"
 
 
-# --- a program that builds more ---------------------------------------------------------------------------------------
+# --- a program that builds more -------------------------------------------------------
 
 _FEW = 10
-"""Tensors of a file for each key that lacks, from which on the key is an addition to the same model."""
+"""Tensors of a file for each key that lacks, from which on the key is an addition to
+the same model.
+"""
 
 
 def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | None:
-    """Say that a program adds layers to blocks that a file has, or return None where a key lacks its whole block."""
+    """Say that a program adds layers to blocks that a file has, or return None where a
+    key lacks its whole block.
+    """
     if not absent or len(names) < _FEW * len(absent):
         return None
     shared = shared_beginning(sorted(names)).rstrip(".")
@@ -74,12 +103,18 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
     block = max(blocks, key=len)
     wanted = absent[blocks.index(block)][len(block) + 1 :].partition(".")[0]
     held = dict.fromkeys(
-        name[len(block) + 1 :].partition(".")[0] for name in names if name.startswith(f"{block}.")
+        name[len(block) + 1 :].partition(".")[0]
+        for name in names
+        if name.startswith(f"{block}.")
     )
     return Statement(
-        f"The message names no unexpected key, so all {counted_noun(len(names), 'tensor')} of the model in this file have their place. The model asks for"
-        f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has {and_more([show(word, 40) for word in held], 4)} here, and no"
-        f" {show(wanted, 40)}. Most likely the program is of another version than the one that saved, or was built with other options. Take that version:"
+        "The message names no unexpected key, so all "
+        f"{counted_noun(len(names), 'tensor')} of the model in this file have their "
+        "place. The model asks for"
+        f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has "
+        f"{and_more([show(word, 40) for word in held], 4)} here, and no"
+        f" {show(wanted, 40)}. Most likely the program is of another version than the "
+        "one that saved, or was built with other options. Take that version:"
         " what is loaded without these keys is random there."
     )
 
@@ -103,34 +138,63 @@ def _block_of(name: str, blocks: Collection[str]) -> str:
     return parent
 
 
-# --- experts ----------------------------------------------------------------------------------------------------------
+# --- experts --------------------------------------------------------------------------
 
 _EXPERT_ALONE = re.compile(r"\.experts\.local_experts\.\d+\.linear_fc[12]\.")
 """The name of a layer of one expert in Megatron-LM."""
-_EXPERTS_AS_ONE = re.compile(r"\.experts\.(?:weight[12]|linear_fc[12]\.(?:weight|bias)\d+)$")
+_EXPERTS_AS_ONE = re.compile(
+    r"\.experts\.(?:weight[12]|linear_fc[12]\.(?:weight|bias)\d+)$"
+)
 """The name of a tensor in which Megatron-LM has the experts for grouped GEMM."""
 _OF_EXPERTS = re.compile(r"(?:^|[._])(?:moe|experts?)(?:_|$)")
 
 
-def layout_of_experts(absent: Sequence[str], left: Sequence[str], case: Case) -> Statement | None:
-    """Say that Megatron-LM keeps experts one by one in the file and together in the model, or the other way round."""
+def layout_of_experts(
+    absent: Sequence[str], left: Sequence[str], case: Case
+) -> Statement | None:
+    """Say that Megatron-LM keeps experts one by one in the file and together in the
+    model, or the other way round.
+    """
     settings = {
         value.name: value.node
         for value in case.survey.checkpoint.values
-        if value.path and _OF_EXPERTS.search(str(value.path[-1])) and isinstance(value.node, (bool, int))
+        if value.path
+        and _OF_EXPERTS.search(str(value.path[-1]))
+        and isinstance(value.node, (bool, int))
     }
-    recorded = next((value for name, value in settings.items() if name.endswith("moe_grouped_gemm")), None)
-    shown = and_more([f"{show(name, 80)} is {value}" for name, value in settings.items()], 3)
+    recorded = next(
+        (
+            value
+            for name, value in settings.items()
+            if name.endswith("moe_grouped_gemm")
+        ),
+        None,
+    )
+    shown = and_more(
+        [f"{show(name, 80)} is {value}" for name, value in settings.items()], 3
+    )
     said = f" In this file {shown}." if settings else ""
-    if _are_all(absent, _EXPERTS_AS_ONE) and _are_all(left, _EXPERT_ALONE) and recorded is not True:
+    if (
+        _are_all(absent, _EXPERTS_AS_ONE)
+        and _are_all(left, _EXPERT_ALONE)
+        and recorded is not True
+    ):
         return Statement(
-            "This file has a layer of its own for each expert (local_experts), and the model was built for grouped GEMM, with the experts of a layer"
-            f" together.{said} Load it without --moe-grouped-gemm. No renaming makes the one of the other."
+            "This file has a layer of its own for each expert (local_experts), and the "
+            "model was built for grouped GEMM, with the experts of a layer"
+            f" together.{said} Load it without --moe-grouped-gemm. No renaming makes "
+            "the one of the other."
         )
-    if _are_all(absent, _EXPERT_ALONE) and _are_all(left, _EXPERTS_AS_ONE) and recorded is not False:
+    if (
+        _are_all(absent, _EXPERT_ALONE)
+        and _are_all(left, _EXPERTS_AS_ONE)
+        and recorded is not False
+    ):
         return Statement(
-            "This file has the experts of a layer together, for grouped GEMM, and the model was built with a layer of its own for each (local_experts)."
-            f"{said} Load it with --moe-grouped-gemm. No renaming makes the one of the other."
+            "This file has the experts of a layer together, for grouped GEMM, and the "
+            "model was built with a layer of its own for each (local_experts)."
+            f"{said} Load it with --moe-grouped-gemm. No renaming makes the one of the "
+            "other."
         )
     return None
 

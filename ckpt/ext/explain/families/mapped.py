@@ -1,4 +1,6 @@
-"""Loads that stop although the file may be whole: bytes of a mapped file that went away, weights of another framework."""
+"""Loads that stop although the file may be whole: bytes of a mapped file that went
+away, weights of another framework.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,14 @@ from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.model.text import and_more, show
 
 BUS_ERROR = re.compile(r"\bBus error\b|\bSIGBUS\b")
-"""The words of a shell and of Python for a program that the system stopped at bytes that are not there."""
+"""The words of a shell and of Python for a program that the system stopped at bytes
+that are not there.
+"""
 OF_MAPS = (
-    "The system stops a program with a bus error where it reads bytes of a mapped file that are no longer there. A file that was loaded with mmap=True, and is"
-    " then saved under the same name, is cut under the tensors that still read it. Load with mmap=False before such a save, or save under another"
+    "The system stops a program with a bus error where it reads bytes of a mapped file "
+    "that are no longer there. A file that was loaded with mmap=True, and is"
+    " then saved under the same name, is cut under the tensors that still read it. "
+    "Load with mmap=False before such a save, or save under another"
     " name. Where no file was mapped, /dev/shm may be full (workers of a DataLoader)."
 )
 
@@ -26,9 +32,12 @@ def of_bus_error(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 
 OF_FRAMEWORKS = re.compile(
-    r"Can't load (?:the )?(?:weights|model) for '[^'\n]{1,500}'[\s\S]{0,1500}?\bfile named (?:one of )?([\w.,\s]{1,200})"
+    r"Can't load (?:the )?(?:weights"
+    r"|model) for '[^'\n]{1,500}'[\s\S]{0,1500}?\bfile named (?:one of )?([\w.,\s]{1,200})"
 )
-"""The words of transformers where a folder has none of the files of weights that it looks for."""
+"""The words of transformers where a folder has none of the files of weights that it
+looks for.
+"""
 _OTHERS = {
     "tf_model.h5": "TensorFlow, as from_tf=True and the classes of TF do",
     "flax_model.msgpack": "Flax, as from_flax=True and the classes of Flax do",
@@ -37,15 +46,23 @@ _OTHERS = {
 
 
 def of_frameworks(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer a loader of weights of another framework, for a folder that has PyTorch weights alone."""
+    """Answer a loader of weights of another framework, for a folder that has PyTorch
+    weights alone.
+    """
     asked = re.findall(r"[a-z_]+\.(?:h5|ckpt|msgpack|bin|safetensors)\b", found[1])
     wanted = next((name for name in _OTHERS if name in asked), None)
-    weights = [member.file for member in case.survey.checkpoint.members if member.is_model or not member.key]
+    weights = [
+        member.file
+        for member in case.survey.checkpoint.members
+        if member.is_model or not member.key
+    ]
     is_of_torch = any(name.endswith((".bin", ".safetensors")) for name in asked)
     if wanted is None or is_of_torch or not case.is_folder or not weights:
         return
     yield Statement(
-        f"This folder has weights of PyTorch ({and_more([show(name, 80) for name in weights], 3)}), and the loader looks for {and_more(asked, 3)}:"
+        "This folder has weights of PyTorch "
+        f"({and_more([show(name, 80) for name in weights], 3)}), and the loader looks "
+        f"for {and_more(asked, 3)}:"
         f" weights of {_OTHERS[wanted]}. Leave that out."
     )
     if case.survey.load.model is not None:

@@ -11,7 +11,9 @@ from ckpt.model.text import and_more, show
 
 
 def _answer_notice(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer torch, which reminds of the other half of a pair: the optimizer beside its scheduler, the class beside its source."""
+    """Answer torch, which reminds of the other half of a pair: the optimizer beside its
+    scheduler, the class beside its source.
+    """
     if "source code of class" in message.text:
         yield from _of_sources(case)
         return
@@ -24,51 +26,74 @@ def _answer_notice(message: Message, case: Case) -> Iterator[Statement]:
         for section in case.survey.sections
         if section.kind == "scheduler"
     ]
-    notice = "This is a notice of older versions of torch, which every save and load of a scheduler gave. It is no error, and no file is its cause."
+    notice = (
+        "This is a notice of older versions of torch, which every save and load of a "
+        "scheduler gave. It is no error, and no file is its cause."
+    )
     what = "folder" if case.is_folder else "file"
     if optimizers and schedulers:
         yield Statement(
-            f"{notice} This {what} has both, the optimizer ({and_more(optimizers, 3)}) and the scheduler ({and_more(schedulers, 3)}): nothing is missing."
+            f"{notice} This {what} has both, the optimizer ({and_more(optimizers, 3)}) "
+            f"and the scheduler ({and_more(schedulers, 3)}): nothing is missing."
         )
     elif optimizers:
         yield Statement(
-            f"{notice} This {what} has the state of an optimizer ({and_more(optimizers, 3)}), and none of a scheduler under a name that ckpt knows."
+            f"{notice} This {what} has the state of an optimizer "
+            f"({and_more(optimizers, 3)}), and none of a scheduler under a name that "
+            "ckpt knows."
         )
     elif schedulers:
         yield Statement(
-            f"{notice} This {what} has the state of a scheduler ({and_more(schedulers, 3)}), and none of an optimizer: a run that goes on from it begins"
+            f"{notice} This {what} has the state of a scheduler "
+            f"({and_more(schedulers, 3)}), and none of an optimizer: a run that goes "
+            "on from it begins"
             " its optimizer anew, at the learning rate of the scheduler."
         )
     else:
         yield Statement(
-            f"{notice} This {what} has no state of an optimizer and none of a scheduler: weights alone need neither."
+            f"{notice} This {what} has no state of an optimizer and none of a "
+            "scheduler: weights alone need neither."
         )
 
 
 def _of_sources(case: Case) -> Iterator[Statement]:
     if not case.has_module:
         yield Statement(
-            "This file holds no pickled module, and so no source code of a class: another file was loaded."
+            "This file holds no pickled module, and so no source code of a class: "
+            "another file was loaded."
         )
         return
     yield Statement(
-        "This file holds a whole pickled module, and old versions of torch put the source code of its class beside it. Yours has changed since: the load goes on"
+        "This file holds a whole pickled module, and old versions of torch put the "
+        "source code of its class beside it. Yours has changed since: the load goes on"
         " with your class. If the class does the same, nothing is lost."
     )
     way = case.plan(("weights",))
     if way.command is not None:
-        yield Statement("The weights alone need no class, and give no such warning:", (), way.command)
+        yield Statement(
+            "The weights alone need no class, and give no such warning:",
+            (),
+            way.command,
+        )
 
 
 def _of_random_states(case: Case) -> Iterator[Statement]:
-    held = [name for name in case.survey.checkpoint.parts if name.startswith(("rng_state", "random_states"))]
+    held = [
+        name
+        for name in case.survey.checkpoint.parts
+        if name.startswith(("rng_state", "random_states"))
+    ]
     what = "folder" if case.is_folder else "file"
     shown = and_more([show(name, 60) for name in held], 4)
     yield Statement(
-        f"This {what} has the random numbers of {shown}. Another process finds none, for the run that saved had fewer of them, and goes on with new ones."
+        f"This {what} has the random numbers of {shown}. Another process finds none, "
+        "for the run that saved had fewer of them, and goes on with new ones."
         " Weights and optimizer are not touched by it."
         if held
-        else f"This {what} has no state of random numbers: the run goes on with new ones. Weights and optimizer are not touched by it."
+        else (
+            f"This {what} has no state of random numbers: the run goes on with new "
+            "ones. Weights and optimizer are not touched by it."
+        )
     )
 
 
@@ -76,7 +101,10 @@ FAMILIES = (
     Family(
         "notice",
         (
-            r"Please also save or load the state of the optimi?z\w{0,4} when saving or loading the scheduler",
+            (
+                r"Please also save or load the state of the optimi?z\w{0,4} when "
+                r"saving or loading the scheduler"
+            ),
             r"Didn't find an RNG file",
             r"source code of class '[\w.]{1,400}' has changed",
         ),

@@ -1,4 +1,6 @@
-"""Errors of optimizers: state of other parameters, in another order, on another device."""
+"""Errors of optimizers: state of other parameters, in another order, on another
+device.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from collections.abc import Iterator
 from ckpt.evidence.matching import groups_of
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Answer, Case, Statement, be_verb, finding_statements, looked_at
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Statement,
+    be_verb,
+    finding_statements,
+    looked_at,
+)
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -16,7 +25,9 @@ from ckpt.tree.find import children_of
 
 _ORDER = "optimizer-order"
 """The finding of an optimizer whose states have the shapes of other parameters."""
-_SIZES = re.compile(r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)")
+_SIZES = re.compile(
+    r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)"
+)
 
 
 def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
@@ -31,9 +42,15 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(_groups_text(section))
         if match is not None and match.model is not None:
             model = match.model
-            count = sum(survey.roles[index].role in ("parameter", "unknown") for index in model.indices)
+            count = sum(
+                survey.roles[index].role in ("parameter", "unknown")
+                for index in model.indices
+            )
             yield Statement(
-                f"{show(model.name, 80) or 'The model'} has {counted_noun(count, 'parameter')}."
+                (
+                    f"{show(model.name, 80) or 'The model'} has "
+                    f"{counted_noun(count, 'parameter')}."
+                )
                 + (
                     f" {count - len(match.slots):,} of them are not in the optimizer."
                     if count > len(match.slots)
@@ -44,7 +61,8 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("This file holds no optimizer.")
         return
     yield Statement(
-        "The new optimizer must get the same parameters, in the same groups, in the same order. A layer that was added,"
+        "The new optimizer must get the same parameters, in the same groups, in the "
+        "same order. A layer that was added,"
         " or frozen and left out, changes them."
     )
 
@@ -55,11 +73,16 @@ def _groups_text(section: Section) -> str:
     if len(sizes) == 1:
         return f"{name} has one group of {counted_noun(sizes[0], 'parameter')}."
     listed_sizes = and_more([f"{size:,}" for size in sizes], 12)
-    return f"{name} has {len(sizes):,} groups of {listed_sizes} parameters, {sum(sizes):,} in all."
+    return (
+        f"{name} has {len(sizes):,} groups of {listed_sizes} parameters, "
+        f"{sum(sizes):,} in all."
+    )
 
 
 def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
-    """Answer two tensors whose shapes do not fit, in a step of an optimizer, in an average, or in a forward."""
+    """Answer two tensors whose shapes do not fit, in a step of an optimizer, in an
+    average, or in a forward.
+    """
     path = case.survey.path
     ordered = case.found(_ORDER)
     if ordered:
@@ -69,15 +92,18 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         return looked_at(case)
     rows = [
         Statement(
-            "If the step of an optimizer stopped, its state is that of other parameters: the optimizer got them in another"
-            " order, or a layer has another size. load_state_dict compares counts alone, and no shapes."
+            "If the step of an optimizer stopped, its state is that of other "
+            "parameters: the optimizer got them in another"
+            " order, or a layer has another size. load_state_dict compares counts "
+            "alone, and no shapes."
         )
     ]
     for section in case.optimizers:
         rows.append(Statement(_groups_text(section)))
     rows.append(
         Statement(
-            "The shapes of this file do not tell which: the states fit the order of the model's parameters."
+            "The shapes of this file do not tell which: the states fit the order of "
+            "the model's parameters."
             " Compare with the order in which the new run hands its parameters over."
         )
     )
@@ -87,13 +113,15 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
 def _answer_capturable(message: Message, case: Case) -> Iterator[Statement]:
     del message
     yield Statement(
-        "torch 1.12.0 moves the step of Adam and AdamW to the GPU when it loads their state, and then refuses it. torch 1.12.1"
+        "torch 1.12.0 moves the step of Adam and AdamW to the GPU when it loads their "
+        "state, and then refuses it. torch 1.12.1"
         " and newer do not: this file is not the cause."
     )
     for name, node in case.finds_value(("capturable",)):
         if node is True:
             yield Statement(
-                f"{show(name, 80)} is True in this file: the run used CUDA graphs, and wants its steps on the GPU."
+                f"{show(name, 80)} is True in this file: the run used CUDA graphs, and "
+                "wants its steps on the GPU."
             )
 
 
@@ -104,49 +132,77 @@ def _answer_scaler(message: Message, case: Case) -> Iterator[Statement]:
     for key, child in children_of(case.survey.checkpoint.root):
         inner = [(f"{key}.{name}", part) for name, part in children_of(child)]
         for name, part in ((str(key), child), *inner):
-            if "scaler" in name.rpartition(".")[2].lower() and not isinstance(part, (int, float, str)):
+            if "scaler" in name.rpartition(".")[2].lower() and not isinstance(
+                part, (int, float, str)
+            ):
                 rows[name] = len(children_of(part))
     empty = [name for name, count in rows.items() if not count]
     if empty:
         shown = and_more([show(name, 80) for name in empty], 4)
         yield Statement(
-            f"{shown} {be_verb(empty)} empty: the run that saved had no mixed precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
-            " the load of the scaler out, or build it with enabled=False as that run did."
+            f"{shown} {be_verb(empty)} empty: the run that saved had no mixed "
+            "precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
+            " the load of the scaler out, or build it with enabled=False as that run "
+            "did."
         )
     elif rows:
         shown = and_more([show(name, 80) for name in rows], 4)
         yield Statement(
-            f"{shown} {be_verb(list(rows))} not empty in this file. Is it the file that was loaded?"
+            f"{shown} {be_verb(list(rows))} not empty in this file. Is it the file "
+            "that was loaded?"
         )
     else:
-        yield Statement("This file holds no state of a GradScaler by that name: leave its load out.")
+        yield Statement(
+            "This file holds no state of a GradScaler by that name: leave its load out."
+        )
 
 
 FAMILIES = (
     Family(
         "scaler",
-        (r"state dict is empty, possibly because it was saved from a disabled instance of GradScaler",),
+        (
+            (
+                r"state dict is empty, possibly because it was saved from a disabled "
+                r"instance of GradScaler"
+            ),
+        ),
         answer_from_statements(_answer_scaler),
         needs_open=True,
     ),
     Family(
         "optimizer",
-        (r"loaded state dict (?:has a different number of|contains a) parameter group",),
+        (
+            (
+                r"loaded state dict (?:has a different number of"
+                r"|contains a) parameter group"
+            ),
+        ),
         answer_from_statements(_answer_optimizer),
         needs_open=True,
     ),
     Family(
         "elements",
-        (r"[Tt]he size of tensor a \(\d{1,12}\) must match the size of tensor b \(\d{1,12}\)",),
+        (
+            (
+                r"[Tt]he size of tensor a \(\d{1,12}\) must match the size of tensor b "
+                r"\(\d{1,12}\)"
+            ),
+        ),
         _answer_tensor_sizes,
         needs_open=True,
     ),
     Family(
         "capturable",
         (
-            r"If capturable=(?:False|True), (?:params and )?state_steps should (?:not )?be CUDA tensors",
+            (
+                r"If capturable=(?:False"
+                r"|True), (?:params and )?state_steps should (?:not )?be CUDA tensors"
+            ),
             r"`?state_steps`? argument must contain a list of singleton tensors",
-            r"If capturable=(?:False|True), (?:params and )?state_steps must be on supported devices",
+            (
+                r"If capturable=(?:False"
+                r"|True), (?:params and )?state_steps must be on supported devices"
+            ),
         ),
         answer_from_statements(_answer_capturable),
         needs_open=True,

@@ -1,4 +1,6 @@
-"""Paths that a program did not find: another path than the file's, a file that a folder lacks, or a path that a checkpoint records."""
+"""Paths that a program did not find: another path than the file's, a file that a folder
+lacks, or a path that a checkpoint records.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.model.text import and_more, counted_noun, show
 
 NOT_FOUND = re.compile(
-    r"(?:No such file or directory|Not a directory): (?:Posix|Windows)?(?:Path\()?['\"]([^'\"\n]{1,2000})['\"]"
-    r"|(?:Model|Checkpoint|Config|Weights?|Pre-?trained \w{1,20}) (?:file |path )?(?:not found|does not exist)(?: at| in)?:? ['\"]?([^\s'\"]{1,2000})"
-    r"|(?:Checkpoint|Model|Config|Weights?) (?:file |path )?(?:at )?['\"]?([^\s'\"]{1,2000}?)['\"]? (?:was )?(?:not found|does not exist)\b"
-    r"|(?:FileNotFoundError|OSError|IOError|AssertionError): ['\"]?([^\s'\"]{1,2000})['\"]? (?:can not be found|is not a checkpoint file|not exists?\b|does not exist|is not a file)"
+    r"(?:No such file or directory|Not a directory): (?:Posix"
+    r"|Windows)?(?:Path\()?['\"]([^'\"\n]{1,2000})['\"]"
+    r"|(?:Model|Checkpoint|Config|Weights?|Pre-?trained \w{1,20}) (?:file "
+    r"|path )?(?:not found|does not exist)(?: at| in)?:? ['\"]?([^\s'\"]{1,2000})"
+    r"|(?:Checkpoint|Model|Config|Weights?) (?:file "
+    r"|path )?(?:at )?['\"]?([^\s'\"]{1,2000}?)['\"]? (?:was )?(?:not found"
+    r"|does not exist)\b"
+    r"|(?:FileNotFoundError|OSError|IOError"
+    r"|AssertionError): ['\"]?([^\s'\"]{1,2000})['\"]? (?:can not be found"
+    r"|is not a checkpoint file|not exists?\b|does not exist|is not a file)"
 )
 """The words of programs that find no file, with the path in one of the groups."""
 _IS_PATH = re.compile(r"[\\/]|\.[A-Za-z][\w-]{0,14}$")
-"""A separator or an ending, which a path has and the name of a model or of a layer has not."""
+"""A separator or an ending, which a path has and the name of a model or of a layer has
+not.
+"""
 _NUMBER = re.compile(r"\d+")
 _OF_RANKS = re.compile(r"(?:random_states|rng_state|rng)_?\d|(?:^|_)rank_?\d")
 """The names of files that each process of a run writes for itself."""
@@ -27,41 +37,63 @@ _STEPS = ("last_epoch", "global_step", "step", "iteration")
 
 
 COUNTED = re.compile(
-    r"Number of found checkpoints does not match the number of registered objects:\s{1,20}Found checkpoints: (\d{1,6})\s{1,20}Registered objects: (\d{1,6})"
+    r"Number of found checkpoints does not match the number of registered "
+    r"objects:\s{1,20}Found checkpoints: (\d{1,6})\s{1,20}Registered objects: (\d{1,6})"
 )
-"""The warning of accelerate, which loads none of its custom objects where their counts differ."""
+"""The warning of accelerate, which loads none of its custom objects where their counts
+differ.
+"""
 _CUSTOM = re.compile(r"custom_checkpoint_\d{1,6}\.pkl")
 
 
 def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer accelerate, which counts other files of custom objects than a program has registered."""
+    """Answer accelerate, which counts other files of custom objects than a program has
+    registered.
+    """
     if not case.is_folder or is_url(case.survey.path):
         return
     counted, registered = int(found[1]), int(found[2])
-    names = [name for name in locate(case.survey.path).names() if "custom_checkpoint" in name]
+    names = [
+        name for name in locate(case.survey.path).names() if "custom_checkpoint" in name
+    ]
     own = [name for name in names if _CUSTOM.fullmatch(name)]
     others = [name for name in names if name not in own]
     held = and_more([show(name, 80) for name in own], 4)
     if others and len(names) == counted and len(own) == registered:
         strays = and_more([show(name, 80) for name in others], 4)
         yield Statement(
-            f"accelerate counts each name with custom_checkpoint in it, and {strays} is one: {counted:,} names, for {registered:,} registered. It then skips all of"
-            f" them, so {held} was not loaded, although it is here. Move {strays} out of this folder, and load again."
+            f"accelerate counts each name with custom_checkpoint in it, and {strays} "
+            f"is one: {counted:,} names, for {registered:,} registered. It then skips "
+            "all of"
+            f" them, so {held} was not loaded, although it is here. Move {strays} out "
+            "of this folder, and load again."
         )
     elif own and counted in (len(own), len(names)):
         yield Statement(
-            f"This folder has the states of {counted_noun(len(own), 'custom object')} ({held}), and the program registered {registered:,}. accelerate then loads none of them: schedulers and"
-            " other objects begin anew. Register as many as the run that saved (register_for_checkpointing), in its order, before load_state."
+            f"This folder has the states of {counted_noun(len(own), 'custom object')} "
+            f"({held}), and the program registered {registered:,}. accelerate then "
+            "loads none of them: schedulers and"
+            " other objects begin anew. Register as many as the run that saved "
+            "(register_for_checkpointing), in its order, before load_state."
         )
     elif not names:
         yield Statement(
-            "This folder has no file of a custom object (custom_checkpoint_0.pkl): another folder was loaded."
+            (
+                "This folder has no file of a custom object (custom_checkpoint_0.pkl): "
+                "another folder was loaded."
+            )
             if counted
-            else f"This folder has no file of a custom object (custom_checkpoint_0.pkl), and the program registered {registered:,}: they begin anew."
+            else (
+                "This folder has no file of a custom object "
+                "(custom_checkpoint_0.pkl), and the program registered "
+                f"{registered:,}: they begin anew."
+            )
         )
     else:
         yield Statement(
-            f"The message counts {counted:,} files of custom objects, and this folder has {len(names):,} ({and_more([show(name, 80) for name in names], 4)}): another folder was loaded."
+            f"The message counts {counted:,} files of custom objects, and this folder "
+            f"has {len(names):,} ({and_more([show(name, 80) for name in names], 4)}): "
+            "another folder was loaded."
         )
     yield from load_statements(case)
 
@@ -77,7 +109,11 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     parts = [part for part in re.split(r"[\\/]+", path) if part not in ("", ".")]
     if not parts or not _IS_PATH.search(path):
         return
-    own = os.path.basename(os.path.abspath(case.survey.path)) if not is_url(case.survey.path) else ""
+    own = (
+        os.path.basename(os.path.abspath(case.survey.path))
+        if not is_url(case.survey.path)
+        else ""
+    )
     shown = show(path, 200)
     name = parts[-1]
     recorded = list(_answer_recorded_path(path, case))
@@ -85,7 +121,8 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
         yield from _is_a_file(shown, own, case)
     elif not case.is_folder and own == name:
         yield Statement(
-            f"The program found nothing at {shown}, and a file of this name is here.{_relative_path_note(path)} Give the whole path of this file."
+            f"The program found nothing at {shown}, and a file of this name is "
+            f"here.{_relative_path_note(path)} Give the whole path of this file."
         )
     elif recorded:
         yield from recorded
@@ -93,7 +130,8 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
         yield from _answer_lacking_file(name, shown, case)
     elif case.is_folder and own == name:
         yield Statement(
-            f"The program found nothing at {shown}, and a folder of this name is here.{_relative_path_note(path)} Give the whole path of this folder."
+            f"The program found nothing at {shown}, and a folder of this name is "
+            f"here.{_relative_path_note(path)} Give the whole path of this folder."
         )
     else:
         yield from _answer_other_path(path, shown, case)
@@ -103,7 +141,11 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
 def _relative_path_note(path: str) -> str:
     """Say where a relative path begins."""
     is_relative = not path.startswith(("/", "\\", "~")) and path[1:2] != ":"
-    return " A relative path begins in the folder in which the program runs." if is_relative else ""
+    return (
+        " A relative path begins in the folder in which the program runs."
+        if is_relative
+        else ""
+    )
 
 
 def _damage_statements(case: Case) -> Iterator[Statement]:
@@ -113,8 +155,10 @@ def _damage_statements(case: Case) -> Iterator[Statement]:
 
 def _is_a_file(shown: str, own: str, case: Case) -> Iterator[Statement]:
     yield Statement(
-        f"The program looked for {shown}, as if {show(own, 80)} were a folder: it wants the folder in which this file lies, and got the file. Give it the"
-        f" folder, or hand the file over by the argument for a file. {_whole_text(case)}".rstrip()
+        f"The program looked for {shown}, as if {show(own, 80)} were a folder: it "
+        "wants the folder in which this file lies, and got the file. Give it the"
+        " folder, or hand the file over by the argument for a file. "
+        f"{_whole_text(case)}".rstrip()
     )
     yield from _damage_statements(case)
 
@@ -130,24 +174,44 @@ def _answer_recorded_path(path: str, case: Case) -> Iterator[Statement]:
     """Say where a path stands in the file, or the folder that it is in."""
     for value in case.survey.checkpoint.values:
         text = value.node
-        if not isinstance(text, str) or len(text) < 2 or not re.search(r"[\\/]|^\.+$", text):
+        if (
+            not isinstance(text, str)
+            or len(text) < 2
+            or not re.search(r"[\\/]|^\.+$", text)
+        ):
             continue
         folder = text.rstrip("/\\")
         if path != text and not _is_below(path, folder):
             continue
-        what = "This path" if path == text else f"The folder of this path, {show(text, 120)},"
-        line = f"{what} stands in this file at {show(value.name, 80)}: most likely the program takes it from there, where it was at the training."
+        what = (
+            "This path"
+            if path == text
+            else f"The folder of this path, {show(text, 120)},"
+        )
+        line = (
+            f"{what} stands in this file at {show(value.name, 80)}: most likely the "
+            "program takes it from there, where it was at the training."
+        )
         last = value.name.rpartition(".")[2]
         if value.name in ("args.data", "cfg.task.data", "cfg.model.data"):
-            line += f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of load_model_ensemble_and_task, with the folder that holds {show(_base_name(path), 80)}.'
+            line += (
+                f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of '
+                "load_model_ensemble_and_task, with the folder that holds "
+                f"{show(_base_name(path), 80)}."
+            )
         else:
-            line += f" Give the program its own {show(last, 60)}, or put {show(_base_name(path), 80)} there."
+            line += (
+                f" Give the program its own {show(last, 60)}, or put "
+                f"{show(_base_name(path), 80)} there."
+            )
         yield Statement(line)
         return
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Tell whether a path is in a folder, which is more than one part of a path, or holds the path's file itself."""
+    """Tell whether a path is in a folder, which is more than one part of a path, or
+    holds the path's file itself.
+    """
     if not folder.strip("./\\") or not path.startswith((f"{folder}/", f"{folder}\\")):
         return False
     rest = path[len(folder) + 1 :]
@@ -163,31 +227,47 @@ def _answer_lacking_file(name: str, shown: str, case: Case) -> Iterator[Statemen
     held = case.survey.checkpoint.parts
     if name in held:
         yield Statement(
-            f"{show(name, 80)} is in this folder, so {shown} is another place.{_relative_path_note(shown)} Give the whole path of this folder."
+            f"{show(name, 80)} is in this folder, so {shown} is another "
+            f"place.{_relative_path_note(shown)} Give the whole path of this folder."
         )
         return
-    if not is_url(case.survey.path) and os.path.exists(os.path.join(case.survey.path, name)):
+    if not is_url(case.survey.path) and os.path.exists(
+        os.path.join(case.survey.path, name)
+    ):
         yield Statement(
-            f"{show(name, 80)} is in this folder: it was not there yet, or the path is another one."
+            f"{show(name, 80)} is in this folder: it was not there yet, or the path is "
+            "another one."
         )
         return
-    alike = [other for other in held if other != name and _NUMBER.sub("#", other) == _NUMBER.sub("#", name)]
+    alike = [
+        other
+        for other in held
+        if other != name and _NUMBER.sub("#", other) == _NUMBER.sub("#", name)
+    ]
     if alike and _OF_RANKS.search(name):
         yield Statement(
-            f"{show(name, 80)} is not in this folder, and {and_more([show(other, 80) for other in alike], 4)} is: each process of a run writes its own, and"
-            f" no other did. The save was called in the main process alone, or the run had fewer of them. Weights and"
-            " optimizer are not in such a file: resume with as many processes, or copy the file of process 0 to the name that lacks; its random numbers"
+            f"{show(name, 80)} is not in this folder, and "
+            f"{and_more([show(other, 80) for other in alike], 4)} is: each process of "
+            "a run writes its own, and"
+            " no other did. The save was called in the main process alone, or the run "
+            "had fewer of them. Weights and"
+            " optimizer are not in such a file: resume with as many processes, or copy "
+            "the file of process 0 to the name that lacks; its random numbers"
             " are then those of process 0. Call save_state in all processes."
         )
         return
     if alike:
         yield Statement(
-            f"{show(name, 80)} is not in this folder, and {and_more([show(other, 80) for other in alike], 4)} is."
+            f"{show(name, 80)} is not in this folder, and "
+            f"{and_more([show(other, 80) for other in alike], 4)} is."
         )
         return
     others = and_more([show(other, 80) for other in held], 8)
     text = (
-        f"{show(name, 80)} is not among the files of this folder, and these are: {others}."
+        (
+            f"{show(name, 80)} is not among the files of this folder, and these are: "
+            f"{others}."
+        )
         if others
         else f"{show(name, 80)} is not in this folder."
     )
@@ -199,26 +279,44 @@ def _use_of(name: str, case: Case) -> Iterator[Statement]:
     """Say what a file is for, and what the folder has in its place."""
     if name == "trainer_state.json":
         steps = case.finds_value(_STEPS)
-        said = next((row for word in _STEPS for row in steps if row[0].rpartition(".")[2] == word), None)
-        where = f" The step is {said[1]} ({show(said[0], 80)})." if said is not None else ""
+        said = next(
+            (
+                row
+                for word in _STEPS
+                for row in steps
+                if row[0].rpartition(".")[2] == word
+            ),
+            None,
+        )
+        where = (
+            f" The step is {said[1]} ({show(said[0], 80)})." if said is not None else ""
+        )
         yield Statement(
-            f"Trainer keeps the step, the epoch and the best metric in it, and resumes from no folder without it.{where} Copy it from where the run wrote"
-            " it, or begin a new run from these weights (from_pretrained of this folder)."
+            "Trainer keeps the step, the epoch and the best metric in it, and resumes "
+            f"from no folder without it.{where} Copy it from where the run wrote"
+            " it, or begin a new run from these weights (from_pretrained of this "
+            "folder)."
         )
     elif name in ("optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin"):
         yield Statement(
-            "A run is resumed from it. The weights are whole without it: begin a new run from them, or take a checkpoint that was saved with its optimizer."
+            "A run is resumed from it. The weights are whole without it: begin a new "
+            "run from them, or take a checkpoint that was saved with its optimizer."
         )
-    elif name.endswith(".json") or name.startswith(("tokenizer", "vocab", "merges", "spiece")):
+    elif name.endswith(".json") or name.startswith(
+        ("tokenizer", "vocab", "merges", "spiece")
+    ):
         yield Statement(
-            "It holds settings or a vocabulary, which no command makes from weights: copy it from the model that the training began with."
+            "It holds settings or a vocabulary, which no command makes from weights: "
+            "copy it from the model that the training began with."
         )
 
 
 def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]:
     what = "folder" if case.is_folder else "file"
     yield Statement(
-        f"The program opens another path than this {what}: nothing is at {shown}.{_relative_path_note(path)} {_whole_text(case)} Put the file that it asks for there, or give"
+        f"The program opens another path than this {what}: nothing is at "
+        f"{shown}.{_relative_path_note(path)} {_whole_text(case)} Put the file that it "
+        "asks for there, or give"
         " the program the path of yours, where an option takes one.".replace("  ", " ")
     )
     yield from _damage_statements(case)

@@ -1,4 +1,6 @@
-"""Errors of programs that read settings or code from a checkpoint beside its weights: fairseq, Stable-Baselines, Lightning."""
+"""Errors of programs that read settings or code from a checkpoint beside its weights:
+fairseq, Stable-Baselines, Lightning.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,35 @@ import re
 from collections.abc import Iterator
 
 from ckpt.evidence.loading import string_literal
-from ckpt.ext.explain.case import Case, Statement, finding_statements, keys_text, load_statements, root_keys
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    finding_statements,
+    keys_text,
+    load_statements,
+    root_keys,
+)
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, show
 
 
 def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer fairseq, which finds no task: which settings does the file have, and under which key?"""
+    """Answer fairseq, which finds no task: which settings does the file have, and under
+    which key?
+    """
     keys = root_keys(case)
     if not {"args", "cfg"}.intersection(keys):
         yield Statement(
-            f"This is no checkpoint of fairseq, which records its settings as args or cfg: its keys are {keys_text(case)}."
+            (
+                "This is no checkpoint of fairseq, which records its settings as args "
+                f"or cfg: its keys are {keys_text(case)}."
+            )
             if keys
-            else "This is no checkpoint of fairseq, which records its settings as args or cfg: it holds weights alone."
+            else (
+                "This is no checkpoint of fairseq, which records its settings as args "
+                "or cfg: it holds weights alone."
+            )
         )
         yield from load_statements(case)
         return
@@ -29,37 +46,56 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
         if name in ("cfg.task._name", "args.task", "cfg.task")
     ]
     if "infer task" in message.text:
-        text = f"The task of this file is {tasks[0]}." if tasks else "This file names no task."
+        text = (
+            f"The task of this file is {tasks[0]}."
+            if tasks
+            else "This file names no task."
+        )
         yield Statement(
-            f"{text} fairseq knows a task once the code that registers it was imported: give the folder of the project that defines it"
+            f"{text} fairseq knows a task once the code that registers it was "
+            "imported: give the folder of the project that defines it"
             " (--user-dir), or take the version of fairseq that has it."
         )
     elif "cfg" in keys and tasks:
         yield Statement(
-            f"This file has its settings under cfg (task {tasks[0]}), and args is None, as fairseq 0.12 and its repository write them. An older"
+            f"This file has its settings under cfg (task {tasks[0]}), and args is "
+            "None, as fairseq 0.12 and its repository write them. An older"
             " fairseq reads args alone: install a newer one."
         )
     elif tasks:
-        yield Statement(f"This file has its settings under args (task {tasks[0]}): another file was loaded.")
+        yield Statement(
+            f"This file has its settings under args (task {tasks[0]}): another file "
+            "was loaded."
+        )
     else:
         yield Statement(
-            "This file records no task, under args or under cfg: fairseq cannot build the model from it. Build it with your own settings, and"
+            "This file records no task, under args or under cfg: fairseq cannot build "
+            "the model from it. Build it with your own settings, and"
             " load the weights alone."
         )
     yield from load_statements(case)
 
 
 _UNREAD = re.compile(r"Could not deserialize object (\w{1,100})")
-_SCHEDULES = ("lr_schedule", "clip_range", "clip_range_vf", "learning_rate", "exploration_schedule")
+_SCHEDULES = (
+    "lr_schedule",
+    "clip_range",
+    "clip_range_vf",
+    "learning_rate",
+    "exploration_schedule",
+)
 _PYTHON = re.compile(r"- Python: ([\d.]{1,20})|Python: ([\d.]{1,20})")
 
 
 def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer Stable-Baselines3, which cannot read what its archive holds as pickles of code."""
+    """Answer Stable-Baselines3, which cannot read what its archive holds as pickles of
+    code.
+    """
     label = case.survey.checkpoint.traits.label
     if not label.startswith("Stable-Baselines"):
         yield Statement(
-            f"This file is {label}, and no archive of Stable-Baselines3: another file was loaded."
+            f"This file is {label}, and no archive of Stable-Baselines3: another file "
+            "was loaded."
         )
         yield from load_statements(case)
         return
@@ -73,29 +109,44 @@ def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
-    by = f" of Python {written}, which wrote it" if written is not None else " of the Python that wrote it"
+    by = (
+        f" of Python {written}, which wrote it"
+        if written is not None
+        else " of the Python that wrote it"
+    )
     yield Statement(
-        f"The archive holds {show(name, 80)} as pickled code{by}. Another Python cannot read such code. The weights are not touched by it."
+        f"The archive holds {show(name, 80)} as pickled code{by}. Another Python "
+        "cannot read such code. The weights are not touched by it."
     )
     yield from finding_statements(case.at_least("error"))
     if name in _SCHEDULES:
         yield Statement(
-            "A schedule is for training alone. So the load replaces it, by the class of the algorithm that saved (here PPO):",
+            (
+                "A schedule is for training alone. So the load replaces it, by the "
+                "class of the algorithm that saved (here PPO):"
+            ),
             (),
-            f'PPO.load({string_literal(case.survey.path)}, custom_objects={{"learning_rate": 0.0, "lr_schedule": lambda _: 0.0,'
+            f"PPO.load({string_literal(case.survey.path)}, "
+            f'custom_objects={{"learning_rate": 0.0, "lr_schedule": lambda _: 0.0,'
             ' "clip_range": lambda _: 0.0})',
         )
     else:
         yield Statement(
-            f"Make {show(name, 80)} anew, and hand it over: custom_objects={{{string_literal(name)}: …}} of load. To use it as it is, load in that Python."
+            f"Make {show(name, 80)} anew, and hand it over: "
+            f"custom_objects={{{string_literal(name)}: …}} of load. To use it as it "
+            "is, load in that Python."
         )
 
 
-_LOADED = re.compile(r"'(?:collections\.)?(?:OrderedDict|dict)' object has no attribute '(?:seek|read|tell)'")
+_LOADED = re.compile(
+    r"'(?:collections\.)?(?:OrderedDict|dict)' object has no attribute '(?:seek|read"
+    r"|tell)'"
+)
 
 
 _ON_INSTANCE = re.compile(
-    r"The classmethod `(\w{1,200})\.load_from_checkpoint` cannot be called on an instance"
+    r"The classmethod `(\w{1,200})\.load_from_checkpoint` cannot be called on an "
+    r"instance"
 )
 
 
@@ -105,21 +156,27 @@ def _loaded_twice(message: Message, case: Case) -> Iterator[Statement]:
         found = _ON_INSTANCE.search(message.text)
         name = "Model" if found is None else found[1]
         yield Statement(
-            "load_from_checkpoint is a method of the class: it builds a new model and returns it, so the instance would stay as it was:",
+            (
+                "load_from_checkpoint is a method of the class: it builds a new model "
+                "and returns it, so the instance would stay as it was:"
+            ),
             (),
             f"model = {name}.load_from_checkpoint({string_literal(case.survey.path)})",
         )
         yield from load_statements(case, "Or, for load_state_dict of the instance:")
         return
     yield Statement(
-        "A program loads the file itself, and got a dict that was loaded already: hand over the path. load_from_checkpoint of Lightning is a"
+        "A program loads the file itself, and got a dict that was loaded already: hand "
+        "over the path. load_from_checkpoint of Lightning is a"
         " method of the class, takes the path, and returns the model."
     )
     yield from load_statements(case, "For a model that is built already:")
 
 
 def _answer_settings(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer Lightning, whose module takes other arguments than a checkpoint records."""
+    """Answer Lightning, whose module takes other arguments than a checkpoint
+    records.
+    """
     del message
     names = [
         str(value.path[1])
@@ -128,23 +185,36 @@ def _answer_settings(message: Message, case: Case) -> Iterator[Statement]:
     ]
     listed = and_more([show(name, 60) for name in dict.fromkeys(names)], 12)
     yield Statement(
-        f"The file records these arguments of the module: {listed}. Its __init__ must take them, by their names or as hparams."
+        (
+            f"The file records these arguments of the module: {listed}. Its __init__ "
+            "must take them, by their names or as hparams."
+        )
         if names
-        else "The file records no argument of the module: its __init__ is called without any."
+        else (
+            "The file records no argument of the module: its __init__ is called "
+            "without any."
+        )
     )
-    yield from load_statements(case, "Or build the module yourself, and load the weights alone:")
+    yield from load_statements(
+        case, "Or build the module yourself, and load the weights alone:"
+    )
 
 
 def _answer_compiled(message: Message, case: Case) -> Iterator[Statement]:
     """Answer the loader of AOTInductor, which finds no compiled code in a package."""
     label = case.survey.checkpoint.traits.label
     if "PT2" not in label:
-        yield Statement(f"This file is {label}, and no package of AOTInductor: it holds no compiled code.")
+        yield Statement(
+            f"This file is {label}, and no package of AOTInductor: it holds no "
+            "compiled code."
+        )
         yield from load_statements(case)
         return
     paths = [value.path for value in case.survey.checkpoint.values]
     compiled = {
-        str(path[1]).partition("/")[0] for path in paths if len(path) > 1 and path[0] == "aotinductor"
+        str(path[1]).partition("/")[0]
+        for path in paths
+        if len(path) > 1 and path[0] == "aotinductor"
     }
     if compiled:
         names = and_more([show(name, 80) for name in sorted(compiled)], 4)
@@ -158,8 +228,10 @@ def _answer_compiled(message: Message, case: Case) -> Iterator[Statement]:
         yield from load_statements(case)
         return
     yield Statement(
-        "This archive holds a program of torch.export (an ExportedProgram, which torch.export.save writes) and no compiled code. AOTIModelPackageLoader and"
-        " load_package take what AOTInductor has compiled. Compile it on a machine with the device and the libraries of the target:",
+        "This archive holds a program of torch.export (an ExportedProgram, which "
+        "torch.export.save writes) and no compiled code. AOTIModelPackageLoader and"
+        " load_package take what AOTInductor has compiled. Compile it on a machine "
+        "with the device and the libraries of the target:",
         (),
         f"torch._inductor.aoti_compile_and_package(torch.export.load({string_literal(case.survey.path)}))",
     )
@@ -202,7 +274,12 @@ FAMILIES = (
     ),
     Family(
         "settings",
-        (r"Checkpoint contains hyperparameters but \w{1,200}'s __init__ is missing the argument",),
+        (
+            (
+                r"Checkpoint contains hyperparameters but \w{1,200}'s __init__ is "
+                r"missing the argument"
+            ),
+        ),
         answer_from_statements(_answer_settings),
         needs_open=True,
     ),

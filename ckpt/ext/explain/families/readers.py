@@ -1,11 +1,19 @@
-"""Errors of readers that do not know the format of a whole file: other loaders, older versions, other systems."""
+"""Errors of readers that do not know the format of a whole file: other loaders, older
+versions, other systems.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, command_statements, keys_text, load_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    keys_text,
+    load_statements,
+)
 from ckpt.ext.explain.families.imports import rows_of
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
@@ -24,21 +32,30 @@ def _answer_program(message: Message, case: Case) -> Iterator[Statement]:
     del message
     if _is_program(case):
         yield Statement(
-            "This file is a TorchScript program, which torch.jit.load takes:", (), case.survey.load.expression
+            "This file is a TorchScript program, which torch.jit.load takes:",
+            (),
+            case.survey.load.expression,
         )
         return
-    yield Statement(f"{_whole_text(case)} It is no TorchScript program: {_content_text(case)}.")
+    yield Statement(
+        f"{_whole_text(case)} It is no TorchScript program: {_content_text(case)}."
+    )
     yield from load_statements(case, "It loads in Python so:")
     yield Statement(
-        "torch.jit.load, libtorch, DJL and other C++ programs take what torch.jit.save wrote: load the weights into the model"
+        "torch.jit.load, libtorch, DJL and other C++ programs take what torch.jit.save "
+        "wrote: load the weights into the model"
         " in Python, then write it so:",
         (),
         'torch.jit.script(model).save("model.pt")',
     )
 
 
-_OPERATOR = re.compile(r"Unknown builtin op: ([\w.]{1,200})::([\w.]{1,200}?)\.?(?:\s|$)")
-_TYPE = re.compile(r"Unknown type name '(?:__torch__\.torch\.classes\.([\w]{1,200})\.)?([\w.]{1,400})'")
+_OPERATOR = re.compile(
+    r"Unknown builtin op: ([\w.]{1,200})::([\w.]{1,200}?)\.?(?:\s|$)"
+)
+_TYPE = re.compile(
+    r"Unknown type name '(?:__torch__\.torch\.classes\.([\w]{1,200})\.)?([\w.]{1,400})'"
+)
 _OF_TORCH = ("aten", "prim", "quantized", "prims", "inductor", "sparse")
 _LIBRARIES = {
     "torchvision": "torchvision",
@@ -61,7 +78,8 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.jit.load, which lacks an operator or a class of the program."""
     if not _is_program(case):
         yield Statement(
-            f"This file is no TorchScript program: {_content_text(case)}. Another file was loaded."
+            f"This file is no TorchScript program: {_content_text(case)}. Another file "
+            "was loaded."
         )
         yield from load_statements(case)
         return
@@ -75,7 +93,8 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
         return
     if space in _OF_TORCH:
         yield Statement(
-            f"{show(name, 120)} is of torch itself: a newer torch wrote the program, and yours lacks it. With the torch that wrote it, or"
+            f"{show(name, 120)} is of torch itself: a newer torch wrote the program, "
+            "and yours lacks it. With the torch that wrote it, or"
             " a newer one, it loads so:",
             (),
             case.survey.load.expression,
@@ -85,10 +104,14 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
     how = (
         f"import {package}"
         if package is not None
-        else 'torch.ops.load_library("….so"), or the import of the package that defines it'
+        else (
+            'torch.ops.load_library("….so"), or the import of the package that defines '
+            "it"
+        )
     )
     yield Statement(
-        f"{show(name, 120)} is of a library, and not of torch. Load the library first: {how}. A program in C++ links it. Then it loads"
+        f"{show(name, 120)} is of a library, and not of torch. Load the library first: "
+        f"{how}. A program in C++ links it. Then it loads"
         " so:",
         (),
         case.survey.load.expression,
@@ -98,7 +121,11 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
 def _whole_text(case: Case) -> str:
     if case.verified is None:
         return ""
-    return "This file is whole." if not case.damage else "This file is damaged: ckpt verify says where."
+    return (
+        "This file is whole."
+        if not case.damage
+        else "This file is damaged: ckpt verify says where."
+    )
 
 
 def _content_text(case: Case) -> str:
@@ -119,16 +146,30 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
     del message
     label = case.survey.checkpoint.traits.label
     if _is_program(case):
-        yield Statement("This file is a TorchScript program:", (), case.survey.load.expression)
-        yield Statement("Where an old torch refuses it, the torch that wrote it or a newer one reads it.")
+        yield Statement(
+            "This file is a TorchScript program:", (), case.survey.load.expression
+        )
+        yield Statement(
+            "Where an old torch refuses it, the torch that wrote it or a newer one "
+            "reads it."
+        )
         return
-    if not case.survey.checkpoint.traits.is_pickle or case.survey.checkpoint.traits.in_place is False:
+    if (
+        not case.survey.checkpoint.traits.is_pickle
+        or case.survey.checkpoint.traits.in_place is False
+    ):
         yield Statement(f"This file is {label}, which torch 1.5 and older read.")
         return
-    yield Statement(f"{_whole_text(case)} It is a {label}, the format of torch 1.6 and newer.".strip())
+    yield Statement(
+        (
+            f"{_whole_text(case)} It is a {label}, the format of torch 1.6 and newer."
+        ).strip()
+    )
     way = case.written(("convert", "--format", "torch-legacy"), ".legacy", ".pth")
     if way.command is not None:
-        yield Statement("A copy in the format that older versions read:", (), way.command)
+        yield Statement(
+            "A copy in the format that older versions read:", (), way.command
+        )
     else:
         yield from _plain_copy_statements(
             case, "A copy with plain values, which --format torch-legacy can then take:"
@@ -139,38 +180,53 @@ def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
     del message
     label = case.survey.checkpoint.traits.label
     if case.survey.checkpoint.traits.in_place:
-        yield Statement(f"This file is a {label}, which mmap=True takes. Another file was loaded.")
+        yield Statement(
+            f"This file is a {label}, which mmap=True takes. Another file was loaded."
+        )
         return
     yield Statement(
-        f"The format of this file is {label}, and mmap=True takes the zip format of torch 1.6 and newer."
+        f"The format of this file is {label}, and mmap=True takes the zip format of "
+        "torch 1.6 and newer."
     )
     yield from command_statements("A copy in it:", case.plan(("convert",)))
 
 
 def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a torch that lacks a function by which a newer one rebuilds tensors."""
-    name = next((word for word in message.text.split("'") if word.startswith("_rebuild")), "")
+    name = next(
+        (word for word in message.text.split("'") if word.startswith("_rebuild")), ""
+    )
     rows = [row for row in case.survey.checkpoint.imports if row.name == name]
     for row in rows:
         at = f" at {places_text(row.where)}" if row.where else ""
         yield Statement(
-            f"The file calls {row.module}.{name}{at}, which a newer torch writes and yours lacks."
+            f"The file calls {row.module}.{name}{at}, which a newer torch writes and "
+            "yours lacks."
         )
     if not rows:
-        yield Statement(f"The file does not name {show(name, 80)}: another file was loaded.")
-    yield from _plain_copy_statements(case, "Read it with a newer torch, or make a copy without such calls:")
+        yield Statement(
+            f"The file does not name {show(name, 80)}: another file was loaded."
+        )
+    yield from _plain_copy_statements(
+        case, "Read it with a newer torch, or make a copy without such calls:"
+    )
 
 
 def _answer_protocol(message: Message, case: Case) -> Iterator[Statement]:
     del message
     yield from _plain_copy_statements(
         case,
-        "A newer Python wrote the pickle of this file. ckpt writes pickles of protocol 2, which each Python reads:",
+        (
+            "A newer Python wrote the pickle of this file. ckpt writes pickles of "
+            "protocol 2, which each Python reads:"
+        ),
     )
 
 
 def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a numpy of another version than the one that wrote the arrays of a file."""
+    """Answer a numpy of another version than the one that wrote the arrays of a
+    file.
+    """
     del message
     rows = [
         row
@@ -185,18 +241,25 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
     where = f" at {places_text(places)}" if places else ""
     by = "numpy 2 wrote" if is_new else "numpy wrote"
     yield Statement(
-        f"{by} scalars or arrays{where}. numpy 1.26 and newer read them, older versions do not."
+        (
+            f"{by} scalars or arrays{where}. numpy 1.26 and newer read them, older "
+            "versions do not."
+        )
         if is_new
         else f"{by} scalars or arrays{where}."
     )
-    yield from _plain_copy_statements(case, "Or make a copy with plain numbers and tensors in their place:")
+    yield from _plain_copy_statements(
+        case, "Or make a copy with plain numbers and tensors in their place:"
+    )
 
 
 def _answer_system(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a path of another operating system."""
     kind = "PosixPath" if "PosixPath" in message.text else "WindowsPath"
     rows = [
-        row for row in case.survey.checkpoint.imports if row.module.startswith(_PATHS) and "Path" in row.name
+        row
+        for row in case.survey.checkpoint.imports
+        if row.module.startswith(_PATHS) and "Path" in row.name
     ]
     if not rows:
         yield Statement("The file holds no path of pathlib: another file was loaded.")
@@ -206,7 +269,9 @@ def _answer_system(message: Message, case: Case) -> Iterator[Statement]:
     at = f" at {places_text(places)}" if places else ""
     system = "Windows" if kind == "PosixPath" else "Linux and macOS"
     yield Statement(f"The file holds {named}{at}. {system} cannot make a {kind}.")
-    yield from _plain_copy_statements(case, "A copy with texts in its place loads everywhere:")
+    yield from _plain_copy_statements(
+        case, "A copy with texts in its place loads everywhere:"
+    )
 
 
 def _plain_copy_statements(case: Case, text: str) -> Iterator[Statement]:
@@ -224,11 +289,13 @@ def _answer_upgrade(message: Message, case: Case) -> Iterator[Statement]:
     del message
     if not case.survey.checkpoint.traits.is_pickle:
         yield Statement(
-            f"This file is {case.survey.checkpoint.traits.label}, which needs no newer torch. Another file was loaded."
+            f"This file is {case.survey.checkpoint.traits.label}, which needs no newer "
+            "torch. Another file was loaded."
         )
         return
     yield Statement(
-        "transformers takes a pickle from torch 2.6 on alone. safetensors runs nothing, and every torch takes it."
+        "transformers takes a pickle from torch 2.6 on alone. safetensors runs "
+        "nothing, and every torch takes it."
     )
     way = case.written(("convert",), "", ".safetensors")
     if way.command is not None:
@@ -237,7 +304,9 @@ def _answer_upgrade(message: Message, case: Case) -> Iterator[Statement]:
     weights = case.plan(("weights",))
     if weights.command is not None:
         yield Statement(
-            "Take the weights out of it, and convert the result to safetensors:", (), weights.command
+            "Take the weights out of it, and convert the result to safetensors:",
+            (),
+            weights.command,
         )
 
 
@@ -264,19 +333,30 @@ FAMILIES = (
     Family(
         "older-torch",
         (
-            r"Attempted to read a PyTorch file with version \d{1,4}, but the maximum supported version",
+            (
+                r"Attempted to read a PyTorch file with version \d{1,4}, but the "
+                r"maximum supported version"
+            ),
             r"is a zip archive \(did you mean to use torch\.jit\.load\(\)\?\)",
             r"Your PyTorch installation may be too old",
         ),
         answer_from_statements(_older_torch),
     ),
-    Family("mmap", (r"mmap can only be used with files saved with",), answer_from_statements(_answer_mmap)),
+    Family(
+        "mmap",
+        (r"mmap can only be used with files saved with",),
+        answer_from_statements(_answer_mmap),
+    ),
     Family(
         "newer-torch",
         (r"Can't get attribute '_rebuild_\w{1,100}' on <module 'torch",),
         answer_from_statements(_newer_torch),
     ),
-    Family("protocol", (r"unsupported pickle protocol: \d",), answer_from_statements(_answer_protocol)),
+    Family(
+        "protocol",
+        (r"unsupported pickle protocol: \d",),
+        answer_from_statements(_answer_protocol),
+    ),
     Family(
         "numpy",
         (

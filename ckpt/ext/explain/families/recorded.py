@@ -1,4 +1,6 @@
-"""The settings of a run that a checkpoint records, where a model was built with others."""
+"""The settings of a run that a checkpoint records, where a model was built with
+others.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ from ckpt.ext.explain.message import Mismatch
 from ckpt.model.text import and_more, show
 
 _OF_SETTINGS = re.compile(
-    r"(?:^|[._])(?:config|configs|cfg|args|model_args|opt|opts|options|hparams|hyper_parameters|hyperparameters|params_model|model_cfg"
+    r"(?:^|[._])(?:config|configs|cfg|args|model_args|opt|opts|options|hparams"
+    r"|hyper_parameters|hyperparameters|params_model|model_cfg"
     r"|model_config|dims|settings)(?:$|[._])"
 )
 """The keys below which programs keep the settings of a run."""
 _OF_TRAINING = re.compile(
-    r"batch|seed|step|epoch|iter|interval|freq|every|port|warm|worker|thread|log|save|eval|accum|buffer|prefetch|steps|time|date|count|samples|version"
+    r"batch|seed|step|epoch|iter|interval|freq|every|port|warm|worker|thread|log|save"
+    r"|eval|accum|buffer|prefetch|steps|time|date|count|samples|version"
 )
 """Words of settings of a run that give no size of its model."""
 _LEAST = 8
@@ -50,21 +54,31 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     if ours < _LEAST or not 0 < len(named) <= _MOST:
         return
     yield Statement(
-        f"{ours:,} stands among the settings of this checkpoint: {and_more([show(name, 120) for name in named], _MOST)}. Build the model with it, in place"
+        f"{ours:,} stands among the settings of this checkpoint: "
+        f"{and_more([show(name, 120) for name in named], _MOST)}. Build the model with "
+        "it, in place"
         f" of {theirs:,}."
     )
 
 
-_OF_YAML = re.compile(r"^[ \t]{0,40}([A-Za-z_]\w{0,60}): (\d{1,9})[ \t]*$", re.MULTILINE)
+_OF_YAML = re.compile(
+    r"^[ \t]{0,40}([A-Za-z_]\w{0,60}): (\d{1,9})[ \t]*$", re.MULTILINE
+)
 """A line of YAML with a setting that is a whole number."""
 
 
 def _in_yaml(size: int, case: Case) -> list[str]:
-    """The settings of one size in a config that a checkpoint holds as a text of YAML, each with the place of the text."""
+    """The settings of one size in a config that a checkpoint holds as a text of YAML,
+    each with the place of the text.
+    """
     named: dict[str, None] = {}
     for value in case.survey.checkpoint.values:
         text = value.node
-        if not isinstance(text, str) or "\n" not in text or not _OF_SETTINGS.search(value.name):
+        if (
+            not isinstance(text, str)
+            or "\n" not in text
+            or not _OF_SETTINGS.search(value.name)
+        ):
             continue
         for match in _OF_YAML.finditer(text):
             if int(match[2]) == size and not _OF_TRAINING.search(match[1].lower()):

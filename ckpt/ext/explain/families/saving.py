@@ -15,10 +15,13 @@ from ckpt.tree.find import tied_aliases
 
 
 def _answer_saving(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a save that failed: the file that is here was written before it, or is what it left."""
+    """Answer a save that failed: the file that is here was written before it, or is
+    what it left.
+    """
     del message
     yield Statement(
-        "The message is about writing: torch.save got no room, no permission, or a file system that broke. No file can be its cause."
+        "The message is about writing: torch.save got no room, no permission, or a "
+        "file system that broke. No file can be its cause."
     )
     if case.damage:
         yield Statement("This file is what such a save left:")
@@ -26,7 +29,10 @@ def _answer_saving(message: Message, case: Case) -> Iterator[Statement]:
         return
     report = case.verified
     if report is not None:
-        yield Statement(f"This file is whole ({and_more(list(report.checked), 4)}): it is of another save.")
+        yield Statement(
+            f"This file is whole ({and_more(list(report.checked), 4)}): it is of "
+            "another save."
+        )
     yield from load_statements(case)
 
 
@@ -39,11 +45,20 @@ def _answer_parent(message: Message, case: Case) -> Iterator[Statement]:
     found = _PARENT.search(message.text)
     folder = "" if found is None else found[1]
     is_relative = not folder.startswith(("/", "\\")) and ":" not in folder[:2]
-    where = " It is looked for below the folder in which the program runs." if is_relative else ""
+    where = (
+        " It is looked for below the folder in which the program runs."
+        if is_relative
+        else ""
+    )
     yield Statement(
-        f"The message is about writing, and no file is its cause: torch.save makes no folders.{where} Make it before the save:",
+        (
+            "The message is about writing, and no file is its cause: torch.save makes "
+            f"no folders.{where} Make it before the save:"
+        ),
         (),
-        f"import os; os.makedirs({string_literal(folder)}, exist_ok=True)" if folder else None,
+        f"import os; os.makedirs({string_literal(folder)}, exist_ok=True)"
+        if folder
+        else None,
     )
 
 
@@ -54,7 +69,9 @@ _LETTERS = {"x07": "a", "x08": "b", "x0b": "v", "x0c": "f"}
 
 
 def _file_name(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a path that Windows does not take: its characters, or an escape that a backslash has made."""
+    """Answer a path that Windows does not take: its characters, or an escape that a
+    backslash has made.
+    """
     del case
     found = _REFUSED.search(message.text)
     path = "" if found is None else found[1]
@@ -62,14 +79,17 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
     if escape is not None:
         letter = _LETTERS.get(escape[1], escape[1])
         yield Statement(
-            f"No file is the cause: in the program a backslash and the letter behind it (\\{letter}) stand for one character."
+            "No file is the cause: in the program a backslash and the letter behind "
+            f"it (\\{letter}) stand for one character."
             ' Write the path as r"…", or with / in place of the backslash.'
         )
         return
     inside = path[2:] if path[1:2] == ":" else path
     held = list(dict.fromkeys(letter for letter in inside if letter in ':|?*<>"'))
     yield Statement(
-        f"No file is the cause: Windows takes no {' and no '.join(held) or 'such character'} in the name of a file. Give the save another name"
+        "No file is the cause: Windows takes no "
+        f"{' and no '.join(held) or 'such character'} in the name of a file. Give the "
+        "save another name"
         " (a time without colons: %H-%M-%S)."
     )
 
@@ -84,24 +104,35 @@ def _answer_shared(message: Message, case: Case) -> Iterator[Statement]:
     names = [name for row in tied for name in row.tensors] or list(same)
     if names:
         yield Statement(
-            f"{counted_noun(len(names), 'tensor')} of this file share memory: {and_more([show(name, 120) for name in names], 6)}."
+            f"{counted_noun(len(names), 'tensor')} of this file share memory: "
+            f"{and_more([show(name, 120) for name in names], 6)}."
         )
     for words in (("convert",), ("slim",)):
         way = case.written(words, "", ".safetensors")
         if way.command is not None:
             yield Statement(
-                "ckpt writes each value once, and the names that share it into the metadata:", (), way.command
+                (
+                    "ckpt writes each value once, and the names that share it into the "
+                    "metadata:"
+                ),
+                (),
+                way.command,
             )
             return
     yield from load_statements(case)
 
 
 def _answer_flat_weights(case: Case) -> Iterator[Statement]:
-    """Answer safetensors, which found no tensor that has a whole memory: the flat weights of a recurrent layer."""
+    """Answer safetensors, which found no tensor that has a whole memory: the flat
+    weights of a recurrent layer.
+    """
     yield Statement(
-        "The message is about the live model: some of its tensors are parts of one memory, as the weights of nn.GRU, nn.LSTM and nn.RNN are on"
-        " a GPU, and none has all of it. safetensors keeps no such parts. Clone them before the save (value.clone() for each value of the state"
-        " dict), or write no safetensors (safe_serialization=False). load_model of safetensors looks at the model first, and stops so too:"
+        "The message is about the live model: some of its tensors are parts of one "
+        "memory, as the weights of nn.GRU, nn.LSTM and nn.RNN are on"
+        " a GPU, and none has all of it. safetensors keeps no such parts. Clone them "
+        "before the save (value.clone() for each value of the state"
+        " dict), or write no safetensors (safe_serialization=False). load_model of "
+        "safetensors looks at the model first, and stops so too:"
         " load_file and load_state_dict do not."
     )
     lost = lost_of_recurrent([entry.name for entry in case.survey.tensors], case)
@@ -115,7 +146,8 @@ def _answer_contiguous(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which writes tensors whose elements lie in order."""
     del message
     yield Statement(
-        "safetensors writes tensors whose elements lie in order, and this one is a view of others: transposed, sliced or channels_last."
+        "safetensors writes tensors whose elements lie in order, and this one is a "
+        "view of others: transposed, sliced or channels_last."
         " Call .contiguous() on it before the save."
     )
     for words in (("convert",), ("slim",)):
@@ -130,10 +162,14 @@ def _answer_pickling(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a save of something that cannot be pickled."""
     del message
     yield Statement(
-        "The message is about saving. Save model.state_dict() in place of the model, and plain values in place of objects."
+        "The message is about saving. Save model.state_dict() in place of the model, "
+        "and plain values in place of objects."
     )
     if case.has_module:
-        yield Statement("This file holds a whole pickled module, which an earlier save could pickle.")
+        yield Statement(
+            "This file holds a whole pickled module, which an earlier save could "
+            "pickle."
+        )
         way = case.plan(("weights",))
         if way.command is not None:
             yield Statement("Its weights alone:", (), way.command)
@@ -156,13 +192,22 @@ FAMILIES = (
     Family(
         "file-name",
         (
-            r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]",
-            r"\[Errno \d{1,4}\] Invalid argument: '[^'\n]{0,2000}?(?<!\\)(?:\\\\){0,4}\\(?:x[01][0-9a-f]|[tnr])",
+            (
+                r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:"
+                r"|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]"
+            ),
+            (
+                r"\[Errno \d{1,4}\] Invalid argument: "
+                r"'[^'\n]{0,2000}?(?<!\\)(?:\\\\){0,4}\\(?:x[01][0-9a-f]"
+                r"|[tnr])"
+            ),
         ),
         answer_from_statements(_file_name),
     ),
     Family(
-        "parent", (r"Parent directory .{1,2000}? does not exist",), answer_from_statements(_answer_parent)
+        "parent",
+        (r"Parent directory .{1,2000}? does not exist",),
+        answer_from_statements(_answer_parent),
     ),
     Family(
         "shared",

@@ -1,4 +1,6 @@
-"""Names that a program or a hand has changed: cut, mistyped, flattened for an average, or shortened to a module."""
+"""Names that a program or a hand has changed: cut, mistyped, flattened for an average,
+or shortened to a module.
+"""
 
 from __future__ import annotations
 
@@ -16,67 +18,96 @@ _MOST_COMPARED = 20_000
 """Pairs of words that are compared letter by letter."""
 _LEAST_LETTERS = 6
 _AVERAGED = "ema_"
-"""The prefix that mmdet and mmcv give to averages, whose names have underscores in place of dots."""
+"""The prefix that mmdet and mmcv give to averages, whose names have underscores in
+place of dots.
+"""
 
 
 def cut_names(unexpected: Sequence[str], names: Collection[str]) -> int:
-    """Count the letters that a program has cut off the beginning of every name of a file, or return 0.
+    """Count the letters that a program has cut off the beginning of every name of a
+    file, or return 0.
 
     A cut between the parts of a name is none of these: a prefix was there.
     """
     longest = max(unexpected, key=len, default="")
     if not longest:
         return 0
-    counts = {len(name) - len(longest) for name in names if name.endswith(longest)} - {0}
+    counts = {len(name) - len(longest) for name in names if name.endswith(longest)} - {
+        0
+    }
     for count in sorted(counts):
         whole: dict[str, list[str]] = {}
         for name in names:
             whole.setdefault(name[count:], []).append(name)
         if all(short in whole for short in unexpected) and any(
-            name[count - 1 : count] != "." for short in unexpected for name in whole[short]
+            name[count - 1 : count] != "."
+            for short in unexpected
+            for name in whole[short]
         ):
             return count
     return 0
 
 
-def cut_statement(count: int, missing: Sequence[str], names: Collection[str], case: Case) -> Statement:
+def cut_statement(
+    count: int, missing: Sequence[str], names: Collection[str], case: Case
+) -> Statement:
     """Say that a program cuts names that have no prefix."""
-    prefix = next((word for word in ("module.", "_orig_mod.", "model.", "net.") if len(word) == count), None)
+    prefix = next(
+        (
+            word
+            for word in ("module.", "_orig_mod.", "model.", "net.")
+            if len(word) == count
+        ),
+        None,
+    )
     cut = f"the first {counted_noun(count, 'letter')}"
     reason = f", as if each began with {prefix!r}" if prefix is not None else ""
     met = sum(name in names for name in missing)
     text = (
-        f"Each unexpected key is a name of this file without {cut}: the program cuts them off{reason}. The names of this file have no"
+        f"Each unexpected key is a name of this file without {cut}: the program cuts "
+        f"them off{reason}. The names of this file have no"
         " such prefix: load them as they are."
     )
     if missing and met == len(missing):
         text += " All missing keys are among them."
     load = case.survey.load.expression
-    return Statement(text, (), None if load is None else f"model.load_state_dict({load})")
+    return Statement(
+        text, (), None if load is None else f"model.load_state_dict({load})"
+    )
 
 
 class Spelled(NamedTuple):
-    """Names of a model -> the same names in a file, where one word is spelled in another way; and the rules of `rename`."""
+    """Names of a model -> the same names in a file, where one word is spelled in
+    another way; and the rules of `rename`.
+    """
 
     partners: Mapping[str, str]
     rules: tuple[str, ...]
 
 
-def find_misspelled(absent: Sequence[str], here: Sequence[str], names: Collection[str]) -> Spelled:
-    """Find missing keys that differ from an unexpected one by some letters of one word."""
+def find_misspelled(
+    absent: Sequence[str], here: Sequence[str], names: Collection[str]
+) -> Spelled:
+    """Find missing keys that differ from an unexpected one by some letters of
+    one word.
+    """
     words: dict[str, str] = {}
     partners: dict[str, str] = {}
     shapes: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     for name in here:
         parts = name.split(".")
         for index in range(len(parts)):
-            shapes.setdefault((index, (*parts[:index], "", *parts[index + 1 :])), []).append(name)
+            shapes.setdefault(
+                (index, (*parts[:index], "", *parts[index + 1 :])), []
+            ).append(name)
     left = _MOST_COMPARED
     for name in absent:
         parts = name.split(".")
         found: list[tuple[str, str, str]] = []
         for index, word in enumerate(parts):
-            for other in shapes.get((index, (*parts[:index], "", *parts[index + 1 :])), ()):
+            for other in shapes.get(
+                (index, (*parts[:index], "", *parts[index + 1 :])), ()
+            ):
                 left -= 1
                 if left < 0:
                     return Spelled({}, ())
@@ -99,18 +130,26 @@ def find_misspelled(absent: Sequence[str], here: Sequence[str], names: Collectio
 
 
 def _are_alike(one: str, other: str) -> bool:
-    """Tell whether two words are two spellings of one: a letter is missing or two have changed places.
+    """Tell whether two words are two spellings of one: a letter is missing or two have
+    changed places.
 
-    Another letter in the same place is no mistake: encoder and decoder, weight_ih and weight_hh.
+    Another letter in the same place is no mistake: encoder and decoder, weight_ih and
+    weight_hh.
     """
-    if min(len(one), len(other)) < _LEAST_LETTERS or max(len(one), len(other)) > _LONGEST:
+    if (
+        min(len(one), len(other)) < _LEAST_LETTERS
+        or max(len(one), len(other)) > _LONGEST
+    ):
         return False
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
         return False
     if one.lower().replace("_", "") == other.lower().replace("_", ""):
         return True
     pairs = enumerate(zip(one, other, strict=False))
-    start = next((index for index, (ours, theirs) in pairs if ours != theirs), min(len(one), len(other)))
+    start = next(
+        (index for index, (ours, theirs) in pairs if ours != theirs),
+        min(len(one), len(other)),
+    )
     if not start or abs(len(one) - len(other)) > 1:
         return False
     if len(one) == len(other):
@@ -127,20 +166,31 @@ _LONGEST = 100
 
 
 def spelled_statement(found: Spelled, missing: int, case: Case) -> Statement:
-    """Say which keys are spelled in another way, with the command that gives them the names of the model."""
-    pairs = [f"{show(old, 120)} for {show(new, 120)}" for new, old in found.partners.items()]
+    """Say which keys are spelled in another way, with the command that gives them the
+    names of the model.
+    """
+    pairs = [
+        f"{show(old, 120)} for {show(new, 120)}" for new, old in found.partners.items()
+    ]
     text = (
-        f"{len(found.partners):,} of the {counted_noun(missing, 'missing key')} {be_verb(list(found.partners))} there"
+        (
+            f"{len(found.partners):,} of the {counted_noun(missing, 'missing key')} "
+            f"{be_verb(list(found.partners))} there"
+        )
         if missing > 1
         else "The missing key is there"
     )
     text += f" in another spelling: {and_more(pairs, 2)}."
-    way = case.plan(("rename", *(word for rule in found.rules for word in ("--sub", rule))))
+    way = case.plan(
+        ("rename", *(word for rule in found.rules for word in ("--sub", rule)))
+    )
     return Statement(text, (), way.command if found.rules else None)
 
 
 def averaged_keys(rest: Sequence[str], names: Collection[str]) -> list[str]:
-    """The keys that are averages of the weights of a file, in the names of mmdet: `ema_backbone_conv1_weight`."""
+    """The keys that are averages of the weights of a file, in the names of mmdet:
+    `ema_backbone_conv1_weight`.
+    """
     flat = {_AVERAGED + name.replace(".", "_") for name in names}
     return [name for name in rest if name in flat]
 
@@ -148,13 +198,17 @@ def averaged_keys(rest: Sequence[str], names: Collection[str]) -> list[str]:
 def averages_statement(found: Sequence[str]) -> Statement:
     """Say what keys of averages are for."""
     return Statement(
-        f"{counted_noun(len(found), 'key')} of this file {be_verb(found)} running averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and"
-        " mmdet). A model without that hook has no place for them and loses nothing else: the load has the weights, and not their averages."
+        f"{counted_noun(len(found), 'key')} of this file {be_verb(found)} running "
+        f"averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and"
+        " mmdet). A model without that hook has no place for them and loses nothing "
+        "else: the load has the weights, and not their averages."
     )
 
 
 def of_modules(unexpected: Sequence[str], names: Collection[str]) -> list[str]:
-    """The keys of an error, with the keys below a module in the place of its name, as vLLM gives it."""
+    """The keys of an error, with the keys below a module in the place of its name, as
+    vLLM gives it.
+    """
     below: dict[str, list[str]] = {name: [] for name in unexpected if name not in names}
     for other in names if below else ():
         end = other.find(".")
@@ -166,51 +220,86 @@ def of_modules(unexpected: Sequence[str], names: Collection[str]) -> list[str]:
 
 
 def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
-    """Say that an adapter has another rank than the model was built for, and what its config says."""
+    """Say that an adapter has another rank than the model was built for, and what its
+    config says.
+    """
     ranks = {
         (row.checkpoint[axis], row.model[axis])
         for row in message.mismatched
         for axis, part in ((0, ".lora_A."), (1, ".lora_B."))
         if part in row.name and len(row.checkpoint) > axis < len(row.model)
     }
-    is_adapter = all(".lora_A." in row.name or ".lora_B." in row.name for row in message.mismatched)
+    is_adapter = all(
+        ".lora_A." in row.name or ".lora_B." in row.name for row in message.mismatched
+    )
     others = {
         (row.checkpoint[1 - axis : 2 - axis], row.model[1 - axis : 2 - axis])
         for row in message.mismatched
         for axis, part in ((0, ".lora_A."), (1, ".lora_B."))
         if part in row.name and len(row.checkpoint) == len(row.model) == 2
     }
-    if not is_adapter or len(ranks) != 1 or any(here != there for here, there in others):
+    if (
+        not is_adapter
+        or len(ranks) != 1
+        or any(here != there for here, there in others)
+    ):
         return
     ((here, there),) = ranks
     if here == there or not here:
         return
-    text = f"The adapter of this file has rank {here} (r), and the model was built for an adapter of rank {there}."
+    text = (
+        f"The adapter of this file has rank {here} (r), and the model was built for an "
+        f"adapter of rank {there}."
+    )
     said = [node for name, node in case.finds_value(("r",)) if isinstance(node, int)]
     if said and here not in said:
-        text += f" adapter_config.json says r = {said[0]}: it belongs to another adapter. Set r to {here} there, or take the config that was saved with it."
+        text += (
+            f" adapter_config.json says r = {said[0]}: it belongs to another adapter. "
+            f"Set r to {here} there, or take the config that was saved with it."
+        )
     elif said:
-        text += f" adapter_config.json says r = {here} too: let PeftModel.from_pretrained build the adapter from it, in place of a LoraConfig of your own."
+        text += (
+            f" adapter_config.json says r = {here} too: let PeftModel.from_pretrained "
+            "build the adapter from it, in place of a LoraConfig of your own."
+        )
     else:
         text += f" Build it with r = {here}."
     yield Statement(text)
 
 
-def merged_layers(message: Message, shapes: Mapping[str, tuple[int, ...]], case: Case) -> Iterator[Statement]:
-    """Say that an adapter has the merged layers of PEFT 0.2, whose lora_B is a grouped convolution and whose lora_A is stacked."""
+def merged_layers(
+    message: Message, shapes: Mapping[str, tuple[int, ...]], case: Case
+) -> Iterator[Statement]:
+    """Say that an adapter has the merged layers of PEFT 0.2, whose lora_B is a grouped
+    convolution and whose lora_A is stacked.
+    """
     parts = merged_parts(shapes)
-    plain = [row for row in message.mismatched if ".lora_B." in row.name and len(row.model) == 2]
+    plain = [
+        row
+        for row in message.mismatched
+        if ".lora_B." in row.name and len(row.model) == 2
+    ]
     if not parts or not plain:
         return
     said = [node for name, node in case.finds_value(("r",)) if isinstance(node, int)]
     rows = sorted({shapes[name][0] for name in parts.values()})
-    stacked = f" r is {said[0]} in adapter_config.json, and lora_A has {rows[0]} rows: the layers of {rows[0] // said[0]} projections, one behind the other."
+    stacked = (
+        f" r is {said[0]} in adapter_config.json, and lora_A has {rows[0]} rows: the "
+        f"layers of {rows[0] // said[0]} projections, one behind the other."
+    )
     is_stacked = (
-        len(rows) == 1 and len(said) == 1 and said[0] > 0 and rows[0] % said[0] == 0 and rows[0] > said[0]
+        len(rows) == 1
+        and len(said) == 1
+        and said[0] > 0
+        and rows[0] % said[0] == 0
+        and rows[0] > said[0]
     )
     yield Statement(
-        f"{counted_noun(len(parts), 'tensor')} lora_B of this adapter {'has' if len(parts) == 1 else 'have'} three axes beside a lora_A of two: the merged layers"
-        f" of PEFT 0.2 (enable_lora).{stacked if is_stacked else ''} PEFT 0.3 and newer have no such layer, so no value of r fits. Load it with peft 0.2.0, or"
+        f"{counted_noun(len(parts), 'tensor')} lora_B of this adapter "
+        f"{'has' if len(parts) == 1 else 'have'} three axes beside a lora_A of two: "
+        "the merged layers"
+        f" of PEFT 0.2 (enable_lora).{stacked if is_stacked else ''} PEFT 0.3 and "
+        "newer have no such layer, so no value of r fits. Load it with peft 0.2.0, or"
         " train the adapter anew."
     )
 
@@ -220,59 +309,81 @@ _LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)\b")
 
 def not_trained(absent: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
     """Tell whether all that lacks are layers of LoRA, and the file is an adapter."""
-    return all(_LORA.search(name) for name in absent) and any(_LORA.search(name) for name in shapes)
+    return all(_LORA.search(name) for name in absent) and any(
+        _LORA.search(name) for name in shapes
+    )
 
 
-def not_trained_statement(absent: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> Statement:
+def not_trained_statement(
+    absent: Sequence[str], shapes: dict[str, tuple[int, ...]]
+) -> Statement:
     """Say that an adapter has no layers at places where PEFT built some."""
     here = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
     there = list(dict.fromkeys(_LORA.split(name)[0] for name in absent))
     return Statement(
-        f"The adapter has {counted_noun(len(here), 'layer')} of LoRA, and none at {and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
-        " where target_modules of adapter_config.json match, and that is at more places than the run that saved had trained. The new ones begin"
-        " without effect (lora_B is zero), so the adapter loads as it was trained. Narrow target_modules to be rid of the warning."
+        f"The adapter has {counted_noun(len(here), 'layer')} of LoRA, and none at "
+        f"{and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
+        " where target_modules of adapter_config.json match, and that is at more "
+        "places than the run that saved had trained. The new ones begin"
+        " without effect (lora_B is zero), so the adapter loads as it was trained. "
+        "Narrow target_modules to be rid of the warning."
     )
 
 
 def is_adapter(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Tell whether a file is an adapter of PEFT alone, without the layers that it changes."""
+    """Tell whether a file is an adapter of PEFT alone, without the layers that it
+    changes.
+    """
     layers = [name for name in shapes if _LORA.search(name)]
-    return 2 * len(layers) >= len(shapes) > 0 and not any(".base_layer." in name for name in shapes)
+    return 2 * len(layers) >= len(shapes) > 0 and not any(
+        ".base_layer." in name for name in shapes
+    )
 
 
 def base_of_adapter(
     absent: Sequence[str], shapes: Mapping[str, tuple[int, ...]], case: Case
 ) -> Iterator[Statement]:
-    """Say that an adapter has no weights of its base model, and whether its own found their places."""
+    """Say that an adapter has no weights of its base model, and whether its own found
+    their places.
+    """
     others = [name for name in absent if _LORA.search(name)]
     base = [name for name in absent if not _LORA.search(name)]
     if base:
         yield Statement(
-            f"{counted_noun(len(base), 'missing key')} {be_verb(base)} of the base model. The file of an adapter has none of its weights: expected, for they"
+            f"{counted_noun(len(base), 'missing key')} {be_verb(base)} of the base "
+            "model. The file of an adapter has none of its weights: expected, for they"
             " stay as the base model was loaded.",
         )
     layers = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
     same = [name for name in others if _LORA.split(name)[0] in layers]
     if same:
         yield Statement(
-            f"{counted_noun(len(same), 'missing key')} {be_verb(same)} of an adapter at layers that this file has: the load gave this file to an adapter of"
-            " another name, and that one is complete, or it gave no tensor of it to the model.",
+            f"{counted_noun(len(same), 'missing key')} {be_verb(same)} of an adapter "
+            "at layers that this file has: the load gave this file to an adapter of"
+            " another name, and that one is complete, or it gave no tensor of it to "
+            "the model.",
             tuple(same),
         )
     elif not others:
         yield Statement(
-            "The message names no unexpected key and no missing key of the adapter: all of this file has its place."
+            "The message names no unexpected key and no missing key of the adapter: "
+            "all of this file has its place."
         )
     if case.survey.load.model is not None:
-        yield Statement("PEFT loads it so, without such a list:", (), case.survey.load.model)
+        yield Statement(
+            "PEFT loads it so, without such a list:", (), case.survey.load.model
+        )
 
 
 _FLAT = re.compile(r"((?:.+\.)?)(weight|bias)_(ih|hh)_(l\d{1,4}(?:_reverse)?)")
-"""The name of a weight of nn.RNN, nn.LSTM or nn.GRU, which cuDNN keeps in one memory."""
+"""The name of a weight of nn.RNN, nn.LSTM or nn.GRU, which cuDNN keeps in one
+memory.
+"""
 
 
 def lost_of_recurrent(names: Collection[str], case: Case) -> dict[str, str]:
-    """The weights that a recurrent layer must have beside one that is there: the name that lacks -> the one that is there.
+    """The weights that a recurrent layer must have beside one that is there: the name
+    that lacks -> the one that is there.
 
     A save as a pickle keeps all names of one memory, and loses none.
     """
@@ -293,36 +404,59 @@ def lost_of_recurrent(names: Collection[str], case: Case) -> dict[str, str]:
 
 
 def recurrent_statement(lost: Mapping[str, str]) -> Statement:
-    """Say that a save kept one name of the memory of a recurrent layer, and lost the other weights."""
+    """Say that a save kept one name of the memory of a recurrent layer, and lost the
+    other weights.
+    """
     held = list(dict.fromkeys(lost.values()))
     return Statement(
-        f"A recurrent layer (nn.GRU, nn.LSTM, nn.RNN) keeps its weights in one memory on a GPU. The save kept {and_more([show(name, 120) for name in held], 3)}"
-        f" of it and left the others out: their values are not in this file ({and_more([show(name, 120) for name in lost], 3)}). Take another save,"
-        " or train these layers anew. For the next save, clone them (value.clone() for each value of the state dict), or write no safetensors"
+        "A recurrent layer (nn.GRU, nn.LSTM, nn.RNN) keeps its weights in one memory "
+        f"on a GPU. The save kept {and_more([show(name, 120) for name in held], 3)}"
+        " of it and left the others out: their values are not in this file "
+        f"({and_more([show(name, 120) for name in lost], 3)}). Take another save,"
+        " or train these layers anew. For the next save, clone them (value.clone() for "
+        "each value of the state dict), or write no safetensors"
         " (safe_serialization=False in accelerate)."
     )
 
 
 def older_leaves(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> list[str]:
-    """The keys without a place that have the old names of the leaves of a norm: gamma and beta beside one another."""
+    """The keys without a place that have the old names of the leaves of a norm: gamma
+    and beta beside one another.
+    """
     found = []
     for name in rest:
         layer, _, leaf = name.rpartition(".")
         pair = {old: f"{layer}.{old}" in shapes for old, _ in LEAVES}
-        if leaf in pair and all(pair.values()) and not any(f"{layer}.{new}" in shapes for _, new in LEAVES):
+        if (
+            leaf in pair
+            and all(pair.values())
+            and not any(f"{layer}.{new}" in shapes for _, new in LEAVES)
+        ):
             found.append(name)
     return found
 
 
 def older_leaves_statement(older: Sequence[str], case: Case) -> Statement:
-    """Say that a file has the old spelling of norms, with the command that gives it the new one."""
+    """Say that a file has the old spelling of norms, with the command that gives it the
+    new one.
+    """
     olds = [old for old, _ in LEAVES]
     count = sum(entry.name.rpartition(".")[2] in olds for entry in case.survey.tensors)
     text = (
-        f"{show(older[0], 120)} is a norm in its old spelling, of TensorFlow: gamma is weight, and beta is bias, and {counted_noun(count, 'tensor')} of this file"
-        f" {'has' if count == 1 else 'have'} it. from_pretrained of transformers takes both; other programs take the new one."
+        f"{show(older[0], 120)} is a norm in its old spelling, of TensorFlow: gamma is "
+        f"weight, and beta is bias, and {counted_noun(count, 'tensor')} of this file"
+        f" {'has' if count == 1 else 'have'} it. from_pretrained of transformers takes "
+        "both; other programs take the new one."
     )
     rules = [word for old, new in LEAVES for word in ("--sub", rf"s/\.{old}$/.{new}/")]
     way = case.plan(("rename", *rules))
-    place = ", to be put in the place of the weights of this folder" if case.is_folder else ""
-    return Statement(f"{text} In the new one{place}:" if way.command is not None else text, (), way.command)
+    place = (
+        ", to be put in the place of the weights of this folder"
+        if case.is_folder
+        else ""
+    )
+    return Statement(
+        f"{text} In the new one{place}:" if way.command is not None else text,
+        (),
+        way.command,
+    )

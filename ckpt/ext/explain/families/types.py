@@ -1,4 +1,6 @@
-"""Errors about element types in a product: weights of one type, and an input of another."""
+"""Errors about element types in a product: weights of one type, and an input of
+another.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,33 @@ def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
                 examples.setdefault(entry.tensor.dtype.name, entry.name)
     if not counts:
         return
-    texts = [f"{counted_noun(count, 'tensor')} of {name}" for name, count in counts.most_common()]
+    texts = [
+        f"{counted_noun(count, 'tensor')} of {name}"
+        for name, count in counts.most_common()
+    ]
     yield Statement(f"The weights of this file are {and_more(texts, 6)}.")
     if len(counts) > 1:
         names = [f"{show(examples[name], 120)} ({name})" for name in counts]
         yield Statement(
-            f"They are mixed: {and_more(names, 4)}. Where two of them meet in a product, cast one, or the whole model."
+            f"They are mixed: {and_more(names, 4)}. Where two of them meet in a "
+            "product, cast one, or the whole model."
         )
     elif "float32" in counts:
         yield Statement(
-            "They are all float32: the input, or a cast in the program (model.half(), autocast), has the other type."
+            "They are all float32: the input, or a cast in the program (model.half(), "
+            "autocast), has the other type."
         )
     else:
         (only,) = counts
         yield Statement(
-            f"A model that was built in float32 stays float32 when load_state_dict copies into it. One that is {only} needs inputs"
+            "A model that was built in float32 stays float32 when load_state_dict "
+            f"copies into it. One that is {only} needs inputs"
             f" of {only}: model.float(), or input.to(torch.{only})."
         )
     if "Half" in message.text and "not implemented" in message.text:
-        yield Statement("The CPU lacks this operation for float16: use float32 or bfloat16 there.")
+        yield Statement(
+            "The CPU lacks this operation for float16: use float32 or bfloat16 there."
+        )
     if set(counts) != {"float32"}:
         way = case.plan(("convert", "--dtype", "float32"))
         if way.command is not None:
@@ -52,12 +62,20 @@ def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a sampler that gets NaN: are there any in the weights?"""
     del message
     path = pasted_path(case.survey.path)
-    text = "NaN or Inf in the weights give this, and so do activations that leave the range of float16. This reads all weights, and names both:"
+    text = (
+        "NaN or Inf in the weights give this, and so do activations that leave the "
+        "range of float16. This reads all weights, and names both:"
+    )
     yield Statement(text, (), None if path is None else f"ckpt stats {path}")
-    counts = Counter(entry.tensor.dtype.name for section in case.survey.main for entry in section.entries)
+    counts = Counter(
+        entry.tensor.dtype.name
+        for section in case.survey.main
+        for entry in section.entries
+    )
     if counts["float16"]:
         yield Statement(
-            "The weights are float16. A model that was trained in bfloat16 leaves its range: use bfloat16 or float32."
+            "The weights are float16. A model that was trained in bfloat16 leaves its "
+            "range: use bfloat16 or float32."
         )
 
 
@@ -65,15 +83,22 @@ def _answer_float64(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a device without float64: which tensors have it?"""
     del message
     wide = {entry.name: entry.tensor.dtype.name for entry in case.survey.tensors}
-    wide = {name: dtype for name, dtype in wide.items() if dtype in ("float64", "complex128")}
+    wide = {
+        name: dtype
+        for name, dtype in wide.items()
+        if dtype in ("float64", "complex128")
+    }
     names = list(wide)
     if not names:
         yield Statement(
-            "No tensor of this file is float64: the program makes one, of a number or of an array of NumPy. Give it dtype=torch.float32."
+            "No tensor of this file is float64: the program makes one, of a number or "
+            "of an array of NumPy. Give it dtype=torch.float32."
         )
         return
     yield Statement(
-        f"{counted_noun(len(names), 'tensor')} of this file {be_verb(names)} {' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not have:"
+        f"{counted_noun(len(names), 'tensor')} of this file {be_verb(names)} "
+        f"{' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not "
+        "have:"
         f" {and_more([show(name, 120) for name in names], 4)}."
     )
     way = case.plan(("convert", "--dtype", "float32"))
@@ -81,7 +106,9 @@ def _answer_float64(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("The same file in float32:", (), way.command)
 
 
-_OF_RANDOM = re.compile(r"(?:^|[._])(?:rng|random|generator)(?:[._]|$)|rng_?state", re.IGNORECASE)
+_OF_RANDOM = re.compile(
+    r"(?:^|[._])(?:rng|random|generator)(?:[._]|$)|rng_?state", re.IGNORECASE
+)
 
 
 def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
@@ -94,20 +121,25 @@ def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
         label = show(entry.name, 120)
         if name == "uint8" and device == "cpu":
             yield Statement(
-                f"In this file {label} is as a generator takes it: uint8, on the CPU. map_location has moved it to another device, or"
-                ' the program has cast it. Load with map_location="cpu" and move the model, or hand over state.cpu().'
+                f"In this file {label} is as a generator takes it: uint8, on the CPU. "
+                "map_location has moved it to another device, or"
+                ' the program has cast it. Load with map_location="cpu" and move the '
+                "model, or hand over state.cpu()."
             )
         elif name == "uint8":
             yield Statement(
-                f"In this file {label} lies on {show(device, 40)}, and a generator takes it from the CPU: state.cpu()."
+                f"In this file {label} lies on {show(device, 40)}, and a generator "
+                "takes it from the CPU: state.cpu()."
             )
         else:
             yield Statement(
-                f"In this file {label} is {name}, and a generator takes uint8: state.cpu().byte()."
+                f"In this file {label} is {name}, and a generator takes uint8: "
+                "state.cpu().byte()."
             )
     if not states:
         yield Statement(
-            "No tensor of this file has the name of a state of random numbers: the program keeps it in another file, or under another name."
+            "No tensor of this file has the name of a state of random numbers: the "
+            "program keeps it in another file, or under another name."
         )
 
 
@@ -134,7 +166,10 @@ FAMILIES = (
         "not-finite",
         (
             r"probability tensor contains either `inf`, `nan` or element < 0",
-            r"(?i:\b(?:weights?|state[_ ]dict|checkpoint|model|parameters?|EMA|tensors?) contains? (?:an? )?(?:NaN|inf))",
+            (
+                r"(?i:\b(?:weights?|state[_ ]dict|checkpoint|model|parameters?|EMA"
+                r"|tensors?) contains? (?:an? )?(?:NaN|inf))"
+            ),
             r"[Ll]oss (?:became|is) (?:infinite or )?(?:NaN|nan)\b",
         ),
         answer_from_statements(_not_finite),
@@ -146,7 +181,10 @@ FAMILIES = (
             r"expected scalar type \w{3,20} but found \w{3,20}",
             r"mat1 and mat2 must have the same dtype",
             r"expected m1 and m2 to have the same dtype",
-            r"Input type \([\w.]{1,60}\) and (?:weight|bias) type \([\w.]{1,60}\) should be the same",
+            (
+                r"Input type \([\w.]{1,60}\) and (?:weight"
+                r"|bias) type \([\w.]{1,60}\) should be the same"
+            ),
             r"not implemented for '(?:Half|BFloat16)'",
             r"Expected (?:object|tensor) (?:of|to have) scalar type \w{3,20}",
             r"self and mat2 must have the same dtype",

@@ -1,4 +1,6 @@
-"""Programs that take what torch.load gave apart, and expected something of another form: a pair, a dict, a module."""
+"""Programs that take what torch.load gave apart, and expected something of another
+form: a pair, a dict, a module.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from ckpt.model.text import counted_noun, show
 from ckpt.tree.view import look
 
 UNPACKED = re.compile(
-    r"(?:too many|not enough) values to unpack \(expected (?:at least )?(\d{1,3})(?:, got (\d{1,6}))?"
+    r"(?:too many"
+    r"|not enough) values to unpack \(expected (?:at least )?(\d{1,3})(?:, got (\d{1,6}))?"
 )
 """Words of Python for a line such as `model, step = torch.load(path)`."""
 _LOADS = re.compile(r"=\s{0,4}[\w.]{0,100}load\w{0,60}\(")
@@ -19,11 +22,18 @@ _NEAR = 600
 
 
 def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer a line that takes several things from what it loads, by the number of things that the file holds."""
+    """Answer a line that takes several things from what it loads, by the number of
+    things that the file holds.
+    """
     expected = int(found[1])
-    is_of_load = _LOADS.search(found.string, max(0, found.start() - _NEAR), found.start()) is not None
+    is_of_load = (
+        _LOADS.search(found.string, max(0, found.start() - _NEAR), found.start())
+        is not None
+    )
     begin = (
-        "The line unpacks what torch.load gave" if is_of_load else "If the line unpacks what torch.load gave"
+        "The line unpacks what torch.load gave"
+        if is_of_load
+        else "If the line unpacks what torch.load gave"
     )
     so = f"{begin}, and this" if is_of_load else f"{begin}: this"
     root = look(case.survey.checkpoint.root)
@@ -31,27 +41,42 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
         held = len(root.children)
         if held and held != expected:
             yield Statement(
-                f"The root of this file is a {show(root.type, 40)} of {held:,} things, and the program unpacks {expected:,}: another version of it wrote the file."
+                f"The root of this file is a {show(root.type, 40)} of {held:,} things, "
+                f"and the program unpacks {expected:,}: another version of it wrote "
+                "the file."
             )
             yield from load_statements(case)
         return
     keys = root_keys(case)
     count = len(keys) or len(case.survey.tensors)
     if case.has_module and not keys:
-        yield Statement(f"{so} file holds one pickled module, and not {expected:,} things. Take it whole.")
+        yield Statement(
+            f"{so} file holds one pickled module, and not {expected:,} things. Take it "
+            "whole."
+        )
         yield from load_statements(case)
         return
-    if not count or count == expected or (found[2] is not None and int(found[2]) != count):
+    if (
+        not count
+        or count == expected
+        or (found[2] is not None and int(found[2]) != count)
+    ):
         return
-    is_state_dict = all(not section.path for section in case.survey.candidates) and bool(
-        case.survey.candidates
-    )
+    is_state_dict = all(
+        not section.path for section in case.survey.candidates
+    ) and bool(case.survey.candidates)
     what = (
-        f"one state dict of {counted_noun(len(case.survey.tensors), 'tensor')}, the weights by their names"
+        (
+            f"one state dict of {counted_noun(len(case.survey.tensors), 'tensor')}, "
+            "the weights by their names"
+        )
         if is_state_dict and count >= len(case.survey.tensors)
         else f"one dict of {keys_text(case)}"
     )
-    text = f"{so} file holds {what}, and not {expected:,} things. Another version of the program wrote it, or it saved the weights alone."
+    text = (
+        f"{so} file holds {what}, and not {expected:,} things. Another version of the "
+        "program wrote it, or it saved the weights alone."
+    )
     load = case.survey.load.expression
     if load is None or not case.survey.candidates:
         yield Statement(text)
@@ -65,19 +90,29 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 
 SUBSCRIPTED = re.compile(
-    r"'([A-Z]\w{1,100})' object is not subscriptable|\b(tuple|list) indices must be integers or slices, not str"
-    r"|'(tuple|list)' object has no attribute '(?:keys|items|get|copy|pop|values|update)'"
+    r"'([A-Z]\w{1,100})' object is not subscriptable|\b(tuple"
+    r"|list) indices must be integers or slices, not str"
+    r"|'(tuple|list)' object has no attribute '(?:keys|items|get|copy|pop|values"
+    r"|update)'"
 )
 """Words of Python for a key that is asked of no dict."""
 
 
 def of_subscript(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer a program that asks a module or a tuple for a key, where the file holds one."""
+    """Answer a program that asks a module or a tuple for a key, where the file holds
+    one.
+    """
     root = look(case.survey.checkpoint.root)
     if found[1] is not None:
-        if case.has_module and not root_keys(case) and root.type.rpartition(".")[2] == found[1]:
+        if (
+            case.has_module
+            and not root_keys(case)
+            and root.type.rpartition(".")[2] == found[1]
+        ):
             yield Statement(
-                f"This file holds a whole pickled module ({show(root.type, 80)}), and no dict of parts: the program asks it for a key. Its state_dict() has the"
+                f"This file holds a whole pickled module ({show(root.type, 80)}), and "
+                "no dict of parts: the program asks it for a key. Its state_dict() "
+                "has the"
                 " weights by their names."
             )
             way = case.plan(("weights",))
@@ -89,6 +124,7 @@ def of_subscript(found: re.Match[str], case: Case) -> Iterator[Statement]:
     kind = found[2] or found[3]
     if root.kind == "sequence" and root.type.rpartition(".")[2] == kind:
         yield Statement(
-            f"The root of this file is a {kind}, and no dict: the program asks it for a key. What it holds is asked for by its position ([0], [1] …)."
+            f"The root of this file is a {kind}, and no dict: the program asks it for "
+            "a key. What it holds is asked for by its position ([0], [1] …)."
         )
         yield from load_statements(case)

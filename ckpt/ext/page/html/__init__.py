@@ -1,7 +1,8 @@
 """Documents as one page of HTML that needs nothing else: no request, no other file.
 
-Nothing of a document is markup. The documents stand in the page as data, which its script writes as text. The policy
-of the page allows its own scripts and styles by their hashes, and nothing else.
+Nothing of a document is markup. The documents stand in the page as data, which its
+script writes as text. The policy of the page allows its own scripts and styles by their
+hashes, and nothing else.
 """
 
 from __future__ import annotations
@@ -61,19 +62,26 @@ _PAGE = """<!DOCTYPE html>
 
 
 def html_page(
-    documents: Iterable[Mapping[str, Json]], *, date: str | None = None, numbers: Numbers | None = None
+    documents: Iterable[Mapping[str, Json]],
+    *,
+    date: str | None = None,
+    numbers: Numbers | None = None,
 ) -> bytes:
-    """The page of some documents of `inspect`, `diff`, `stats` and `ls --json`. Raises UnreadableError.
+    """The page of some documents of `inspect`, `diff`, `stats` and `ls --json`. Raises
+    UnreadableError.
 
-    `date` is the day that the page names as its own, `numbers` are what the files record. Equal documents give equal
-    bytes on one day.
+    `date` is the day that the page names as its own, `numbers` are what the files
+    record. Equal documents give equal bytes on one day.
     """
-    kind, data = embed_data({**page_payload(documents, __version__, numbers or {}), "date": date})
+    kind, data = embed_data(
+        {**page_payload(documents, __version__, numbers or {}), "date": date}
+    )
     library, style = _read_asset("echarts.min.js"), _read_asset("report.css")
     own = "".join(_read_asset(name) for name in SCRIPTS)
     script = f'(function () {{\n"use strict";\n{own}}})();\n'
     policy = (
-        f"default-src 'none'; script-src {_hash_source(library)} {_hash_source(script)}; style-src {_hash_source(style)};"
+        f"default-src 'none'; script-src {_hash_source(library)} "
+        f"{_hash_source(script)}; style-src {_hash_source(style)};"
         " base-uri 'none'; form-action 'none'"
     )
     page = _PAGE.format(
@@ -89,10 +97,14 @@ def html_page(
 
 
 def embed_data(data: Mapping[str, Json]) -> tuple[str, str]:
-    """The type and the text of the element that holds the data: JSON without `<`, `>` and `&`, or deflated in base64."""
+    """The type and the text of the element that holds the data: JSON without `<`, `>`
+    and `&`, or deflated in base64.
+    """
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     if len(text) > PACK_BYTES:
-        return "application/octet-stream", b64encode(zlib.compress(text.encode(), 9)).decode()
+        return "application/octet-stream", b64encode(
+            zlib.compress(text.encode(), 9)
+        ).decode()
     for char, escape in _ESCAPES.items():
         text = text.replace(char, escape)
     return "application/json", text

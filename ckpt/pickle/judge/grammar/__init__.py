@@ -1,13 +1,17 @@
-"""The calls that loading may make without a finding: for each listed function what it may be given.
+"""The calls that loading may make without a finding: for each listed function what it
+may be given.
 
-The default is no. A call is harmless when its function has a rule here, and each argument, each state and each
-item has the form that the rule allows. The danger is less in the functions than in the values that they call:
-`OrderedDict(x)` asks `x` for its `keys`, `Adam` asks its groups for their `params`, `Parameter(x)` calls
-`x.detach()`. So no rule lets a function, a class, or an object with attributes of the file's choice reach code
-that calls or iterates it. Where such values only lie, in a module or a plain dict, nothing calls them.
+The default is no. A call is harmless when its function has a rule here, and each
+argument, each state and each item has the form that the rule allows. The danger is less
+in the functions than in the values that they call: `OrderedDict(x)` asks `x` for its
+`keys`, `Adam` asks its groups for their `params`, `Parameter(x)` calls `x.detach()`. So
+no rule lets a function, a class, or an object with attributes of the file's choice
+reach code that calls or iterates it. Where such values only lie, in a module or a plain
+dict, nothing calls them.
 
-The rules follow the sources of Python 3.10 to 3.14, numpy 1 and 2, and torch up to 2.13. What is popped from
-the stack of the machine has run as well, so all calls of a pickle are judged, not only the calls in its tree.
+The rules follow the sources of Python 3.10 to 3.14, numpy 1 and 2, and torch up to
+2.13. What is popped from the stack of the machine has run as well, so all calls of a
+pickle are judged, not only the calls in its tree.
 """
 
 from __future__ import annotations
@@ -41,17 +45,33 @@ from ckpt.pickle.judge.grammar.forms import (
 )
 from ckpt.pickle.judge.grammar.numpy_rules import NUMPY
 from ckpt.pickle.judge.grammar.python_rules import PYTHON
-from ckpt.pickle.judge.grammar.torch_rules import GROUPS, RECURRENT, RECURRENT_LAYERS, TABLES, TORCH
+from ckpt.pickle.judge.grammar.torch_rules import (
+    GROUPS,
+    RECURRENT,
+    RECURRENT_LAYERS,
+    TABLES,
+    TORCH,
+)
 from ckpt.pickle.judge.known import CLASSES, DICTS, ENUMS, MODULES, OPTIMIZERS
 from ckpt.pickle.machine import Fillings
 
-__all__ = ["NEW", "Grammar", "class_of", "grammar_of", "is_at_rest", "made_by", "rule_of"]
+__all__ = [
+    "NEW",
+    "Grammar",
+    "class_of",
+    "grammar_of",
+    "is_at_rest",
+    "made_by",
+    "rule_of",
+]
 
 _LISTED: dict[str, Rule] = {**PYTHON, **NUMPY, **TORCH}
 
 
 def _steps_of_optimizer(grammar: Grammar, call: Opaque) -> int:
-    """`__setstate__` of an optimizer reads each group, each of its parameters, and the state of each."""
+    """`__setstate__` of an optimizer reads each group, each of its parameters, and the
+    state of each.
+    """
     return sum(
         grammar.weight(value)
         for state in call.states
@@ -62,7 +82,9 @@ def _steps_of_optimizer(grammar: Grammar, call: Opaque) -> int:
 
 
 def _steps_of_layers(grammar: Grammar, call: Opaque) -> int:
-    """`__setstate__` of a recurrent layer makes names for each of its layers, and looks each up."""
+    """`__setstate__` of a recurrent layer makes names for each of its layers, and looks
+    each up.
+    """
     return sum(
         _LAYER * value
         for state in call.states
@@ -74,36 +96,52 @@ def _steps_of_layers(grammar: Grammar, call: Opaque) -> int:
 
 _LAYER = 100
 _OPTIMIZER_RULE = Rule(
-    is_made_without_call, "instance", State(GROUPS, stands_closed), work=_steps_of_optimizer
+    is_made_without_call,
+    "instance",
+    State(GROUPS, stands_closed),
+    work=_steps_of_optimizer,
 )
 
 
 def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """Nothing, or the pairs of a dict that `copyreg._reconstructor` fills without a call of its class.
+    """Nothing, or the pairs of a dict that `copyreg._reconstructor` fills without a
+    call of its class.
 
-    A class of these copies what it is given, all below it at each level, and no pickler writes such a call. NEWOBJ with
-    pairs makes an empty dict.
+    A class of these copies what it is given, all below it at each level, and no pickler
+    writes such a call. NEWOBJ with pairs makes an empty dict.
     """
     if len(args) > 1 or not all(is_pairs(grammar, arg) for arg in args):
         return False
     for arg in args:
         if type(arg) is Dict:
-            pairs: list[tuple[Node, Node]] = list(zip(arg.keys, arg.values, strict=True))
+            pairs: list[tuple[Node, Node]] = list(
+                zip(arg.keys, arg.values, strict=True)
+            )
         else:
-            pairs = [(pair[0], pair[1]) for pair in arg if type(pair) is list or is_tuple(pair)]  # type: ignore[arg-type, union-attr]
+            pairs = [
+                (pair[0], pair[1])
+                for pair in arg
+                if type(pair) is list or is_tuple(pair)
+            ]  # type: ignore[arg-type, union-attr]
         if not _are_attributes(grammar, pairs):
             return False
     name = class_of(call.func)
-    is_filled = name is not None and name.module in COPYREG and name.name == "_reconstructor"
+    is_filled = (
+        name is not None and name.module in COPYREG and name.name == "_reconstructor"
+    )
     return not args or (is_filled and all(map(grammar.is_plain, args)))
 
 
 def _steps_of_settings(grammar: Grammar, call: Opaque) -> int:
-    """EasyDict makes a dict of its own kind of each dict that is set, and of all below, each as often as it is reached."""
+    """EasyDict makes a dict of its own kind of each dict that is set, and of all below,
+    each as often as it is reached.
+    """
     work = 0
     for value in call.values:
         parts = value if type(value) is list or is_tuple(value) else (value,)
-        work += sum(_SETTING * grammar.weight(part) for part in parts if type(part) is Dict)
+        work += sum(
+            _SETTING * grammar.weight(part) for part in parts if type(part) is Dict
+        )
     return work
 
 
@@ -111,11 +149,15 @@ _SETTING = 20
 
 
 def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> bool:
-    """Tell whether no item hides what such a dict calls: it sets each by setattr, and makes dicts of its own kind."""
+    """Tell whether no item hides what such a dict calls: it sets each by setattr, and
+    makes dicts of its own kind.
+    """
     for key, value in pairs:
         if not holds_text(key):
             if type(key) is Opaque and not _is_settings(grammar, value):
-                grammar.called.append("(a name that a call makes)")  # a scalar of numpy is equal to its text
+                grammar.called.append(
+                    "(a name that a call makes)"
+                )  # a scalar of numpy is equal to its text
                 return False
             continue
         is_hidden = str(key).startswith("__") and not grammar.is_plain(value)
@@ -133,10 +175,14 @@ _IS_SETTINGS = result_of(*DICTS)
 
 
 def _is_settings(grammar: Grammar, value: Node) -> bool:
-    """Tell whether a value is such a dict, or a list or tuple of data and such dicts, and of lists of them."""
+    """Tell whether a value is such a dict, or a list or tuple of data and such dicts,
+    and of lists of them.
+    """
     if _IS_SETTINGS(grammar, value):
         return True
-    is_list = (type(value) is list or is_tuple(value)) and grammar.once_nested(_all_settings, value)
+    is_list = (type(value) is list or is_tuple(value)) and grammar.once_nested(
+        _all_settings, value
+    )
     return is_list or grammar.is_plain(value)
 
 
@@ -146,13 +192,20 @@ def _all_settings(grammar: Grammar, value: Node) -> bool:
 
 
 def _stands_in_settings(grammar: Grammar, name: str, value: Node) -> Manner:
-    return "fine" if _is_settings(grammar, value) else stands_decorated(grammar, name, value)
+    return (
+        "fine"
+        if _is_settings(grammar, value)
+        else stands_decorated(grammar, name, value)
+    )
 
 
 _OF_SETTINGS = State(
-    dict.fromkeys(("__deprecated_keys__", "__renamed_keys__"), is_plain), _stands_in_settings
+    dict.fromkeys(("__deprecated_keys__", "__renamed_keys__"), is_plain),
+    _stands_in_settings,
 )
-"""The attributes of such a dict, nested ones among them. CfgNode has two tables of old keys."""
+"""The attributes of such a dict, nested ones among them. CfgNode has two tables of old
+keys.
+"""
 _DICT_RULE = Rule(
     _takes_attributes,
     "instance",
@@ -162,21 +215,32 @@ _DICT_RULE = Rule(
     work=_steps_of_settings,
 )
 _ENUM_RULE = Rule(
-    takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr) and is_short(grammar, node))
+    takes(
+        lambda grammar, node: (
+            type(node) in (int, str, float, bool, ByteStr) and is_short(grammar, node)
+        )
+    )
 )
 _FLAGS = "re.RegexFlag"
 _FLAG_RULE = Rule(takes(lambda grammar, node: type(node) is int and 0 <= node < 512))
-"""The flags of expressions. Python 3.10 makes a member of each further bit, and all of these have one hash."""
+"""The flags of expressions. Python 3.10 makes a member of each further bit, and all of
+these have one hash.
+"""
 
 
 def is_at_rest(grammar: Grammar, call: Opaque, *, is_written: bool) -> bool:
-    """Tell whether an object of an unlisted class of torch has no attribute that acts when it is loaded or goes.
+    """Tell whether an object of an unlisted class of torch has no attribute that acts
+    when it is loaded or goes.
 
-    A class that torch has written as its own (`is_written`) may hold objects. Another name may lead to any class.
+    A class that torch has written as its own (`is_written`) may hold objects. Another
+    name may lead to any class.
     """
     grammar.called = []
     if is_written:
-        return all(type(node) is not Dict or is_attributes(grammar, node) for node in call.states)
+        return all(
+            type(node) is not Dict or is_attributes(grammar, node)
+            for node in call.states
+        )
     return all(_DATA_ALONE(grammar, node) for node in call.states)
 
 
@@ -189,20 +253,37 @@ _data = one_of_forms(is_plain, result_of("builtins.range"))
 
 
 def _module_rule(name: str) -> Rule:
-    """The rule of a layer: its dicts, its listed functions, and any data that somebody put on it."""
+    """The rule of a layer: its dicts, its listed functions, and any data that somebody
+    put on it.
+    """
     listed = dict.fromkeys(ATTRIBUTES.get(name, ()), is_anything)
     if name in RECURRENT_LAYERS:
-        recurrent = State({**listed, **RECURRENT}, stands_decorated, ("num_layers", "bidirectional", "bias"))
-        return Rule(is_made_without_call, "instance", _with_all_weights(recurrent), work=_steps_of_layers)
-    return Rule(is_made_without_call, "instance", State({**listed, **TABLES}, stands_decorated))
+        recurrent = State(
+            {**listed, **RECURRENT},
+            stands_decorated,
+            ("num_layers", "bidirectional", "bias"),
+        )
+        return Rule(
+            is_made_without_call,
+            "instance",
+            _with_all_weights(recurrent),
+            work=_steps_of_layers,
+        )
+    return Rule(
+        is_made_without_call, "instance", State({**listed, **TABLES}, stands_decorated)
+    )
 
 
 def _with_all_weights(state: State) -> Form:
-    """The state of a recurrent layer has the names of its weights: torch looks for them among the weights otherwise."""
+    """The state of a recurrent layer has the names of its weights: torch looks for them
+    among the weights otherwise.
+    """
 
     def judge(grammar: Grammar, node: Node) -> bool:
         names = map(str, filter(holds_text, node.keys)) if type(node) is Dict else ()
-        return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(grammar, node)
+        return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(
+            grammar, node
+        )
 
     return judge
 
@@ -211,26 +292,40 @@ _SLOTTED = (
     "torch.distributed._shard.metadata.ShardMetadata",
     "torch.distributed._shard.sharded_tensor.shard.Shard",
 )
-"""Listed classes with slots. Attributes in the second half of a state go through `__setattr__`."""
+"""Listed classes with slots. Attributes in the second half of a state go through
+`__setattr__`.
+"""
 
 
 def _object_rule(name: str) -> Rule:
     """The rule of a class whose objects have the attributes that somebody has written.
 
-    Of a class of another package that nobody has written here, any data and functions are taken.
+    Of a class of another package that nobody has written here, any data and functions
+    are taken.
     """
     listed = ATTRIBUTES.get(name)
     has_slots = name in _SLOTTED
     if listed is None:
-        return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=has_slots))
-    forms = {attribute: is_anything if has_objects else _data for attribute, has_objects in listed.items()}
+        return Rule(
+            is_made_without_call,
+            "instance",
+            State({}, stands_decorated, has_slots=has_slots),
+        )
+    forms = {
+        attribute: is_anything if has_objects else _data
+        for attribute, has_objects in listed.items()
+    }
     return Rule(
-        is_made_without_call, "instance", State(forms, stands_closed, has_slots=has_slots, wrong="odd")
+        is_made_without_call,
+        "instance",
+        State(forms, stands_closed, has_slots=has_slots, wrong="odd"),
     )
 
 
 def rule_of(name: str) -> Rule | None:
-    """Return the rule of a dotted name, as Python 3 and numpy 1 have it, or None when it is not listed."""
+    """Return the rule of a dotted name, as Python 3 and numpy 1 have it, or None when
+    it is not listed.
+    """
     rule = _LISTED.get(name)
     if rule is not None:
         return rule
@@ -246,5 +341,7 @@ def rule_of(name: str) -> Rule | None:
 
 
 def grammar_of(fillings: Fillings | None = None) -> Grammar:
-    """Return the judge of one pickle. `fillings` are its nodes that change after others could see them."""
+    """Return the judge of one pickle. `fillings` are its nodes that change after others
+    could see them.
+    """
     return Grammar(rule_of, fillings)

@@ -1,7 +1,8 @@
-"""The judge of one pickle, and the forms of which rules are made: what an argument, a state or an item may be.
+"""The judge of one pickle, and the forms of which rules are made: what an argument, a
+state or an item may be.
 
-A form looks at one node. A form whose check takes time in proportion to the node is asked for it once
-(`Grammar.once`), however many calls share the node.
+A form looks at one node. A form whose check takes time in proportion to the node is
+asked for it once (`Grammar.once`), however many calls share the node.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, TensorRef
-from ckpt.pickle.judge.known import MODULES, OPERATORS, OPTIMIZERS, VALUES, is_own, python3_name
+from ckpt.pickle.judge.known import (
+    MODULES,
+    OPERATORS,
+    OPTIMIZERS,
+    VALUES,
+    is_own,
+    python3_name,
+)
 from ckpt.pickle.judge.names_of_torch import LOOKED_UP
 from ckpt.pickle.keys import number_of
 from ckpt.pickle.machine import NAME_CHARACTERS, Fillings
@@ -34,20 +42,25 @@ from ckpt.pickle.machine import NAME_CHARACTERS, Fillings
 Kind = Literal["value", "container", "instance"]
 """The kind of a call's result, for other calls that take it.
 
-A value has no parts of the file's choice. A container is a list, set, dict or record, as plain as its parts. An
-instance is an object whose attributes the file sets: nothing may be given one.
+A value has no parts of the file's choice. A container is a list, set, dict or record,
+as plain as its parts. An instance is an object whose attributes the file sets: nothing
+may be given one.
 """
 
 _SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
 _NUMBERS = frozenset((bool, int, float))
 _HEAVY = 10_000_000
-"""The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
+"""The most entries of nested tuples and lists, each counted as often as it is reached,
+that a call is given.
+"""
 _LONG = 2_000
 """The most characters of all regular expressions of a pickle."""
 _LARGE, _LONG_TEXT = 16, 256
 """Items of a container, and characters of a text, from which on a copy counts."""
 _WORK = 10_000_000
-"""The most work that calls may do beyond what the bytes of a file pay for: items that are copied again, steps of loops."""
+"""The most work that calls may do beyond what the bytes of a file pay for: items that
+are copied again, steps of loops.
+"""
 _SHORT = 10_000
 """The most characters of a text, or bytes, that a call reads as something else."""
 _LONG_NUMBER = 4_096
@@ -64,7 +77,12 @@ _WORDS = frozenset(
     + ["torch.strided", "builtins.Ellipsis", "builtins.NotImplemented"]
     + [
         f"torch.{name}"
-        for name in ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
+        for name in (
+            "contiguous_format",
+            "channels_last",
+            "channels_last_3d",
+            "preserve_format",
+        )
     ]
     + [
         f"torch.per_{name}"
@@ -90,11 +108,14 @@ NEW = ("newobj", "newobj_ex")
 
 
 class _Search:
-    """Searches nodes for a form that all of their parts must have. Each node is searched once, however many calls share it.
+    """Searches nodes for a form that all of their parts must have. Each node is
+    searched once, however many calls share it.
 
-    `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
-    `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
-    a node may hold itself. `scalars` are the types whose values have the form. With `letters` the letters of long texts count too.
+    `leaf` tells of a node without parts if it has the form, and is None for one whose
+    parts must have it. A node has at most `most` entries, each counted as often as it
+    is reached, because a hash or a text of it takes as long. With `cycles`, a node may
+    hold itself. `scalars` are the types whose values have the form. With `letters` the
+    letters of long texts count too.
     """
 
     def __init__(
@@ -111,7 +132,9 @@ class _Search:
         self._leaf = leaf
         self._most = most
         self._cycles = cycles
-        self._sizes: dict[int, int] = {}  # id of a node with parts -> its entries; 0 without the form
+        self._sizes: dict[
+            int, int
+        ] = {}  # id of a node with parts -> its entries; 0 without the form
 
     def has(self, root: Node) -> bool:
         """Tell whether a node and all nodes below it have the form."""
@@ -123,7 +146,11 @@ class _Search:
         while todo:
             node, parts = todo.pop()
             if parts is None:
-                if id(node) in sizes or id(node) in is_open or self._leaf(node) is not None:
+                if (
+                    id(node) in sizes
+                    or id(node) in is_open
+                    or self._leaf(node) is not None
+                ):
                     continue
                 parts = _node_parts(node)
                 is_open.add(id(node))
@@ -164,13 +191,17 @@ _UNGUARDED = (
     "collections.defaultdict",
     "numpy.core.multiarray._reconstruct",
 )
-"""Containers that Python frees one inside the other. It does lists, tuples and dicts in turns."""
+"""Containers that Python frees one inside the other. It does lists, tuples and dicts in
+turns.
+"""
 _MOST_UNGUARDED = 200
 """The most of these containers inside each other. The stack ends at some 20,000."""
 
 
 class _Nesting:
-    """Counts how many containers that are freed one inside the other lie in each other. Each node is looked at once."""
+    """Counts how many containers that are freed one inside the other lie in each other.
+    Each node is looked at once.
+    """
 
     def __init__(self) -> None:
         self._depths: dict[int, tuple[int, Node]] = {}
@@ -190,7 +221,9 @@ class _Nesting:
                 todo += [(part, None) for part in parts]
                 continue
             is_open.discard(id(node))
-            within = max((depths[id(part)][0] for part in parts if id(part) in depths), default=0)
+            within = max(
+                (depths[id(part)][0] for part in parts if id(part) in depths), default=0
+            )
             depths[id(node)] = within + is_unguarded(node), node
         return depths[id(root)][0]
 
@@ -200,23 +233,34 @@ _NESTING = (Opaque, list, tuple, Dict, Set)
 
 def is_unguarded(node: Node) -> bool:
     origin = made_by(node) if type(node) is Opaque else None
-    return origin is not None and python3_name(origin[0].module, origin[0].name) in _UNGUARDED
+    return (
+        origin is not None
+        and python3_name(origin[0].module, origin[0].name) in _UNGUARDED
+    )
 
 
 class Grammar:
     """Judges the calls of one pickle, whose tree must not change meanwhile.
 
-    What many calls share is looked at once, so judging takes time in proportion to the pickle. `fillings` are the nodes
-    that change after others could see them.
+    What many calls share is looked at once, so judging takes time in proportion to the
+    pickle. `fillings` are the nodes that change after others could see them.
     """
 
-    def __init__(self, rule_by_name: Callable[[str], Rule | None], fillings: Fillings | None = None) -> None:
+    def __init__(
+        self,
+        rule_by_name: Callable[[str], Rule | None],
+        fillings: Fillings | None = None,
+    ) -> None:
         self.rule_by_name = rule_by_name
         """Gives the rule of a dotted name, as Python 3 and numpy 1 have it."""
         self.odd: list[str] = []
-        """The attributes of the last call that its class does not write, and that torch does not look up either."""
+        """The attributes of the last call that its class does not write, and that torch
+        does not look up either.
+        """
         self.called: list[str] = []
-        """The attributes of the last call that torch calls, or looks up, by these names."""
+        """The attributes of the last call that torch calls, or looks up, by these
+        names.
+        """
         self._fillings = fillings or Fillings()
         self._depth = 0
         self._patterns = 0
@@ -226,13 +270,17 @@ class Grammar:
         self._keys = 0
         self._hashed = 0
         self._rules: dict[tuple[str, str], Rule | None] = {}
-        self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
+        self._answers: dict[
+            tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]
+        ] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
         self._numbers = _Search(_is_numbers, _HEAVY, cycles=False, scalars=_NUMBERS)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._nesting = _Nesting()
-        self._visited = _Search(self._is_hashed_at_once, _HEAVY, cycles=False, letters=True)
+        self._visited = _Search(
+            self._is_hashed_at_once, _HEAVY, cycles=False, letters=True
+        )
 
     def allows(self, call: Opaque) -> bool:
         """Tell whether a call is harmless, with all that is done to its result."""
@@ -248,11 +296,15 @@ class Grammar:
             return False
         if self._fillings.last and self._is_seen_early(call, rule):
             return False
-        if call.states and not (rule.state and len(call.states) == 1 and rule.state(self, call.states[0])):
+        if call.states and not (
+            rule.state and len(call.states) == 1 and rule.state(self, call.states[0])
+        ):
             return False
         if call.keys and rule.keys is not None and not rule.keys(self, call):
             return False
-        return not (call.items and not rule.has_items) and not (call.keys and not rule.has_keys)
+        return not (call.items and not rule.has_items) and not (
+            call.keys and not rule.has_keys
+        )
 
     def rule(self, name: Global) -> Rule | None:
         """Return the rule of a function or class, or None when it is not listed."""
@@ -262,7 +314,8 @@ class Grammar:
         return self._rules[key]
 
     def once(self, form: Form, node: Node) -> bool:
-        """Tell whether a node has a form whose check takes time in proportion to the node.
+        """Tell whether a node has a form whose check takes time in proportion to the
+        node.
 
         Each node of the tree is checked once.
         """
@@ -271,7 +324,11 @@ class Grammar:
         if answer is None:
             before = len(self.odd), len(self.called)
             is_form = form(self, node)
-            answer = is_form, tuple(self.odd[before[0] :]), tuple(self.called[before[1] :])
+            answer = (
+                is_form,
+                tuple(self.odd[before[0] :]),
+                tuple(self.called[before[1] :]),
+            )
             self._answers[key] = answer
         else:
             self.odd += answer[1]
@@ -279,7 +336,9 @@ class Grammar:
         return answer[0]
 
     def once_nested(self, form: Form, node: Node) -> bool:
-        """Call `once` for a node inside another of its kind. Deeper than numpy's own ones nest, the form is denied."""
+        """Call `once` for a node inside another of its kind. Deeper than numpy's own
+        ones nest, the form is denied.
+        """
         self._depth += 1
         try:
             return self._depth <= _NESTED and self.once(form, node)
@@ -287,9 +346,15 @@ class Grammar:
             self._depth -= 1
 
     def may_be_key(self, call: Opaque) -> bool:
-        """Tell whether an object may be hashed: a container, or a record, could take as long as its parts, all levels of them."""
+        """Tell whether an object may be hashed: a container, or a record, could take as
+        long as its parts, all levels of them.
+        """
         origin = made_by(call)
-        rule = None if origin is None or tensor_of(call) is not None else self.rule(origin[0])
+        rule = (
+            None
+            if origin is None or tensor_of(call) is not None
+            else self.rule(origin[0])
+        )
         if rule is None or origin is None:
             return True
         name = python3_name(origin[0].module, origin[0].name)
@@ -298,8 +363,14 @@ class Grammar:
         if name in _RECORDS:
             return False
         if rule.makes == "value":
-            dtype = call.args[0] if name == "numpy.core.multiarray.scalar" and call.args else call
-            is_record = type(dtype) is Opaque and dtype.states and _has_parts(dtype.states[0])
+            dtype = (
+                call.args[0]
+                if name == "numpy.core.multiarray.scalar" and call.args
+                else call
+            )
+            is_record = (
+                type(dtype) is Opaque and dtype.states and _has_parts(dtype.states[0])
+            )
             if is_record and name.startswith("numpy."):
                 return False
         elif rule.makes == "container" and not _is_shallow(call):
@@ -308,12 +379,15 @@ class Grammar:
         return self._keys <= _FEW_KEYS
 
     def may_compile(self, pattern: Node) -> bool:
-        """Tell whether a regular expression is short, with all others of the pickle: compiling takes long."""
+        """Tell whether a regular expression is short, with all others of the pickle:
+        compiling takes long.
+        """
         self._patterns += len(pattern) if isinstance(pattern, (str, bytes)) else _LONG
         return self._patterns <= _LONG
 
     def may_hash(self, key: Node) -> bool:
-        """Tell whether hashing a key, with all others of the pickle, takes time in proportion to the pickle.
+        """Tell whether hashing a key, with all others of the pickle, takes time in
+        proportion to the pickle.
 
         A hash visits all entries of a tuple each time.
         """
@@ -322,16 +396,22 @@ class Grammar:
         return size > 0 and self._hashed <= 2 * _HEAVY
 
     def may_be_freed(self, call: Opaque) -> bool:
-        """Tell whether freeing what a call makes takes no more of the stack than there is."""
+        """Tell whether freeing what a call makes takes no more of the stack than there
+        is.
+        """
         return not is_unguarded(call) or self._nesting.depth(call) <= _MOST_UNGUARDED
 
     def charge(self, work: int) -> bool:
-        """Add work that a call does beyond what its bytes pay for. Tells whether all of it stays little."""
+        """Add work that a call does beyond what its bytes pay for. Tells whether all of
+        it stays little.
+        """
         self._work += work
         return self._work <= _WORK
 
     def work_once(self, call: Opaque, count: Callable[[Grammar, Opaque], int]) -> int:
-        """Return the work that a call makes for each call that is given it. It is counted once."""
+        """Return the work that a call makes for each call that is given it. It is
+        counted once.
+        """
         if id(call) not in self._works:
             self._works[id(call)] = count(self, call), call
         return self._works[id(call)][0]
@@ -343,14 +423,24 @@ class Grammar:
         return is_again
 
     def weight(self, node: Node) -> int:
-        """The entries of plain data, each as often as it is reached; 0 for what is no plain data."""
+        """The entries of plain data, each as often as it is reached; 0 for what is no
+        plain data.
+        """
         return self._plain.size(node)
 
     def may_copy(self, args: tuple[Node, ...]) -> bool:
-        """Tell whether copies of what calls share stay small: a call of five bytes may copy a million."""
+        """Tell whether copies of what calls share stay small: a call of five bytes may
+        copy a million.
+        """
         for node in args:
             size = len(node) if type(node) in (list, tuple) else 0  # type: ignore[arg-type]
-            size = len(node.keys) if type(node) is Dict else len(node.items) if type(node) is Set else size
+            size = (
+                len(node.keys)
+                if type(node) is Dict
+                else len(node.items)
+                if type(node) is Set
+                else size
+            )
             if (length := _length_of_text(node)) >= _LONG_TEXT:
                 size = length
             if size >= _LARGE and self.is_again(node):
@@ -358,7 +448,8 @@ class Grammar:
         return self._work <= _WORK
 
     def is_refilled(self, node: Node, offset: int = -1) -> bool:
-        """Tell whether a container changes after an offset, though others could see it before.
+        """Tell whether a container changes after an offset, though others could see it
+        before.
 
         A call at that offset has seen less than the tree shows.
         """
@@ -371,16 +462,29 @@ class Grammar:
         return rule is not None and rule.makes != "instance"
 
     def _is_seen_early(self, call: Opaque, rule: Rule) -> bool:
-        """Tell whether a call, or what its result is used for, has seen a container before it was full."""
+        """Tell whether a call, or what its result is used for, has seen a container
+        before it was full.
+        """
         if rule.makes == "value" and self._fillings.is_filled_after(call, -1):
             return True
         built = self._fillings.build_of(call)
-        if rule.makes == "instance":  # torch reads the tables in a state, and looks no further
-            tables = [value for state in call.states if type(state) is Dict for value in state.values]
+        if (
+            rule.makes == "instance"
+        ):  # torch reads the tables in a state, and looks no further
+            tables = [
+                value
+                for state in call.states
+                if type(state) is Dict
+                for value in state.values
+            ]
             late = (self.is_refilled(node, built) for node in (*call.states, *tables))
-            return any(late) or any(self.is_refilled(arg, call.offset) for arg in call.args)
+            return any(late) or any(
+                self.is_refilled(arg, call.offset) for arg in call.args
+            )
         is_tensor = tensor_of(call) is not None and len(call.args) == WITH_STATE
-        args = call.args[:-1] if is_tensor else call.args  # attributes may hold the tensor itself
+        args = (
+            call.args[:-1] if is_tensor else call.args
+        )  # attributes may hold the tensor itself
         todo: list[tuple[Node, int]] = [(arg, call.offset) for arg in args]
         todo += [(state, built) for state in call.states]
         seen: set[int] = set()
@@ -401,7 +505,9 @@ class Grammar:
         return self._plain.has(node)
 
     def numbers_in(self, node: Node) -> int:
-        """The numbers in a list, in its lists and so on, each as often as it is reached; 0 where there is anything else."""
+        """The numbers in a list, in its lists and so on, each as often as it is
+        reached; 0 where there is anything else.
+        """
         return self._numbers.size(node)
 
     def is_type_expression(self, node: Node) -> bool:
@@ -412,11 +518,15 @@ class Grammar:
         return self._types.has(node)
 
     def types_in(self, node: Node) -> int:
-        """The entries of a type expression, each as often as it is reached; 0 for what is none."""
+        """The entries of a type expression, each as often as it is reached; 0 for what
+        is none.
+        """
         return self._types.size(node)
 
     def is_held(self, node: Node) -> bool:
-        """Tell whether a partial may hold a node as arguments: data, functions, and other partials."""
+        """Tell whether a partial may hold a node as arguments: data, functions, and
+        other partials.
+        """
         return self._held.has(node)
 
     def _is_plain(self, node: Node) -> bool | None:
@@ -444,7 +554,9 @@ class Grammar:
             return None
         if type(node) is Opaque:
             return None if TYPES(self, node) else False
-        if holds_text(node):  # Python compiles it, as the name of a type that comes later
+        if holds_text(
+            node
+        ):  # Python compiles it, as the name of a type that comes later
             return len(node) <= _LONG_NAME  # type: ignore[arg-type]
         return type(node) in _SCALARS or class_of(node) is not None
 
@@ -473,7 +585,9 @@ def _is_numbers(node: Node) -> bool | None:
 
 
 def _length_of_text(node: Node) -> int:
-    """The length of a text or of bytes, also of those that a call makes of others, or that stay in the file."""
+    """The length of a text or of bytes, also of those that a call makes of others, or
+    that stay in the file.
+    """
     for _ in range(_MADE):
         if type(node) is not Opaque or not node.args or not _makes_text(node):
             break
@@ -481,7 +595,11 @@ def _length_of_text(node: Node) -> int:
     else:
         return _LONG_MADE
     if type(node) is PersistentId:
-        return node.meaning.nbytes if type(node.pid) is int and type(node.meaning) is Storage else 0
+        return (
+            node.meaning.nbytes
+            if type(node.pid) is int and type(node.meaning) is Storage
+            else 0
+        )
     return len(node) if type(node) in (str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
 
 
@@ -491,10 +609,17 @@ def _makes_text(call: Opaque) -> bool:
 
 
 _MADE = 8
-"""Calls around a text that are followed: picklers write two. All of a long chain would be walked for each of its calls."""
+"""Calls around a text that are followed: picklers write two. All of a long chain would
+be walked for each of its calls.
+"""
 _LONG_MADE = 1 << 20
 """The length that a text behind more calls is taken to have."""
-_MAKERS_OF_TEXT = ("_codecs.encode", "builtins.bytes", "builtins.bytearray", "builtins.str")
+_MAKERS_OF_TEXT = (
+    "_codecs.encode",
+    "builtins.bytes",
+    "builtins.bytearray",
+    "builtins.str",
+)
 
 
 def _node_parts(node: Node) -> list[Node]:
@@ -502,8 +627,16 @@ def _node_parts(node: Node) -> list[Node]:
         if type(node.meaning) is Nested:
             return [node.meaning.root]
         if _is_array(node):  # of objects, whose list is in the state
-            return [part for state in node.states if is_tuple(state) for part in state if type(part) is list]
-        args = node.args[1:] if node.args and is_factory(node.args[0]) else node.args  # of a defaultdict
+            return [
+                part
+                for state in node.states
+                if is_tuple(state)
+                for part in state
+                if type(part) is list
+            ]
+        args = (
+            node.args[1:] if node.args and is_factory(node.args[0]) else node.args
+        )  # of a defaultdict
         return [*args, *node.items, *node.keys, *node.values, *node.states]
     if type(node) is Dict:
         return [*node.keys, *node.values]
@@ -513,7 +646,10 @@ def _node_parts(node: Node) -> list[Node]:
 _RECORDS = frozenset(
     [
         "torch.nn.modules.module._IncompatibleKeys",
-        *(f"torch.distributed.tensor._dtensor_spec.{name}" for name in ("TensorMeta", "ShardOrderEntry")),
+        *(
+            f"torch.distributed.tensor._dtensor_spec.{name}"
+            for name in ("TensorMeta", "ShardOrderEntry")
+        ),
         "torch.distributed._tensor._dtensor_spec.TensorMeta",
         "torch.distributed._tensor.placement_types.TensorMeta",
     ]
@@ -537,14 +673,20 @@ _CHOSEN = (
 
 
 def _hashes_apart(name: str, call: Opaque) -> bool:
-    """Tell whether the hash of a value is not for a file to choose: it is made of text or bytes, or stands for few values."""
+    """Tell whether the hash of a value is not for a file to choose: it is made of text
+    or bytes, or stands for few values.
+    """
     if name.startswith("datetime."):
         return name not in _CHOSEN and len(call.args) == 1
     if name == "numpy.core.multiarray.scalar":
         return number_of(call) is not None or _scalar_code(call)[:1] in ("S", "U")
     if name == "builtins.frozenset":
         return all(holds_text(item) for arg in call.args for item in _items_of(arg))
-    if name.endswith("Tensor") or name in _CHOSEN or name.startswith("torch.distributed."):
+    if (
+        name.endswith("Tensor")
+        or name in _CHOSEN
+        or name.startswith("torch.distributed.")
+    ):
         return False
     return name not in ("torch.Size", _RANGE)
 
@@ -556,7 +698,9 @@ def _scalar_code(call: Opaque) -> str:
 
 
 def _hashes_itself(name: str) -> bool:
-    """Tell whether objects of a class have hashes of their own, which do not ask their attributes."""
+    """Tell whether objects of a class have hashes of their own, which do not ask their
+    attributes.
+    """
     return name in MODULES or name in OPTIMIZERS or name in _ALONE
 
 
@@ -578,17 +722,24 @@ _ALONE = (
 
 
 def _is_index(call: Opaque) -> bool:
-    """Tell whether the place of a tensor in a distributed checkpoint has a text and short numbers."""
+    """Tell whether the place of a tensor in a distributed checkpoint has a text and
+    short numbers.
+    """
     for state in call.states:
         for part in state if is_tuple(state) else (state,):
             if part is not None and type(part) is not Dict:
                 return False
             for value in part.values if type(part) is Dict else ():
-                if type(value) is Opaque and value.class_name == "torch.Size" and len(value.args) == 1:
+                if (
+                    type(value) is Opaque
+                    and value.class_name == "torch.Size"
+                    and len(value.args) == 1
+                ):
                     value = value.args[0]
                 numbers = value if is_tuple(value) or type(value) is list else (value,)
                 is_short = len(numbers) <= 64 and all(
-                    part is None or (type(part) is int and part.bit_length() < 64) for part in numbers
+                    part is None or (type(part) is int and part.bit_length() < 64)
+                    for part in numbers
                 )
                 if not (holds_text(value) or is_short):
                     return False
@@ -599,7 +750,9 @@ def _is_shallow(call: Opaque) -> bool:
     """Tell whether a container holds scalars, and tuples of them, alone."""
     items = call.args[0] if call.args else ()
     if type(items) is list or is_tuple(items):
-        return not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)
+        return not any(
+            type(item) not in _SCALARS and not _is_flat(item) for item in items
+        )
     return False
 
 
@@ -612,12 +765,17 @@ def _is_flat(node: Node) -> bool:
 
 
 def _has_parts(state: Node) -> bool:
-    return is_tuple(state) and any(type(part) is Dict or is_tuple(part) for part in state[2:5])
+    return is_tuple(state) and any(
+        type(part) is Dict or is_tuple(part) for part in state[2:5]
+    )
 
 
 def _is_array(call: Opaque) -> bool:
     name = class_of(call.func)
-    return name is not None and python3_name(name.module, name.name) == "numpy.core.multiarray._reconstruct"
+    return (
+        name is not None
+        and python3_name(name.module, name.name) == "numpy.core.multiarray._reconstruct"
+    )
 
 
 def class_of(node: Node) -> Global | None:
@@ -630,7 +788,8 @@ def class_of(node: Node) -> Global | None:
 
 
 def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
-    """The class or function of a call, and its arguments. None where that is no name, or there are keyword arguments.
+    """The class or function of a call, and its arguments. None where that is no name,
+    or there are keyword arguments.
 
     `copyreg._reconstructor` and `copyreg.__newobj__` make objects as NEWOBJ does.
     """
@@ -639,7 +798,11 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
         func = _method_behind(call.func)
     if func is None or (call.kwargs is not None and call.kwargs.keys):
         return None
-    cls = class_of(args[0]) if args and call.how not in NEW and func.module in COPYREG else None
+    cls = (
+        class_of(args[0])
+        if args and call.how not in NEW and func.module in COPYREG
+        else None
+    )
     if cls is None:
         return func, args
     if func.name == "__newobj__":
@@ -677,7 +840,9 @@ def _method_behind(call: Opaque) -> Global | None:
     if type(of) is not Global:
         return None
     name = f"{of.name}.{call.args[1]!s}"
-    return Global(of.module, name) if python3_name(of.module, name) in _METHODS else None
+    return (
+        Global(of.module, name) if python3_name(of.module, name) in _METHODS else None
+    )
 
 
 def is_getattr(call: Opaque) -> bool:
@@ -692,14 +857,16 @@ def is_getattr(call: Opaque) -> bool:
     )
 
 
-# --- forms: what one node may be ---------------------------------------------------------------------------------------
+# --- forms: what one node may be ------------------------------------------------------
 
 Form = Callable[["Grammar", Node], bool]
 Args = Callable[[Grammar, tuple[Node, ...], Opaque], bool]
 
 
 class Rule(NamedTuple):
-    """The values that a function or class may be given: arguments, one state, items, and items set by key."""
+    """The values that a function or class may be given: arguments, one state, items,
+    and items set by key.
+    """
 
     takes: Args
     makes: Kind = "value"
@@ -717,7 +884,10 @@ def result_of(*names: str) -> Form:
 
     def form(grammar: Grammar, node: Node) -> bool:
         origin = made_by(node) if type(node) is Opaque else None
-        return origin is not None and python3_name(origin[0].module, origin[0].name) in names
+        return (
+            origin is not None
+            and python3_name(origin[0].module, origin[0].name) in names
+        )
 
     return form
 
@@ -739,11 +909,15 @@ def is_short_text(grammar: Grammar, node: Node) -> bool:
 
 
 def text_matching(pattern: str) -> Form:
-    return lambda grammar, node: is_short_text(grammar, node) and re.fullmatch(pattern, str(node)) is not None
+    return lambda grammar, node: (
+        is_short_text(grammar, node) and re.fullmatch(pattern, str(node)) is not None
+    )
 
 
 def is_raw(grammar: Grammar, node: Node) -> bool:
-    """Bytes, as they are, as protocol 2 writes them (by a call, which is judged by itself), or that stay in the file."""
+    """Bytes, as they are, as protocol 2 writes them (by a call, which is judged by
+    itself), or that stay in the file.
+    """
     if type(node) is PersistentId:
         return type(node.pid) is int and type(node.meaning) is Storage
     return type(node) in (bytes, bytearray, ByteStr) or _BYTES(grammar, node)
@@ -753,13 +927,24 @@ _BYTES = result_of("_codecs.encode", "builtins.bytes", "builtins.bytearray")
 
 
 def is_number(grammar: Grammar, node: Node) -> bool:
-    """A number whose arithmetic takes no time: dividing long ones takes a square of their length."""
-    return type(node) in (float, bool) or (type(node) is int and node.bit_length() <= _LONG_NUMBER)
+    """A number whose arithmetic takes no time: dividing long ones takes a square of
+    their length.
+    """
+    return type(node) in (float, bool) or (
+        type(node) is int and node.bit_length() <= _LONG_NUMBER
+    )
 
 
 def is_short(grammar: Grammar, node: Node) -> bool:
-    """A scalar that is no long text and no long number: reading a number from digits takes a square of their number."""
-    return is_number(grammar, node) or node is None or is_short_text(grammar, node) or is_short_raw(node)
+    """A scalar that is no long text and no long number: reading a number from digits
+    takes a square of their number.
+    """
+    return (
+        is_number(grammar, node)
+        or node is None
+        or is_short_text(grammar, node)
+        or is_short_raw(node)
+    )
 
 
 def is_short_raw(node: Node) -> bool:
@@ -795,21 +980,29 @@ def _is_literal(node: Node) -> bool:
 
 
 def is_series(grammar: Grammar, node: Node) -> bool:
-    """A list, tuple, set or dict of the pickle itself, with any parts: iterating it runs nothing."""
+    """A list, tuple, set or dict of the pickle itself, with any parts: iterating it
+    runs nothing.
+    """
     return type(node) in (list, tuple, Dict, Set)
 
 
 def is_pairs(grammar: Grammar, node: Node) -> bool:
-    return type(node) is Dict or ((type(node) is list or is_tuple(node)) and grammar.once(_all_pairs, node))
+    return type(node) is Dict or (
+        (type(node) is list or is_tuple(node)) and grammar.once(_all_pairs, node)
+    )
 
 
 def _all_pairs(grammar: Grammar, node: Node) -> bool:
     assert type(node) is list or is_tuple(node)
-    return all((type(pair) is list or type(pair) is tuple) and len(pair) == 2 for pair in node)
+    return all(
+        (type(pair) is list or type(pair) is tuple) and len(pair) == 2 for pair in node
+    )
 
 
 def named(*names: str) -> Form:
-    """One of these names, none of which is called where it stands, or is called with what this rule allows."""
+    """One of these names, none of which is called where it stands, or is called with
+    what this rule allows.
+    """
 
     def form(grammar: Grammar, node: Node) -> bool:
         name = class_of(node)
@@ -831,23 +1024,29 @@ def tuple_of(*forms: Form) -> Form:
 
 
 def free_attributes(**forms: Form) -> Form:
-    """A state that becomes the attributes of an object whose names are free: a dict with texts as keys, and one of slots.
+    """A state that becomes the attributes of an object whose names are free: a dict
+    with texts as keys, and one of slots.
 
-    `forms` judge the attributes that the class calls or iterates when it is loaded. No other is looked at by
-    then, but for those with two underscores in front.
+    `forms` judge the attributes that the class calls or iterates when it is loaded. No
+    other is looked at by then, but for those with two underscores in front.
     """
     return State(forms, lambda grammar, name, value: "fine", has_slots=True)
 
 
 Manner = Literal["fine", "odd", "called"]
-"""The standing of an attribute that is not listed: nobody looks at it, nobody knows it, or torch calls it by its name."""
+"""The standing of an attribute that is not listed: nobody looks at it, nobody knows it,
+or torch calls it by its name.
+"""
 
 
 class State:
-    """The form of a state: its listed attributes have forms of their own, `other` judges each further one.
+    """The form of a state: its listed attributes have forms of their own, `other`
+    judges each further one.
 
-    `needed` are the attributes that must be there: torch looks for them among the layers and parameters if they are not.
-    `wrong` is how a listed attribute stands that does not have its form. With `has_slots` a state may have a second dict, whose attributes are set one by one.
+    `needed` are the attributes that must be there: torch looks for them among the
+    layers and parameters if they are not. `wrong` is how a listed attribute stands that
+    does not have its form. With `has_slots` a state may have a second dict, whose
+    attributes are set one by one.
     """
 
     def __init__(
@@ -864,12 +1063,16 @@ class State:
         self._other = other
         self._has_slots = has_slots
         self._needed = frozenset(needed)
-        self._judging: Form = self._judge_state  # one object, for answers are kept by its id
+        self._judging: Form = (
+            self._judge_state
+        )  # one object, for answers are kept by its id
 
     def __call__(self, grammar: Grammar, node: Node) -> bool:
         if is_tuple(node) and len(node) == 2 and self._has_slots:
             return all(
-                part is None or (type(part) is Dict and grammar.once(self._judging, part)) for part in node
+                part is None
+                or (type(part) is Dict and grammar.once(self._judging, part))
+                for part in node
             )
         return grammar.once(self._judging, node) if type(node) is Dict else node is None
 
@@ -907,7 +1110,8 @@ def stands_closed(grammar: Grammar, name: str, value: Node) -> Manner:
 
 
 def stands_decorated(grammar: Grammar, name: str, value: Node) -> Manner:
-    """An attribute of an object on which people put what they like, as on layers, tensors and state dicts.
+    """An attribute of an object on which people put what they like, as on layers,
+    tensors and state dicts.
 
     Data cannot be called. A function can, where torch or Python looks for the name.
     """
@@ -921,7 +1125,7 @@ def stands_decorated(grammar: Grammar, name: str, value: Node) -> Manner:
 is_attributes = free_attributes()
 
 
-# --- forms of arguments ------------------------------------------------------------------------------------------------
+# --- forms of arguments ---------------------------------------------------------------
 
 
 def takes(*forms: Form, least: int | None = None) -> Args:
@@ -941,24 +1145,34 @@ MOST_ARGUMENTS = 100
 
 
 def takes_many(form: Form) -> Args:
-    return lambda grammar, args, call: len(args) <= MOST_ARGUMENTS and all(form(grammar, arg) for arg in args)
+    return lambda grammar, args, call: (
+        len(args) <= MOST_ARGUMENTS and all(form(grammar, arg) for arg in args)
+    )
 
 
 takes_nothing = takes()
 
 
 def much_work(grammar: Grammar, call: Opaque) -> int:
-    """The work of making an object of kilobytes in a few bytes of a pickle: a generator of numbers, a table of times."""
+    """The work of making an object of kilobytes in a few bytes of a pickle: a generator
+    of numbers, a table of times.
+    """
     return _KILOBYTES
 
 
 _KILOBYTES = 1_000
 
 
-def is_made_without_call(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """An object that is made without calling its class, whose `__init__` may take time and memory (`Transformer()`)."""
+def is_made_without_call(
+    grammar: Grammar, args: tuple[Node, ...], call: Opaque
+) -> bool:
+    """An object that is made without calling its class, whose `__init__` may take time
+    and memory (`Transformer()`).
+    """
     func = class_of(call.func)
-    return not args and (call.how != "reduce" or (func is not None and func.module in COPYREG))
+    return not args and (
+        call.how != "reduce" or (func is not None and func.module in COPYREG)
+    )
 
 
 # --- values that could be called ---
@@ -966,7 +1180,17 @@ def is_made_without_call(grammar: Grammar, args: tuple[Node, ...], call: Opaque)
 _FACTORIES = (
     *(
         f"builtins.{name}"
-        for name in ("list", "dict", "set", "frozenset", "tuple", "int", "float", "str", "bool")
+        for name in (
+            "list",
+            "dict",
+            "set",
+            "frozenset",
+            "tuple",
+            "int",
+            "float",
+            "str",
+            "bool",
+        )
     ),
     "collections.OrderedDict",
     "collections.Counter",
@@ -974,7 +1198,9 @@ _FACTORIES = (
     "torch.amp.grad_scaler._refresh_per_optimizer_state",
     "torch.cuda.amp.grad_scaler._refresh_per_optimizer_state",
 )
-"""Classes and functions that a `defaultdict` may call, without arguments, whenever somebody looks up a key."""
+"""Classes and functions that a `defaultdict` may call, without arguments, whenever
+somebody looks up a key.
+"""
 
 
 def is_factory(node: Node) -> bool:
@@ -982,18 +1208,24 @@ def is_factory(node: Node) -> bool:
     return name is not None and python3_name(name.module, name.name) in _FACTORIES
 
 
-TYPES = result_of("types.GenericAlias", "operator.getitem", "functools.reduce", "builtins.type")
+TYPES = result_of(
+    "types.GenericAlias", "operator.getitem", "functools.reduce", "builtins.type"
+)
 
 
 PARTIALS = result_of("functools.partial")
 
 
 def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """An operator of torch, a listed method, or a class or function inside a class that is itself unknown."""
+    """An operator of torch, a listed method, or a class or function inside a class that
+    is itself unknown.
+    """
     if not is_getattr(call):
         return False
     of, name = args[0], str(args[1])
-    if type(of) is Opaque:  # a class in a class in a class: the inner one is judged by itself
+    if (
+        type(of) is Opaque
+    ):  # a class in a class in a class: the inner one is judged by itself
         return (is_getattr(of) and is_inner(name)) or _is_hook_of_lazy(of, name)
     if type(of) is not Global:
         return False
@@ -1002,7 +1234,9 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
         return name in OPERATORS
     if grammar.rule_by_name(f"{owner}.{name}") is not None:
         return True
-    if owner.startswith(("torch.nn.modules.", "torch.nn.parallel.")):  # a method of a module, as a value
+    if owner.startswith(
+        ("torch.nn.modules.", "torch.nn.parallel.")
+    ):  # a method of a module, as a value
         return name.isidentifier() and not name.startswith("_")
     if (owner, name) in _ANNEALING:
         return True
@@ -1025,7 +1259,9 @@ _ANNEALING = frozenset(
 
 
 def _is_hook_of_lazy(layer: Opaque, name: str) -> bool:
-    """Tell whether a value is the method of a lazy layer that torch itself hooks into it. Its own attributes are judged."""
+    """Tell whether a value is the method of a lazy layer that torch itself hooks into
+    it. Its own attributes are judged.
+    """
     origin = made_by(layer)
     if origin is None or name not in ("_infer_parameters", "_lazy_load_hook"):
         return False
@@ -1067,18 +1303,27 @@ _TYPES = frozenset(
 
 
 def is_function(grammar: Grammar, node: Node) -> bool:
-    """A function that a partial may hold: a plain type, of torch.nn, an operator of torch, or of a package, which is told of by itself."""
+    """A function that a partial may hold: a plain type, of torch.nn, an operator of
+    torch, or of a package, which is told of by itself.
+    """
     if type(node) is Opaque:
         return is_getattr(node) and takes_getattr(grammar, node.args, node)
     name = class_of(node)
     if name is None:
         return False
     text = python3_name(name.module, name.name)
-    return text in VALUES or text in _TYPES or text.startswith("torch.nn.") or not is_own(name.module)
+    return (
+        text in VALUES
+        or text in _TYPES
+        or text.startswith("torch.nn.")
+        or not is_own(name.module)
+    )
 
 
 def is_numbers(grammar: Grammar, node: Node) -> bool:
-    """A list of numbers, of lists of numbers, and so on. Other values have parts that a call reads as numbers too."""
+    """A list of numbers, of lists of numbers, and so on. Other values have parts that a
+    call reads as numbers too.
+    """
     return (type(node) is list or type(node) is tuple) and grammar.numbers_in(node) > 0
 
 

@@ -1,4 +1,6 @@
-"""The rules of numpy: arrays, whose dtype, shape and data must fit each other, scalars, and generators."""
+"""The rules of numpy: arrays, whose dtype, shape and data must fit each other, scalars,
+and generators.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from ckpt.pickle.judge.grammar.forms import (
 )
 from ckpt.tree.arrays import as_bytes
 
-# --- numpy --------------------------------------------------------------------------------------------------------------
+# --- numpy ----------------------------------------------------------------------------
 
 _ARRAYS = named(
     "numpy.ndarray",
@@ -57,9 +59,13 @@ _OBJECT_CODES = ("O8", "O4", "O")
 _LONGEST_ELEMENT = 2**31
 _LONGEST_RECORD = 1 << 20
 _OBJECTS_FLAGS = 63
-"""The flags of a dtype of objects. With others, raw bytes would be taken as addresses of objects."""
+"""The flags of a dtype of objects. With others, raw bytes would be taken as addresses
+of objects.
+"""
 _OF_OBJECTS = 0x07
-"""The flags of elements that are objects or addresses. The others say how numpy reads an element."""
+"""The flags of elements that are objects or addresses. The others say how numpy reads
+an element.
+"""
 
 
 def _is_zero(grammar: Grammar, node: Node) -> bool:
@@ -67,7 +73,9 @@ def _is_zero(grammar: Grammar, node: Node) -> bool:
 
 
 def _is_letter(grammar: Grammar, node: Node) -> bool:
-    """The type code `b` of the empty array that a state fills. Another one could make objects of any size."""
+    """The type code `b` of the empty array that a state fills. Another one could make
+    objects of any size.
+    """
     return node in ("b", b"b") or (type(node) is Opaque and as_bytes(node) == b"b")
 
 
@@ -77,33 +85,52 @@ def _dtype_code(grammar: Grammar, node: Node) -> bool:
     if not holds_text(node):
         return False
     code = str(node)
-    return code in _SIZES or code in _TIME_CODES or code in _OBJECT_CODES or _flexible_size(code) is not None
+    return (
+        code in _SIZES
+        or code in _TIME_CODES
+        or code in _OBJECT_CODES
+        or _flexible_size(code) is not None
+    )
 
 
 def _flexible_size(code: str) -> int | None:
-    """The bytes of a dtype of texts, bytes or records by its code, such as `U6`. None for any other code."""
+    """The bytes of a dtype of texts, bytes or records by its code, such as `U6`. None
+    for any other code.
+    """
     digits = code[1:]
-    if code[:1] not in ("S", "U", "V") or not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+    if code[:1] not in ("S", "U", "V") or not (
+        digits.isascii() and digits.isdigit() and len(digits) < 10
+    ):
         return None
     size = int(digits) * (4 if code[0] == "U" else 1)
     return size if size < _LONGEST_ELEMENT else None
 
 
 def _dtype_state(grammar: Grammar, node: Node) -> bool:
-    """A state of a dtype. `_takes_dtype` has judged it, with the code that it belongs to."""
+    """A state of a dtype. `_takes_dtype` has judged it, with the code that it belongs
+    to.
+    """
     return True
 
 
 def _takes_dtype(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """A dtype as numpy writes it: a code, and a state that says no more of it than the code allows."""
-    if not (1 <= len(args) <= 3 and _dtype_code(grammar, args[0]) and all(map(holds_flag, args[1:]))):
+    """A dtype as numpy writes it: a code, and a state that says no more of it than the
+    code allows.
+    """
+    if not (
+        1 <= len(args) <= 3
+        and _dtype_code(grammar, args[0])
+        and all(map(holds_flag, args[1:]))
+    ):
         return False
-    return len(call.states) <= 1 and all(_dtype_call(grammar, call) for _ in call.states)
+    return len(call.states) <= 1 and all(
+        _dtype_call(grammar, call) for _ in call.states
+    )
 
 
 def _dtype_call(grammar: Grammar, call: Node) -> bool:
-    """Tell whether the state of a dtype fits its code: (version, order, parts of an array, names, fields, bytes, alignment,
-    flags, and times or metadata).
+    """Tell whether the state of a dtype fits its code: (version, order, parts of an
+    array, names, fields, bytes, alignment, flags, and times or metadata).
     """
     assert type(call) is Opaque
     state = call.states[0]
@@ -126,19 +153,32 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
     ):  # numpy reads the unit of a time where there is none, and dies
         return False
     if code in _OBJECT_CODES:
-        return (parts, names, fields) == (None, None, None) and flags == _OBJECTS_FLAGS and size == -1
-    if flags & _OF_OBJECTS or not -128 <= flags < 256:  # numpy before 1.24 wrote a signed byte
+        return (
+            (parts, names, fields) == (None, None, None)
+            and flags == _OBJECTS_FLAGS
+            and size == -1
+        )
+    if (
+        flags & _OF_OBJECTS or not -128 <= flags < 256
+    ):  # numpy before 1.24 wrote a signed byte
         return False
     if code[0] != "V":
         is_plain = (parts, names, fields) == (None, None, None) and flags in (
             (0, 8) if code[0] == "U" else (0,)
         )
-        return is_plain and size == (-1 if _flexible_size(code) is None else _flexible_size(code))
+        return is_plain and size == (
+            -1 if _flexible_size(code) is None else _flexible_size(code)
+        )
     is_sized = 0 <= size < _LONGEST_ELEMENT and (
         _RECORD(grammar, call.args[0]) or size == _flexible_size(code)
     )
     if parts is not None:
-        return is_sized and names is None and fields is None and _dtype_of_parts(grammar, parts, size)
+        return (
+            is_sized
+            and names is None
+            and fields is None
+            and _dtype_of_parts(grammar, parts, size)
+        )
     return is_sized and grammar.once(_dtype_fields, state)
 
 
@@ -159,20 +199,30 @@ def _dtype_of_parts(grammar: Grammar, node: Node, size: int) -> bool:
     if not is_tuple(node) or len(node) != 2:
         return False
     shape = (node[1],) if type(node[1]) is int else node[1]
-    if not is_tuple(shape) or len(shape) > 32 or not all(is_count(grammar, number) for number in shape):
+    if (
+        not is_tuple(shape)
+        or len(shape) > 32
+        or not all(is_count(grammar, number) for number in shape)
+    ):
         return False
     inner = _element_size(grammar, node[0])
     return inner is not None and inner * prod(shape) == size  # type: ignore[arg-type]
 
 
 def _dtype_fields(grammar: Grammar, state: Node) -> bool:
-    """The fields of a record, each of which lies inside of it: `{name: (dtype, offset)}`."""
+    """The fields of a record, each of which lies inside of it: `{name: (dtype,
+    offset)}`.
+    """
     assert is_tuple(state)
     names, fields, size = state[3:6]
     assert type(size) is int
     if names is None:
         return fields is None
-    if not is_tuple(names) or type(fields) is not Dict or not all(map(holds_text, (*names, *fields.keys))):
+    if (
+        not is_tuple(names)
+        or type(fields) is not Dict
+        or not all(map(holds_text, (*names, *fields.keys)))
+    ):
         return False
     keys = list(map(str, fields.keys))
     if len(set(keys)) < len(keys) or not set(map(str, names)).issubset(keys):
@@ -180,7 +230,11 @@ def _dtype_fields(grammar: Grammar, state: Node) -> bool:
     total = 0
     named = set(map(str, names))
     for key, field in zip(keys, fields.values, strict=True):
-        if not is_tuple(field) or not 2 <= len(field) <= 3 or not is_count(grammar, field[1]):
+        if (
+            not is_tuple(field)
+            or not 2 <= len(field) <= 3
+            or not is_count(grammar, field[1])
+        ):
             return False
         if len(field) == 3 and not holds_text(field[2]):
             return False
@@ -198,11 +252,17 @@ def _any_dtype(grammar: Grammar, node: Node) -> bool:
 
 
 def _element_size(grammar: Grammar, node: Node) -> int | None:
-    """The bytes of an element of a dtype inside another one. None for one of objects, or one that is not allowed.
+    """The bytes of an element of a dtype inside another one. None for one of objects,
+    or one that is not allowed.
 
-    A loader changes a dtype in place when it sets a state, so one that others have seen before is none.
+    A loader changes a dtype in place when it sets a state, so one that others have seen
+    before is none.
     """
-    if type(node) is not Opaque or not _DTYPE(grammar, node) or grammar.is_refilled(node):
+    if (
+        type(node) is not Opaque
+        or not _DTYPE(grammar, node)
+        or grammar.is_refilled(node)
+    ):
         return None
     if node.items or node.keys or not grammar.once_nested(_any_dtype, node):
         return None
@@ -216,11 +276,17 @@ def _element_size(grammar: Grammar, node: Node) -> int | None:
 
 
 def _array_state(grammar: Grammar, node: Node) -> bool:
-    """(version, shape, dtype, order, data), where an array of objects has a list as its data."""
+    """(version, shape, dtype, order, data), where an array of objects has a list as its
+    data.
+    """
     if not is_tuple(node) or not 4 <= len(node) <= 5:
         return False
     version, (shape, dtype, order, data) = node[:-4], node[-4:]
-    if not is_tuple(shape) or len(shape) > _DIMENSIONS or not all(is_count(grammar, size) for size in shape):
+    if (
+        not is_tuple(shape)
+        or len(shape) > _DIMENSIONS
+        or not all(is_count(grammar, size) for size in shape)
+    ):
         return False
     if (
         not all(map(holds_flag, version))
@@ -237,7 +303,8 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
 
 
 def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
-    """The mask of a record is made anew of all of its fields, each of which takes some bytes.
+    """The mask of a record is made anew of all of its fields, each of which takes some
+    bytes.
 
     Its fill value is made of the size of an element, one for each that is given.
     """
@@ -249,7 +316,12 @@ def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
     for dtype in (*call.args, *dtypes):
         if type(dtype) is Opaque and dtype.states and _DTYPE(grammar, dtype):
             state = dtype.states[0]
-            if is_tuple(state) and len(state) > 5 and type(state[5]) is int and state[3] is not None:
+            if (
+                is_tuple(state)
+                and len(state) > 5
+                and type(state[5]) is int
+                and state[3] is not None
+            ):
                 work += _FIELD * state[5]
     return work
 
@@ -278,7 +350,9 @@ _FIELD = 16
 
 
 def _is_shallow(items: list[Node]) -> bool:
-    """Tell whether arrays of objects lie in each other a few times at most: numpy frees them one inside the other."""
+    """Tell whether arrays of objects lie in each other a few times at most: numpy frees
+    them one inside the other.
+    """
     level: list[Node] = [items]
     for _ in range(_NESTED_ARRAYS):
         seen: dict[int, Node] = {}
@@ -286,7 +360,9 @@ def _is_shallow(items: list[Node]) -> bool:
             parts = node if type(node) is list or is_tuple(node) else ()
             for part in parts:
                 inner = _lists_of(part) if type(part) is Opaque else [part]
-                seen.update((id(data), data) for data in inner if type(data) in (list, tuple))
+                seen.update(
+                    (id(data), data) for data in inner if type(data) in (list, tuple)
+                )
         level = list(seen.values())
         if not level:
             return True
@@ -294,11 +370,19 @@ def _is_shallow(items: list[Node]) -> bool:
 
 
 def _lists_of(call: Opaque) -> list[Node]:
-    return [part for state in call.states if is_tuple(state) for part in state if type(part) is list]
+    return [
+        part
+        for state in call.states
+        if is_tuple(state)
+        for part in state
+        if type(part) is list
+    ]
 
 
 _NESTED_ARRAYS = 32
-"""The most arrays and lists of objects inside each other, from an array of objects on."""
+"""The most arrays and lists of objects inside each other, from an array of
+objects on.
+"""
 _DIMENSIONS = 64
 """The most dimensions of an array of numpy 2."""
 
@@ -308,11 +392,15 @@ def _is_of_objects(dtype: Node) -> bool:
 
 
 def _masked_state(grammar: Grammar, node: Node) -> bool:
-    """(version, shape, dtype, order, data, mask, fill value) of a masked array of numbers, texts or records."""
+    """(version, shape, dtype, order, data, mask, fill value) of a masked array of
+    numbers, texts or records.
+    """
     if not is_tuple(node) or len(node) != 7 or type(node[4]) is list:
         return False
     fill = node[6]
-    is_filled = fill is None or type(fill) in (int, float, bool, str) or _is_fill(grammar, fill)
+    is_filled = (
+        fill is None or type(fill) in (int, float, bool, str) or _is_fill(grammar, fill)
+    )
     return _array_state(grammar, node[:5]) and is_raw(grammar, node[5]) and is_filled
 
 
@@ -320,7 +408,9 @@ _FILL = result_of("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.s
 
 
 def _is_fill(grammar: Grammar, node: Node) -> bool:
-    """A scalar, or an array of numbers, texts or records. Objects would be asked for their numbers and texts."""
+    """A scalar, or an array of numbers, texts or records. Objects would be asked for
+    their numbers and texts.
+    """
     return type(node) is Opaque and _FILL(grammar, node) and not _lists_of(node)
 
 
@@ -337,11 +427,16 @@ _BIT_GENERATORS = tuple(
 )
 _BITS = one_of_forms(text_matching("[A-Z0-9a-z]{1,20}"), named(*_BIT_GENERATORS))
 _SEEDS = result_of(
-    "numpy.random.bit_generator.SeedSequence", "numpy.random.bit_generator.__pyx_unpickle_SeedSequence"
+    "numpy.random.bit_generator.SeedSequence",
+    "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
 )
-_BITS_STATE = one_of_forms(is_plain, tuple_of(is_plain, one_of_forms(is_none, is_plain, _SEEDS)))
+_BITS_STATE = one_of_forms(
+    is_plain, tuple_of(is_plain, one_of_forms(is_none, is_plain, _SEEDS))
+)
 _FROM_BITS = Rule(
-    takes(one_of_forms(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0),
+    takes(
+        one_of_forms(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0
+    ),
     "instance",
     _BITS_STATE,
     work=much_work,
@@ -361,17 +456,35 @@ NUMPY = {
     ),
     "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, one_of_forms(is_raw, is_short))),
     "numpy.core.numeric._frombuffer": Rule(
-        takes(is_raw, _DTYPE, is_plain, text_matching("[CFK]"), one_of_forms(is_none, is_plain), least=4)
+        takes(
+            is_raw,
+            _DTYPE,
+            is_plain,
+            text_matching("[CFK]"),
+            one_of_forms(is_none, is_plain),
+            least=4,
+        )
     ),
     "numpy.ma.core._mareconstruct": Rule(
-        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state, work=_steps_of_mask
+        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter),
+        "value",
+        _masked_state,
+        work=_steps_of_mask,
     ),
-    _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE, work=much_work),
+    _BIT_GENERATOR: Rule(
+        takes(_BITS, least=0), "instance", _BITS_STATE, work=much_work
+    ),
     "numpy.random._pickle.__generator_ctor": _FROM_BITS,
     "numpy.random._pickle.__randomstate_ctor": _FROM_BITS,
-    "numpy.random.bit_generator.SeedSequence": Rule(takes_nothing, "instance", is_plain),
+    "numpy.random.bit_generator.SeedSequence": Rule(
+        takes_nothing, "instance", is_plain
+    ),
     "numpy.random.bit_generator.__pyx_unpickle_SeedSequence": Rule(
-        takes(named("numpy.random.bit_generator.SeedSequence"), is_count, one_of_forms(is_none, is_plain)),
+        takes(
+            named("numpy.random.bit_generator.SeedSequence"),
+            is_count,
+            one_of_forms(is_none, is_plain),
+        ),
         "instance",
         is_plain,
     ),

@@ -57,18 +57,21 @@ def _is_codec(grammar: Grammar, node: Node) -> bool:
 def _takes_bytes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if len(args) == 2:
         return holds_text(args[0]) and _is_codec(grammar, args[1])
-    return not args or (len(args) == 1 and (is_raw(grammar, args[0]) or is_numbers(grammar, args[0])))
+    return not args or (
+        len(args) == 1 and (is_raw(grammar, args[0]) or is_numbers(grammar, args[0]))
+    )
 
 
 def _takes_str(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if len(args) == 2:
         return is_raw(grammar, args[0]) and _is_codec(grammar, args[1])
     return not args or (
-        len(args) == 1 and (holds_text(args[0]) or type(args[0]) in (float, bool, type(None)))
+        len(args) == 1
+        and (holds_text(args[0]) or type(args[0]) in (float, bool, type(None)))
     )
 
 
-# --- Python -------------------------------------------------------------------------------------------------------------
+# --- Python ---------------------------------------------------------------------------
 
 _BLOCK = 64
 """The slots that a deque has from the first on."""
@@ -79,8 +82,12 @@ _CONTAINERS = {
     "builtins.set": Rule(takes(is_series, least=0), "container"),
     "builtins.frozenset": Rule(takes(is_series, least=0), "container"),
     "builtins.dict": Rule(takes(is_pairs, least=0), "container", None, has_keys=True),
-    "collections.OrderedDict": Rule(takes(is_pairs, least=0), "container", _STATE_OF_DICT, has_keys=True),
-    "collections.Counter": Rule(takes(is_series, least=0), "container", _STATE_OF_DICT, has_keys=True),
+    "collections.OrderedDict": Rule(
+        takes(is_pairs, least=0), "container", _STATE_OF_DICT, has_keys=True
+    ),
+    "collections.Counter": Rule(
+        takes(is_series, least=0), "container", _STATE_OF_DICT, has_keys=True
+    ),
     "collections.deque": Rule(
         takes(is_series, one_of_forms(is_none, is_count), least=0),
         "container",
@@ -92,7 +99,9 @@ _CONTAINERS = {
 
 
 def _takes_factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """`defaultdict(f, …)`; an f of another package is told of as an import, and then the dict is no plain data."""
+    """`defaultdict(f, …)`; an f of another package is told of as an import, and then
+    the dict is no plain data.
+    """
     if not args:
         return True
     name = class_of(args[0])
@@ -103,11 +112,15 @@ def _takes_factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bo
     )
 
 
-_ZONE = result_of("datetime.timezone", "zoneinfo.ZoneInfo", "zoneinfo.ZoneInfo._unpickle")
+_ZONE = result_of(
+    "datetime.timezone", "zoneinfo.ZoneInfo", "zoneinfo.ZoneInfo._unpickle"
+)
 _DIGITS = r"[-+]?[0-9]{1,1000}"
 _KEY = text_matching(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
 _TIME = takes(
-    one_of_forms(is_raw, is_short_text, is_count), *[one_of_forms(is_number, is_none, _ZONE)] * 8, least=1
+    one_of_forms(is_raw, is_short_text, is_count),
+    *[one_of_forms(is_number, is_none, _ZONE)] * 8,
+    least=1,
 )  # the bytes and a zone; older pickles have numbers
 
 
@@ -138,7 +151,9 @@ def _is_union(grammar: Grammar, node: Node) -> bool:
     return (
         is_tuple(node)
         and all(
-            class_of(part) is not None or (type(part) is Opaque and TYPES(grammar, part)) for part in node
+            class_of(part) is not None
+            or (type(part) is Opaque and TYPES(grammar, part))
+            for part in node
         )
         and grammar.is_type_expression(node)
     )
@@ -150,7 +165,9 @@ def _compared_types(grammar: Grammar, call: Opaque) -> int:
 
 
 def _looked_up_types(grammar: Grammar, call: Opaque) -> int:
-    """The types in brackets, which `typing` hashes and compares to find what it has made before."""
+    """The types in brackets, which `typing` hashes and compares to find what it has
+    made before.
+    """
     return grammar.types_in(call.args[1])
 
 
@@ -162,16 +179,27 @@ def is_held(grammar: Grammar, node: Node) -> bool:
     return grammar.is_held(node)
 
 
-_PARTIAL_STATE = tuple_of(is_function, is_held, is_held, one_of_forms(is_none, is_plain))
+_PARTIAL_STATE = tuple_of(
+    is_function, is_held, is_held, one_of_forms(is_none, is_plain)
+)
 
 
 def _is_pattern(grammar: Grammar, node: Node) -> bool:
-    return (is_short_text(grammar, node) or is_raw(grammar, node)) and grammar.may_compile(node)
+    return (
+        is_short_text(grammar, node) or is_raw(grammar, node)
+    ) and grammar.may_compile(node)
 
 
 def _is_random_state(grammar: Grammar, node: Node) -> bool:
-    """(version, 625 numbers, the next number of a normal distribution): what `random.Random` writes."""
-    if not is_tuple(node) or len(node) != 3 or node[0] not in (2, 3) or not is_tuple(node[1]):
+    """(version, 625 numbers, the next number of a normal distribution): what
+    `random.Random` writes.
+    """
+    if (
+        not is_tuple(node)
+        or len(node) != 3
+        or node[0] not in (2, 3)
+        or not is_tuple(node[1])
+    ):
         return False
     return (
         len(node[1]) == 625
@@ -184,7 +212,9 @@ _OF_STREAMS = frozenset([*dir(io.BytesIO), *dir(io.StringIO)])
 
 
 def _on_stream(grammar: Grammar, name: str, value: Node) -> Manner:
-    """An attribute of a stream. Python calls its `close` when nobody holds the stream any more."""
+    """An attribute of a stream. Python calls its `close` when nobody holds the stream
+    any more.
+    """
     return "called" if name in _OF_STREAMS or not grammar.is_plain(value) else "fine"
 
 
@@ -192,28 +222,38 @@ _ON_STREAM = State({}, _on_stream)
 _OF_UUID = State(
     {
         "int": lambda grammar, node: type(node) is int and 0 <= node < 2**128,
-        "is_safe": lambda grammar, node: node is None or (type(node) is int and node in (0, -1)),
+        "is_safe": lambda grammar, node: (
+            node is None or (type(node) is int and node in (0, -1))
+        ),
     },
     lambda grammar, name, value: "called",
     ("int",),
 )
-"""The state that `UUID.__getstate__` gives: `__setstate__` looks `is_safe` up among the members of an enum."""
+"""The state that `UUID.__getstate__` gives: `__setstate__` looks `is_safe` up among the
+members of an enum.
+"""
 _OF_NAMESPACE = free_attributes(_get_args=is_nowhere, _get_kwargs=is_nowhere)
 """The text of a Namespace calls these two."""
 
 
 _LONG_PATH, _LONG_PART = 256, 512
-"""Characters of a path, and bits of a part of a fraction, from which on making one takes long."""
+"""Characters of a path, and bits of a part of a fraction, from which on making one
+takes long.
+"""
 
 
 def _long_paths(grammar: Grammar, call: Opaque) -> int:
-    """The characters of a long path, which are joined and split again. Short ones are paid for by their call."""
+    """The characters of a long path, which are joined and split again. Short ones are
+    paid for by their call.
+    """
     length = sum(len(part) for part in call.args if isinstance(part, str))
     return length if length >= _LONG_PATH else 0
 
 
 def _long_parts(grammar: Grammar, call: Opaque) -> int:
-    """The words of the long numbers of a fraction: finding their greatest common divisor takes a square of them."""
+    """The words of the long numbers of a fraction: finding their greatest common
+    divisor takes a square of them.
+    """
     bits = sum(part.bit_length() for part in call.args if type(part) is int)
     return bits >> 5 if bits >= _LONG_PART else 0
 
@@ -232,8 +272,12 @@ PYTHON = {
     "collections.defaultdict": Rule(_takes_factory, "container", None, has_keys=True),
     "builtins.object": Rule(takes_nothing),
     "builtins.bool": Rule(takes(is_short, least=0)),
-    "builtins.int": Rule(takes(one_of_forms(is_number, text_matching(_DIGITS)), least=0)),
-    "builtins.float": Rule(takes(one_of_forms(is_number, text_matching(r"[-+0-9.eEinfa]{1,40}")), least=0)),
+    "builtins.int": Rule(
+        takes(one_of_forms(is_number, text_matching(_DIGITS)), least=0)
+    ),
+    "builtins.float": Rule(
+        takes(one_of_forms(is_number, text_matching(r"[-+0-9.eEinfa]{1,40}")), least=0)
+    ),
     "builtins.complex": Rule(takes(is_number, is_number, least=0)),
     "builtins.slice": Rule(takes(is_short, is_short, is_short, least=1)),
     "builtins.range": Rule(takes(is_number, is_number, is_number, least=1), "instance"),
@@ -241,7 +285,10 @@ PYTHON = {
     "builtins.bytearray": Rule(_takes_bytes),
     "builtins.str": Rule(_takes_str),
     "builtins.type": Rule(
-        takes(one_of_forms(is_none, named("builtins.Ellipsis", "builtins.NotImplemented"))), "instance"
+        takes(
+            one_of_forms(is_none, named("builtins.Ellipsis", "builtins.NotImplemented"))
+        ),
+        "instance",
     ),
     "builtins.getattr": Rule(takes_getattr, "instance"),
     "_codecs.encode": Rule(_takes_encoded),
@@ -254,27 +301,46 @@ PYTHON = {
     "datetime.time": Rule(_TIME),
     "datetime.datetime": Rule(_TIME),
     "datetime.timedelta": Rule(takes(is_number, is_number, is_number, least=0)),
-    "datetime.timezone": Rule(takes(result_of("datetime.timedelta"), is_short_text, least=1)),
+    "datetime.timezone": Rule(
+        takes(result_of("datetime.timedelta"), is_short_text, least=1)
+    ),
     "zoneinfo.ZoneInfo": Rule(takes(_KEY), work=much_work),
     "zoneinfo.ZoneInfo._unpickle": Rule(takes(_KEY, is_short), work=much_work),
     "decimal.Decimal": Rule(
-        takes(text_matching(r"[-+]?[0-9.]{1,1000}([eE][-+]?[0-9]{1,9})?|[-+]?(NaN|sNaN|Infinity)[0-9]{0,9}"))
+        takes(
+            text_matching(
+                r"[-+]?[0-9.]{1,1000}([eE][-+]?[0-9]{1,9})?|[-+]?(NaN|sNaN"
+                r"|Infinity)[0-9]{0,9}"
+            )
+        )
     ),
     "fractions.Fraction": Rule(
-        takes(one_of_forms(is_number, text_matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1),
+        takes(
+            one_of_forms(is_number, text_matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")),
+            is_number,
+            least=1,
+        ),
         work=_long_parts,
     ),
     "uuid.UUID": Rule(takes_nothing, "value", _OF_UUID),
-    "re._compile": Rule(takes(_is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E)),
+    "re._compile": Rule(
+        takes(
+            _is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E
+        )
+    ),
     "random.Random": Rule(takes_nothing, "instance", _is_random_state, work=much_work),
     "argparse.Namespace": Rule(takes_nothing, "instance", _OF_NAMESPACE),
     "types.SimpleNamespace": Rule(takes_nothing, "instance", is_attributes),
-    "collections.ChainMap": Rule(takes_nothing, "instance", free_attributes(maps=_is_list)),
+    "collections.ChainMap": Rule(
+        takes_nothing, "instance", free_attributes(maps=_is_list)
+    ),
     "collections.UserDict": Rule(takes_nothing, "instance", is_attributes),
     "collections.UserList": Rule(takes_nothing, "instance", is_attributes),
     "collections.UserString": Rule(takes(is_short_text), "instance", is_attributes),
     **{
-        f"{module}.BytesIO": Rule(takes_nothing, "instance", tuple_of(is_raw, is_count, _ON_STREAM))
+        f"{module}.BytesIO": Rule(
+            takes_nothing, "instance", tuple_of(is_raw, is_count, _ON_STREAM)
+        )
         for module in ("io", "_io")
     },
     **{
@@ -293,6 +359,13 @@ PYTHON = {
     **{
         f"{module}.{name}": Rule(takes_many(is_short_text), work=_long_paths)
         for module in ("pathlib", "pathlib._local")
-        for name in ("Path", "PosixPath", "PurePath", "PurePosixPath", "PureWindowsPath", "WindowsPath")
+        for name in (
+            "Path",
+            "PosixPath",
+            "PurePath",
+            "PurePosixPath",
+            "PureWindowsPath",
+            "WindowsPath",
+        )
     },
 }

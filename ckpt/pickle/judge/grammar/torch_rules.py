@@ -1,11 +1,24 @@
-"""The rules of torch: its rebuild calls, layers, optimizers, tensors, and the objects of torch.distributed."""
+"""The rules of torch: its rebuild calls, layers, optimizers, tensors, and the objects
+of torch.distributed.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
 from ckpt.model.dtypes import BY_STORAGE
-from ckpt.model.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, Set, Tagged, is_tuple, tensor_of
+from ckpt.model.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    Set,
+    Tagged,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.model.tensors import Composite
 from ckpt.pickle.attributes import ATTRIBUTES
 from ckpt.pickle.judge.grammar.forms import (
@@ -49,13 +62,19 @@ from ckpt.pickle.rebuild import REBUILD_CALLS, UNTYPED
 
 
 def _takes_rebuild(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """A call that torch turns into a tensor: its parts, its hooks and what else it is given are data."""
+    """A call that torch turns into a tensor: its parts, its hooks and what else it is
+    given are data.
+    """
     lists = _lists_of_scheme(call)
-    return grammar.is_plain(call.args) and all(is_numbers(grammar, node) for node in lists)
+    return grammar.is_plain(call.args) and all(
+        is_numbers(grammar, node) for node in lists
+    )
 
 
 def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """`_rebuild_from_type_v2(func, type, args, state)`: the tensor of another call, with a class and attributes."""
+    """`_rebuild_from_type_v2(func, type, args, state)`: the tensor of another call,
+    with a class and attributes.
+    """
     cls = class_of(args[1]) if len(args) == 4 else None
     if tensor_of(call) is None or cls is None or not is_tuple(args[2]):
         return False
@@ -64,12 +83,15 @@ def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     inner = args[2]
     if type(args[0]) is Global and args[0].name == "_rebuild_wrapper_subclass":
         inner = inner[1:MOST_ARGUMENTS]  # the class again; it takes eight
-    if len(args[2]) > MOST_ARGUMENTS or not all(map(grammar.is_plain, inner[:MOST_ARGUMENTS])):
+    if len(args[2]) > MOST_ARGUMENTS or not all(
+        map(grammar.is_plain, inner[:MOST_ARGUMENTS])
+    ):
         return False
     name = python3_name(cls.module, cls.name)
     form = _STATES_OF_TENSORS.get(name)
     if form is None and not is_own(cls.module):
-        # Its own code takes the state, if it has such code. The import of the class is told of by itself.
+        # Its own code takes the state, if it has such code. The import of the class is
+        # told of by itself.
         return type(args[3]) is not Dict or is_attributes(grammar, args[3])
     return (form or _STATE_OF_TENSOR)(grammar, args[3])
 
@@ -85,10 +107,12 @@ def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 
 def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
-    """The elements that a rebuild call copies or looks through, of a storage or an array that another call was given.
+    """The elements that a rebuild call copies or looks through, of a storage or an
+    array that another call was given.
 
-    A tensor of another type is a copy of all. torch copies the scales of a quantized tensor, looks through the indices of a
-    sparse one, and makes rows of a nested one. Other tensors are views.
+    A tensor of another type is a copy of all. torch copies the scales of a quantized
+    tensor, looks through the indices of a sparse one, and makes rows of a nested one.
+    Other tensors are views.
     """
     made = call.meaning
     if not isinstance(made, Composite):
@@ -98,7 +122,9 @@ def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
         return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
     given = sum(len(node) for node in _lists_of_scheme(call) if grammar.is_again(node))
     read = [part for label, part in made.parts if label not in _VIEWED]
-    return _NUMBER * (given + sum(part.numel for part in read if grammar.is_again(part.storage)))
+    return _NUMBER * (
+        given + sum(part.numel for part in read if grammar.is_again(part.storage))
+    )
 
 
 _VIEWED = ("int_repr", "values")
@@ -106,8 +132,12 @@ _NUMBER = 8
 
 
 def _inner_arguments(call: Opaque) -> tuple[Node, ...]:
-    """The arguments of a rebuild call, also of one that `_rebuild_from_type_v2` makes."""
-    is_inner = type(call.func) is Global and call.func.name.startswith("_rebuild_from_type")
+    """The arguments of a rebuild call, also of one that `_rebuild_from_type_v2`
+    makes.
+    """
+    is_inner = type(call.func) is Global and call.func.name.startswith(
+        "_rebuild_from_type"
+    )
     inner = call.args[2] if is_inner else call.args
     return inner if is_tuple(inner) else ()
 
@@ -116,7 +146,13 @@ def _lists_of_scheme(call: Opaque) -> list[list[Node]]:
     """The scales and zero points of a quantized tensor that are lists."""
     if not isinstance(call.meaning, Composite) or call.meaning.layout != "quantized":
         return []
-    return [part for arg in _inner_arguments(call) if is_tuple(arg) for part in arg if type(part) is list]
+    return [
+        part
+        for arg in _inner_arguments(call)
+        if is_tuple(arg)
+        for part in arg
+        if type(part) is list
+    ]
 
 
 def _takes_wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -134,32 +170,41 @@ def _takes_tagged(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
 
 
 def _takes_nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """`_load_from_bytes(b)` unpickles; that pickle was read, and is judged, like this one."""
+    """`_load_from_bytes(b)` unpickles; that pickle was read, and is judged, like this
+    one.
+    """
     return type(call.meaning) is Nested or tensor_of(call) is not None
 
 
-# --- torch --------------------------------------------------------------------------------------------------------------
+# --- torch ----------------------------------------------------------------------------
 
-_DEVICE = takes(one_of_forms(is_short_text, result_of("torch.device")), is_number, least=1)
+_DEVICE = takes(
+    one_of_forms(is_short_text, result_of("torch.device")), is_number, least=1
+)
 _IS_TABLE = result_of("collections.OrderedDict", "builtins.dict")
 _TABLE = one_of_forms(lambda grammar, node: type(node) is Dict, _IS_TABLE)
 """A dict without code of its own, whatever its values are."""
 
 
 def _table_of(form: Form) -> Form:
-    """A dict of a layer, in which it looks up its attributes: each value has the form, and no name is one of Python's."""
+    """A dict of a layer, in which it looks up its attributes: each value has the form,
+    and no name is one of Python's.
+    """
 
     def judge(grammar: Grammar, node: Node) -> bool:
         pairs = _pairs_of(grammar, node)
         return pairs is not None and all(
-            holds_text(key) and not str(key).startswith("__") and form(grammar, value) for key, value in pairs
+            holds_text(key) and not str(key).startswith("__") and form(grammar, value)
+            for key, value in pairs
         )
 
     return lambda grammar, node: _TABLE(grammar, node) and grammar.once(judge, node)
 
 
 def _is_layer(grammar: Grammar, node: Node) -> bool:
-    """None, a module, or an object of a class that nobody knows here: its import is told of by itself."""
+    """None, a module, or an object of a class that nobody knows here: its import is
+    told of by itself.
+    """
     if type(node) is not Opaque or tensor_of(node) is not None:
         return node is None
     origin = made_by(node)
@@ -172,7 +217,12 @@ _LAYERS = MODULES | {"torch.nn.parallel.distributed.DistributedDataParallel"}
 _IS_PARAMETER = result_of(
     *(
         f"torch.nn.parameter.{name}"
-        for name in ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
+        for name in (
+            "Parameter",
+            "Buffer",
+            "UninitializedParameter",
+            "UninitializedBuffer",
+        )
     ),
     "torch.autograd.variable.Variable",
 )
@@ -206,22 +256,35 @@ TABLES: dict[str, Form] = {
     "_modules": _table_of(_is_layer),
     **dict.fromkeys(_HOOKS, _TABLE),
 }
-"""The dicts of a layer. Loading looks names up in the first three, and calls no hook."""
-RECURRENT_LAYERS = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNNBase", "RNN", "LSTM", "GRU"))
+"""The dicts of a layer. Loading looks names up in the first three, and calls no
+hook.
+"""
+RECURRENT_LAYERS = frozenset(
+    f"torch.nn.modules.rnn.{name}" for name in ("RNNBase", "RNN", "LSTM", "GRU")
+)
 RECURRENT: dict[str, Form] = {
     **TABLES,
     "num_layers": lambda grammar, node: type(node) is int and 0 <= node <= 10_000,
     "bidirectional": lambda grammar, node: type(node) is bool,
     "bias": lambda grammar, node: type(node) is bool,
     "proj_size": is_count,
-    **dict.fromkeys(("all_weights", "_all_weights", "_flat_weights_names", "_flat_weights"), is_plain),
+    **dict.fromkeys(
+        ("all_weights", "_all_weights", "_flat_weights_names", "_flat_weights"),
+        is_plain,
+    ),
 }
 """`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up."""
 
 
 def _are_groups(grammar: Grammar, node: Node) -> bool:
-    """A list of the groups of an optimizer, each with a list of parameters: a tensor there would be one for each row."""
-    return type(node) is list and grammar.is_plain(node) and grammar.once(_all_groups, node)
+    """A list of the groups of an optimizer, each with a list of parameters: a tensor
+    there would be one for each row.
+    """
+    return (
+        type(node) is list
+        and grammar.is_plain(node)
+        and grammar.once(_all_groups, node)
+    )
 
 
 def _all_groups(grammar: Grammar, node: Node) -> bool:
@@ -235,26 +298,35 @@ def _is_group(group: Node) -> bool:
     return all(
         type(value) is list and _NO_PARAMETERS.isdisjoint(map(type, value))
         for key, value in zip(group.keys, group.values, strict=True)
-        if key == "params" or type(key) is Opaque  # a scalar of numpy may be equal to a text
+        if key == "params"
+        or type(key) is Opaque  # a scalar of numpy may be equal to a text
     )
 
 
 _NO_PARAMETERS = frozenset((str, ByteStr, bytes, tuple, Set))
-"""Types whose values take long to hash, or to compare, among the parameters of an optimizer."""
+"""Types whose values take long to hash, or to compare, among the parameters of an
+optimizer.
+"""
 
 
 def _is_state(grammar: Grammar, node: Node) -> bool:
-    """A dict of dicts with numbers and tensors where torch makes tensors: a million states can share one long text."""
+    """A dict of dicts with numbers and tensors where torch makes tensors: a million
+    states can share one long text.
+    """
     return grammar.is_plain(node) and grammar.once(_all_states, node)
 
 
 def _all_states(grammar: Grammar, node: Node) -> bool:
     pairs = _pairs_of(grammar, node)
-    return pairs is not None and all(_is_state_of_one(grammar, value) for _, value in pairs)
+    return pairs is not None and all(
+        _is_state_of_one(grammar, value) for _, value in pairs
+    )
 
 
 def _is_state_of_one(grammar: Grammar, node: Node) -> bool:
-    if type(node) is not Dict and (type(node) is not Opaque or tensor_of(node) is not None):
+    if type(node) is not Dict and (
+        type(node) is not Opaque or tensor_of(node) is not None
+    ):
         return True  # torch finds no name in it
     pairs = _pairs_of(grammar, node)
     if pairs is None:
@@ -265,13 +337,16 @@ def _is_state_of_one(grammar: Grammar, node: Node) -> bool:
         or is_tensor(grammar, value)
         or number_of(value) is not None
         for key, value in pairs
-        if key in _TURNED or type(key) is Opaque  # a scalar of numpy may be equal to a text
+        if key in _TURNED
+        or type(key) is Opaque  # a scalar of numpy may be equal to a text
     )
 
 
 def _pairs_of(grammar: Grammar, node: Node) -> list[tuple[Node, Node]] | None:
     """The keys and values of a dict of Python, or None for anything else."""
-    if type(node) is not Dict and (type(node) is not Opaque or not _DICT_OF_PYTHON(grammar, node)):
+    if type(node) is not Dict and (
+        type(node) is not Opaque or not _DICT_OF_PYTHON(grammar, node)
+    ):
         return None
     pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
     for arg in node.args if type(node) is Opaque else ():
@@ -284,20 +359,35 @@ def _pairs_of(grammar: Grammar, node: Node) -> list[tuple[Node, Node]] | None:
     return pairs
 
 
-_DICT_OF_PYTHON = result_of("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+_DICT_OF_PYTHON = result_of(
+    "builtins.dict", "collections.OrderedDict", "collections.defaultdict"
+)
 _TURNED = ("step", "eta", "mu", "mu_product")
-"""Entries in the state of a parameter that `__setstate__` of one optimizer or another makes a tensor of."""
-GROUPS: dict[str, Form] = {"defaults": is_plain, "state": _is_state, "param_groups": _are_groups}
-"""The state that `Optimizer.__getstate__` gives. `__setstate__` reads the groups and the state of each parameter."""
+"""Entries in the state of a parameter that `__setstate__` of one optimizer or another
+makes a tensor of.
+"""
+GROUPS: dict[str, Form] = {
+    "defaults": is_plain,
+    "state": _is_state,
+    "param_groups": _are_groups,
+}
+"""The state that `Optimizer.__getstate__` gives. `__setstate__` reads the groups and
+the state of each parameter.
+"""
 
 
 def _legacy_state(grammar: Grammar, node: Node) -> bool:
-    """The state of a tensor of torch 0.1 to 0.3, a tuple. `rebuild` says which tensor that is."""
+    """The state of a tensor of torch 0.1 to 0.3, a tuple. `rebuild` says which tensor
+    that is.
+    """
     return is_tuple(node) and grammar.is_plain(node)
 
 
 _STATE_OF_TENSOR = State({}, stands_decorated, has_slots=True)
-_DTENSORS = ("torch.distributed.tensor.DTensor", "torch.distributed.tensor._api.DTensor")
+_DTENSORS = (
+    "torch.distributed.tensor.DTensor",
+    "torch.distributed.tensor._api.DTensor",
+)
 _SPEC = result_of(
     "torch.distributed.tensor._dtensor_spec.DTensorSpec",
     "torch.distributed._tensor.placement_types.DTensorSpec",
@@ -314,9 +404,13 @@ _SHARDED_STATE = tuple_of(
     ),
     lambda grammar, node: node is False,
 )
-_STATE_OF_DTENSOR = State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
+_STATE_OF_DTENSOR = State(
+    {"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True
+)
 _STATES_OF_TENSORS: dict[str, Form] = {
-    **dict.fromkeys((*_DTENSORS, "torch.distributed._tensor.api.DTensor"), _STATE_OF_DTENSOR),
+    **dict.fromkeys(
+        (*_DTENSORS, "torch.distributed._tensor.api.DTensor"), _STATE_OF_DTENSOR
+    ),
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": _SHARDED_STATE,
 }
 """Subclasses of torch.Tensor whose state is no plain data."""
@@ -325,17 +419,26 @@ _STATES_OF_TENSORS: dict[str, Form] = {
 def _takes_oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A tensor or storage of given numbers, or one that its state fills."""
     return len(args) <= MOST_ARGUMENTS and all(
-        is_raw(grammar, arg) or is_numbers(grammar, arg) or tensor_of(arg) is not None for arg in args
+        is_raw(grammar, arg) or is_numbers(grammar, arg) or tensor_of(arg) is not None
+        for arg in args
     )
 
 
 def _numbers_given(grammar: Grammar, call: Opaque) -> int:
-    """The number of entries that a tensor of given numbers reads, each as often as it is reached."""
-    return sum(grammar.numbers_in(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
+    """The number of entries that a tensor of given numbers reads, each as often as it
+    is reached.
+    """
+    return sum(
+        grammar.numbers_in(arg)
+        for arg in call.args
+        if type(arg) is list or is_tuple(arg)
+    )
 
 
 def _takes_parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """`Parameter(data, requires_grad)` calls methods of its data, which must be a tensor."""
+    """`Parameter(data, requires_grad)` calls methods of its data, which must be a
+    tensor.
+    """
     return (
         not args
         or (tensor_of(args[0]) is not None and all(map(grammar.is_plain, args)))
@@ -348,19 +451,28 @@ def _listed_plain(grammar: Grammar, node: Node) -> bool:
 
 
 def _forms_of(name: str) -> dict[str, Form]:
-    """The attributes that objects of a class have, where nothing that loads them looks at their values."""
+    """The attributes that objects of a class have, where nothing that loads them looks
+    at their values.
+    """
     return dict.fromkeys(ATTRIBUTES[name], is_anything)
 
 
 def _data_of(name: str) -> dict[str, Form]:
-    return {name: is_anything if has_objects else is_plain for name, has_objects in ATTRIBUTES[name].items()}
+    return {
+        name: is_anything if has_objects else is_plain
+        for name, has_objects in ATTRIBUTES[name].items()
+    }
 
 
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
-_OF_PLACEMENT = one_of_forms(is_short, result_of("torch._C._distributed_c10d.RedOpType"))
-"""A part of a placement. The error of anything else shows all of it, each part as often as it is reached."""
+_OF_PLACEMENT = one_of_forms(
+    is_short, result_of("torch._C._distributed_c10d.RedOpType")
+)
+"""A part of a placement. The error of anything else shows all of it, each part as often
+as it is reached.
+"""
 _PLACEMENTS = result_of(
     *(
         f"torch.distributed.{module}.placement_types.{name}"
@@ -371,11 +483,20 @@ _PLACEMENTS = result_of(
 _TENSOR_META = result_of(
     *(
         f"torch.distributed.{module}.TensorMeta"
-        for module in ("tensor._dtensor_spec", "_tensor._dtensor_spec", "_tensor.placement_types")
+        for module in (
+            "tensor._dtensor_spec",
+            "_tensor._dtensor_spec",
+            "_tensor.placement_types",
+        )
     )
 )
 _MESH = result_of("torch.distributed.device_mesh.DeviceMesh")
-_LAYOUTS = result_of(*(f"torch.distributed._mesh_layout.{name}" for name in ("_FlatLayout", "_MeshLayout")))
+_LAYOUTS = result_of(
+    *(
+        f"torch.distributed._mesh_layout.{name}"
+        for name in ("_FlatLayout", "_MeshLayout")
+    )
+)
 
 
 def _is_hash(grammar: Grammar, node: Node) -> bool:
@@ -396,13 +517,21 @@ def _few_of(form: Form) -> Form:
 
 
 def _is_flat_data(grammar: Grammar, node: Node) -> bool:
-    """Plain data of few entries, whose containers lie in each other three deep at most: it is compared with the data of other tensors."""
-    return grammar.is_plain(node) and grammar.weight(node) <= _MOST_RANKS and _is_flat(grammar, node, 3)
+    """Plain data of few entries, whose containers lie in each other three deep at most:
+    it is compared with the data of other tensors.
+    """
+    return (
+        grammar.is_plain(node)
+        and grammar.weight(node) <= _MOST_RANKS
+        and _is_flat(grammar, node, 3)
+    )
 
 
 def _is_flat(grammar: Grammar, node: Node, levels: int) -> bool:
     if type(node) is Dict:
-        return all(_is_flat(grammar, part, levels - 1) for part in (*node.keys, *node.values))
+        return all(
+            _is_flat(grammar, part, levels - 1) for part in (*node.keys, *node.values)
+        )
     if type(node) is list or is_tuple(node):
         return levels > 0 and all(_is_flat(grammar, part, levels - 1) for part in node)
     return not holds_text(node) or is_short_text(grammar, node)
@@ -415,7 +544,9 @@ _MOST_RANKS = 1_000_000
 
 
 def _work_of_parameter(grammar: Grammar, call: Opaque) -> int:
-    """The entries that torch compares for a parameter of a DTensor: it looks up the operator by the mesh and the specification."""
+    """The entries that torch compares for a parameter of a DTensor: it looks up the
+    operator by the mesh and the specification.
+    """
     tensor = call.args[0] if call.args else None
     if type(tensor) is not Opaque or not isinstance(tensor.meaning, Composite):
         return 0
@@ -423,8 +554,12 @@ def _work_of_parameter(grammar: Grammar, call: Opaque) -> int:
 
 
 def _entries_of_mesh(grammar: Grammar, tensor: Opaque) -> int:
-    """The entries in the attributes of a DTensor, of its specification and of its meshes."""
-    states = [part for arg in (*tensor.args, *tensor.states) for part in _states_in(arg)]
+    """The entries in the attributes of a DTensor, of its specification and of its
+    meshes.
+    """
+    states = [
+        part for arg in (*tensor.args, *tensor.states) for part in _states_in(arg)
+    ]
     work, seen = 0, set[int]()
     while states:
         node = states.pop()
@@ -432,7 +567,9 @@ def _entries_of_mesh(grammar: Grammar, tensor: Opaque) -> int:
             continue
         seen.add(id(node))
         states += [state for part in node.values for state in _states_in(part)]
-        work += sum(grammar.weight(part) for part in node.values if type(part) is not Opaque)
+        work += sum(
+            grammar.weight(part) for part in node.values if type(part) is not Opaque
+        )
     return work
 
 
@@ -453,15 +590,22 @@ def _states_in(node: Node) -> list[Dict]:
 
 
 _OF_SPEC: dict[str, Form] = {
-    **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), _is_flat_data),
+    **dict.fromkeys(
+        ("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"),
+        _is_flat_data,
+    ),
     "_hash": _is_hash,
     "mesh": one_of_forms(is_none, _MESH),
     "placements": _few_of(_PLACEMENTS),
     "tensor_meta": one_of_forms(is_none, _TENSOR_META),
 }
-"""The attributes of a DTensorSpec. torch asks the mesh and the placements when it computes with the tensor."""
+"""The attributes of a DTensorSpec. torch asks the mesh and the placements when it
+computes with the tensor.
+"""
 _OF_MESH: dict[str, Form] = {
-    **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], _is_flat_data),
+    **dict.fromkeys(
+        ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], _is_flat_data
+    ),
     "_hash": _is_hash,
     "_dim_group_names": one_of_forms(is_none, _few_of(is_short_text)),
     "_layout": _LAYOUTS,
@@ -476,9 +620,17 @@ _OF_MESH: dict[str, Form] = {
     ),
 }
 """The attributes of a DeviceMesh. `__setstate__` iterates the names of the groups."""
-_OF_LAYOUT: dict[str, Form] = {"shape": _is_flat_data, "stride": _is_flat_data, "axes": _few_of(_LAYOUTS)}
-_TYPE_NAMES = dict.fromkeys(("element_type", "key_type", "object_type", "ref_type"), _is_type_name)
-"""The types of a container of OmegaConf. `__setstate__` writes some into brackets, where an object shows its text."""
+_OF_LAYOUT: dict[str, Form] = {
+    "shape": _is_flat_data,
+    "stride": _is_flat_data,
+    "axes": _few_of(_LAYOUTS),
+}
+_TYPE_NAMES = dict.fromkeys(
+    ("element_type", "key_type", "object_type", "ref_type"), _is_type_name
+)
+"""The types of a container of OmegaConf. `__setstate__` writes some into brackets,
+where an object shows its text.
+"""
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
 
 
@@ -493,15 +645,31 @@ def _all_sizes(grammar: Grammar, node: Node) -> bool:
 
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value", work=_work_of_tensor),
-    "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value", work=_work_of_tensor),
-    "torch._utils._rebuild_parameter": Rule(_takes_rebuild, "value", work=_work_of_parameter),
-    "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value", work=_work_of_parameter),
-    "torch._utils._rebuild_wrapper_subclass": Rule(_takes_wrapper, "value", _STATE_OF_DTENSOR),
+    "torch._tensor._rebuild_from_type_v2": Rule(
+        _from_type, "value", work=_work_of_tensor
+    ),
+    "torch._utils._rebuild_parameter": Rule(
+        _takes_rebuild, "value", work=_work_of_parameter
+    ),
+    "torch._utils._rebuild_parameter_with_state": Rule(
+        _with_state, "value", work=_work_of_parameter
+    ),
+    "torch._utils._rebuild_wrapper_subclass": Rule(
+        _takes_wrapper, "value", _STATE_OF_DTENSOR
+    ),
     "torch.storage._load_from_bytes": Rule(_takes_nested, "container"),
-    "torch.nn.parameter.Parameter": Rule(_takes_parameter, "value", _legacy_state, work=_work_of_parameter),
-    "torch.nn.parameter.Buffer": Rule(_takes_parameter, "value", work=_work_of_parameter),
-    "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
-    "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
+    "torch.nn.parameter.Parameter": Rule(
+        _takes_parameter, "value", _legacy_state, work=_work_of_parameter
+    ),
+    "torch.nn.parameter.Buffer": Rule(
+        _takes_parameter, "value", work=_work_of_parameter
+    ),
+    "torch.nn.parameter.UninitializedParameter": Rule(
+        takes(is_plain, is_plain, is_plain, least=0), "value"
+    ),
+    "torch.nn.parameter.UninitializedBuffer": Rule(
+        takes(is_plain, is_plain, is_plain, least=0), "value"
+    ),
     "torch.autograd.variable.Variable": Rule(
         _takes_parameter, "value", _legacy_state, work=_work_of_parameter
     ),
@@ -519,7 +687,9 @@ _ADJUSTED = {
     "torch.torch_version.TorchVersion": Rule(takes(is_short_text)),
     "torch.serialization._get_layout": Rule(takes(is_short_text)),
     "torch.jit._pickle.build_tensor_from_id": Rule(takes(is_plain)),
-    "torch.nn.backends.thnn._get_thnn_function_backend": Rule(takes_nothing, "instance"),
+    "torch.nn.backends.thnn._get_thnn_function_backend": Rule(
+        takes_nothing, "instance"
+    ),
     "torch.amp.grad_scaler._refresh_per_optimizer_state": Rule(takes_nothing),
     "torch.cuda.amp.grad_scaler._refresh_per_optimizer_state": Rule(takes_nothing),
     "torch.utils.hooks.RemovableHandle": Rule(
@@ -527,10 +697,16 @@ _ADJUSTED = {
         "instance",
         one_of_forms(
             tuple_of(one_of_forms(is_none, _TABLE), is_count),
-            tuple_of(one_of_forms(is_none, _TABLE), is_count, one_of_forms(is_none, is_series, _TABLE)),
+            tuple_of(
+                one_of_forms(is_none, _TABLE),
+                is_count,
+                one_of_forms(is_none, is_series, _TABLE),
+            ),
         ),
     ),
-    "torch.backends.cudnn.rnn.Unserializable": Rule(takes_nothing, "instance", is_plain),
+    "torch.backends.cudnn.rnn.Unserializable": Rule(
+        takes_nothing, "instance", is_plain
+    ),
     "torch.nn.modules.module._WrappedHook": Rule(
         takes_nothing,
         "instance",
@@ -543,8 +719,12 @@ _ADJUSTED = {
             stands_closed,
         ),
     ),
-    "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "container"),
-    "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "container", _listed_plain),
+    "torch.nn.modules.module._IncompatibleKeys": Rule(
+        takes(is_plain, is_plain), "container"
+    ),
+    "torch._dynamo.decorators._DimRange": Rule(
+        takes_nothing, "container", _listed_plain
+    ),
     "torch.distributed.device_mesh.DeviceMesh": Rule(
         takes_nothing, "instance", State(_OF_MESH, stands_closed)
     ),
@@ -572,7 +752,9 @@ _ADJUSTED = {
             takes(*[is_plain] * 5, least=0),
             "instance",
             one_of_forms(
-                State(dict.fromkeys(_PROPERTIES, is_plain), stands_closed, has_slots=True),
+                State(
+                    dict.fromkeys(_PROPERTIES, is_plain), stands_closed, has_slots=True
+                ),
                 tuple_of(
                     is_plain,
                     is_plain,
@@ -588,7 +770,9 @@ _ADJUSTED = {
         for module in ("_shard.sharded_tensor.metadata", "checkpoint.metadata")
     },
     **{
-        f"torch.distributed.{module}.{name}": Rule(takes(*[is_plain] * count), "container")
+        f"torch.distributed.{module}.{name}": Rule(
+            takes(*[is_plain] * count), "container"
+        )
         for module, name, count in (
             ("tensor._dtensor_spec", "TensorMeta", 3),
             ("_tensor._dtensor_spec", "TensorMeta", 3),
@@ -600,7 +784,10 @@ _ADJUSTED = {
         f"torch.distributed.{module}.placement_types.{name}": Rule(
             takes_many(_OF_PLACEMENT),
             "value",
-            one_of_forms(_few_of(_OF_PLACEMENT), State(dict.fromkeys(_PLACED, _OF_PLACEMENT), stands_closed)),
+            one_of_forms(
+                _few_of(_OF_PLACEMENT),
+                State(dict.fromkeys(_PLACED, _OF_PLACEMENT), stands_closed),
+            ),
         )
         for module in ("tensor", "_tensor")
         for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
@@ -618,19 +805,28 @@ _ADJUSTED = {
         ),
     ),
     **{
-        name: Rule(takes_nothing, "instance", State({**_data_of(name), **_TYPE_NAMES}, stands_closed))
+        name: Rule(
+            takes_nothing,
+            "instance",
+            State({**_data_of(name), **_TYPE_NAMES}, stands_closed),
+        )
         for name in ("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
     },
     **{
         f"omegaconf.{name}": Rule(
-            takes_nothing, "instance", free_attributes(_metadata=one_of_forms(is_none, _OMEGACONF))
+            takes_nothing,
+            "instance",
+            free_attributes(_metadata=one_of_forms(is_none, _OMEGACONF)),
         )
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
-    **{name: Rule(_takes_rebuild, "value", work=_work_of_tensor) for name in REBUILD_CALLS},
+    **{
+        name: Rule(_takes_rebuild, "value", work=_work_of_tensor)
+        for name in REBUILD_CALLS
+    },
     **{
         f"torch.jit._pickle.{name}": Rule(_takes_tagged, "container")
         for name in (
@@ -639,7 +835,9 @@ TORCH = {
         )
     },
     **{
-        f"{module}.{name}": Rule(_takes_oldest, "value", _legacy_state, work=_numbers_given)
+        f"{module}.{name}": Rule(
+            _takes_oldest, "value", _legacy_state, work=_numbers_given
+        )
         for module in ("torch", "torch.cuda", "torch.storage")
         for name in (
             *BY_STORAGE,

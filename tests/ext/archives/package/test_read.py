@@ -17,7 +17,11 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError
 
-FACTS = {".data/extern_modules": b"torch\n", ".data/python_version": b"3.11.7", ".data/version": b"6\n"}
+FACTS = {
+    ".data/extern_modules": b"torch\n",
+    ".data/python_version": b"3.11.7",
+    ".data/version": b"6\n",
+}
 
 
 @pytest.fixture
@@ -32,7 +36,9 @@ def built(tmp_path: Path, **records: bytes) -> Checkpoint:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a\\x"])
-def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_name_that_leads_out_of_its_folder_is_refused(
+    name: str, tmp_path: Path
+) -> None:
     with pytest.raises(CkptError, match="leads out of the archive"):
         built(tmp_path, **{name: b"text"})
 
@@ -46,17 +52,27 @@ def test_each_pickle_stands_under_its_name(file: Path) -> None:
         rows = {entry.name: entry.tensor for entry in checkpoint.tensors}
         values = {value.name: value.node for value in checkpoint.values}
         assert checkpoint.parts == ("models/net.pkl", "models/rest.pkl")
-        assert "code-inside" not in codes(checkpoint)  # no pickle imports what lies in it
-    assert {name.removeprefix("models/net.") for name in rows} - {"models/rest.same"} == set(
-        exported.Net().state_dict()
-    )
+        assert "code-inside" not in codes(
+            checkpoint
+        )  # no pickle imports what lies in it
+    assert {name.removeprefix("models/net.") for name in rows} - {
+        "models/rest.same"
+    } == set(exported.Net().state_dict())
     assert rows["models/rest.same"].storage is rows["models/net.fc.weight"].storage
-    assert values["files.notes/read.txt"] == "hello" and values["files.notes/blob"] == "3 B"
+    assert (
+        values["files.notes/read.txt"] == "hello"
+        and values["files.notes/blob"] == "3 B"
+    )
     assert "code.my_code.py" in values and values["models/rest.lr"] == 0.1
 
 
 def test_the_commands_take_it(file: Path, tmp_path: Path) -> None:
-    assert ckpt("verify", file).code == ckpt("ls", file).code == ckpt("sum", file).code == 0
+    assert (
+        ckpt("verify", file).code
+        == ckpt("ls", file).code
+        == ckpt("sum", file).code
+        == 0
+    )
     assert 'PackageImporter("' in ckpt("inspect", file).out.decode()
     assert 'load_pickle("models", "net.pkl")' in ckpt("inspect", file).out.decode()
     assert ckpt("get", file, "models/rest.lr").out == b"0.1\n"
@@ -91,25 +107,37 @@ def test_damage_names_its_tensor(file: Path) -> None:
         ("collections", "collections.py"),
     ],
 )
-def test_code_that_a_pickle_imports_is_a_danger(module: str, record: str, tmp_path: Path) -> None:
+def test_code_that_a_pickle_imports_is_a_danger(
+    module: str, record: str, tmp_path: Path
+) -> None:
     thing = op.pickled(op.call(op.glob(module, "OrderedDict")), protocol=3)
     with built(tmp_path, **{"m/x.pkl": thing, "other.py": b"1/0"}) as checkpoint:
         assert "code-inside" not in codes(checkpoint)
     with built(tmp_path, **{"m/x.pkl": thing, record: b"1/0"}) as checkpoint:
         text = codes(checkpoint)["code-inside"]
-        assert f"DANGER: loading this file runs Python code in it, for {module}.OrderedDict" in text
+        assert (
+            "DANGER: loading this file runs Python code in it, for "
+            f"{module}.OrderedDict"
+        ) in text
         assert "runs the code that it holds" in str(Survey(checkpoint).load.reason)
 
 
 def test_a_call_behind_a_persistent_id_is_named(tmp_path: Path) -> None:
     pid = ("reduce_package", op.glob("posix", "system"), ("touch x",))
-    with built(tmp_path, **{"m/x.pkl": op.pickled(pid, op.binpersid(), protocol=3)}) as checkpoint:
-        assert "DANGER: loading this file runs posix.system('touch x')" in codes(checkpoint)["called-on-load"]
+    with built(
+        tmp_path, **{"m/x.pkl": op.pickled(pid, op.binpersid(), protocol=3)}
+    ) as checkpoint:
+        assert (
+            "DANGER: loading this file runs posix.system('touch x')"
+            in codes(checkpoint)["called-on-load"]
+        )
 
 
 def test_a_pickle_under_another_name_is_seen(tmp_path: Path) -> None:
     evil = op.pickled(op.call(op.glob("posix", "system"), "touch x"), protocol=3)
-    with built(tmp_path, **{"m/weights": evil, "m/noise": b"\x80\x03not a pickle"}) as checkpoint:
+    with built(
+        tmp_path, **{"m/weights": evil, "m/noise": b"\x80\x03not a pickle"}
+    ) as checkpoint:
         assert "called-on-load" in codes(checkpoint)
         assert {value.name for value in checkpoint.values} >= {"files.m/noise"}
 
@@ -125,12 +153,19 @@ TENSOR = op.call(
     op.ordered_dict(),
 )
 BAD = {
-    "a storage that is cut": ({"m/x.pkl": op.pickled(TENSOR), ".data/0.storage": op.SIX[:20]}, "20 bytes"),
+    "a storage that is cut": (
+        {"m/x.pkl": op.pickled(TENSOR), ".data/0.storage": op.SIX[:20]},
+        "20 bytes",
+    ),
     "no storage": ({"m/x.pkl": op.pickled(TENSOR)}, "has no record"),
     "two of one name": ({"m/x.pkl": op.pickled(1), "m/x": op.pickled(2)}, "twice"),
     "a name that is no pickle": ({"m/x.pkl": b"hello"}, "damaged pickle"),
     "a call without arguments": (
-        {"m/x.pkl": op.pickled(("reduce_package", op.glob("a", "b"), 1), op.binpersid())},
+        {
+            "m/x.pkl": op.pickled(
+                ("reduce_package", op.glob("a", "b"), 1), op.binpersid()
+            )
+        },
         "is no call",
     ),
 }
@@ -144,7 +179,7 @@ def test_a_damaged_one_is_refused(name: str, tmp_path: Path) -> None:
         built(tmp_path, **records)
 
 
-# --- programs of TorchScript in it --------------------------------------------------------------------------------------
+# --- programs of TorchScript in it ----------------------------------------------------
 
 
 class Scripted(torch.nn.Module):
@@ -168,7 +203,9 @@ class Scripted(torch.nn.Module):
         return x * self.w
 
 
-def packaged(module: torch.nn.Module, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def packaged(
+    module: torch.nn.Module, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     from torch.package import package_exporter
 
     monkeypatch.setattr(package_exporter, "_gate_torchscript_serialization", False)
@@ -177,9 +214,13 @@ def packaged(module: torch.nn.Module, path: Path, monkeypatch: pytest.MonkeyPatc
     return path
 
 
-def test_a_program_without_python_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_python_is_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = packaged(
-        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()), tmp_path / "p.pt", monkeypatch
+        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()),
+        tmp_path / "p.pt",
+        monkeypatch,
     )
     with formats.open(str(path)) as checkpoint:
         assert inspect(Survey(checkpoint)).findings == ()
@@ -206,9 +247,13 @@ def test_big_endian_bytes_that_torch_does_not_turn_are_refused(tmp_path: Path) -
         exporter.save_pickle("m", "x.pkl", {"w": torch.tensor([1.5, 2.5])})
     with zipfile.ZipFile(path) as before, zipfile.ZipFile(other, "w") as after:
         for name in before.namelist():
-            after.writestr(name, b"big" if name.endswith("/byteorder") else before.read(name))
+            after.writestr(
+                name, b"big" if name.endswith("/byteorder") else before.read(name)
+            )
 
     read = torch.package.PackageImporter(other).load_pickle("m", "x.pkl")
 
     assert read["w"].tolist() == [1.5, 2.5]
-    check_error(ckpt("inspect", other), "big-endian, and packageimporter does not turn them")
+    check_error(
+        ckpt("inspect", other), "big-endian, and packageimporter does not turn them"
+    )

@@ -1,7 +1,10 @@
-"""`write.py`: writes the files beside it with gguf-py, the Python package of llama.cpp (`pip install gguf==0.19.0`).
+"""`write.py`: writes the files beside it with gguf-py, the Python package of llama.cpp
+(`pip install gguf==0.19.0`).
 
-`blocks.gguf` has random blocks of each type, with scales that are zero, infinite, NaN and subnormal; its metadata has the SHA-256 of what
-gguf-py makes of each, as float32 with one kind of NaN. The others are a small model: quantized, in three files, of a big-endian machine.
+`blocks.gguf` has random blocks of each type, with scales that are zero, infinite, NaN
+and subnormal; its metadata has the SHA-256 of what gguf-py makes of each, as float32
+with one kind of NaN. The others are a small model: quantized, in three files, of a
+big-endian machine.
 """
 
 from __future__ import annotations
@@ -20,7 +23,19 @@ HERE = Path(__file__).resolve().parent
 BLOCKS = 24
 HALVES = (0x0000, 0x7C00, 0xFC00, 0x7E00, 0x0001, 0x8000, 0x3C00)
 """Zero, infinities, NaN, the least subnormal, negative zero, one."""
-UNCHANGED = ("F32", "F16", "F64", "I8", "I16", "I32", "I64", "BF16", "Q8_1", "Q8_K", "Q1_0")
+UNCHANGED = (
+    "F32",
+    "F16",
+    "F64",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "BF16",
+    "Q8_1",
+    "Q8_K",
+    "Q1_0",
+)
 """Types that are no blocks, and blocks that gguf-py does not decode."""
 
 
@@ -73,12 +88,18 @@ def write_model(path: Path, kinds: dict[str, Kind], **options: object) -> None:
     writer.add_token_list([f"token {number}" for number in range(300)])
     writer.add_token_scores([number / 8 for number in range(300)])
     writer.add_chat_template("{{ messages }}")
-    names = ["token_embd", *(f"blk.{n}.{part}" for n in range(2) for part in ("attn_q", "ffn_up")), "output"]
+    names = [
+        "token_embd",
+        *(f"blk.{n}.{part}" for n in range(2) for part in ("attn_q", "ffn_up")),
+        "output",
+    ]
     for name in names:
         values = random.standard_normal((4, 64), dtype="f4")
         kind = kinds.get(name.rpartition(".")[2], Kind.F32)
         data = gguf.quants.quantize(values, kind)
-        writer.add_tensor(f"{name}.weight", data, raw_dtype=None if kind == Kind.F32 else kind)
+        writer.add_tensor(
+            f"{name}.weight", data, raw_dtype=None if kind == Kind.F32 else kind
+        )
     finish(writer)
 
 
@@ -92,7 +113,9 @@ def main() -> int:
     write_model(HERE / "little.gguf", few)
     shutil.copy(HERE / "little.gguf", HERE / "big.gguf")
     # The blocks of another order of bytes are made by llama.cpp's own program.
-    subprocess.run(["gguf-convert-endian", HERE / "big.gguf", "big"], input=b"YES\n", check=True)
+    subprocess.run(
+        ["gguf-convert-endian", HERE / "big.gguf", "big"], input=b"YES\n", check=True
+    )
     return 0
 
 

@@ -1,4 +1,6 @@
-"""TorchScript of torch 1.0 to 1.2: files that these releases wrote are the reference, and their documents are broken."""
+"""TorchScript of torch 1.0 to 1.2: files that these releases wrote are the reference,
+and their documents are broken.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ WEIGHTS = {
 OF_1_2 = {**WEIGHTS, "bl": torch.tensor([True, False])}
 
 
-def changed(change: Callable[[dict[str, bytes]], object], version: str = "1.2") -> bytes:
+def changed(
+    change: Callable[[dict[str, bytes]], object], version: str = "1.2"
+) -> bytes:
     """The file with changed records, below `net`."""
     with zipfile.ZipFile(io.BytesIO(scripted.written_by(version))) as archive:
         rows = {name: archive.read(name) for name in archive.namelist()}
@@ -54,7 +58,9 @@ def opened(folder: Path, data: bytes, limits: Limits | None = None) -> Any:
 
 
 @pytest.mark.parametrize(("version", "weights"), [("1.0", WEIGHTS), ("1.2", OF_1_2)])
-def test_the_weights_come_out(version: str, weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_the_weights_come_out(
+    version: str, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
     source = exported.written(tmp_path, "net.pt", scripted.written_by(version))
 
     for out in ("a.safetensors", "b.pth"):
@@ -73,7 +79,9 @@ def test_roles_values_and_devices(tmp_path: Path) -> None:
         assert checkpoint.format == "torchscript-1.0"
         kinds = {entry.name: entry.kind for entry in checkpoint.tensors}
         values = {value.name: value.node for value in checkpoint.values}
-        assert [entry.tensor.device for entry in checkpoint.tensors] == ["cpu"] * len(kinds)
+        assert [entry.tensor.device for entry in checkpoint.tensors] == ["cpu"] * len(
+            kinds
+        )
         assert checkpoint.not_loadable is not None
 
     assert kinds == {
@@ -89,7 +97,10 @@ def test_roles_values_and_devices(tmp_path: Path) -> None:
 
 
 def test_tensors_of_the_code_are_constants(tmp_path: Path) -> None:
-    data = modelled(lambda document: document["mainModule"]["submodules"][0].pop("parameters"), "1.0")
+    data = modelled(
+        lambda document: document["mainModule"]["submodules"][0].pop("parameters"),
+        "1.0",
+    )
     with opened(tmp_path, data) as checkpoint:
         names = [entry.name for entry in checkpoint.tensors]
 
@@ -103,8 +114,13 @@ def test_devices_are_read_and_those_in_the_code_are_named(tmp_path: Path) -> Non
 
     with opened(tmp_path, modelled(move, "1.0")) as checkpoint:
         assert {storage.device for storage in checkpoint.storages} == {"cuda:1"}
-        assert {row.file for row in checkpoint.code_devices} == {"code/net.py", "code/net_sub.py"}
-        assert {(row.line, row.device) for row in checkpoint.code_devices} == {(4, "cpu")}
+        assert {row.file for row in checkpoint.code_devices} == {
+            "code/net.py",
+            "code/net_sub.py",
+        }
+        assert {(row.line, row.device) for row in checkpoint.code_devices} == {
+            (4, "cpu")
+        }
 
 
 def test_what_is_tied_stays_tied(tmp_path: Path) -> None:
@@ -120,13 +136,24 @@ def test_what_is_tied_stays_tied(tmp_path: Path) -> None:
 def test_every_command(tmp_path: Path) -> None:
     source = exported.written(tmp_path, "net.pt", scripted.written_by("1.2"))
 
-    assert ckpt("verify", source).code == 0 and b"weights-only" in ckpt("lint", source).out
+    assert (
+        ckpt("verify", source).code == 0 and b"weights-only" in ckpt("lint", source).out
+    )
     assert b"7" in ckpt("get", source, "sub.n").out and ckpt("sum", source).code == 0
-    assert b"torchscript-1.0" in ckpt("ls", source).out and ckpt("stats", source).code == 0
+    assert (
+        b"torchscript-1.0" in ckpt("ls", source).out and ckpt("stats", source).code == 0
+    )
     assert ckpt("slim", source, "-o", tmp_path / "s.pth").code == 0
     assert b"0 changed, 2 added, 5 same" in ckpt("diff", tmp_path / "s.pth", source).out
-    for command, options in (("strip", []), ("rename", ["--sub", "s/sub/x/"]), ("rehome", [])):
-        line = check_error(ckpt(command, source, *options, "-o", tmp_path / "b.pt"), "torchscript 1.0 is not")
+    for command, options in (
+        ("strip", []),
+        ("rename", ["--sub", "s/sub/x/"]),
+        ("rehome", []),
+    ):
+        line = check_error(
+            ckpt(command, source, *options, "-o", tmp_path / "b.pt"),
+            "torchscript 1.0 is not",
+        )
         assert f"(ckpt convert {source} -o" in line
     assert not (tmp_path / "b.pt").exists()
 
@@ -140,7 +167,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     assert done.code == 1 and b"tensors/0" in done.out + done.err
 
 
-# --- hostile documents ------------------------------------------------------------------------------------------------
+# --- hostile documents ----------------------------------------------------------------
 
 
 def tensor(**fields: Any) -> bytes:
@@ -152,19 +179,27 @@ def main(**fields: Any) -> bytes:
 
 
 def pickled(body: bytes) -> bytes:
-    return changed(lambda rows: rows.update({"net/attributes.pkl": b"\x80\x02" + body + b"."}))
+    return changed(
+        lambda rows: rows.update({"net/attributes.pkl": b"\x80\x02" + body + b"."})
+    )
 
 
 NAMED = [{"name": "x", "tensorId": "0"}]
 BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     "path up": (lambda: tensor(data={"key": "../../etc/passwd"}), "not tensors/n"),
-    "path inside": (lambda: tensor(data={"key": "tensors/../version"}), "not tensors/n"),
+    "path inside": (
+        lambda: tensor(data={"key": "tensors/../version"}),
+        "not tensors/n",
+    ),
     "absolute path": (lambda: tensor(data={"key": "/etc/passwd"}), "not tensors/n"),
     "no record": (lambda: tensor(data={"key": "tensors/99"}), "no record tensors/99"),
     "huge dims": (lambda: tensor(dims=["9223372036854775807"] * 2), "do not fit"),
     "large dims": (lambda: tensor(dims=["1000000", "2"]), "its record has 16"),
     "offset": (lambda: tensor(offset="1"), "needs 20 bytes, its record has 16"),
-    "largest offset": (lambda: tensor(offset="9223372036854775807"), "its record has 16"),
+    "largest offset": (
+        lambda: tensor(offset="9223372036854775807"),
+        "its record has 16",
+    ),
     "negative": (lambda: tensor(offset="-1"), "does not describe"),
     "many digits": (lambda: tensor(offset="1" * 5000), "does not describe"),
     "strides": (lambda: tensor(strides=["1"]), "do not fit"),
@@ -177,19 +212,47 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
         "used with two dtypes",
     ),
     "long device": (lambda: tensor(device="c" * 100), "does not describe"),
-    "tensor number": (lambda: main(parameters=[{"name": "x", "tensorId": "99"}]), "names tensor 99"),
-    "one name twice": (lambda: main(parameters=NAMED * 2), "names x twice in one module"),
-    "a module by the name of a tensor": (lambda: main(parameters=[{"name": "sub"}]), "names sub twice"),
+    "tensor number": (
+        lambda: main(parameters=[{"name": "x", "tensorId": "99"}]),
+        "names tensor 99",
+    ),
+    "one name twice": (
+        lambda: main(parameters=NAMED * 2),
+        "names x twice in one module",
+    ),
+    "a module by the name of a tensor": (
+        lambda: main(parameters=[{"name": "sub"}]),
+        "names sub twice",
+    ),
     "no name": (lambda: main(parameters=[{"tensorId": "0"}]), "does not describe"),
-    "attribute number": (lambda: main(attributes=[{"name": "x", "id": "99"}]), "attribute x is number 99"),
-    "no module": (lambda: modelled(lambda document: document.pop("mainModule")), "does not describe"),
-    "a list": (lambda: changed(lambda rows: rows.update({"net/model.json": b"[]"})), "does not describe"),
-    "not JSON": (lambda: changed(lambda rows: rows.update({"net/model.json": b"{"})), "model.json"),
+    "attribute number": (
+        lambda: main(attributes=[{"name": "x", "id": "99"}]),
+        "attribute x is number 99",
+    ),
+    "no module": (
+        lambda: modelled(lambda document: document.pop("mainModule")),
+        "does not describe",
+    ),
+    "a list": (
+        lambda: changed(lambda rows: rows.update({"net/model.json": b"[]"})),
+        "does not describe",
+    ),
+    "not JSON": (
+        lambda: changed(lambda rows: rows.update({"net/model.json": b"{"})),
+        "model.json",
+    ),
     "two keys": (
-        lambda: changed(lambda rows: rows.update({"net/model.json": b'{"mainModule":{},"mainModule":{}}'})),
+        lambda: changed(
+            lambda rows: rows.update(
+                {"net/model.json": b'{"mainModule":{},"mainModule":{}}'}
+            )
+        ),
         "duplicate key",
     ),
-    "no attributes.pkl": (lambda: changed(lambda rows: rows.pop("net/attributes.pkl")), "holds 0"),
+    "no attributes.pkl": (
+        lambda: changed(lambda rows: rows.pop("net/attributes.pkl")),
+        "holds 0",
+    ),
     "attributes are a dict": (lambda: pickled(b"}"), "does not hold a list"),
     "an attribute without its tensor": (
         lambda: pickled(b"(ctorch.jit._pickle\nbuild_tensor_from_id\n(K\x63tRt"),
@@ -233,7 +296,9 @@ def test_limits(tmp_path: Path) -> None:
 
 
 def test_nothing_of_it_runs(tmp_path: Path) -> None:
-    source = exported.written(tmp_path, "a.pt", pickled(b"cposix\nsystem\n(X\x07\0\0\0touch xtRp0\n0(t"))
+    source = exported.written(
+        tmp_path, "a.pt", pickled(b"cposix\nsystem\n(X\x07\0\0\0touch xtRp0\n0(t")
+    )
     done = ckpt("inspect", source, cwd=tmp_path)
 
     assert not (tmp_path / "x").exists() and done.code == 2

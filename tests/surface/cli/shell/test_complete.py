@@ -20,7 +20,9 @@ from ckpt.surface.cli.options import OPTIONS
 def completed(words: str, cwd: Path = SAMPLES) -> list[str]:
     """What bash is offered after `words`, whose last one is not complete."""
     place = str(len(words.split(" ")) - 1)
-    done = ckpt(cwd=cwd, _CKPT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
+    done = ckpt(
+        cwd=cwd, _CKPT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place
+    )
     assert (done.code, done.err) == (0, b"")
     return done.out.decode().split()
 
@@ -44,7 +46,10 @@ def completed(words: str, cwd: Path = SAMPLES) -> list[str]:
         ("ckpt ls --sort ", ["name", "size", "params", "findings"]),
         ("ckpt inspect --table git", ["github"]),
         ("ckpt inspect train_cuda.pth --section ", ["model", "optimizer", "scaler", "scheduler"]),
-        ("ckpt inspect train_cuda.pth --include model.module.f", ["model.module.fc.weight", "model.module.fc.bias"]),
+        ((
+            "ckpt inspect train_cuda.pth --include "
+            "model.module.f"
+        ), ["model.module.fc.weight", "model.module.fc.bias"]),
         ("ckpt get train_cuda.pth args.l", ["args.lr"]),
         ("ckpt get train_cuda.pth model.module.fc.w", ["model.module.fc.weight"]),
         ("ckpt get 'train_cuda.pth' epoch scaler.s", ["scaler.scale"]),
@@ -71,8 +76,22 @@ def test_other_shells(shell: str) -> None:
 
 
 def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
-    evil = ["$(touch x)", "`touch x`", "\\$(touch x)", "a;b", "-rf", "a b", "a*", "a'b", "a\nb", "é"]
-    torch.save({"fine.weight": torch.ones(1), **dict.fromkeys(evil, torch.ones(1))}, tmp_path / "a.pt")
+    evil = [
+        "$(touch x)",
+        "`touch x`",
+        "\\$(touch x)",
+        "a;b",
+        "-rf",
+        "a b",
+        "a*",
+        "a'b",
+        "a\nb",
+        "é",
+    ]
+    torch.save(
+        {"fine.weight": torch.ones(1), **dict.fromkeys(evil, torch.ones(1))},
+        tmp_path / "a.pt",
+    )
     torch.save(dict.fromkeys(evil, 1), tmp_path / "b.pt")
 
     assert completed("ckpt inspect a.pt --include ", tmp_path) == ["fine.weight"]
@@ -82,7 +101,9 @@ def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
 def test_names_are_few(tmp_path: Path) -> None:
     torch.save({f"w{number}": number for number in range(1000)}, tmp_path / "a.pt")
 
-    assert completed("ckpt get a.pt w", tmp_path) == [f"w{number}" for number in range(completion.MOST)]
+    assert completed("ckpt get a.pt w", tmp_path) == [
+        f"w{number}" for number in range(completion.MOST)
+    ]
 
 
 def test_a_file_that_takes_long_is_silent(tmp_path: Path) -> None:
@@ -114,17 +135,29 @@ def test_every_choice_is_one_of_the_help() -> None:
             assert all(word in row.help for word in row.words), row.name
 
 
-@pytest.mark.parametrize("device", next(row.words for row in OPTIONS if row.name == "--to"))
+@pytest.mark.parametrize(
+    "device", next(row.words for row in OPTIONS if row.name == "--to")
+)
 def test_every_device_is_taken(device: str) -> None:
-    assert ckpt("rehome", "train_cuda.pth", "--to", device, "--dry-run", cwd=SAMPLES).code == 0
+    assert (
+        ckpt("rehome", "train_cuda.pth", "--to", device, "--dry-run", cwd=SAMPLES).code
+        == 0
+    )
 
 
 def test_every_code_is_taken() -> None:
     for command in ("inspect", "stats", "diff", "lint", "ls"):
         codes = completed(f"ckpt {command} --fail-on ")
         files = ["ddp_before.pth", "ddp_before.pth"][: 2 if command == "diff" else 1]
-        assert ckpt(command, *files, "--fail-on", ",".join(codes), cwd=SAMPLES).code in (0, 1)
-        assert len(codes) > 4 and set(codes) - set(CATALOGUE) <= {"error", "warning", "any", "differ"}
+        assert ckpt(
+            command, *files, "--fail-on", ",".join(codes), cwd=SAMPLES
+        ).code in (0, 1)
+        assert len(codes) > 4 and set(codes) - set(CATALOGUE) <= {
+            "error",
+            "warning",
+            "any",
+            "differ",
+        }
 
 
 def test_the_function_of_bash_completes(tmp_path: Path) -> None:
@@ -150,19 +183,27 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def test_install_and_show(tmp_path: Path) -> None:
-    variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
+    variables = {
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        "HOME": str(tmp_path),
+    }
     shown = ckpt("--show-completion", "bash", cwd=tmp_path, **variables)
     installed = ckpt("--install-completion", "bash", cwd=tmp_path, **variables)
 
     assert shown.code == 0 and b"_CKPT_COMPLETE=complete_bash" in shown.out
     assert installed.code == 0 and "bash" in installed.out.decode()
     files = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
-    assert any("_CKPT_COMPLETE=complete_bash" in text for text in files) and (tmp_path / ".bashrc").exists()
+    assert (
+        any("_CKPT_COMPLETE=complete_bash" in text for text in files)
+        and (tmp_path / ".bashrc").exists()
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_typer_prints(shell: str) -> None:
-    typer = ckpt("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    typer = ckpt(
+        "--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1"
+    )
     done = ckpt("completion", shell)
 
     assert (done.code, done.err) == (0, b"") and done.out.strip() == typer.out.strip()
@@ -171,7 +212,10 @@ def test_completion_prints_what_typer_prints(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["completion"], "completion: shell is missing (ckpt completion bash|zsh|fish)"),
+        (
+            ["completion"],
+            "completion: shell is missing (ckpt completion bash|zsh|fish)",
+        ),
         (["completion", "bsah"], "not one of bash zsh fish (did you mean bash?)"),
         (["completion", "bash", "zsh"], "zsh is too much"),
         (["completions", "bash"], "did you mean ckpt completion?"),
