@@ -25,6 +25,7 @@ from benchmarks import (
     dcp,
     diff,
     inspect,
+    layouts,
     many,
     quantised,
     rewrite,
@@ -43,6 +44,7 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "rewrite": rewrite.cases,
     "average": average.cases,
     "quantised": quantised.cases,
+    "layouts": layouts.cases,
     "dcp": dcp.cases,
     "cluster": cluster.cases,
 }
@@ -72,7 +74,7 @@ def measure(
             results = timing.interleaved(
                 jobs,
                 setting.sizes.runs,
-                rotate=group in ("rewrite", "average", "quantised", "dcp"),
+                rotate=group in ("rewrite", "average", "quantised", "layouts", "dcp"),
             )
             costs = {
                 job: Cost(one.name, one.seconds, one.cpu, one.peak_mb, one.rounds)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 GAP = 1 << 10
 """Runs that are this close, in bytes, are read together with what lies between them."""
+_LINE = 64
+"""Bytes of the result that lie beside each other and are filled at once."""
 PIECE = 1 << 20
 """Bytes that pass through a block at once."""
 _AHEAD = 8
@@ -405,7 +407,18 @@ class _Gathering:
         """Put elements that lie in data with these strides into an array."""
         import numpy as np
 
-        target[...] = np.ndarray(target.shape, target.dtype, data, 0, tuple(steps))
+        given = np.ndarray(target.shape, target.dtype, data, 0, tuple(steps))
+        dense = [dim for dim, size in enumerate(target.shape) if size > 1]
+        inner = min(dense, key=lambda dim: target.strides[dim], default=0)
+        count = _LINE // target.itemsize
+        if not dense or inner == dense[-1] or target.shape[inner] <= count:
+            target[...] = given
+            return
+        # Transposed: whole lines of the cache are filled, not one element of each.
+        before = (slice(None),) * inner
+        for low in range(0, target.shape[inner], count):
+            part = (*before, slice(low, low + count))
+            target[part] = given[part]
 
 
 # --- the bytes of places --------------------------------------------------------------

@@ -11,7 +11,7 @@ from ckpt.evidence.scaled import LONE, groups_of, is_shard
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.columns import looks
+from ckpt.model.columns import row_looks
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import Finding
 from ckpt.model.tensors import parts_of
@@ -208,7 +208,7 @@ def _is_of_rank(checkpoint: Checkpoint) -> bool:
 
 def valueless(checkpoint: Checkpoint) -> list[str]:
     """The tensors on the device meta, which have a shape and no values."""
-    if not any(storage.device == "meta" for storage in looks(checkpoint.storages)):
+    if not any(storage.device == "meta" for storage in row_looks(checkpoint.storages)):
         return []
     return [
         entry.name

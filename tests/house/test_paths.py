@@ -32,6 +32,7 @@ LIMITS = [
     "ext.layouts.fibres.LEAST",
     "ext.layouts.fibres.LEAST_OF_PAIRS",
     "ext.layouts.find._PADDING",
+    "ext.layouts.reverse._MOST_SLICES",
     "ext.layouts.flat.LONGEST",
     "ext.layouts.flat.WINDOW",
     "ext.layouts.formulas._MOST_DIGITS",

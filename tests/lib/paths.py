@@ -139,6 +139,9 @@ def asked() -> Side | None:
 SMALL = {
     "ckpt.model.places.BLOCK": 64,
     "ckpt.ext.layouts.fibres.STEP": 64,
+    "ckpt.ext.layouts.find._AT_ONCE": 3,
+    "ckpt.ext.layouts.samples.COUNT": 2,
+    "ckpt.ext.layouts.scaled._FEW": 2,
     "ckpt.ext.layouts.gathered.BLOCK": 64,
     "ckpt.ext.layouts.gathered.HELD": 128,
     "ckpt.ext.layouts.proof.STEP": 256,

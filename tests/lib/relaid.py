@@ -382,6 +382,22 @@ LAYOUTS: dict[str, tuple[Make, Change]] = {
         lambda rng: _matrices(rng, 50, 24),
         lambda state: _each(state, lambda a: padded(a, 64)),
     ),
+    "padded columns": (
+        lambda rng: _matrices(rng, 50, 24),
+        lambda state: _each(state, lambda a: padded(a, 64).T),
+    ),
+    "padded by the last row": (
+        lambda rng: _matrices(rng, 50, 24),
+        lambda state: _each(state, lambda a: np.pad(a, ((0, 14), (0, 0)), "edge")),
+    ),
+    "padded by the first rows": (
+        lambda rng: _matrices(rng, 50, 24),
+        lambda state: _each(state, lambda a: np.concatenate([a, a[:14]])),
+    ),
+    "padded by the last row, transposed": (
+        lambda rng: _matrices(rng, 50, 24),
+        lambda state: _each(state, lambda a: np.pad(a, ((0, 14), (0, 0)), "edge").T),
+    ),
     "rotary": (
         lambda rng: _matrices(rng, 32, 24),
         lambda state: _each(state, lambda a: paired_rows(a, 4)),

@@ -62,6 +62,16 @@ WAYS: dict[str, tuple[str, ...]] = {
         "700KB",
         "--force",
     ),
+    "recipe": ("recipe", "in.pth", "old.safetensors", "-o", "new.json", "--force"),
+    "convert --recipe": (
+        "convert",
+        "in.pth",
+        "--recipe",
+        "layout.json",
+        "-o",
+        "out.safetensors",
+        "--force",
+    ),
     "warmstart": (
         "warmstart",
         "old.pth",
@@ -109,6 +119,9 @@ def files(
         ("convert", "old.pth", "-o", "out.safetensors"),
         ("convert", "old.pth", "-o", "set.safetensors", "--shard-size", "400KB"),
         ("rehome", "rewritten.pth", "--in-place"),
+        ("convert", "in.pth", "--strip", "-o", "old.safetensors"),
+        ("recipe", "old.pth", "out.safetensors", "-o", "new.json"),
+        ("recipe", "in.pth", "old.safetensors", "-o", "layout.json"),
     ):
         assert killer.run(*arguments, cwd=folder).code == 0
     (folder / "sample.pth").write_bytes((SAMPLES / "train_cuda.pth").read_bytes())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ckpt.commands.rewriting.report import Change, RewriteReport, with_own_option
 from ckpt.evidence.survey import Survey
-from ckpt.formats import save, writer_of
+from ckpt.formats import save, writer_of, written_formats
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
@@ -56,6 +56,7 @@ def convert(
     like: Input | None = None,
     recipe: Path | None = None,
     reverse: bool = False,
+    optimizer: bool = False,
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
@@ -74,9 +75,9 @@ def convert(
     says where the dots of kohya's names are. `dequantize` makes floats of quantised
     weights. `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg`
     are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns
-    the model into another layout, or with `reverse` back; for a GGUF it may be
-    `transformers`. The other keywords are in `Writing`. Raises CkptError; LossError
-    where the format cannot hold everything.
+    the model into another layout, or with `reverse` back, and with `optimizer` its
+    moments too; for a GGUF it may be `transformers`. The other keywords are in
+    `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.commands.convert.convert import convert as job
     from ckpt.commands.rewriting.sets import refuse_lost, with_flattening
@@ -93,6 +94,8 @@ def convert(
     globs = globs_of(include, exclude)
     if reverse and recipe is None:
         raise UsageError("--reverse goes with --recipe")
+    if optimizer and recipe is None:
+        raise UsageError("--optimizer goes with --recipe")
     live = model_of(model, arg)
     options = options_of(writing, source, "convert")
     options = with_format(
@@ -121,15 +124,20 @@ def convert(
         if is_known:  # the file names its own layout
             stages.append(load_hook("gguf").in_transformers)
         elif recipe is not None:
-            plain_traits = save.traits_of(save.SHARD_FORMAT)
+            if optimizer and not traits.is_pickle:
+                problem = f"--optimizer: {traits.label} holds tensors alone"
+                raise UsageError(problem, hint="-o OUT.pth or --format dcp")
+            made = next(iter(written_formats())) if optimizer else save.SHARD_FORMAT
             stages.append(
                 load_hook("layouts").recipe_stage(
                     recipe,
-                    save.SHARD_FORMAT,
-                    plain_traits,
+                    made,
+                    save.traits_of(made),
                     limits,
                     reverse=reverse,
                     section=section,
+                    optimizer=optimizer,
+                    optimizer_keys=optimizer_keys,
                 )
             )
         makes_model = (

@@ -14,7 +14,7 @@ from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.devices import check_device, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
-from ckpt.model.columns import looks
+from ckpt.model.columns import row_looks
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
@@ -90,7 +90,7 @@ def rehome(
             path=checkpoint.path,
             way=("extracted",),
         )
-    has_device = any(storage.device for storage in looks(checkpoint.storages))
+    has_device = any(storage.device for storage in row_looks(checkpoint.storages))
     is_empty = checkpoint.traits.keeps_devices and not checkpoint.storages
     if not (has_device or is_empty):
         refuse_device(
@@ -364,7 +364,7 @@ class _Rehome(Edit):
 def saved_on(checkpoint: Checkpoint) -> str:
     """Name the devices of the tensors of a checkpoint: `cpu`, `cuda:0 and cuda:1`."""
     tags = dict.fromkeys(
-        storage.device for storage in looks(checkpoint.storages) if storage.device
+        storage.device for storage in row_looks(checkpoint.storages) if storage.device
     )
     return (
         " and ".join(show(tag, 40) for tag in tags)

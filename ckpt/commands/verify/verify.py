@@ -9,7 +9,7 @@ from ckpt.commands.sum.sums import Likeness, Sum
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import valueless
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.columns import looks
+from ckpt.model.columns import row_looks
 from ckpt.model.errors import Failure, UnreadableError
 from ckpt.model.findings import LOST
 from ckpt.model.rows import NamedTuple
@@ -261,7 +261,7 @@ def with_checksums(
     ]
     not_checked = list(report.not_checked)
     if not nbytes and not unread:
-        unchecked = sum(storage.nbytes for storage in looks(checkpoint.storages))
+        unchecked = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
     if unchecked:
         why = (
             "records without a checksum"

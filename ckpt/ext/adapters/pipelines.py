@@ -208,8 +208,10 @@ def _flux_names(begin: str, inner: str) -> Iterator[tuple[str, int | None]]:
             yield _EMBEDDERS[begin], None
         return
     kind, _, number = begin.partition(".")
-    block = f"{'transformer_blocks' if kind == 'double_blocks' else 'single_transformer_blocks'}.{number}"
-    layers = _DOUBLE if kind == "double_blocks" else _SINGLE
+    if kind == "double_blocks":
+        block, layers = f"transformer_blocks.{number}", _DOUBLE
+    else:
+        block, layers = f"single_transformer_blocks.{number}", _SINGLE
     if inner in layers:
         yield f"{block}.{layers[inner]}", None
     for slot, leaf in enumerate(_FUSED.get(inner, ())):

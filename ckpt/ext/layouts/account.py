@@ -56,9 +56,8 @@ def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem
     if problems:
         return problems
     for row in expanded.wanted.values():
-        text = _unused_problem(row, taken.get(row.name, ())) or _unequal_problem(
-            row, sources
-        )
+        text = _unused_problem(row, taken.get(row.name, ()))
+        text = text or _unequal_problem(row, sources) or _repeat_problem(row, sources)
         if text is not None:
             problems.append(Problem(row.name, False, text))
     return problems
@@ -164,3 +163,13 @@ def _unequal_problem(row: Wanted, sources: Mapping[str, Leaf]) -> str | None:
     if is_proved(whole_piece(other.name, leaf.ref.numel), leaf, sources):
         return None
     return f"must equal {show_name(row.equal_to)}, and has other values"
+
+
+def _repeat_problem(row: Wanted, sources: Mapping[str, Leaf]) -> str | None:
+    """Return the text for dropped slices that are not what they repeat, else None."""
+    repeats = [repeat.piece(row.name, row.shape) for repeat in row.repeats]
+    if repeats and sum([piece.numel for piece in repeats]) != row.dropped:
+        return "is dropped where it does not repeat itself"
+    if all(is_proved(piece, sources[row.name], sources) for piece in repeats):
+        return None
+    return "must repeat some of its slices, and has other values"

@@ -4,8 +4,7 @@ is read before it is written.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from ckpt.bytes.source import Source
@@ -22,7 +21,6 @@ from ckpt.elements.cast import can_cast
 from ckpt.elements.computed import Computed, place_of
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.account import problems_of, refuse_problems
-from ckpt.ext.layouts.document import read_recipe
 from ckpt.ext.layouts.gathered import Calculated, Gathered, Repeated
 from ckpt.ext.layouts.pieces import Cell, Grid, Piece, grids_of
 from ckpt.ext.layouts.proof import Leaf, is_proved, leaf_of, strided_view
@@ -31,8 +29,7 @@ from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expand_recipe
 from ckpt.ext.layouts.sides import Side, entries_of, side_of
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.dtypes import DType, contiguous
-from ckpt.model.errors import LossError, UnreadableError, about
-from ckpt.model.limits import Limits
+from ckpt.model.errors import LossError, UnreadableError
 from ckpt.model.nodes import Dict
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import NamedTuple
@@ -47,32 +44,6 @@ class Applied(NamedTuple):
 
     tensors: dict[str, TensorRef]
     left_out: tuple[Leftover, ...]
-
-
-def recipe_stage(
-    path: str | os.PathLike[str],
-    format: str,
-    traits: Traits,
-    limits: Limits,
-    *,
-    reverse: bool = False,
-    section: str | None = None,
-) -> Callable[[Survey], RewriteReport]:
-    """The change of a checkpoint by the recipe in a file; the result is plain tensors
-    in a format with these traits.
-
-    Raises UnreadableError for a recipe that is none.
-    """
-    text = os.fsdecode(path)
-    recipe = read_recipe(text, limits)
-
-    def change(survey: Survey) -> RewriteReport:
-        with about(survey.path):
-            return convert_layout(
-                survey, recipe, text, format, traits, reverse=reverse, section=section
-            )
-
-    return change
 
 
 def convert_layout(
@@ -128,6 +99,14 @@ def _list_leftovers(survey: Survey, section: str | None, taken: int) -> list[Lef
     return (
         [Leftover("(beside the models)", counted_noun(rest, "tensor"))] if rest else []
     )
+
+
+def plan_of(recipe: Recipe, *, reverse: bool) -> Expanded:
+    """The tensors of a recipe, or of its way back. Raises UnreadableError,
+    LossError.
+    """
+    whole = expand_recipe(recipe)
+    return reversed_recipe(whole).expanded if reverse else whole
 
 
 def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Applied:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.ext.layouts.account import problems_of
-from ckpt.ext.layouts.find import Findings, Made, Unused
-from ckpt.ext.layouts.proof import Leaf, is_proved
+from ckpt.ext.layouts.findings import Findings, Made, Unused
+from ckpt.ext.layouts.proof import Leaf, are_proved
 from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expand_recipe
 from ckpt.ext.layouts.sides import Side
 
@@ -127,4 +127,4 @@ def _target_sources(target: Target, sources: Mapping[str, Leaf]) -> dict[str, Le
 
 def _is_made(target: Target, leaf: Leaf, sources: Mapping[str, Leaf]) -> bool:
     """Tell whether all pieces of a tensor are what is there. Raises UnreadableError."""
-    return all(is_proved(piece, leaf, sources) for piece in target.pieces)
+    return are_proved(target.pieces, leaf, sources)

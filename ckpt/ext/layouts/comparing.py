@@ -11,7 +11,8 @@ from math import prod
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.apply import convert_layout
 from ckpt.ext.layouts.document import read_recipe
-from ckpt.ext.layouts.find import VALUES, find_layout
+from ckpt.ext.layouts.find import find_layout
+from ckpt.ext.layouts.findings import VALUES
 from ckpt.ext.layouts.pieces import Piece
 from ckpt.ext.layouts.proof import Leaf, leaf_of
 from ckpt.ext.layouts.rules import Rule, expand_recipe, recipe_of
@@ -103,7 +104,7 @@ def _single_rules(
     made: Sequence[object], sources: Sequence[Leaf], targets: Sequence[Leaf]
 ) -> list[Rule]:
     """A rule for each made tensor by itself."""
-    from ckpt.ext.layouts.find import Findings, Made
+    from ckpt.ext.layouts.findings import Findings, Made
 
     rules: list[Rule] = []
     for row, leaf in zip(made, targets, strict=True):

@@ -10,9 +10,9 @@ from math import prod
 
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import read_limited
-from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
-from ckpt.ext.layouts.pieces import Loop
+from ckpt.ext.layouts.pieces import Loop, Repeat
 from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named
 from ckpt.ext.layouts.templates import (
     Affine,
@@ -130,7 +130,19 @@ def _dropped_json(row: Leftovers) -> dict[str, Json]:
         document["equal_to"] = row.equal_to
     if row.constant is not None:
         document["constant"] = bits_text(row.constant, row.dtype)
+    if row.repeats:
+        document["repeats"] = [_repeat_json(repeat) for repeat in row.repeats]
     return document
+
+
+def _repeat_json(repeat: Repeat) -> dict[str, Json]:
+    return {
+        "axis": repeat.axis,
+        "to": repeat.to,
+        "from": repeat.at,
+        "count": repeat.size,
+        "from_step": repeat.step,
+    }
 
 
 # --- reading --------------------------------------------------------------------------
@@ -315,22 +327,25 @@ def _parse_part(fields: _Fields, rule: Rule) -> Part:
             if isinstance(value, (int, str))
             else parse_affine("")
         )
-    sizes = fields.numbers("sizes", 1)
-    to_steps = fields.numbers("to_steps", 1)
-    from_steps = (
-        fields.numbers("from_steps", -_LARGEST)
-        if source is not None
-        else (0,) * len(sizes)
-    )
-    if not len(sizes) == len(to_steps) == len(from_steps):
-        raise UnreadableError(
-            f"{fields.what}: sizes, to_steps and from_steps are not of one length"
-        )
-    loops = tuple([Loop(*row) for row in zip(sizes, to_steps, from_steps, strict=True)])
-    if prod(sizes) * count > numel:
-        raise UnreadableError(f"{fields.what}: it makes more elements than there are")
+    loops = _parse_loops(fields, numel // count, has_source=source is not None)
     fields.refuse_others()
     return Part(source, shape, dtype, to, at, loops, constant, count, to_step, formula)
+
+
+def _parse_loops(fields: _Fields, most: int, *, has_source: bool) -> tuple[Loop, ...]:
+    """The loops of a part over at most so many elements."""
+    sizes = fields.numbers("sizes", 1)
+    to_steps = fields.numbers("to_steps", 1)
+    from_steps = (0,) * len(sizes)
+    if has_source:
+        from_steps = fields.numbers("from_steps", -_LARGEST)
+    if not len(sizes) == len(to_steps) == len(from_steps):
+        problem = "sizes, to_steps and from_steps are not of one length"
+        raise UnreadableError(f"{fields.what}: {problem}")
+    if prod(sizes) > most:
+        problem = "it makes more elements than there are"
+        raise UnreadableError(f"{fields.what}: {problem}")
+    return tuple([Loop(*row) for row in zip(sizes, to_steps, from_steps, strict=True)])
 
 
 def _refuse_no_numbers(fields: _Fields, dtype: DType, rule: Rule) -> None:
@@ -361,8 +376,23 @@ def _parse_dropped(fields: _Fields) -> Leftovers:
     elements = fields.number("elements", 1)
     equal_to = fields.text("equal_to") if fields.has("equal_to") else None
     constant = _parse_bits(fields, dtype) if fields.has("constant") else None
+    rows = fields.rows("repeats") if fields.has("repeats") else []
+    repeats = [_parse_repeat(_Fields(row, "a row of repeats"), shape) for row in rows]
     fields.refuse_others()
-    return Leftovers(source, places, shape, dtype, elements, equal_to, constant)
+    rest = elements, equal_to, constant, tuple(repeats)
+    return Leftovers(source, places, shape, dtype, *rest)
+
+
+def _parse_repeat(fields: _Fields, shape: Sequence[int]) -> Repeat:
+    names = ("axis", "to", "from", "count")
+    axis, to, at, count = [fields.number(name) for name in names]
+    step = fields.number("from_step", -_LARGEST)
+    fields.refuse_others()
+    size = shape[axis] if axis < len(shape) else 0
+    ends = (to, to + count - 1, at, at + (count - 1) * step)
+    if not count or not all(0 <= end < size for end in ends):
+        raise UnreadableError(f"{fields.what}: takes slices that are not there")
+    return Repeat(axis, to, at, count, step)
 
 
 def parsed_mapping(texts: Sequence[str]) -> Mapping[str, str]:

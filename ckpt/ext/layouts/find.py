@@ -4,11 +4,20 @@ is used nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
+from ckpt.ext.layouts.findings import (
+    ASSUMED,
+    CONSTANT,
+    NEIGHBOURS,
+    VALUES,
+    Findings,
+    Made,
+    Unused,
+)
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
 from ckpt.ext.layouts.neighbours import (
     Evidence,
@@ -17,65 +26,40 @@ from ckpt.ext.layouts.neighbours import (
     name_in_rank,
     name_likeness,
 )
-from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
-from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
-from ckpt.ext.layouts.scaled import formulas_between
-from ckpt.ext.layouts.search import Found, Index, Search, dtype_of_search, index_of
+from ckpt.ext.layouts.others import proposed_pieces
+from ckpt.ext.layouts.pieces import (
+    Loop,
+    Piece,
+    Repeat,
+    cover_of,
+    flat_steps,
+    is_along,
+    loops_in_axes,
+    whole_piece,
+)
+from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
+from ckpt.ext.layouts.samples import ONE, first_layers, sample_of
+from ckpt.ext.layouts.scaled import formulas_between, multiples
+from ckpt.ext.layouts.search import (
+    Found,
+    Index,
+    Search,
+    dims_without,
+    dtype_of_search,
+    index_of,
+    isin,
+    keys_in,
+)
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
-VALUES, NEIGHBOURS, ASSUMED, CONSTANT = "values", "neighbours", "assumed", "constant"
-"""The grounds on which a tensor is made so: its values, the names of its neighbours,
-the user, or that it is one number.
-"""
 _WAYS = 8
 """The ways that are named where several fit."""
 
 
-class Made(NamedTuple):
-    """A tensor of B: the pieces that it is made of and what decided them, or why it has
-    none.
-
-    `ways` are the tensors of A that fit where nothing decides between them.
-    """
-
-    name: str
-    pieces: tuple[Piece, ...] | None
-    by: str = VALUES
-    why: str = ""
-    ways: tuple[str, ...] = ()
-
-
-class Unused(NamedTuple):
-    """A tensor of A of which elements are used nowhere, and how many. `copy_of` is one
-    that is used and has the same bytes.
-    """
-
-    name: str
-    elements: int
-    of: int
-    copy_of: str | None = None
-    constant: int | None = None
-    """The bits of each element that is used nowhere, if they are all one number."""
-
-    @property
-    def is_padding(self) -> bool:
-        """Tell whether what is used nowhere are rows of one number beside rows that are
-        used.
-        """
-        return self.constant is not None and self.elements < self.of
-
-
-class Findings(NamedTuple):
-    """The tensors of B in order, with their pieces of A, and the tensors of A with
-    elements that are used nowhere.
-    """
-
-    made: tuple[Made, ...]
-    unused: tuple[Unused, ...]
-
-
 Progress = Callable[[int], None]
+Proposal = tuple[Leaf, tuple[Piece, ...]]
+"""A tensor of B, and the pieces that it may be made of."""
 
 
 def find_layout(
@@ -122,55 +106,86 @@ class _Finder:
         self._evidence = Evidence(
             [leaf.name for leaf in targets], [leaf.name for leaf in sources]
         )
-        self._read(executor, progress)
-
-    def _read(self, executor: Executor, progress: Progress | None) -> None:
-        """Make the fingerprints of all tensors: of B as they are, of A as each dtype of
-        B that they may have become.
-        """
-        dtypes = list(dict.fromkeys([leaf.dtype for leaf in self._targets]))
-        rows: list[tuple[int, DType]] = []
-        for number, leaf in enumerate(self._sources):
-            rows += [
-                (number, to)
-                for to in dtypes
-                if dtype_of_search(leaf.dtype, to) is not None
-            ]
-        tasks = [
-            Task(
-                fibres_of,
-                (self._sources[number].ref, to),
-                self._sources[number].ref.nbytes,
-            )
-            for number, to in rows
-        ]
-        own = [
-            Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes)
-            for leaf in self._targets
-        ]
-        results = run_each(executor, [*tasks, *own], progress)
-        self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in dtypes}
-        for (number, to), result in zip(rows, results, strict=False):
-            if isinstance(result, Failed):
-                raise_unreadable(self._sources[number].name, result)
-            else:
-                self._of_sources[to][number] = result
+        self._executor = executor
+        self._progress = progress
+        self._dtypes = list(dict.fromkeys([leaf.dtype for leaf in targets]))
+        self._of_sources: dict[DType, dict[str, Fibres]] = {
+            to: {} for to in self._dtypes
+        }
         self._of_targets: dict[str, Fibres] = {}
-        for leaf, result in zip(self._targets, results[len(rows) :], strict=True):
+        self._samples: dict[DType, dict[int, int | None]] = {}
+
+    def _sample(self, leaf: Leaf, dtype: DType) -> int | None:
+        """The sample of a tensor, read once. Raises UnreadableError."""
+        known = self._samples.setdefault(dtype, {})
+        if id(leaf) not in known:
+            known[id(leaf)] = sample_of(leaf, dtype)
+        return known[id(leaf)]
+
+    def _read(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
+        """Make the fingerprints of tensors that have none.
+
+        A tensor of A is read as each dtype of B that it may have become. Raises
+        UnreadableError.
+        """
+        rows: list[tuple[Leaf, DType, dict[str, Fibres]]] = []
+        for leaf in sources:
+            for to in self._dtypes:
+                known = self._of_sources[to]
+                if (
+                    leaf.name not in known
+                    and dtype_of_search(leaf.dtype, to) is not None
+                ):
+                    rows.append((leaf, to, known))
+        rows += [
+            (leaf, leaf.dtype, self._of_targets)
+            for leaf in targets
+            if leaf.name not in self._of_targets
+        ]
+        tasks = [
+            Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in rows
+        ]
+        results = run_each(self._executor, tasks, self._progress)
+        for (leaf, _, known), result in zip(rows, results, strict=True):
             if isinstance(result, Failed):
                 raise_unreadable(leaf.name, result)
             else:
-                self._of_targets[leaf.name] = result
+                known[leaf.name] = result
+
+    def _proved(self, proposals: Iterable[Proposal]) -> Iterator[Proposal]:
+        """Yield the proposals that bytes prove. Raises UnreadableError."""
+        rest = iter(proposals)
+        while some := list(islice(rest, _AT_ONCE)):
+            tasks: list[Task[bool]] = []
+            for target, pieces in some:
+                names = {piece.source for piece in pieces if piece.source is not None}
+                own = {name: self._by_name[name] for name in names}
+                task = Task(are_proved, (pieces, target, own), 2 * target.ref.nbytes)
+                tasks.append(task)
+            results = run_each(self._executor, tasks, self._progress)
+            for (target, pieces), result in zip(some, results, strict=True):
+                if isinstance(result, Failed):
+                    raise_unreadable(target.name, result)
+                elif result:
+                    yield target, pieces
 
     def findings(self) -> Findings:
-        """Search in the order of certainty: whole tensors, slices, flat ones; then what
-        only names decide.
+        """Search in the order of certainty and of cost.
+
+        First come equal tensors, then the first layers and what they say of the others;
+        then all that is left, and what only names decide.
         """
         for target in self._targets:
             if not target.ref.numel:
                 self._made[target.name] = Made(target.name, ())
-        self._find_whole()
-        self._find_slices()
+        self._find_equal()
+        while self._find_first_layers():
+            pass
+        used = self._used_names()
+        fresh = [leaf for leaf in self._sources if leaf.name not in used]
+        self._find_among(fresh, self._open())
+        if used and self._open():
+            self._find_among(self._sources, self._open())
         self._settle_ambiguous()
         self._find_flat()
         self._find_constants()
@@ -180,6 +195,154 @@ class _Finder:
             for leaf in self._targets
         ]
         return Findings(tuple(made), tuple(self._unused_tensors()))
+
+    def _find_equal(self) -> None:
+        """Find the tensors of B that are all of a tensor of A in the same order."""
+        sizes = {(leaf.ref.numel, leaf.dtype) for leaf in self._targets}
+        equal: dict[tuple[int, DType, int | None], list[Leaf]] = {}
+        for leaf in self._sources:
+            for to in self._dtypes:
+                if (leaf.ref.numel, to) in sizes and dtype_of_search(
+                    leaf.dtype, to
+                ) is not None:
+                    sample = self._sample(leaf, to)
+                    if sample not in (None, ONE):
+                        key = leaf.ref.numel, to, sample
+                        equal.setdefault(key, []).append(leaf)
+        ways: dict[str, list[tuple[Piece, ...]]] = {}
+        for target, pieces in self._proved(self._equal_pieces(equal)):
+            ways.setdefault(target.name, []).append(pieces)
+        for target in self._targets:
+            if target.name in ways:
+                first, *others = ways[target.name]
+                self._take(target, Found(first, tuple(others)))
+
+    def _equal_pieces(
+        self, equal: Mapping[tuple[int, DType, int | None], Sequence[Leaf]]
+    ) -> Iterator[Proposal]:
+        """Yield each target with the tensors of A that have its sample."""
+        for target in self._targets:
+            sample = self._sample(target, target.dtype)
+            key = target.ref.numel, target.dtype, sample
+            for leaf in () if sample is None else equal.get(key, ())[:_EQUAL]:
+                yield target, (whole_piece(leaf.name, leaf.ref.numel),)
+
+    def _find_first_layers(self) -> bool:
+        """Find the open tensors of the first layers, and what follows for the others.
+
+        Return whether something was found. It is no use where all would be looked at.
+        """
+        left = self._open()
+        used = self._used_names()
+        sources = first_layers(
+            [leaf for leaf in self._sources if leaf.name not in used]
+        )
+        targets = first_layers(left)
+        if len(targets) == len(left):
+            return False
+        count = len(self._made)
+        self._find_among(sources, targets)
+        for target in targets:
+            beside = None if target.name in self._made else self._bias_pieces(target)
+            if beside is not None and not self._is_constant(target):
+                self._note_pieces(target.name, beside)
+        made = [row for row in self._made.values() if row.by == VALUES]
+        proposals = proposed_pieces(
+            made, self._targets_by_name, self._open(), self._by_name
+        )
+        for target, pieces in self._proved(proposals):
+            if target.name not in self._made:
+                self._note_pieces(target.name, pieces)
+        return len(self._made) > count
+
+    def _find_among(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
+        """Find tensors of B among tensors of A by their fingerprints.
+
+        First come those that are all of one tensor. Where `sources` are those that are
+        used nowhere yet, what they make is no source of slices any more.
+        """
+        varied = [target for target in targets if not self._is_constant(target)]
+        self._read((), varied)
+        before = self._used_names()
+        is_fresh = not any(leaf.name in before for leaf in sources)
+        for dtype in dict.fromkeys([target.dtype for target in varied]):
+            own = [target for target in varied if target.dtype == dtype]
+            index = self._index_of(sources, own, dtype)
+            whole = index.part(index.families == 0)
+            left: list[Leaf] = []
+            for target in own:
+                fibres = self._of_targets[target.name]
+                found = self._search.whole(target, fibres, whole)
+                self._take(target, found)
+                if found is None:
+                    left.append(target)
+            if is_fresh:
+                used = [self._numbers[name] for name in self._used_names()]
+                index = index.part(~isin(index.owners, used))
+            self._find_slices(left, index)
+
+    def _index_of(
+        self, sources: Sequence[Leaf], targets: Sequence[Leaf], dtype: DType
+    ) -> Index:
+        """The index of those slices of tensors of A that have the sum of one of B.
+
+        Fingerprints of A are made some at a time, for all of them may be large.
+        """
+        wanted = keys_in([self._of_targets[target.name] for target in targets])
+        able = [
+            leaf for leaf in sources if dtype_of_search(leaf.dtype, dtype) is not None
+        ]
+        index = index_of({}, wanted)
+        for first in range(0, len(able), _AT_ONCE):
+            some = able[first : first + _AT_ONCE]
+            tasks = [
+                Task(fibres_of, (leaf.ref, dtype), leaf.ref.nbytes) for leaf in some
+            ]
+            results = run_each(self._executor, tasks, self._progress)
+            rows: dict[int, Fibres] = {}
+            for leaf, result in zip(some, results, strict=True):
+                if isinstance(result, Failed):
+                    raise_unreadable(leaf.name, result)
+                else:
+                    rows[self._numbers[leaf.name]] = result
+            index = index.joined(index_of(rows, wanted))
+        return index
+
+    def _find_slices(self, targets: Sequence[Leaf], index: Index) -> None:
+        """Find the tensors of B that are a slice, or are put together from slices."""
+        for target in targets:
+            fibres = self._of_targets[target.name]
+            found = self._search.whole(target, fibres, index)
+            why = ""
+            if found is None:
+                found, why = self._search.assembled(target, fibres, index)
+            self._take(target, found)
+            if found is None and why:
+                self._why[target.name] = why
+
+    def _is_constant(self, target: Leaf) -> bool:
+        """Tell whether all elements of a tensor of B are one number. Raises
+        UnreadableError.
+        """
+        sample = self._sample(target, target.dtype)
+        if sample not in (None, ONE):
+            return False
+        self._read((), [target])
+        return self._of_targets[target.name].is_constant
+
+    def _fibres_as(self, leaf: Leaf, dtype: DType) -> Fibres | None:
+        """The sums of a tensor of A that may be one number, read as a dtype.
+
+        It is None for one that is not, as its sample says. Raises UnreadableError.
+        """
+        if dtype_of_search(leaf.dtype, dtype) is None:
+            return None
+        sample = self._sample(leaf, dtype)
+        if sample not in (None, ONE):
+            return None
+        self._read([leaf], ())
+        row = self._of_sources[dtype][leaf.name]
+        return row if row.is_constant else None
 
     def _note_pieces(
         self, name: str, pieces: Sequence[Piece], by: str = VALUES
@@ -198,20 +361,8 @@ class _Finder:
             for leaf in self._targets
             if leaf.name not in self._made
             and leaf.name not in self._ambiguous
-            and not self._of_targets[leaf.name].is_constant
+            and not self._is_constant(leaf)
         ]
-
-    def _find_whole(self) -> None:
-        """Find the tensors of B that are all of one tensor of A."""
-        indices = {
-            to: index_of(fibres, whole_only=True)
-            for to, fibres in self._of_sources.items()
-        }
-        for target in self._open():
-            found = self._search.whole(
-                target, self._of_targets[target.name], indices[target.dtype]
-            )
-            self._take(target, found)
 
     def _take(self, target: Leaf, found: Found | None) -> None:
         """Note what was found of a tensor: how it is made, or that several ways fit."""
@@ -221,40 +372,6 @@ class _Finder:
             self._ambiguous[target.name] = found
         else:
             self._note_pieces(target.name, found.pieces)
-
-    def _find_slices(self) -> None:
-        """Find the tensors of B that are put together from slices: of what is not used
-        yet, then of all of A.
-        """
-        used = self._used_names()
-        fresh: dict[DType, Index] = {}
-        every: dict[DType, Index] = {}
-        for target in self._open():
-            if target.dtype not in fresh:
-                fibres = self._of_sources[target.dtype]
-                unused = {
-                    number: row
-                    for number, row in fibres.items()
-                    if self._sources[number].name not in used
-                }
-                fresh[target.dtype] = index_of(unused)
-            fibres_here = self._of_targets[target.name]
-            found = self._search.whole(target, fibres_here, fresh[target.dtype])
-            why = ""
-            if found is None:
-                found, why = self._search.assembled(
-                    target, fibres_here, fresh[target.dtype]
-                )
-            if found is None and used:
-                if target.dtype not in every:
-                    every[target.dtype] = index_of(self._of_sources[target.dtype])
-                found, second = self._search.assembled(
-                    target, fibres_here, every[target.dtype]
-                )
-                why = second or why
-            self._take(target, found)
-            if found is None and why:
-                self._why[target.name] = why
 
     def _used_names(self) -> set[str]:
         """The tensors of A of which something is used."""
@@ -321,9 +438,9 @@ class _Finder:
         """
         fitting: dict[str, list[str]] = {}
         for target in self._targets:
-            fibres = self._of_targets[target.name]
-            if target.name in self._made or not fibres.is_constant:
+            if target.name in self._made or not self._is_constant(target):
                 continue
+            fibres = self._of_targets[target.name]
             beside = self._bias_pieces(target)
             ways = [] if beside is not None else self._constant_ways(target)
             assumed = self._assumed.get(target.name)
@@ -360,16 +477,20 @@ class _Finder:
             if leaf.name not in used and leaf.ref.numel > 1:
                 free.setdefault((leaf.dtype, _wide_dims(leaf.shape)), []).append(leaf)
         proved: dict[str, list[Piece]] = {}
+        kinds: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
         for target in self._open():
-            near = free.get((target.dtype, _wide_dims(target.shape)), [])
-            for source in sorted(
-                near, key=lambda leaf: -name_likeness(target.name, leaf.name)
-            )[:_SCALED]:
-                pieces = self._scaled_pieces(target, source)
-                if pieces:
-                    proved[target.name] = pieces
-                    near.remove(source)
-                    break
+            kinds.setdefault((target.dtype, _wide_dims(target.shape)), []).append(
+                target
+            )
+        for kind, targets in kinds.items():
+            for target, near in multiples(targets, free.get(kind, ())):
+                near.sort(key=lambda leaf: -name_likeness(target.name, leaf.name))
+                for source in near[:_SCALED]:
+                    pieces = self._scaled_pieces(target, source)
+                    if pieces and source.name not in used:
+                        proved[target.name] = pieces
+                        used.add(source.name)
+                        break
         # Few elements do not tell a division from a multiplication: what holds in all
         # layers does.
         shared: dict[str, set[str]] = {}
@@ -407,11 +528,11 @@ class _Finder:
         table = self._constants.get(target.dtype)
         if table is None:
             table = self._constants[target.dtype] = {}
-            for number, row in self._of_sources[target.dtype].items():
-                if row.is_constant:
-                    table.setdefault((row.first, _wide_dims(row.shape)), []).append(
-                        self._sources[number].name
-                    )
+            for leaf in self._sources:
+                row = self._fibres_as(leaf, target.dtype)
+                if row is not None:
+                    key = row.first, _wide_dims(row.shape)
+                    table.setdefault(key, []).append(leaf.name)
         return table.get(
             (self._of_targets[target.name].first, _wide_dims(target.shape)), []
         )
@@ -434,101 +555,165 @@ class _Finder:
                 else:
                     pieces.setdefault(piece.source, []).append(piece)
         rows: list[Unused] = []
-        self._by_total: dict[_Sums, list[str]] = {}
-        for leaf in self._sources:
-            fibres = self._fibres_of_source(leaf)
-            if fibres is not None:
-                self._by_total.setdefault(_sums_of(leaf, fibres), []).append(leaf.name)
+        equal: dict[tuple[object, ...], list[str]] = {}
+        for name in sorted(whole, key=self._numbers.__getitem__):
+            equal.setdefault(self._copy_key(self._by_name[name]), []).append(name)
         for leaf in self._sources:
             if leaf.name in whole or not leaf.ref.numel:
                 continue
             own = [piece.turned(leaf.name) for piece in pieces.get(leaf.name, ())]
             missing = cover_of(own, leaf.ref.numel).missing
             if missing:
-                fibres = self._fibres_of_source(leaf)
                 constant = _padding_bits(leaf, own, missing) if own else None
-                if fibres is not None and fibres.is_constant and not own:
-                    constant = int.from_bytes(
-                        read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little"
-                    )
-                copy = self._copy_of(leaf, whole)
-                rows.append(Unused(leaf.name, missing, leaf.ref.numel, copy, constant))
+                if not own and self._is_one_number(leaf):
+                    first = read_elements(leaf.flat, 0, ((1, 1),))
+                    constant = int.from_bytes(first.tobytes(), "little")
+                copy = self._copy_of(leaf, equal)
+                is_apart = bool(own) and constant is None
+                repeats = self._repeated_slices(leaf, own, missing) if is_apart else ()
+                counts = missing, leaf.ref.numel
+                rows.append(Unused(leaf.name, *counts, copy, constant, repeats))
         return rows
 
-    def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
-        """The sums of a tensor of A, read as some dtype."""
-        number = self._numbers[leaf.name]
-        return next(
-            (rows[number] for rows in self._of_sources.values() if number in rows), None
-        )
+    def _repeated_slices(
+        self, leaf: Leaf, used: Sequence[Piece], missing: int
+    ) -> tuple[Repeat, ...]:
+        """The slices that pieces leave of a tensor as slices that they use, proved.
 
-    def _copy_of(self, leaf: Leaf, whole: set[str]) -> str | None:
+        There are none where the slices that are left do not follow each other, or where
+        one of them is no slice that is used.
+        """
+        unused = _unused_slices(leaf, used, missing)
+        fibres = self._fibres_of_source(leaf)
+        if unused is None or fibres is None:
+            return ()
+        sums = fibres.families.get((unused.axis,))
+        left = unused.indices
+        if sums is None or left[-1] - left[0] + 1 != len(left):
+            return ()
+        known: dict[int, int] = {}
+        for index, total in enumerate(sums.tolist()):
+            if not left[0] <= index <= left[-1]:
+                known.setdefault(total, index)
+        others = [known.get(int(sums[index]), -1) for index in left]
+        if min(others) < 0:
+            return ()
+        repeats: list[Repeat] = []
+        first = 0
+        while first < len(others):
+            last = first + 1
+            step = others[last] - others[first] if last < len(others) else 0
+            while last < len(others) and others[last] - others[last - 1] == step:
+                last += 1
+            to = left[0] + first
+            repeats.append(Repeat(unused.axis, to, others[first], last - first, step))
+            first = last
+        pieces = [repeat.piece(leaf.name, leaf.shape) for repeat in repeats]
+        return tuple(repeats) if self._search.is_made(leaf, pieces) else ()
+
+    def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
+        """The sums of a tensor of A, read as some dtype. Raises UnreadableError."""
+        self._read([leaf], ())
+        every = [rows.get(leaf.name) for rows in self._of_sources.values()]
+        return next((fibres for fibres in every if fibres is not None), None)
+
+    def _is_one_number(self, leaf: Leaf) -> bool:
+        """Tell whether all elements of a tensor of A are one number. Raises
+        UnreadableError.
+        """
+        sample = self._sample(leaf, leaf.dtype)
+        if sample not in (None, ONE):
+            return False
+        fibres = self._fibres_of_source(leaf)
+        return fibres is not None and fibres.is_constant
+
+    def _copy_key(self, leaf: Leaf) -> tuple[object, ...]:
+        """The properties that a tensor of A and its copies have in common."""
+        # Constants are many, and their bytes say nothing: only those with the name for
+        # another rank are compared with each other.
+        name = name_in_rank(leaf.name) if self._is_one_number(leaf) else ""
+        sample = self._sample(leaf, leaf.dtype)
+        if sample is not None:
+            return leaf.shape, leaf.dtype, name, sample
+        fibres = self._fibres_of_source(leaf)
+        total = fibres.total if fibres is not None else leaf.name
+        return leaf.shape, leaf.dtype, name, total
+
+    def _copy_of(
+        self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]
+    ) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
-        own = self._fibres_of_source(leaf)
-        if own is None or (own.is_constant and name_in_rank(leaf.name) is None):
+        if self._is_one_number(leaf) and name_in_rank(leaf.name) is None:
             return None
-        for name in self._by_total.get(_sums_of(leaf, own), ()):
+        for name in equal.get(self._copy_key(leaf), ()):
             # Constants are equal by chance, unless they are what each rank has.
-            may_be = not own.is_constant or is_of_other_rank(leaf.name, name)
-            if (
-                may_be
-                and name in whole
-                and is_proved(whole_piece(name, leaf.ref.numel), leaf, self._by_name)
-            ):
+            is_alike = is_of_other_rank(leaf.name, name) or not self._is_one_number(
+                leaf
+            )
+            piece = whole_piece(name, leaf.ref.numel)
+            if is_alike and is_proved(piece, leaf, self._by_name):
                 return name
         return None
 
 
-_Sums = tuple[int, tuple[int, ...], DType, str | None]
-"""The total, the shape and the dtype of a tensor; of a constant its name within a rank,
-too.
-"""
-
-
-def _sums_of(leaf: Leaf, fibres: Fibres) -> _Sums:
-    """Return what a tensor has in common with its copies.
-
-    Constants are many, and their bytes say nothing: only those with the name for
-    another rank are compared with each other.
-    """
-    name = name_in_rank(leaf.name) if fibres.is_constant else ""
-    return fibres.total, fibres.shape, leaf.dtype, name
-
-
+_AT_ONCE = 2048
+"""The proposals that are proved at once."""
+_EQUAL = 16
+"""The tensors of A that are compared with one of B as they are."""
 _SCALED = 64
 """The tensors of A that are looked at for a scale, the most alike by name."""
 _PADDING = 1 << 16
-"""The most rows that are looked at as padding."""
+"""The most slices that are looked at as padding."""
 
 
 def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
-    """The bits of each element that pieces of a tensor leave, if these are rows and all
-    one number.
+    """The bits of each element that pieces of a tensor leave.
+
+    It is None where they leave no whole slices, or slices of several numbers.
+    """
+    unused = _unused_slices(leaf, used, missing)
+    if unused is None:
+        return None
+    inner = tuple(dims_without(leaf.shape, (unused.axis,)))
+    step = flat_steps(leaf.shape)[unused.axis]
+    first = read_elements(leaf.flat, unused.indices[0] * step, ((1, 1),))
+    for index in unused.indices:
+        if not bool((read_elements(leaf.flat, index * step, inner) == first).all()):
+            return None
+    return int.from_bytes(first.tobytes(), "little")
+
+
+class _Slices(NamedTuple):
+    """Slices of a tensor along one axis."""
+
+    axis: int
+    indices: list[int]
+
+
+def _unused_slices(leaf: Leaf, used: Sequence[Piece], missing: int) -> _Slices | None:
+    """The slices along one axis that pieces leave of a tensor.
+
+    It is None where they leave other elements than all of some slices.
     """
     import numpy as np
 
-    width = prod(leaf.shape[1:])
-    if not leaf.shape or missing % width or missing // width > _PADDING:
-        return None
-    is_used = np.zeros(leaf.shape[0], bool)
-    for piece in used:
-        loops = row_loops(piece.loops, width)
-        if loops is None or piece.to % width:
-            return None
-        rows = np.array(piece.to // width)
-        for loop in loops:
-            rows = rows[..., None] + np.arange(loop.size) * loop.to
-        is_used[rows.reshape(-1)] = True
-    left = np.flatnonzero(~is_used).tolist()
-    if len(left) != missing // width:
-        return None
-    first = read_elements(leaf.flat, left[0] * width, ((1, 1),))
-    for row in left:
-        if not bool(
-            (read_elements(leaf.flat, row * width, ((width, 1),)) == first).all()
-        ):
-            return None
-    return int.from_bytes(first.tobytes(), "little")
+    steps = flat_steps(leaf.shape)
+    for axis, size in enumerate(leaf.shape):
+        inner = leaf.ref.numel // size
+        if missing % inner or missing // inner > _PADDING:
+            continue
+        is_used = np.zeros(size, bool)
+        for piece in used:
+            indices = np.array(piece.to // steps[axis] % size)
+            for loop in loops_in_axes(piece.loops, steps):
+                if is_along(loop, axis, leaf.shape):
+                    step = loop.to // steps[axis]
+                    indices = indices[..., None] + np.arange(loop.size) * step
+            is_used[indices.reshape(-1) % size] = True
+        left: list[int] = np.flatnonzero(~is_used).tolist()
+        if left and len(left) == missing // inner:
+            return _Slices(axis, left)
+    return None
 
 
 def _wide_dims(shape: Sequence[int]) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ class Form(NamedTuple):
     numbers: tuple[int, ...]
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def form_of(name: str) -> Form:
     """The form of a name."""
     return Form(
@@ -53,7 +53,7 @@ def name_likeness(name: str, other: str) -> float:
     return shared + len(words & other_words) / max(1, len(words | other_words))
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def parents_of(name: str) -> list[str]:
     """The modules around a tensor, the innermost first; the last one is all of the
     checkpoint.
@@ -77,19 +77,29 @@ class Evidence:
     def __init__(self, names: Sequence[str], sources: Sequence[str]) -> None:
         self._names = list(names)
         self._sources = list(sources)
+        self._waiting: list[tuple[str, Sequence[str]]] = []
+        """Pairs that are not counted yet: most pairs of checkpoints ask nothing of
+        names.
+        """
         self._forms: dict[str, list[tuple[Form, Form]]] = {}
         self._votes: dict[str, Counter[str]] = {}
         self._totals: Counter[str] = Counter()
         self._dialects: dict[str, set[str]] | None = None
 
-    def add(self, name: str, sources: Iterable[str]) -> None:
+    def add(self, name: str, sources: Sequence[str]) -> None:
         """Note that values say that a tensor of B is made of these tensors of A."""
-        own = list(dict.fromkeys(sources))
-        modules = {parent for source in own for parent in parents_of(source)}
-        for parent in parents_of(name):
-            self._totals[parent] += 1
-            self._votes.setdefault(parent, Counter()).update(modules)
-        self.add_pair(name, own)
+        self._waiting.append((name, sources))
+
+    def _count_waiting(self) -> None:
+        """Count the pairs that are not counted yet."""
+        for name, sources in self._waiting:
+            own = list(dict.fromkeys(sources))
+            modules = {parent for source in own for parent in parents_of(source)}
+            for parent in parents_of(name):
+                self._totals[parent] += 1
+                self._votes.setdefault(parent, Counter()).update(modules)
+            self.add_pair(name, own)
+        self._waiting.clear()
 
     def add_pair(self, name: str, sources: Iterable[str]) -> None:
         """Note a pair of names alone, whatever decided it."""
@@ -103,12 +113,14 @@ class Evidence:
         """The one of several tensors of A that names give a tensor of B, or None where
         they do not say it.
         """
+        self._count_waiting()
         return self._one_of(name, _narrow_candidates(name, candidates, {}))
 
     def decisions(self, candidates: Mapping[str, Sequence[str]]) -> Decisions:
         """The decisions of names on several tensors of B, each with the tensors of A
         that fit by their bytes.
         """
+        self._count_waiting()
         chosen: dict[str, str] = {}
         known: dict[int, _Numbered] = {}
         narrow = {

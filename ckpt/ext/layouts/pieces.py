@@ -83,6 +83,15 @@ class Piece(NamedTuple):
         at = self.at + sum([(loop.size - 1) * loop.at for loop in self.loops])
         return to, at
 
+    def halves(self) -> tuple[Piece, Piece]:
+        """The piece in two, cut in the middle of its outermost loop."""
+        outer, *inner = self.loops
+        half = outer.size // 2
+        to, at = self.to + half * outer.to, self.at + half * outer.at
+        first, last = outer._replace(size=half), outer._replace(size=outer.size - half)
+        rest = self._replace(to=to, at=at, loops=(last, *inner))
+        return self._replace(loops=(first, *inner)).normalized(), rest.normalized()
+
     def normalized(self) -> Piece:
         """The same piece with its loops in the order of the target, joined where two
         are one, and without single ones.
@@ -101,6 +110,31 @@ class Piece(NamedTuple):
             else:
                 loops.append(loop)
         return self._replace(loops=tuple(loops))
+
+
+class Repeat(NamedTuple):
+    """Slices of a tensor along one axis that are other slices of it.
+
+    The slice `to + i` is the slice `at + i × step`, for i below `size`.
+    """
+
+    axis: int
+    to: int
+    at: int
+    size: int
+    step: int
+
+    def piece(self, name: str, shape: Sequence[int]) -> Piece:
+        """The same as a piece of the tensor, which has this shape, from itself."""
+        steps = flat_steps(shape)
+        own = steps[self.axis]
+        inner = [
+            Loop(size, step, step)
+            for axis, (size, step) in enumerate(zip(shape, steps, strict=True))
+            if axis != self.axis
+        ]
+        outer = Loop(self.size, own, self.step * own)
+        return Piece(name, self.to * own, self.at * own, (outer, *inner)).normalized()
 
 
 def flat_steps(shape: Sequence[int]) -> tuple[int, ...]:
@@ -144,6 +178,36 @@ def matched_dims(
         if other > least:
             twos.append((other // least, other_step * least))
     return None if ones or twos else dims[::-1]
+
+
+def loops_in_axes(loops: Sequence[Loop], steps: Sequence[int]) -> list[Loop]:
+    """The loops of a piece, cut where they run on into the next axis of the target.
+
+    `steps` are the elements between two indices of each axis of the target.
+    """
+    out: list[Loop] = []
+    todo = list(loops)
+    while todo:
+        loop = todo.pop()
+        cuts = [
+            step // loop.to
+            for step in steps
+            if loop.to and loop.to < step < loop.to * loop.size and step % loop.to == 0
+        ]
+        fits = [cut for cut in cuts if loop.size % cut == 0]
+        if not fits:
+            out.append(loop)
+            continue
+        cut = min(fits)
+        todo.append(Loop(cut, loop.to, loop.at))
+        todo.append(Loop(loop.size // cut, loop.to * cut, loop.at * cut))
+    return out
+
+
+def is_along(loop: Loop, axis: int, shape: Sequence[int]) -> bool:
+    """Tell whether a loop moves along an axis of the target, which has this shape."""
+    step = flat_steps(shape)[axis]
+    return step <= loop.to < step * shape[axis]
 
 
 def row_loops(loops: Sequence[Loop], width: int) -> list[Loop] | None:
@@ -474,7 +538,12 @@ def _nest_arrays(keys: Array, places: Array, depth: int) -> list[Nest]:
             return [Nest(0, int(keys[0]), int(places[0]), run)]
     period = _find_period(keys, places) if depth < _DEPTH else None
     if period is not None:
-        return _nest_repeats(keys, places, period, depth)
+        repeated = _nest_repeats(keys, places, period, depth)
+        if not is_one or 2 * period < count:
+            return repeated
+        # Any two halves of one source are a period: runs may say it better.
+        runs = _nest_runs(int(keys[0]), places.tolist())
+        return runs if len(runs) <= len(repeated) else repeated
     if not is_one:
         ends = [*(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), count]
         nests: list[Nest] = []

@@ -4,7 +4,7 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-STEP = 32 << 20
+STEP = 24 << 20
 """Bytes of a piece that are compared at once: whole matrices, so that those in another
 order are read from first to last.
 """
 
 
 class Leaf(NamedTuple):
-    """A dense tensor of one side by its name. `flat` has its elements in the order of
-    its shape, as one dimension.
-    """
+    """A dense tensor of one side by its name."""
 
     name: str
     ref: TensorRef
-    flat: TensorRef
+    storage: Storage
+    """A storage that has its elements in the order of its shape, from `first` on."""
+    first: int
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,14 +51,18 @@ class Leaf(NamedTuple):
         """Its dtype."""
         return self.ref.dtype
 
+    @property
+    def flat(self) -> TensorRef:
+        """Its elements in the order of its shape, as one dimension."""
+        return tensor_ref(self.storage, self.dtype, (self.ref.numel,), (1,), self.first)
+
 
 def leaf_of(name: str, ref: TensorRef) -> Leaf:
     """A tensor by its name, and its elements in one dimension."""
-    storage, offset = ref.storage, ref.offset
-    if not is_dense(ref) or ref.conj or ref.neg:
-        storage = Storage("", ref.device, ref.dtype, ref.nbytes, place_of(ref))
-        offset = 0
-    return Leaf(name, ref, tensor_ref(storage, ref.dtype, (ref.numel,), (1,), offset))
+    if is_dense(ref) and not ref.conj and not ref.neg:
+        return Leaf(name, ref, ref.storage, ref.offset)
+    storage = Storage("", ref.device, ref.dtype, ref.nbytes, place_of(ref))
+    return Leaf(name, ref, storage, 0)
 
 
 def strided_view(
@@ -159,6 +163,13 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
         if not bool((made == wanted).all()):
             return False
     return True
+
+
+def are_proved(
+    pieces: Sequence[Piece], target: Leaf, sources: Mapping[str, Leaf]
+) -> bool:
+    """Tell whether all pieces of a target are proved. Raises UnreadableError."""
+    return all(is_proved(piece, target, sources) for piece in pieces)
 
 
 def cast_elements(raw: Array, source: DType, to: DType) -> Array:

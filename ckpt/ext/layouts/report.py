@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ckpt.ext.layouts.document import recipe_json
-from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made, Unused
+from ckpt.ext.layouts.findings import (
+    ASSUMED,
+    CONSTANT,
+    NEIGHBOURS,
+    Findings,
+    Made,
+    Unused,
+)
 from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
 from ckpt.model.rows import NamedTuple
@@ -64,7 +71,9 @@ class RecipeReport(NamedTuple):
 
     @property
     def padded(self) -> tuple[Unused, ...]:
-        """The tensors of A of which rows of one number are dropped."""
+        """The tensors of A whose padding is dropped: slices of one number, or second
+        ones.
+        """
         return tuple([row for row in self.findings.unused if row.is_padding])
 
     @property

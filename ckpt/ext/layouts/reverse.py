@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from math import prod
 
 from ckpt.ext.layouts.formulas import inverse_of, is_exact
-from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, whole_piece
+from ckpt.ext.layouts.pieces import (
+    Loop,
+    Piece,
+    cover_of,
+    flat_steps,
+    is_along,
+    loops_in_axes,
+    whole_piece,
+)
 from ckpt.ext.layouts.rules import Expanded, Target, Wanted
 from ckpt.model.errors import LossError, UnreadableError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show_name
+
+_MOST_SLICES = 1 << 16
+"""The most slices of a tensor that are there a second time."""
 
 
 class Copy(NamedTuple):
@@ -45,15 +56,12 @@ def reversed_recipe(whole: Expanded) -> Reversed:
         backs = [row.piece.turned(row.target) for row in rows]
         is_once = not cover_of(backs, numel).doubled
         for row, back in zip(rows, backs, strict=True):
-            is_repeated = any(
-                loop.at == 0 and loop.size > 1 for loop in row.piece.loops
-            )
             back = _computed_back(back, name)
-            is_new = is_once or _is_new(turned[name], back, numel)
-            if is_new:
-                turned[name].append(back)
-                used[row.target].append(back.turned(name))
-            if is_repeated or not is_new:
+            new = [back] if is_once else _new_parts(turned[name], back, numel)
+            turned[name] += new
+            used[row.target] += [part.turned(name) for part in new]
+            made = sum([part.numel for part in new])
+            if made < row.piece.numel:
                 copies.append(row)
     targets: list[Target] = []
     not_made: list[str] = []
@@ -95,13 +103,18 @@ def _copies_by_source(whole: Expanded) -> dict[str, list[Copy]]:
     return takers
 
 
-def _is_new(pieces: Sequence[Piece], piece: Piece, numel: int) -> bool:
-    """Tell whether a piece makes elements that no other piece makes."""
-    if not pieces:
-        return True
+def _new_parts(pieces: Sequence[Piece], piece: Piece, numel: int) -> list[Piece]:
+    """The parts of a piece whose elements no other piece makes."""
     if any(other.numel == numel for other in pieces):
-        return False
-    return not cover_of([*pieces, piece], numel).doubled
+        return []
+    doubled = cover_of([*pieces, piece], numel).doubled
+    if not doubled:
+        return [piece]
+    if doubled == piece.numel or not piece.loops:
+        return []
+    first, last = piece.halves()
+    out = _new_parts(pieces, first, numel)
+    return [*out, *_new_parts([*pieces, *out], last, numel)]
 
 
 def _pieces_back(
@@ -118,11 +131,51 @@ def _pieces_back(
     if row.constant is not None:
         rest = _rest_of(own, numel)
         return [*own, *[piece._replace(constant=row.constant) for piece in rest]]
+    if row.repeats:
+        return [*own, *_repeated_pieces(row, own)]
     if row.dropped == numel:
         return None
     raise UnreadableError(
         f"--reverse: the recipe drops {row.dropped:,} elements of {show_name(row.name)}"
     )
+
+
+def _repeated_pieces(row: Wanted, own: Sequence[Piece]) -> list[Piece]:
+    """Pieces of the slices that a tensor has a second time, made as `own` make them.
+
+    Raises UnreadableError for too many slices.
+    """
+    if sum([repeat.size for repeat in row.repeats]) > _MOST_SLICES:
+        problem = f"{show_name(row.name)} repeats more than {_MOST_SLICES:,} slices"
+        raise UnreadableError(f"--reverse: {problem}")
+    out: list[Piece] = []
+    for repeat in row.repeats:
+        for number in range(repeat.size):
+            at, to = repeat.at + number * repeat.step, repeat.to + number
+            for piece in own:
+                cut = _slice_in(piece, row.shape, repeat.axis, at)
+                if cut is not None:
+                    shift = (to - at) * flat_steps(row.shape)[repeat.axis]
+                    out.append(cut._replace(to=cut.to + shift).normalized())
+    return out
+
+
+def _slice_in(
+    piece: Piece, shape: Sequence[int], axis: int, index: int
+) -> Piece | None:
+    """The elements of a piece in one slice of its target, or None if it has none."""
+    steps = flat_steps(shape)
+    rest: list[Loop] = []
+    along: list[Loop] = []
+    for loop in loops_in_axes(piece.loops, steps):
+        (along if is_along(loop, axis, shape) else rest).append(loop)
+    left = index - piece.to // steps[axis] % shape[axis]
+    to, at = piece.to, piece.at
+    for loop in sorted(along, key=lambda loop: -loop.to):
+        own = min(max(0, left * steps[axis] // loop.to), loop.size - 1)
+        to, at = to + own * loop.to, at + own * loop.at
+        left -= own * loop.to // steps[axis]
+    return None if left else piece._replace(to=to, at=at, loops=tuple(rest))
 
 
 def _rest_of(pieces: Sequence[Piece], numel: int) -> list[Piece]:

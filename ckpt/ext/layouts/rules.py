@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
-from ckpt.ext.layouts.find import VALUES, Findings, Made, Unused
-from ckpt.ext.layouts.pieces import Loop, Piece
+from ckpt.ext.layouts.findings import VALUES, Findings, Made, Unused
+from ckpt.ext.layouts.pieces import Loop, Piece, Repeat
 from ckpt.ext.layouts.proof import Leaf
 from ckpt.ext.layouts.templates import (
     Affine,
@@ -118,6 +118,8 @@ class Leftovers(NamedTuple):
     """The tensor of A that it must be equal to, byte by byte."""
     constant: int | None = None
     """The bits of each of these elements, if they are all one number."""
+    repeats: tuple[Repeat, ...] = ()
+    """These elements as other slices of the same tensor."""
 
 
 class Recipe(NamedTuple):
@@ -147,6 +149,7 @@ class Wanted(NamedTuple):
     dropped: int = 0
     equal_to: str | None = None
     constant: int | None = None
+    repeats: tuple[Repeat, ...] = ()
 
 
 class Expanded(NamedTuple):
@@ -190,17 +193,8 @@ def expand_recipe(recipe: Recipe) -> Expanded:
     for left in recipe.dropped:
         for places in _place_cases(left.places):
             name = _template_name(left.source, places)
-            _add_wanted(
-                wanted,
-                Wanted(
-                    name,
-                    left.shape,
-                    left.dtype,
-                    left.elements,
-                    left.equal_to,
-                    left.constant,
-                ),
-            )
+            rest = left.elements, left.equal_to, left.constant, left.repeats
+            _add_wanted(wanted, Wanted(name, left.shape, left.dtype, *rest))
     return Expanded(tuple(targets.values()), wanted)
 
 
@@ -349,7 +343,7 @@ def _dropped_rows(
     groups: dict[object, list[Unused]] = {}
     for row in unused:
         form, leaf = forms[row.name], leaves[row.name]
-        kind = (leaf.shape, leaf.dtype, row.elements, row.constant, row.copy_of)
+        kind = (leaf.shape, leaf.dtype, *row[1:])
         groups.setdefault((form.text, form.widths, kind), []).append(row)
     for rows in groups.values():
         numbers = [forms[row.name].numbers for row in rows]
@@ -374,7 +368,7 @@ def _dropped_row(
         name = place_name(place)
         numbers.append(Affine(0, ((name, 1),)) if len(own) > 1 else Affine(number))
         places += [(name, own)] if len(own) > 1 else []
-    counts = row.elements, row.copy_of, row.constant
+    counts = row.elements, row.copy_of, row.constant, row.repeats
     return Leftovers(
         template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts
     )

@@ -4,6 +4,7 @@ factor, or the 1 of a norm.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import frexp, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,43 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+_FEW = 8
+"""Elements that say which tensors are worth more of them."""
 _SAMPLE = 1 << 14
 """Elements that say which factor it may be."""
+
+
+def multiples(
+    targets: Sequence[Leaf], sources: Sequence[Leaf]
+) -> Iterator[tuple[Leaf, list[Leaf]]]:
+    """Yield targets, each with the sources that may be it but for a number.
+
+    All have one dtype and as many elements. A few elements say it.
+    """
+    import numpy as np
+
+    known = [leaf for leaf in sources if leaf.dtype.name in COMPUTED]
+    if not known or targets[0].dtype.name not in COMPUTED:
+        return
+    with np.errstate(all="ignore"):
+        rows = np.stack([_some_numbers(leaf) for leaf in known])
+        slack = 2.0 ** -_mantissa_bits(targets[0].dtype) * 2
+        for target in targets:
+            own = _some_numbers(target)
+            most = int(np.abs(own).argmax())
+            factors = own[most] / rows[:, most]
+            is_multiple = np.abs(rows * factors[:, None] - own) <= slack * np.abs(own)
+            moves = np.abs(np.abs(rows - own) - 1) <= slack * 2
+            fits = np.flatnonzero(is_multiple.all(axis=1) | moves.all(axis=1))
+            yield target, [known[number] for number in fits.tolist()]
+
+
+def _some_numbers(leaf: Leaf) -> Array:
+    """Some elements of a tensor as numbers."""
+    count = min(_FEW, leaf.ref.numel)
+    raw = read_elements(leaf.flat, (leaf.ref.numel - count) // 2, ((count, 1),))
+    numbers: Array = cast.as_numbers(raw.tobytes(), leaf.dtype).astype("f8")
+    return numbers
 
 
 def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
@@ -30,12 +66,13 @@ def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
     count = min(_SAMPLE, target.ref.numel)
     if target.dtype != source.dtype or target.dtype.name not in COMPUTED or not count:
         return []
-    ours, theirs = (
-        cast.as_numbers(
-            read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype
-        ).astype("f8")
-        for leaf in (target, source)
-    )
+    with np.errstate(invalid="ignore"):
+        ours, theirs = (
+            cast.as_numbers(
+                read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype
+            ).astype("f8")
+            for leaf in (target, source)
+        )
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return []
     for shift in (1.0, -1.0):

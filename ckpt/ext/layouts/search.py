@@ -4,7 +4,7 @@ fingerprints and proved by bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,13 @@ from ckpt.ext.layouts.pieces import (
     matched_dims,
     nest_places,
 )
-from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
+from ckpt.ext.layouts.proof import (
+    Leaf,
+    are_proved,
+    cast_elements,
+    is_proved,
+    read_elements,
+)
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
@@ -51,7 +57,44 @@ class Index(NamedTuple):
     families: Array
     places: Array
     kinds: tuple[Axes, ...]
-    """The families by their number."""
+    """The families by their number; the first one is the whole tensor."""
+
+    def part(self, chosen: Array) -> Index:
+        """The slices that a mask chooses."""
+        return Index(
+            self.keys[chosen],
+            self.owners[chosen],
+            self.families[chosen],
+            self.places[chosen],
+            self.kinds,
+        )
+
+    def joined(self, other: Index) -> Index:
+        """The slices of both."""
+        import numpy as np
+
+        if not len(other.keys):
+            return self
+        kinds = list(dict.fromkeys([*self.kinds, *other.kinds]))
+        numbers = np.array([kinds.index(kind) for kind in other.kinds], np.int16)
+        keys = np.concatenate([self.keys, other.keys])
+        order = np.argsort(keys, kind="stable")
+        families = np.concatenate([self.families, numbers[other.families]])
+        return Index(
+            keys[order],
+            np.concatenate([self.owners, other.owners])[order],
+            families[order],
+            np.concatenate([self.places, other.places])[order],
+            tuple(kinds),
+        )
+
+
+def isin(numbers: Array, others: Sequence[int]) -> Array:
+    """A mask of the numbers that are among others."""
+    import numpy as np
+
+    mask: Array = np.isin(numbers, np.array(others, np.int32))
+    return mask
 
 
 def key_offset(numel: int) -> int:
@@ -61,45 +104,57 @@ def key_offset(numel: int) -> int:
     return numel * 0x9E3779B97F4A7C15 % (1 << 64)
 
 
-def index_of(fibres: Mapping[int, Fibres], *, whole_only: bool = False) -> Index:
-    """The index of tensors of A, by their numbers. Constant tensors are in none: their
-    values say nothing.
+def keys_in(fibres: Iterable[Fibres]) -> Array:
+    """The keys of all slices of tensors, each once, in their order."""
+    import numpy as np
+
+    keys = [np.zeros(0, np.uint64)]
+    for row in fibres:
+        for values in _families_with_whole(row).values():
+            flat = values.reshape(-1)
+            keys.append(flat + np.uint64(key_offset(row.numel // len(flat))))
+    return np.unique(np.concatenate(keys))
+
+
+def _families_with_whole(row: Fibres) -> dict[Axes, Array]:
+    import numpy as np
+
+    return {(): np.array([row.total], np.uint64)} | row.families
+
+
+def index_of(fibres: Mapping[int, Fibres], wanted: Array) -> Index:
+    """The index of the slices of tensors of A whose keys are wanted, by the numbers of
+    the tensors.
+
+    Constant tensors are in none: their values say nothing.
     """
     import numpy as np
 
     kinds: dict[Axes, int] = {(): 0}
-    keys: list[Array] = []
-    owners: list[Array] = []
-    families: list[Array] = []
-    places: list[Array] = []
+    none: list[Array] = [np.zeros(0, kind) for kind in ("u8", "i4", "i2", "i8")]
+    rows = [none]
     for number, row in fibres.items():
-        if row.is_constant:
+        if row.is_constant or not len(wanted):
             continue
         steps = flat_steps(row.shape)
-        sums = {(): np.array([row.total], np.uint64)} | (
-            {} if whole_only else row.families
-        )
-        for family, values in sums.items():
+        for family, values in _families_with_whole(row).items():
             flat = values.reshape(-1)
-            inner = row.numel // len(flat)
-            keys.append(flat + np.uint64(key_offset(inner)))
-            owners.append(np.full(len(flat), number, np.int32))
-            families.append(
-                np.full(len(flat), kinds.setdefault(family, len(kinds)), np.int16)
-            )
-            places.append(_slice_starts(row.shape, steps, family))
-    if not keys:
-        none = np.zeros(0, np.int64)
-        return Index(none.astype(np.uint64), none, none, none, tuple(kinds))
-    joined = np.concatenate(keys)
-    order = np.argsort(joined, kind="stable")
-    return Index(
-        joined[order],
-        np.concatenate(owners)[order],
-        np.concatenate(families)[order],
-        np.concatenate(places)[order],
-        tuple(kinds),
-    )
+            keys = flat + np.uint64(key_offset(row.numel // len(flat)))
+            at = np.searchsorted(wanted, keys)
+            at[at == len(wanted)] = 0
+            chosen = np.flatnonzero(wanted[at] == keys)
+            if not len(chosen):
+                continue
+            kind = kinds.setdefault(family, len(kinds))
+            owners = np.full(len(chosen), number, np.int32)
+            families = np.full(len(chosen), kind, np.int16)
+            places = _slice_starts(row.shape, steps, family)[chosen]
+            rows.append([keys[chosen], owners, families, places])
+    keys, owners, families, places = [
+        np.concatenate(column) for column in zip(*rows, strict=True)
+    ]
+    index = Index(keys, owners, families, places, tuple(kinds))
+    return index.part(np.argsort(keys, kind="stable"))
 
 
 def _slice_starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> Array:
@@ -135,7 +190,7 @@ class Search:
 
     def is_made(self, target: Leaf, pieces: Sequence[Piece]) -> bool:
         """Tell whether all pieces are proved."""
-        return all(is_proved(piece, target, self._by_name) for piece in pieces)
+        return are_proved(pieces, target, self._by_name)
 
     def whole(self, target: Leaf, fibres: Fibres, index: Index) -> Found | None:
         """The pieces of a tensor that is one slice of A, or all of one tensor: in the
@@ -286,11 +341,12 @@ class Search:
         """
         import numpy as np
 
-        if family != (0,) or 2 * int(missing.sum()) > len(missing):
+        if len(family) > 1 or 2 * int(missing.sum()) > len(missing):
             return False
-        inner = target.ref.numel // target.shape[0]
+        step = flat_steps(target.shape)[family[0]]
+        inner = tuple(dims_without(target.shape, family))
         for number in np.flatnonzero(missing).tolist():
-            row = read_elements(target.flat, number * inner, ((inner, 1),))
+            row = read_elements(target.flat, number * step, inner).reshape(-1)
             if not bool((row == row[0]).all()):
                 return False
             bits = int.from_bytes(row[:1].tobytes(), "little")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import Rule
 from ckpt.ext.layouts.templates import values_text

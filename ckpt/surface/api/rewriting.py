@@ -38,7 +38,7 @@ from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.formats.sharded.writer import set_pattern
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.columns import looks
+from ckpt.model.columns import row_looks
 from ckpt.model.errors import (
     CkptError,
     CodeError,
@@ -911,7 +911,7 @@ def _write_result(
 
 
 def _result_meter(checkpoint: Checkpoint, options: WriteOptions) -> Meter | None:
-    total = sum(storage.nbytes for storage in looks(checkpoint.storages))
+    total = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
     return None if options.progress is None else Meter(options.progress, total)
 
 

@@ -359,6 +359,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             once=True,
         ),
         flag("--reverse", "convert*", "Apply the recipe the other way round."),
+        flag(
+            "--optimizer",
+            "convert*",
+            "Bring the optimizer's moments into the layout of the recipe too.",
+        ),
         text(
             "--weights",
             "NAME",
