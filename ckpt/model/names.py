@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 from functools import cached_property
 
@@ -62,6 +62,10 @@ class LazyPattern:
     def search(self, text: str) -> re.Match[str] | None:
         """The first match anywhere in the text, or None."""
         return self._compiled_pattern.search(text)
+
+    def sub(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+        """The text with each match replaced by what a function makes of it."""
+        return self._compiled_pattern.sub(replace, text)
 
 
 def dotted_name(path: Sequence[Key]) -> str:

@@ -79,8 +79,8 @@ def shown_apart(texts: Sequence[str]) -> list[str]:
         return shown
     from unicodedata import combining, normalize  # here: few names need it
 
-    # NFC gives texts that a terminal draws alike, such as `é` in one character and in
-    # two, the same form.
+    # NFC gives texts that a terminal draws alike, such as an e with an accent in one
+    # character and in two, the same form.
     looks: dict[str, set[str]] = {}
     for text in texts:
         looks.setdefault(normalize("NFC", text), set()).add(text)

@@ -258,6 +258,9 @@ def test_every_target_is_measured_somewhere() -> None:
         f"average/{name}{peer}" for name in ("f32", "bf16") for peer in ("", "-torch")
     }
     computed |= {
+        f"{job}/{kind}" for job in ("recipe", "layout") for kind in ("rows", "columns")
+    }
+    computed |= {
         f"quantised/{name}{what}" for name in QUANTISED for what in ("", "-diff")
     }
     computed |= {

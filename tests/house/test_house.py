@@ -87,6 +87,7 @@ def test_the_parts_of_a_room_go_down() -> None:
     assert {name for name, _ in upward} == {
         "ext.adapters.account",  # lines of text for the account of a merge
         "ext.adapters.config",
+        "ext.adapters.description",
         "ext.adapters.hooks",
         "ext.adapters.verdicts",
         "ext.gguf.verdicts",  # lines of text for the judgement of a GGUF

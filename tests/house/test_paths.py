@@ -19,6 +19,8 @@ from house import layer_of, parsed
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "commands.get.get._SORTED",
+    "ext.adapters.pipelines._REST",
     "ext.gguf.changes._MOST",
     "ext.gguf.verdicts._LOOKED",
     "ext.gguf.verdicts._SAMPLE",

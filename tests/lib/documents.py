@@ -431,6 +431,8 @@ def _layouts() -> dict[str, dict[str, torch.Tensor]]:
         "cast": made(4, 8),
     }
     a["padded"][10:] = 0
+    a["repeated"] = made(12, 8)
+    a["repeated"][10:] = a["repeated"][9]
     a |= {"copy": a["embed"].clone(), "zeros": torch.zeros(5), "split": made(8, 8)}
     a |= {f"lost.{number}": made(6) for number in range(3)}
     a |= {"h.0.one.weight": torch.ones(16), "h.0.two.weight": torch.ones(16)}
@@ -448,6 +450,7 @@ def _layouts() -> dict[str, dict[str, torch.Tensor]]:
     }
     b |= {
         "unpadded": a["padded"][:10].clone(),
+        "unrepeated": a["repeated"][:10].clone(),
         "half": a["cast"].half(),
         "two": torch.full((3,), 2.0),
     }

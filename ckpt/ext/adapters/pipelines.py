@@ -241,7 +241,7 @@ _COMPONENTS = {
     "lora_te2": ("text_encoder_2",),
     "lora_te3": ("text_encoder_3",),
 }
-"""The part of a pipeline in kohya's names -> in those of diffusers."""
+"""The part of a pipeline in kohya's names -> the parts in diffusers' names."""
 
 
 def aliased_part(aliases: Aliases, module: str) -> Part | None:

@@ -912,7 +912,7 @@ class Planner:
 
 
 def _is_embedding(name: str) -> bool:
-    """Tell whether a name is that of the embedding of a language model."""
+    """Tell whether a name belongs to the embedding of a language model."""
     return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt.model.findings import Finding
-from ckpt.model.names import are_series, short_labels
+from ckpt.model.names import LazyPattern, are_series, short_labels
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import FORMULA, show_cell, show_literal
 
@@ -571,74 +571,14 @@ def expression_lines(expression: str, width: int | None, indent: int = 2) -> lis
     whole_line = pasted_line(expression, width, indent)
     if width is None or sum(cells(text) for text, _ in whole_line) <= width:
         return [whole_line]
+    from ckpt.surface.text.expressions import break_expression  # few are that wide
+
     code, mark, note = expression.partition("  # ")
-    rows = _broken_expression(code, width - indent)
-    is_whole = len(rows) == 1 and not mark
-    if is_whole or not _is_same_code("\n".join(rows), code):
+    rows = break_expression(code, width - indent)
+    if len(rows) == 1 and not mark:
         return [whole_line]
     rows += [f"# {note}"] if mark else []
     return [[(" " * indent, ""), (row, "command")] for row in rows]
-
-
-_PIECES = re.compile(
-    r"""
-      "(?:[^"\\\n]|\\.)*"[,)\]]*\s?      # a text, and what closes behind it
-    | [^"([{,\s]*[([{][)\]}]*           # up to a bracket that opens
-    | [^"([{,\s]+[,\s]?\s?             # a word, or an argument
-    | .
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_TEXT_OF_PYTHON = re.compile(r'"(?:[^"\\]|\\.)*"')
-_PARTS_OF_TEXT = re.compile(r"[^/]*/|[^/]+")
-
-
-def _broken_expression(code: str, width: int) -> list[str]:
-    """Return the lines of an expression of at most `width` cells, broken where it has
-    brackets around.
-    """
-    rows, depth = [""], 0
-    for piece in _PIECES.findall(code):
-        if depth and cells(rows[-1]) + cells(piece.rstrip()) > width:
-            rows.append(" " * _HANGS)
-        room = width - cells(rows[-1])
-        if depth and piece.startswith('"') and cells(piece.rstrip()) > room:
-            # Texts that stand side by side are one text.
-            *firsts, last = _texts_in_parts(piece, room)
-            rows[-1] += firsts[0] if firsts else ""
-            rows += [" " * _HANGS + text for text in firsts[1:]]
-            if firsts:
-                rows.append(" " * _HANGS)
-            rows[-1] += last
-        else:
-            rows[-1] += piece
-        bare = _TEXT_OF_PYTHON.sub("", piece)
-        depth += sum(char in "([{" for char in bare) - sum(
-            char in ")]}" for char in bare
-        )
-    return [row.rstrip() for row in rows]
-
-
-def _texts_in_parts(text: str, width: int) -> list[str]:
-    """Return a text of Python as several of at most `width` cells, broken behind
-    slashes.
-    """
-    parts = [""]
-    for part in _PARTS_OF_TEXT.findall(text):
-        if cells(parts[-1]) > 1 and cells(parts[-1]) + cells(part) + 1 > width:
-            parts[-1] += '"'
-            parts.append('"')
-        parts[-1] += part
-    return parts
-
-
-def _is_same_code(one: str, other: str) -> bool:
-    import ast  # here: few screens are that narrow
-
-    try:
-        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # a command of a shell
 
 
 _KEPT = "\0"
@@ -654,7 +594,7 @@ def whole(text: str) -> str:
     return text.replace(" ", _KEPT)
 
 
-_TOGETHER = re.compile(
+_TOGETHER = LazyPattern(
     r"(?:\d(?= (?:[%×]|[KMGT]i?B\b|B\b))|(?:^|(?<=[ (]))(?:-o"
     r"|--[a-z][a-z-]*)(?= [^ -])) "
 )
