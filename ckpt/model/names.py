@@ -134,8 +134,8 @@ def natural_sort_key(text: str) -> tuple[tuple[int, int | str], ...]:
 
 _MANY = 1_000
 """Names from which on their keys are made all at once."""
-_USUAL_NAMES = re.compile(r"[^\x00-\x1f]*(?:\n[^\x00-\x1f]*)*")
-_DECIMAL = re.compile(r"[^.0-9\n]0\.[0-9]")
+_USUAL_NAMES = LazyPattern(r"[^\x00-\x1f]*(?:\n[^\x00-\x1f]*)*")
+_DECIMAL = LazyPattern(r"[^.0-9\n]0\.[0-9]")
 
 
 class _UnusualError(Exception):

@@ -309,7 +309,7 @@ FREE = {
                 "from_steps",
             )
         ),
-        *(f"dropped[].{name}" for name in ("for", "equal_to", "constant")),
+        *(f"dropped[].{name}" for name in ("for", "equal_to", "constant", "repeats")),
     },
     "stats": {
         "tensors[].channels",

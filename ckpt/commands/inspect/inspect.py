@@ -48,7 +48,7 @@ from ckpt.model.checkpoint import (
 )
 from ckpt.model.columns import Column, row_looks, row_parts
 from ckpt.model.findings import Finding, Level, Plan, Way, order
-from ckpt.model.names import Globs
+from ckpt.model.names import Globs, LazyPattern
 from ckpt.model.nodes import Opaque
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import (
@@ -635,7 +635,7 @@ def _wrapped_part(
     )
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_PLAIN = LazyPattern(r"[A-Za-z0-9_.-]+")
 
 
 def _prefixed_names(report: Inspection, prefix: Prefix) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ class FileReport(NamedTuple):
     is_model: bool = False
     """A flag: it is about a live model, and `path` is the name of that."""
     gate: FileGate | None = None
-    """The rules that chose its findings; None where the file was not read."""
+    """The rules that chose its findings, or None if it was not read."""
     has_values: bool = False
     """True where its tensors were read too."""
 

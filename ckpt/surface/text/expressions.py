@@ -5,8 +5,10 @@ narrower than it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from ckpt.surface.text.lines import cells
+Cells = Callable[[str], int]
+"""A function that returns the cells of a terminal which a text takes."""
 
 _HANGS = 4
 """The cells by which lines after the first are indented."""
@@ -23,15 +25,15 @@ _TEXT_OF_PYTHON = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PARTS_OF_TEXT = re.compile(r"[^/]*/|[^/]+")
 
 
-def break_expression(code: str, width: int) -> list[str]:
+def break_expression(code: str, width: int, cells: Cells) -> list[str]:
     """Return the lines of an expression of at most `width` cells, broken where it has
     brackets around. What would not be the same code for Python stays one line.
     """
-    rows = _broken_rows(code, width)
+    rows = _broken_rows(code, width, cells)
     return rows if _is_same_code("\n".join(rows), code) else [code]
 
 
-def _broken_rows(code: str, width: int) -> list[str]:
+def _broken_rows(code: str, width: int, cells: Cells) -> list[str]:
     rows, depth = [""], 0
     for piece in _PIECES.findall(code):
         if depth and cells(rows[-1]) + cells(piece.rstrip()) > width:
@@ -39,7 +41,7 @@ def _broken_rows(code: str, width: int) -> list[str]:
         room = width - cells(rows[-1])
         if depth and piece.startswith('"') and cells(piece.rstrip()) > room:
             # Texts that stand side by side are one text.
-            *firsts, last = _texts_in_parts(piece, room)
+            *firsts, last = _texts_in_parts(piece, room, cells)
             rows[-1] += firsts[0] if firsts else ""
             rows += [" " * _HANGS + text for text in firsts[1:]]
             if firsts:
@@ -54,7 +56,7 @@ def _broken_rows(code: str, width: int) -> list[str]:
     return [row.rstrip() for row in rows]
 
 
-def _texts_in_parts(text: str, width: int) -> list[str]:
+def _texts_in_parts(text: str, width: int, cells: Cells) -> list[str]:
     """Return a text of Python as several of at most `width` cells, broken behind
     slashes.
     """

@@ -574,7 +574,7 @@ def expression_lines(expression: str, width: int | None, indent: int = 2) -> lis
     from ckpt.surface.text.expressions import break_expression  # few are that wide
 
     code, mark, note = expression.partition("  # ")
-    rows = break_expression(code, width - indent)
+    rows = break_expression(code, width - indent, cells)
     if len(rows) == 1 and not mark:
         return [whole_line]
     rows += [f"# {note}"] if mark else []
