@@ -429,12 +429,14 @@ def _directory_error(folder: Location) -> CkptError:
         name for name in names if _NUMBERED.search(name)
     ]
     if files:
+        pasted = pasted_path(folder.name)
+        first = files[0] if pasted is None else f"{pasted.rstrip('/')}/{files[0]}"
         return FolderError(
             (
                 "a directory without an index; it holds "
                 f"{counted_noun(len(files), 'checkpoint file')}"
             ),
-            hint=f"name one, such as {files[0]}",
+            hint=f"name one, such as {first}",
         )
     steps = _steps_error(folder)
     if steps is not None:
