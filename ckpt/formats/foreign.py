@@ -429,8 +429,7 @@ def _directory_error(folder: Location) -> CkptError:
         name for name in names if _NUMBERED.search(name)
     ]
     if files:
-        pasted = pasted_path(folder.name)
-        first = files[0] if pasted is None else f"{pasted.rstrip('/')}/{files[0]}"
+        first = pasted_path(f"{folder.name.rstrip('/')}/{files[0]}") or files[0]
         return FolderError(
             (
                 "a directory without an index; it holds "

@@ -15,9 +15,7 @@ FLOAT = BY_NAME["float32"]
 def entry(name: str, numel: int) -> Entry:
     storage = Storage(name, "cpu", FLOAT, 4 * numel, None)
     shape = (numel, 1) if name.endswith(".w") else (numel,)
-    return Entry(
-        (name,), name, tensor_ref(storage, FLOAT, shape, contiguous(shape), 0)
-    )
+    return Entry((name,), name, tensor_ref(storage, FLOAT, shape, contiguous(shape), 0))
 
 
 def row(status: Status, name: str, numel: int, copied: int) -> Pairing:
