@@ -935,3 +935,28 @@ def test_texts_are_searched_in_linear_time(kind: str) -> None:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        torch.full((3, 2), float("nan")),
+        {"w": torch.full((3, 2), float("nan"))},
+        {"x": 1, "train": [torch.full((3, 2), float("nan"))]},
+        {
+            "state_dict": {"fc.weight": torch.ones(3, 2)},
+            "ema_state_dict": {"fc.weight": torch.full((3, 2), float("nan"))},
+        },
+    ],
+)
+def test_values_are_read_where_no_model_is(content: Any, tmp_path: Path) -> None:
+    """`stats` finds the NaN in such a file, and so does the gate."""
+    torch.save(content, tmp_path / "a.pt")
+    done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
+    assert done.code == 1 and "6 elements are NaN in" in done.out.decode(), done
+
+
+def test_a_file_without_tensors_has_no_values(tmp_path: Path) -> None:
+    torch.save({"epoch": 3}, tmp_path / "a.pt")
+    done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
+    assert (done.code, done.complaints) == (0, ["no finding in 1 file"])

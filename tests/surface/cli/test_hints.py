@@ -752,7 +752,7 @@ def test_a_count_is_no_name_of_a_value(tmp_path: Path) -> None:
 
 
 def test_lint_says_that_values_were_not_read(tmp_path: Path) -> None:
-    torch.save({"w": torch.tensor([float("nan")])}, tmp_path / "a.pt")
+    torch.save({"fc.weight": torch.full((3, 2), float("nan"))}, tmp_path / "a.pt")
     done = inside("lint", "a.pt", cwd=tmp_path)
     assert done.code == 0
     assert done.complaints == ["no finding in 1 file · values not read (--read-values)"]
