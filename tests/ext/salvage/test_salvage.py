@@ -1002,7 +1002,7 @@ def test_lost_tensors_of_one_reason_are_one_line(tmp_path: Path) -> None:
     data = (tmp_path / "a.pt").read_bytes()
     (tmp_path / "cut.pt").write_bytes(data[: len(data) // 3])
     done = inside("salvage", "cut.pt", "-o", "whole.pt", cwd=tmp_path)
-    assert done.code == 0, done
+    assert done.code == 1, done
     lost = [line for line in done.lines if line.startswith("lost: ")]
     assert 0 < len(lost) <= 3 and any(".{q,k}.weight ×" in line for line in lost), lost
     report = inside("salvage", "cut.pt", "-o", "b.pt", "--json", cwd=tmp_path)
