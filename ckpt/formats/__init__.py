@@ -9,6 +9,7 @@ file.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -266,6 +267,15 @@ def refusal_error(
     return None
 
 
+_FIRST_OF_TORCH = re.compile(
+    rb"PK\x03\x04.{26}[^/\0]{1,255}/(?:data\.pkl|constants\.pkl|version|data/\d+)",
+    re.DOTALL,
+)
+"""The head of the first record of an archive that torch writes. One that is cut off
+has no directory, and its ending may be any: `.tar`, as in torch's own examples.
+"""
+
+
 def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     """Tell whether a file is a checkpoint or a pickle, or holds one.
 
@@ -282,7 +292,9 @@ def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> b
     except NotOpenedError:
         raise
     except CkptError:  # a zip archive that is damaged
-        return probe is not None and _holds_checkpoints(probe)
+        return probe is not None and (
+            _FIRST_OF_TORCH.match(probe.head) is not None or _holds_checkpoints(probe)
+        )
     finally:
         if probe is not None:
             probe.close()

@@ -48,6 +48,8 @@ from ckpt.surface.text.lines import (
 DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12
 _LEFT = 20
+_ROOM = 70
+"""Columns of a folded name, with room for how many it stands for."""
 _FOLDED = 5_000
 """The names that are compared for what they have in common."""
 
@@ -211,7 +213,7 @@ def _fold_leftovers(rows: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
             folded += [rows[index] for index in indices]
             continue
         sizes = [rows[index].nbytes or 0 for index in indices]
-        text = f"{name} ×{len(indices):,}"
+        text = f"{shorten_name(name, _ROOM)} ×{len(indices):,}"
         folded.append(first._replace(name=text, nbytes=sum(sizes)))
     return (*folded, *rows[_FOLDED:])
 

@@ -321,7 +321,8 @@ def lint(
     findings += private_values(survey.checkpoint)
     if values:
         parts = [part for part in survey.sections if part.kind in ("model", "ema")]
-        for name in [part.name for part in parts] or [None]:
+        names: list[str | None] = [part.name for part in parts]
+        for name in names or [None]:
             report = stats(
                 survey,
                 section=name,
