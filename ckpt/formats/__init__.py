@@ -9,14 +9,13 @@ file.
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.bytes.location import Location, is_cached_model, locate, path_beside
-from ckpt.formats.common.zip_layout import LOCAL_MAGIC
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC, begins_as_torch
 from ckpt.formats.format import Format, Probe
 from ckpt.hooks import is_installed
 from ckpt.model.account import Notice
@@ -267,15 +266,6 @@ def refusal_error(
     return None
 
 
-_FIRST_OF_TORCH = re.compile(
-    rb"PK\x03\x04.{26}[^/\0]{1,255}/(?:data\.pkl|constants\.pkl|version|data/\d+)",
-    re.DOTALL,
-)
-"""The head of the first record of an archive that torch writes. One that is cut off
-has no directory, and its ending may be any: `.tar`, as in torch's own examples.
-"""
-
-
 def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     """Tell whether a file is a checkpoint or a pickle, or holds one.
 
@@ -293,7 +283,7 @@ def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> b
         raise
     except CkptError:  # a zip archive that is damaged
         return probe is not None and (
-            _FIRST_OF_TORCH.match(probe.head) is not None or _holds_checkpoints(probe)
+            begins_as_torch(probe.head) or _holds_checkpoints(probe)
         )
     finally:
         if probe is not None:

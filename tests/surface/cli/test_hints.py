@@ -758,3 +758,22 @@ def test_lint_says_that_values_were_not_read(tmp_path: Path) -> None:
     assert done.complaints == ["no finding in 1 file · values not read (--read-values)"]
     done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
     assert done.code == 1 and "values not read" not in done.err.decode()
+
+
+def test_a_folder_of_saves_without_a_usual_ending_is_no_empty_one(
+    tmp_path: Path,
+) -> None:
+    """`ls` finds them by their bytes, so no command says that there is none."""
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "a.txt").write_text("x")
+    for epoch in (1, 2):
+        torch.save({"epoch": epoch}, tmp_path / "run" / f"epoch_{epoch}.tar")
+    done = inside("get", "run", "epoch", cwd=tmp_path)
+    assert done.complaints == [
+        "ckpt: run: a directory without an index; it holds 2 checkpoint files "
+        "(name one, such as run/epoch_1.tar)"
+    ]
+    (tmp_path / "run" / "epoch_1.tar").unlink()
+    (tmp_path / "run" / "epoch_2.tar").unlink()
+    done = inside("get", "run", "epoch", cwd=tmp_path)
+    assert "no checkpoint lies right in this directory" in done.err.decode()
