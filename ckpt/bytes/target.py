@@ -108,7 +108,11 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     if is_url(path):
         return url_writer().file_target(path, force=force)
     if not path or path.endswith("/") or os.path.isdir(path):
-        raise UsageError("a directory, not a file to write to", path=path or "-o")
+        raise UsageError(
+            "a directory, not a file to write to",
+            path=path or "-o",
+            hint="name a file in it" if path else None,
+        )
     real, status = find_target(path, force=force)
     if status is not None:
         if not stat.S_ISREG(status.st_mode):

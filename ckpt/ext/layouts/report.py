@@ -37,7 +37,7 @@ class RecipeReport(NamedTuple):
     path: str | None = None
     """The path of the recipe that was written."""
     is_coded: bool = False
-    """Whether one side alone holds codes, such as a GGUF: no bits are then equal."""
+    """True where one side alone holds codes, such as a GGUF: no bits are then equal."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduce_report(self.before, RecipeReport, *self)
