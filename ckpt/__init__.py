@@ -188,11 +188,29 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {
+    "get": 'ckpt.open(path).values["epoch"] is one value',
+    "explain": "a command only: ckpt explain MESSAGE FILE",
+    "report": "a command only: ckpt report FILE -o report.html",
+    "completion": "a command only: ckpt completion bash",
+    "load": "ckpt.open(path).state_dict() loads the weights of a model",
+    "save": "ckpt.snapshot(model, path) saves a live model, ckpt.convert a file",
+}
+"""Names that users try, and what does that."""
+
+
 def __getattr__(name: str) -> object:
     # Lazy: `import ckpt` costs nothing until a name is used.
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'ckpt' has no attribute {name!r}")
+        import sys
+
+        way = _ELSEWHERE.get(name)
+        raise AttributeError(
+            f"module 'ckpt' has no attribute {name!r}{f' ({way})' if way else ''}",
+            name=name,
+            obj=sys.modules[__name__],  # from these two Python says what was meant
+        )
     from importlib import import_module
 
     value = getattr(import_module(home), name)

@@ -25,7 +25,7 @@ from ckpt.bytes.source import MOST, TOO_MANY_TEXT, Source
 from ckpt.model.errors import UsageError, WriteError
 from ckpt.model.places import Checksum, Place
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, show, size_text
+from ckpt.model.text import and_more, pasted_path, show, size_text
 
 NO_REPLACE, EXCHANGE = 1, 2
 NOT_HERE = (
@@ -108,7 +108,11 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     if is_url(path):
         return url_writer().file_target(path, force=force)
     if not path or path.endswith("/") or os.path.isdir(path):
-        raise UsageError("a directory, not a file to write to", path=path or "-o")
+        raise UsageError(
+            "a directory, not a file to write to",
+            path=path or "-o",
+            hint="name a file in it" if path else None,
+        )
     real, status = find_target(path, force=force)
     if status is not None:
         if not stat.S_ISREG(status.st_mode):
@@ -234,7 +238,9 @@ def check_folder(path: str, real: str, *, parents: bool) -> None:
     while parents and not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        raise WriteError("there is no such folder", path=above)
+        pasted = None if os.path.lexists(above) else pasted_path(above)
+        way = None if pasted is None else f"mkdir -p {pasted}"
+        raise WriteError("there is no such folder", path=above, hint=way)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise WriteError("no permission to write into this folder", path=above)
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.bytes.location import Location, is_cached_model, locate, path_beside
-from ckpt.formats.common.zip_layout import LOCAL_MAGIC
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC, begins_as_torch
 from ckpt.formats.format import Format, Probe
 from ckpt.hooks import is_installed
 from ckpt.model.account import Notice
@@ -282,7 +282,9 @@ def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> b
     except NotOpenedError:
         raise
     except CkptError:  # a zip archive that is damaged
-        return probe is not None and _holds_checkpoints(probe)
+        return probe is not None and (
+            begins_as_torch(probe.head) or _holds_checkpoints(probe)
+        )
     finally:
         if probe is not None:
             probe.close()

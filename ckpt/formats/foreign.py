@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 
-from ckpt.bytes.location import Location
+from ckpt.bytes.location import LocalPath, Location, readable_names
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.refused import (
     COMPRESSED,
@@ -17,6 +18,7 @@ from ckpt.formats.common.refused import (
 )
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.common.tar import names_seen
+from ckpt.formats.common.zip_layout import begins_as_torch
 from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
 from ckpt.formats.programs import folder_of, keras_of, program_of
 from ckpt.formats.zarr import AS_DIST, ZARR, has_arrays
@@ -428,13 +430,15 @@ def _directory_error(folder: Location) -> CkptError:
     files = [name for name in names if name.endswith(WEIGHTS)] or [
         name for name in names if _NUMBERED.search(name)
     ]
+    files = files or _archives_of_torch(folder)
     if files:
+        first = pasted_path(f"{folder.name.rstrip('/')}/{files[0]}") or files[0]
         return FolderError(
             (
                 "a directory without an index; it holds "
                 f"{counted_noun(len(files), 'checkpoint file')}"
             ),
-            hint=f"name one, such as {files[0]}",
+            hint=f"name one, such as {first}",
         )
     steps = _steps_error(folder)
     if steps is not None:
@@ -447,6 +451,27 @@ def _directory_error(folder: Location) -> CkptError:
             hint=None if pasted is None else f"ckpt ls {pasted} looks below it",
         )
     return UnsupportedError("a directory without a checkpoint")
+
+
+_OPENED = 32
+"""The most files of a folder whose first bytes are read, where no name says enough."""
+
+
+def _archives_of_torch(folder: Location) -> list[str]:
+    """The files that torch wrote in a folder of this machine, whatever their ending."""
+    if not isinstance(folder, LocalPath):
+        return []
+    names = [name for name in readable_names(folder) if not name.endswith("/")]
+    found: list[str] = []
+    for name in names[:_OPENED]:
+        try:
+            source = folder.child(name, "no").open()
+        except CkptError:
+            continue
+        with closing(source):
+            if begins_as_torch(source.read(0, min(HEAD_BYTES, source.size))):
+                found.append(name)
+    return found
 
 
 _NUMBERED = re.compile(

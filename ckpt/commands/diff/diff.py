@@ -21,6 +21,7 @@ from ckpt.commands.diff.reasons import (
 )
 from ckpt.commands.diff.rows import (
     DIFFERS,
+    STATUSES,
     Pair,
     Row,
     Status,
@@ -224,9 +225,14 @@ class DiffReport(NamedTuple):
 
     def __repr__(self) -> str:
         names = f"{show(self.before.path)} → {show(self.after.path)}"
+        others = [
+            f"{self.count(status):,} {status}, "
+            for status in STATUSES
+            if status not in ("changed", "same") and self.count(status)
+        ]
         return (
             f"<ckpt.DiffReport {names}: {len(self.changed):,} changed, "
-            f"{self.count('same'):,} same>"
+            f"{''.join(others)}{self.count('same'):,} same>"
         )
 
     @property

@@ -24,6 +24,7 @@ from ckpt.commands.inspect.bars import CELLS, spark_text
 from ckpt.commands.inspect.tables import value_text
 from ckpt.elements.compare import Change, merge_changes
 from ckpt.elements.histogram import Histogram
+from ckpt.evidence.adapters import piece_of
 from ckpt.evidence.weights import valueless
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.text import (
@@ -37,6 +38,7 @@ from ckpt.model.text import (
     show,
     show_folded_names,
     show_literal,
+    show_names,
     size_text,
 )
 from ckpt.surface.text.lines import (
@@ -92,6 +94,7 @@ _STILL = 24
 _MERGED = 5000
 """Rows of which the same may be said, and that are compared for it."""
 _LOST = 8
+_LONE = 8
 _TIED = 4
 _ROLES = {
     "parameter": "parameters",
@@ -144,10 +147,7 @@ def diff_lines(
     ]
     if len(report.notes) > _ROWS:
         notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")
-    notes += [
-        f"not compared: {show(name, 120)} (not in the other file)"
-        for name in report.not_compared
-    ]
+    notes += _lone_notes(report)
     notes += [f"not compared: {show(name, 200)}" for name in report.unjoined]
     notes += [f"not compared: {text}" for text in report.lost[:_LOST]]
     if len(report.lost) > _LOST:
@@ -156,6 +156,7 @@ def diff_lines(
         )
     end += [[]] if notes else []
     end += [line for note in notes for line in hanging_lines([], note, width, 2)]
+    end += _adapter_lines(report, width)
     end += hanging_lines([], _verdict_text(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
@@ -222,6 +223,50 @@ def _command_with(report: DiffReport, option: str) -> str:
     if report.options.section is not None:
         words += ["--section", shell_word(report.options.section) or "…"]
     return " ".join([*words, option])
+
+
+def _lone_notes(report: DiffReport) -> list[str]:
+    """Return one note for each file about what it alone has: sections and values."""
+    notes: list[str] = []
+    rest = list(report.not_compared)
+    for path in dict.fromkeys((report.before.path, report.after.path)):
+        ending = f" of {path}"
+        names = [name.removesuffix(ending) for name in rest if name.endswith(ending)]
+        rest = [name for name in rest if not name.endswith(ending)]
+        if names:
+            whose = show(path, 80)
+            notes.append(
+                f"not compared: {show_names(names, _LONE)} of {whose} (not in the "
+                "other file)"
+            )
+    return notes + [
+        f"not compared: {show(name, 120)} (not in the other file)" for name in rest
+    ]
+
+
+def _adapter_lines(report: DiffReport, width: int | None) -> list[Line]:
+    """Return the note that one file is an adapter, where nothing of the two meets,
+    and the command that merges it.
+    """
+    ours = [row.before for row in report.rows if row.before is not None]
+    theirs = [row.after for row in report.rows if row.after is not None]
+    if not ours or not theirs or len(ours) + len(theirs) != len(report.rows):
+        return []
+    places = [report.before.path, report.after.path]
+    are_adapters = [
+        all(piece_of(entry.name) is not None for entry in side)
+        for side in (ours, theirs)
+    ]
+    if sum(are_adapters) != 1:
+        return []
+    if are_adapters[0]:
+        places.reverse()
+    base, adapter = [pasted_path(place) or "FILE" for place in places]
+    text = f"{show(places[1], 80)} is an adapter: its weights are added to a base"
+    return [
+        *hanging_lines([], text, width, 2),
+        pasted_line(f"ckpt merge {base} {adapter} -o OUT", width),
+    ]
 
 
 def _tied_notes(report: DiffReport) -> list[str]:

@@ -807,7 +807,8 @@ def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
 
 def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     """The names of the last layer: modules that are called like one, else the last
-    module where it does not fit.
+    module where it does not fit and has a matrix. A norm has none: a model whose head
+    is tied to its embedding ends with one.
     """
     names = [row.name for row in rows]
     first = len(common_component(names))
@@ -824,6 +825,9 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
         last
         and len(own) < len(rows)
         and all(row.status in ("kept", "sliced", "missing") for row in own)
+        and any(
+            row.target is not None and len(row.target.tensor.shape) > 1 for row in own
+        )
     )
     return frozenset(row.name for row in own) if misfits else frozenset()
 
@@ -865,6 +869,8 @@ class Coverage(NamedTuple):
     """The reason why tensors are not loaded that hold codes on one side and values on
     the other.
     """
+    adapter_layers: int = 0
+    """The layers of a refused adapter, which the target has no place for."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduce_report(self.source, Coverage, *self)

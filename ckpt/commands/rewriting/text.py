@@ -48,6 +48,10 @@ from ckpt.surface.text.lines import (
 DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12
 _LEFT = 20
+_ROOM = 70
+"""Columns of a folded name, with room for how many it stands for."""
+_FOLDED = 5_000
+"""The names that are compared for what they have in common."""
 
 
 def rewrite_lines(report: RewriteReport, width: int | None = None) -> list[Line]:
@@ -63,17 +67,20 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     if report.share is not None:
         out.append([(_share_text(report.share), "head")])
         out += [[(f"  {show_literal(reason)}", "")] for reason in report.share.reasons]
+    changes = _folded_changes(report.changes)
     rows = [
-        (_arrow_text(change), _change_text(change))
-        for change in report.changes[:_CHANGES]
+        (_arrow_text(change), _change_text(change)) for change in changes[:_CHANGES]
     ]
     size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
     for head, what in rows:
         out.append(
             [(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")]
         )
-    if len(report.changes) > _CHANGES:
-        out.append([(f"… {len(report.changes) - _CHANGES:,} more (--json)", "dim")])
+    if len(changes) > _CHANGES:
+        further = sum(change.number for change in changes[_CHANGES:])
+        if all(change.kind != "name" for change in changes):
+            further = len(changes) - _CHANGES
+        out.append([(f"… {further:,} more (--json)", "dim")])
     if not report.changes and report.nothing:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
@@ -85,7 +92,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
     if report.carried:
         out.append([(f"carried along: {show_names(report.carried, _LEFT)}", "")])
-    out += _leftover_lines("lost", report.lost)
+    out += _leftover_lines("lost", _fold_leftovers(report.lost))
     out += _source_lines(report.sources, width)
     if report.account is not None:
         out += report.account.lines(width)
@@ -158,6 +165,57 @@ def _source_lines(sources: Sequence[AverageSource], width: int | None) -> list[L
     if len(sources) > _CHANGES:
         out.append([(f"… {len(sources) - _CHANGES:,} more (--json)", "dim")])
     return out
+
+
+def _folded_changes(changes: Sequence[Change]) -> Sequence[Change]:
+    """The changes, where many names changed in one way as one: `model.* → *`."""
+    if len(changes) <= _CHANGES or any(change.kind != "name" for change in changes):
+        return changes
+    groups: dict[tuple[str, str, str], list[Change]] = {}
+    for change in changes:
+        before, after = _changed_part(change.before or "", change.after or "")
+        groups.setdefault((before, after, change.section), []).append(change)
+    return [
+        Change("name", before, after, len(group), "tensor", section=section)
+        if len(group) > 1
+        else group[0]
+        for (before, after, section), group in groups.items()
+    ]
+
+
+def _changed_part(before: str, after: str) -> tuple[str, str]:
+    """Two names with `*` for the parts that both end and begin with."""
+    old, new = before.split("."), after.split(".")
+    end = _common_length(old[::-1], new[::-1])
+    start = _common_length(old[: len(old) - end], new[: len(new) - end])
+    texts = [
+        [*["*"][:start], *parts[start : len(parts) - end], *["*"][:end]]
+        for parts in (old, new)
+    ]
+    return ".".join(texts[0]), ".".join(texts[1])
+
+
+def _common_length(one: Sequence[str], two: Sequence[str]) -> int:
+    """The number of items that two lists begin with alike."""
+    for index, (left, right) in enumerate(zip(one, two, strict=False)):
+        if left != right:
+            return index
+    return min(len(one), len(two))
+
+
+def _fold_leftovers(rows: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
+    """Return the rows, with those of one text and alike names as one row."""
+    looks = [(row.name, (row.what, row.hint, row.is_value)) for row in rows[:_FOLDED]]
+    folded: list[Leftover] = []
+    for name, indices in merge_alike_rows(looks):
+        first = rows[indices[0]]
+        if len(indices) == 1 or first.is_value:
+            folded += [rows[index] for index in indices]
+            continue
+        sizes = [rows[index].nbytes or 0 for index in indices]
+        text = f"{shorten_name(name, _ROOM)} ×{len(indices):,}"
+        folded.append(first._replace(name=text, nbytes=sum(sizes)))
+    return (*folded, *rows[_FOLDED:])
 
 
 def _merge_leftovers(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
@@ -339,7 +397,18 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         ("in part", coverage.of("sliced")),
         ("tied", coverage.of("tied")),
     )
-    parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
+    listed: list[Line] = []
+    for label, rows in in_part:
+        reasons = _by_reason(rows)
+        if len(reasons) == 1:
+            parts.append(f"{label}: {reasons[0]}")
+        elif reasons:
+            parts.append(f"{len(rows):,} {label}")
+            for reason in reasons[:_LISTED]:
+                listed += hanging_lines([(f"{label}: ", "")], reason, width, 2)
+            if len(reasons) > _LISTED:
+                further = len(reasons) - _LISTED
+                listed.append([(f"{label}: {further:,} more (--json)", "dim")])
     kept = (
         "left out" if coverage.absent else "kept"
     )  # a model on the meta device has nothing to keep
@@ -355,6 +424,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     parts += [f"{number:,} without weights"] if number else []
     first, *more = wrap_text("; ".join(parts), width)
     out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
+    out += listed
     aligned = [
         f"{prefix}* → * ({side})"
         for prefix, side in zip(coverage.aligned, ("pretrained", "target"), strict=True)
@@ -443,7 +513,7 @@ def _kept_reason(row: Pairing, kept: str) -> str:
     return f"{kept}: {row.why}" if row.status == "kept" else "not in PRETRAINED"
 
 
-def _by_reason(rows: Sequence[Pairing]) -> str:
+def _by_reason(rows: Sequence[Pairing]) -> list[str]:
     """`fc.{weight,bias} [1000] → [10]`, those with one reason together."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -451,7 +521,7 @@ def _by_reason(rows: Sequence[Pairing]) -> str:
     texts = []
     for why, names in reasons.items():
         texts.append(f"{show_folded_names(names, _LISTED)} {why}".rstrip())
-    return and_more(texts, _LISTED)
+    return texts
 
 
 def _pairing_reason(row: Pairing) -> str:

@@ -86,6 +86,7 @@ def recipe(
         (*sides[0].passed, *sides[1].passed),
         (sides[0].beside, sides[1].beside),
         check is not None,
+        is_coded=sides[0].is_coded != sides[1].is_coded,
     )
     if place is None:
         return report

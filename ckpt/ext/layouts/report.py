@@ -36,6 +36,8 @@ class RecipeReport(NamedTuple):
     is_check: bool = False
     path: str | None = None
     """The path of the recipe that was written."""
+    is_coded: bool = False
+    """True where one side alone holds codes, such as a GGUF: no bits are then equal."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduce_report(self.before, RecipeReport, *self)

@@ -39,6 +39,8 @@ class Side(NamedTuple):
     passed: tuple[Passed, ...]
     beside: int
     """The tensors beside the models: of optimizers and others."""
+    is_coded: bool = False
+    """True where tensors are codes: rounded blocks as in a GGUF, or floats of 8 bits."""
 
 
 def side_of(
@@ -52,6 +54,7 @@ def side_of(
     leaves: list[Leaf] = []
     passed: list[Passed] = []
     entries = entries_of(survey, section, select)
+    is_coded = any(_is_coded(entry.tensor) for _, entry in entries)
     for name, entry in entries:
         tensor = numeric(unwrap_dtensor(entry.tensor))
         why = unread_kind(tensor)
@@ -62,7 +65,11 @@ def side_of(
     if not leaves:
         raise UsageError("holds no dense tensor", path=survey.path)
     return Side(
-        survey.path, tuple(leaves), tuple(passed), len(survey.tensors) - len(entries)
+        survey.path,
+        tuple(leaves),
+        tuple(passed),
+        len(survey.tensors) - len(entries),
+        is_coded,
     )
 
 
@@ -101,6 +108,13 @@ def numeric(tensor: Tensor) -> Tensor:
         unpacked(tensor)
         if isinstance(tensor, TensorRef) and can_unpack(tensor)
         else tensor
+    )
+
+
+def _is_coded(tensor: Tensor) -> bool:
+    """Say whether the elements of a tensor are codes that were rounded."""
+    return isinstance(tensor, TensorRef) and (
+        can_unpack(tensor) or tensor.dtype.name.startswith("float8")
     )
 
 

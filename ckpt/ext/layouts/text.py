@@ -9,15 +9,26 @@ from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import Rule
 from ckpt.ext.layouts.templates import values_text
 from ckpt.ext.layouts.words import part_words, source_words
-from ckpt.model.text import counted_noun, show, show_name
-from ckpt.surface.text.lines import Line, hanging_lines
+from ckpt.model.text import (
+    counted_noun,
+    merge_alike_rows,
+    pasted_path,
+    show,
+    show_folded_names,
+    show_name,
+)
+from ckpt.surface.text.lines import Line, cells, hanging_lines, pasted_line
 
 _MOST = 200
 """The rules that are shown."""
 _LEFT = 20
 """The tensors of one list that are shown."""
+_FOLDED = 5_000
+"""The names that are compared for what they have in common."""
 _PARTS = 12
 """The parts of one rule that are shown."""
+_WAYS = 4
+"""The groups of names that are shown, between which --assume chooses."""
 _BY = {
     NEIGHBOURS: "by its neighbours: its values say nothing",
     ASSUMED: "as --assume says",
@@ -28,6 +39,7 @@ _BY = {
 def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
     lines: list[Line] = [[(report.headline, "good" if report.is_whole else "warn")]]
+    lines += _coded_lines(report, width)
     if report.recipe.rules and not report.is_check:
         lines.append([])
         for rule in report.recipe.rules[:_MOST]:
@@ -69,6 +81,20 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
         width,
     )
     return lines
+
+
+def _coded_lines(report: RecipeReport, width: int | None) -> list[Line]:
+    """The command that compares codes with the numbers they were made of."""
+    if not report.is_coded or not report.left:
+        return []
+    text = (
+        "One side is quantised and the other is not, so bits differ where values are "
+        "alike. To compare the values:"
+    )
+    lines = hanging_lines([], text, width, 0)
+    paths = [pasted_path(path) for path in (report.before, report.after)]
+    shown = [path or "FILE" for path in paths]
+    return [*lines, pasted_line(f"ckpt diff {' '.join(shown)}", width)]
 
 
 def beside_text(report: RecipeReport) -> str | None:
@@ -115,12 +141,19 @@ def _titled_lines(
     if not rows:
         return []
     lines: list[Line] = [[], [(title, "head")]]
-    for name, text in rows[:_LEFT]:
-        lines += hanging_lines(
-            [(f"  {show_name(name, 80)}", "name"), ("  ", "")], text, width
-        )
-    if len(rows) > _LEFT:
-        lines.append([(f"  and {len(rows) - _LEFT:,} more", "dim")])
+    shown = 0
+    for name, indices in merge_alike_rows(rows[:_FOLDED])[:_LEFT]:
+        shown += len(indices)
+        times = f"  ×{len(indices):,}" if len(indices) > 1 else ""
+        label = f"  {show_name(name, 80)}{times}"
+        text = rows[indices[0]][1]
+        if width is None or cells(label) + 2 + cells(text) <= width:
+            lines.append([(label, "name"), (f"  {text}", "")])
+            continue
+        lines.append([(label, "name")])
+        lines += hanging_lines([("    ", "")], text, width)
+    if len(rows) > shown:
+        lines.append([(f"  and {len(rows) - shown:,} more", "dim")])
     return lines
 
 
@@ -130,7 +163,7 @@ def _left_text(why: str, ways: Sequence[str]) -> str:
     """
     if not ways:
         return why
-    listed = ", ".join([show_name(way, 60) for way in ways])
+    listed = show_folded_names(ways, _WAYS)
     return f"{why}: {listed} (--assume takes one)"
 
 

@@ -307,7 +307,7 @@ def lint(
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
     """Every finding of a checkpoint; with `values` those in the numbers of its models
-    too, which reads them.
+    and their averages too, or of all its tensors where it has neither.
 
     `plan` finds the commands of the hints; without it findings have none.
     """
@@ -320,11 +320,14 @@ def lint(
     findings += _hook_findings(hidden.hooks)
     findings += private_values(survey.checkpoint)
     if values:
-        for part in survey.models:
+        parts = [part for part in survey.sections if part.kind in ("model", "ema")]
+        names: list[str | None] = [part.name for part in parts]
+        for name in names or [None]:
             report = stats(
                 survey,
-                section=part.name,
-                threshold=DEAD,
+                section=name,
+                threshold=None if name is None else DEAD,  # no layer, no channel
+                everything=name is None,
                 progress=progress,
                 checksums=False,
             )

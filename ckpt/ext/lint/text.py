@@ -113,6 +113,8 @@ def lint_summary(reports: Sequence[FileReport]) -> str:
             f"{counted_noun(sum(levels.values()), 'finding')} ({', '.join(parts)}) in "
             f"{' and '.join(places)}"
         )
+    elif files and not any(report.has_values for report in files):
+        text += " · values not read (--read-values)"
     unread = sum(report.error is not None for report in reports)
     return text + (f" · {unread:,} unreadable" if unread else "")
 

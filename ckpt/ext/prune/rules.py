@@ -73,6 +73,11 @@ def best_of(text: str) -> Best:
         raise UsageError(
             f"--keep-best {show(text, 80)}: no name", hint="NAME:min or NAME:max"
         )
+    if direction is None and name.isdecimal():
+        raise UsageError(
+            f"--keep-best {show(text, 80)}: takes the name of a value, not a number",
+            hint="--keep-best val_loss:min",
+        )
     if direction is None:
         hint = f"{name}:min or {name}:max"
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.commands.rewriting.report import LOADED, RewriteReport
 from ckpt.ext.warmstart.api import warmstart
 from ckpt.model.errors import UsageError
 from ckpt.model.text import pasted_path, shell_word, show, show_literal
@@ -60,21 +60,24 @@ def command(
         )
 
     def report(done: RewriteReport) -> None:
+        plan = done.coverage
+        is_adapter = (
+            plan is not None and plan.adapter_layers > 0 and not plan.of(*LOADED)
+        )
         if print_code:
             for line in done.code:
                 output.write_text(line)
-        else:
-            report_writer(options)(done)
-        plan = done.coverage
+        elif not is_adapter or options.json:
+            report_writer(options)(done)  # of an adapter every row would say 0 %
         if plan is not None and plan.refusal:
-            command = (
-                None
-                if plan.way is None
-                else _command_with_options(pretrained, asked, plan.way)
-            )
+            command = None
+            if is_adapter:
+                command = _merge_command(pretrained, asked)
+            elif plan.way is not None:
+                command = _command_with_options(pretrained, asked, plan.way)
             text = (
-                f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: "
-                "nothing was written"
+                f"{show(into or done.source.path, None)}: "
+                f"{show_literal(plan.refusal)}: nothing was written"
             )
             output.write_talk(f"ckpt: {text}", command)
 
@@ -82,6 +85,17 @@ def command(
         source = opened(pretrained, options.places.limits, tell=False)
     with source as given:
         return rewrite_paths([into_model or into or ""], write, options, report=report)
+
+
+def _merge_command(pretrained: str, asked: dict[str, Any]) -> str | None:
+    """The command that adds an adapter to the target, to paste, or None where no shell
+    takes the paths, and for a model that is built.
+    """
+    places = asked["into"], pretrained, asked["output"] or "OUT"
+    paths = [pasted_path(place) for place in places if place is not None]
+    if len(paths) < len(places) or None in paths:
+        return None
+    return f"ckpt merge {paths[0]} {paths[1]} -o {paths[2]}"
 
 
 def _command_with_options(

@@ -260,16 +260,14 @@ def _plan_coverage(
     ]
     head = head_of([row for row in rows if row.target is not None])
     if not options.count_sliced:
-        rows = [
-            row._replace(copied=0)
-            if row.status == "sliced" and row.name in head
-            else row
-            for row in rows
-        ]
-        sliced = [row for row in rows if row.status == "sliced" and row.name in head]
+        sliced = {
+            row.name for row in rows if row.name in head and _has_other_outputs(row)
+        }
+        rows = [row._replace(copied=0) if row.name in sliced else row for row in rows]
         if sliced:
+            names_of_sliced = [row.name for row in rows if row.name in sliced]
             notes.append(
-                f"{show_folded_names([row.name for row in sliced], 4)} is sliced from "
+                f"{show_folded_names(names_of_sliced, 4)} is sliced from "
                 "the last layer of another task "
                 "and does not count as loaded (--count-sliced counts it)."
             )
@@ -288,6 +286,15 @@ def _plan_coverage(
         shift=_find_shift(names, sides) if options.align else None,
     )
     return coverage._replace(ways=tuple(_better_ways(coverage, names, sides, options)))
+
+
+def _has_other_outputs(row: Pairing) -> bool:
+    """Say whether a sliced tensor has another number of outputs in the pretrained
+    model. With as many outputs the task may be the same: only the inputs are fewer.
+    """
+    if row.status != "sliced" or row.source is None or row.target is None:
+        return False
+    return row.source.tensor.shape[:1] != row.target.tensor.shape[:1]
 
 
 def _better_ways(
@@ -379,7 +386,9 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             " out; ckpt merge adds an adapter to its base"
         )
         return coverage._replace(
-            refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None
+            refusal=why,
+            way=("--min-coverage", "0") if coverage.of(*LOADED) else None,
+            adapter_layers=lost,
         )
     if not coverage.of(*LOADED):
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)

@@ -334,3 +334,20 @@ def last_end_record(source: Source, span: int) -> tuple[int, EndRecord] | None:
         if position < 0
         else (source.size - span + position, end_record(tail, position))
     )
+
+
+def begins_as_torch(head: bytes) -> bool:
+    """Tell whether the first bytes of a file are those of an archive that torch writes.
+
+    One that is cut off has no directory, and its ending may be any: `.tar`, as in
+    torch's own examples.
+    """
+    if not head.startswith(LOCAL_MAGIC):
+        return False
+    size = int.from_bytes(head[26:28], "little")
+    _, slash, record = head[30 : 30 + size].partition(b"/")
+    return bool(slash) and record in _FIRST_OF_TORCH
+
+
+_FIRST_OF_TORCH = (b"data.pkl", b"constants.pkl", b"version", b"data/0")
+"""The first record of an archive that torch writes, below its folder."""

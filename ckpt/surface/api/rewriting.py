@@ -720,6 +720,7 @@ def _rewrite_survey(
             report.command != "convert"
             and not save.is_written(report.source.format)
             and report.source.traits.is_pickle
+            and not report.source.traits.is_live  # it has no file, and no loader
         ):
             old = report.source.traits.label
             talk.about(

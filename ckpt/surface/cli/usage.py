@@ -120,7 +120,21 @@ def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     near = get_close_matches(
         name, [option for option in options if option.startswith("--")], 1, ALIKE
     )
+    near = near or _options_with_words_of(name, options)
     return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
+
+
+def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
+    """Return the only option that has all words of a name, as `--output-format` has
+    that of `--format`. Other names give nothing.
+    """
+    words = set(name.removeprefix("--").split("-"))
+    found = [
+        option
+        for option in options
+        if option.startswith("--") and words <= set(option[2:].split("-"))
+    ]
+    return found if len(found) == 1 else []
 
 
 def _unknown_command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from inside import inside
 from process import SAMPLES, ckpt, terminal
 
 from ckpt import diff as ckpt_diff
@@ -883,3 +884,34 @@ def test_a_table_has_the_rows_that_are_asked_for(
     words = ("diff", "0.pth", "1.pth", "--tsv", "--no-header")
     done = ckpt(*words, *(() if which == "auto" else ("--show", which)), cwd=tmp_path)
     assert "".join(line[0] for line in done.lines) == letters
+
+
+def test_an_adapter_beside_its_base_is_named(tmp_path: Path) -> None:
+    base = {"layer.q.weight": torch.ones(4, 4)}
+    lora = {
+        "base_model.model.layer.q.lora_A.weight": torch.ones(2, 4),
+        "base_model.model.layer.q.lora_B.weight": torch.ones(4, 2),
+    }
+    torch.save(base, tmp_path / "base.pt")
+    torch.save(lora, tmp_path / "lora.pt")
+    for names in (("base.pt", "lora.pt"), ("lora.pt", "base.pt")):
+        done = inside("diff", *names, cwd=tmp_path)
+        assert done.code == 1
+        at = done.lines.index("lora.pt is an adapter: its weights are added to a base")
+        assert done.lines[at + 1] == "  ckpt merge base.pt lora.pt -o OUT"
+    torch.save({"other.weight": torch.ones(2, 2)}, tmp_path / "other.pt")
+    done = inside("diff", "base.pt", "other.pt", cwd=tmp_path)
+    assert "adapter" not in done.out.decode()
+
+
+def test_what_one_file_alone_has_is_one_line(tmp_path: Path) -> None:
+    model = {"a.weight": torch.ones(3, 2), "a.bias": torch.ones(3)}
+    other = {"b.weight": torch.ones(3, 2), "b.bias": torch.ones(3)}
+    torch.save({"net": model, "d": other, "epoch": 3, "lr": 0.1}, tmp_path / "x.pt")
+    torch.save({"net": model, "args": {"seed": 1}}, tmp_path / "y.pt")
+    done = inside("diff", "x.pt", "y.pt", cwd=tmp_path)
+    said = [line for line in done.lines if line.startswith("not compared")]
+    assert said == [
+        "not compared: d, epoch, lr of x.pt (not in the other file)",
+        "not compared: args of y.pt (not in the other file)",
+    ]

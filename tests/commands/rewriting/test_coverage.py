@@ -14,9 +14,8 @@ FLOAT = BY_NAME["float32"]
 
 def entry(name: str, numel: int) -> Entry:
     storage = Storage(name, "cpu", FLOAT, 4 * numel, None)
-    return Entry(
-        (name,), name, tensor_ref(storage, FLOAT, (numel,), contiguous((numel,)), 0)
-    )
+    shape = (numel, 1) if name.endswith(".w") else (numel,)
+    return Entry((name,), name, tensor_ref(storage, FLOAT, shape, contiguous(shape), 0))
 
 
 def row(status: Status, name: str, numel: int, copied: int) -> Pairing:
@@ -102,6 +101,7 @@ def test_body_and_head_add_up_to_the_whole() -> None:
         (["stem.w", "top.w", "top.b"], "lmm", {"top.w", "top.b"}),
         (["stem.w", "top.w", "top.b"], "lkl", set()),
         (["stem.w", "top.w"], "ll", set()),
+        (["stem.w", "norm.a", "norm.b"], "mmm", set()),
         (["top.w"], "k", set()),
         (["w", "b"], "kk", set()),
         ([], "", set()),

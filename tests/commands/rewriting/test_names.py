@@ -4,6 +4,7 @@ does.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -793,3 +794,31 @@ def test_names_of_an_optimizer_stay_where_another_model_keeps_them(
         "a.weight",
         "a.bias",
     ]
+
+
+def test_names_that_change_alike_are_one_line(tmp_path: Path) -> None:
+    names = [f"net.{layer}.attn.{part}" for layer in range(5) for part in "qkv"]
+    torch.save({name: torch.ones(2) for name in names}, tmp_path / "a.pt")
+
+    def said(*subs: str) -> list[str]:
+        words = [word for sub in subs for word in ("--sub", sub)]
+        done = inside("rename", "a.pt", *words, "--dry-run", cwd=tmp_path)
+        assert done.code == 0, done
+        return done.lines[:-1]
+
+    assert said(r"s/^net\.//") == ["net.* → *   15 tensors"]
+    assert said(r"s/attn/attention/") == ["*.attn.* → *.attention.*   15 tensors"]
+    assert said(r"s/^net\.//", r"s/attn/a/") == [
+        f"net.{layer}.attn.* → {layer}.a.*   3 tensors" for layer in range(5)
+    ]
+    assert said(r"s/\.q$/.query/") == [
+        f"net.{layer}.attn.q → net.{layer}.attn.query" for layer in range(5)
+    ]
+
+
+def test_the_report_has_each_name_of_a_folded_line(tmp_path: Path) -> None:
+    torch.save({f"a.{n}": torch.ones(2) for n in range(30)}, tmp_path / "a.pt")
+    done = inside(
+        "rename", "a.pt", "--sub", r"s/^a\./b./", "--dry-run", "--json", cwd=tmp_path
+    )
+    assert len(json.loads(done.out)["changes"]) == 30

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import paths
 import pytest
 import relaid
 from inside import inside
+from process import SAMPLES
 from relaid import LAYOUTS, State
 from safetensors.torch import load_file
 
@@ -283,3 +285,42 @@ def test_values_are_the_same_in_every_layout(folder: Path) -> None:
     assert root_of(relaid.saved(swapped, folder / "s.pth"), values=True) == values
     swapped["norm.weight"][0] *= 2
     assert root_of(relaid.saved(swapped, folder / "t.pth"), values=True) != values
+
+
+def test_what_is_left_is_told_in_groups(tmp_path: Path) -> None:
+    """Twelve layers with one reason are one row, and so are the ways between them."""
+    noise = np.random.default_rng(0)
+    before: State = {}
+    after: State = {}
+    for layer in range(12):
+        before[f"layers.{layer}.up.weight"] = noise.normal(size=(3, 5))
+        after[f"net.layers.{layer}.up.weight"] = noise.normal(size=(3, 5))
+        before[f"layers.{layer}.norm.weight"] = np.ones(7)
+        after[f"net.{11 - layer}.scale"] = np.ones(7)
+    relaid.saved(before, tmp_path / "a.safetensors")
+    relaid.saved(after, tmp_path / "b.safetensors")
+    done = inside("recipe", "a.safetensors", "b.safetensors", cwd=tmp_path)
+    assert done.code == 1
+    rows = [line for line in done.lines if "no such values in A" in line]
+    assert rows == ["  net.layers.0-11.up.weight  ×12  no such values in A"], done
+    assert "  layers.0-11.{norm,up}.weight  ×24  all of it" in done.lines
+    ways = "whose: layers.0-7.norm.weight ×8 (--assume takes one)"
+    assert sum(line.endswith(ways) for line in done.lines) == 1, done
+    listed = [row["name"] for row in ckpt.recipe(
+        tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    ).to_json()["left"]]  # fmt: skip
+    assert len(listed) == 24
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_quantised_side_is_compared_by_diff(order: int, tmp_path: Path) -> None:
+    names = ["llama_base.safetensors", "llama_q8_0.gguf"][::order]
+    for name in names:
+        shutil.copy(SAMPLES / name, tmp_path)
+    done = inside("recipe", *names, cwd=tmp_path)
+    assert done.code == 1
+    assert done.lines[1].startswith("One side is quantised and the other is not")
+    assert done.lines[2] == f"  ckpt diff {names[0]} {names[1]}"
+    assert inside("diff", *names, cwd=tmp_path).code in (0, 1)
+    same = inside("recipe", names[0], names[0], cwd=tmp_path)
+    assert "quantised" not in same.out.decode()

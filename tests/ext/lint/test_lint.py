@@ -366,7 +366,10 @@ def test_a_folder(folder: Path) -> None:
     ]
     assert ckpt("lint", "runs", "--ignore", "prefix", cwd=folder).code == 0
     done = ckpt("lint", "runs/good.pth", cwd=folder)
-    assert (done.out, done.complaints) == (b"", ["no finding in 1 file"])
+    assert (done.out, done.complaints) == (
+        b"",
+        ["no finding in 1 file · values not read (--read-values)"],
+    )
     assert ckpt("lint", "runs/good.pth", "-q", cwd=folder) == Done(0, b"", b"")
 
 
@@ -488,7 +491,10 @@ def test_a_live_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("a.pth", "--model", "nets.py:good"), "no finding in 1 file and the model"),
+        (
+            ("a.pth", "--model", "nets.py:good"),
+            "no finding in 1 file and the model · values not read (--read-values)",
+        ),
         (
             ("a.pth", "--model", "nets.py:bad"),
             "1 finding (1 warning) in 0 of 1 file and the model",
@@ -586,7 +592,10 @@ def test_what_stands_in_for_a_checkpoint_fails_in_a_folder_too(
     done = inside("lint", ".", cwd=tmp_path)
     assert (done.code, done.out) == (2, b"")
     assert done.complaints[0].startswith(f"ckpt: model{ending}: ")
-    assert done.complaints[-1] == "no finding in 1 file · 1 unreadable"
+    assert (
+        done.complaints[-1]
+        == "no finding in 1 file · values not read (--read-values) · 1 unreadable"
+    )
     assert inside("lint", ".", "--skip-unreadable", "-q", cwd=tmp_path).code == 0
     (row,) = (
         row
@@ -926,3 +935,28 @@ def test_texts_are_searched_in_linear_time(kind: str) -> None:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        torch.full((3, 2), float("nan")),
+        {"w": torch.full((3, 2), float("nan"))},
+        {"x": 1, "train": [torch.full((3, 2), float("nan"))]},
+        {
+            "state_dict": {"fc.weight": torch.ones(3, 2)},
+            "ema_state_dict": {"fc.weight": torch.full((3, 2), float("nan"))},
+        },
+    ],
+)
+def test_values_are_read_where_no_model_is(content: Any, tmp_path: Path) -> None:
+    """`stats` finds the NaN in such a file, and so does the gate."""
+    torch.save(content, tmp_path / "a.pt")
+    done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
+    assert done.code == 1 and "6 elements are NaN in" in done.out.decode(), done
+
+
+def test_a_file_without_tensors_has_no_values(tmp_path: Path) -> None:
+    torch.save({"epoch": 3}, tmp_path / "a.pt")
+    done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
+    assert (done.code, done.complaints) == (0, ["no finding in 1 file"])

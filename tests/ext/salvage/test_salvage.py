@@ -990,3 +990,20 @@ def test_a_list_with_its_type_beside_it_loses_a_tensor(tmp_path: Path) -> None:
         report = salvage(Survey(checkpoint), Limits(), damaged={"a.0": DAMAGED})
         assert [entry.name for entry in report.result.tensors] == ["a.1", "b"]
         assert [row.name for row in report.lost] == ["a.0"]
+
+
+def test_lost_tensors_of_one_reason_are_one_line(tmp_path: Path) -> None:
+    state = {
+        f"layers.{layer}.{part}.weight": torch.ones(64)
+        for layer in range(9)
+        for part in "qk"
+    }
+    torch.save(state, tmp_path / "a.pt")
+    data = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(data[: len(data) // 3])
+    done = inside("salvage", "cut.pt", "-o", "whole.pt", cwd=tmp_path)
+    assert done.code == 1, done
+    lost = [line for line in done.lines if line.startswith("lost: ")]
+    assert 0 < len(lost) <= 3 and any(".{q,k}.weight ×" in line for line in lost), lost
+    report = inside("salvage", "cut.pt", "-o", "b.pt", "--json", cwd=tmp_path)
+    assert len(json.loads(report.out)["lost"]) > 6

@@ -597,6 +597,7 @@ def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
         names = {entry.name for entry in checkpoint.tensors}
         assert all(entry.tensor.device in ("cpu", None) for entry in checkpoint.tensors)
     kept = {"head.weight", "head.bias", "twin.bias"}
+    assert not any("the loader of" in line for line in done.complaints), done
     text = done.out.decode()
     assert ("left out: head.weight: the model has no value for it" in text) == (
         not init
@@ -788,3 +789,72 @@ def test_a_target_that_is_a_conjugate_view_keeps_its_values(tmp_path: Path) -> N
     assert (coverage["totals"]["kept"], coverage["totals"]["loaded"]) == (1, 1)
     found = torch.load(tmp_path / "out.pt", weights_only=True)
     assert torch.equal(found["a.weight"].resolve_conj(), value.conj().resolve_conj())
+
+
+def test_a_head_with_as_many_outputs_answers_the_same_task(tmp_path: Path) -> None:
+    """Only its inputs are fewer, as those of the layers before it."""
+    rewriting.saved(
+        {"body.weight": torch.ones(6, 6), "head.weight": torch.ones(7, 6)},
+        tmp_path / "wide.pth",
+    )
+    rewriting.saved(
+        {"body.weight": torch.zeros(4, 4), "head.weight": torch.zeros(7, 4)},
+        tmp_path / "mine.pth",
+    )
+    done = inside(
+        "warmstart", "wide.pth", "--into", "mine.pth", "--on-mismatch", "slice",
+        "--dry-run", cwd=tmp_path,
+    )  # fmt: skip
+    assert "another task" not in done.out.decode(), done
+    assert done.lines[0] == (
+        "loads 2 of 2 tensors, 100 % of the model; 2 in part; 0 missing; 0 unexpected"
+    )
+    assert done.lines[1:3] == [
+        "in part: body.weight [6, 6] → [4, 4] (100 %)",
+        "in part: head.weight [7, 6] → [7, 4] (100 %)",
+    ]
+
+
+@pytest.mark.parametrize("more", [["-o", "z.pth"], ["--dry-run"]])
+def test_an_adapter_is_refused_with_the_command_that_merges(
+    more: list[str], tmp_path: Path
+) -> None:
+    """No table of layers that load 0 %, and the path as it was typed."""
+    rewriting.saved(
+        {"q_proj.weight": torch.ones(4, 4), "norm.weight": torch.ones(4)},
+        tmp_path / "base.pth",
+    )
+    rewriting.saved(
+        {
+            "base_model.model.q_proj.lora_A.weight": torch.ones(2, 4),
+            "base_model.model.q_proj.lora_B.weight": torch.ones(4, 2),
+        },
+        tmp_path / "lora.pth",
+    )
+    done = inside("warmstart", "lora.pth", "--into", "base.pth", *more, cwd=tmp_path)
+    assert (done.code, done.out) == (1, b""), done
+    assert done.complaints[0].startswith("ckpt: base.pth: PRETRAINED holds an adapter")
+    out = more[1] if len(more) > 1 else "OUT"
+    assert done.complaints[-1].endswith(f"(ckpt merge base.pth lora.pth -o {out})")
+    report = inside(
+        "warmstart", "lora.pth", "--into", "base.pth", "--json", *more, cwd=tmp_path
+    )
+    assert json.loads(report.out)["coverage"]["share"] == 0
+
+
+def test_a_tied_model_ends_with_a_norm_that_is_no_head(tmp_path: Path) -> None:
+    rewriting.saved(
+        {"embed.weight": torch.ones(4, 4), "up.weight": torch.ones(4, 3)},
+        tmp_path / "a.pth",
+    )
+    rewriting.saved(
+        {
+            "embed.weight": torch.ones(4, 4),
+            "up.weight": torch.ones(4, 3),
+            "final_norm.weight": torch.ones(4),
+        },
+        tmp_path / "b.pth",
+    )
+    done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", cwd=tmp_path)
+    assert "1 missing" in done.lines[0]
+    assert "head" not in done.out.decode(), done

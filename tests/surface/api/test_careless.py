@@ -218,3 +218,53 @@ def test_the_folders_of_shards_are_made(tmp_path: Path) -> None:
         assert ckpt.convert(
             path, out=tmp_path / name, parents=True, **keywords
         ).path == os.fspath(tmp_path / name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("get", r"ckpt.open\(path\).values"),
+        ("explain", "ckpt explain MESSAGE FILE"),
+        ("report", "ckpt report FILE -o"),
+        ("load", r"ckpt.open\(path\).state_dict"),
+        ("save", "ckpt.snapshot"),
+    ],
+)
+def test_a_name_that_users_try_is_answered(name: str, way: str) -> None:
+    with pytest.raises(AttributeError, match=way) as caught:
+        getattr(ckpt, name)
+    assert caught.value.name == name
+
+
+def test_a_mistyped_name_is_no_surprise() -> None:
+    with pytest.raises(
+        AttributeError, match=r"^module 'ckpt' has no attribute 'opne'$"
+    ):
+        ckpt.opne  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(ckpt, "__wrapped__")
+
+
+def test_a_finding_of_another_command_is_told(saved: Path) -> None:
+    with pytest.raises(ckpt.UsageError) as caught:
+        ckpt.inspect(saved, fail_on="nan")
+    assert str(caught.value) == (
+        "--fail-on nan: not a finding of inspect (ckpt diff, stats and lint report it)"
+    )
+    with pytest.raises(ckpt.UsageError, match=r"did you mean nan\? ckpt diff"):
+        ckpt.inspect(saved, fail_on="nam")
+    with pytest.raises(ckpt.UsageError, match=r"\(did you mean cuda\?\)"):
+        ckpt.inspect(saved, fail_on="cudda")
+    with pytest.raises(ckpt.UsageError, match="codes: called-on-load"):
+        ckpt.inspect(saved, fail_on="quirk")
+
+
+def test_the_way_to_a_missing_folder(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(ckpt.WriteError) as caught:
+        ckpt.slim(saved, out=tmp_path / "a b" / "x.pth")
+    assert caught.value.hint == f"mkdir -p '{tmp_path / 'a b'}'"
+
+
+def test_the_counts_of_strangers(tmp_path: Path) -> None:
+    one = rewriting.saved({"a": torch.ones(3)}, tmp_path / "a.pt")
+    two = rewriting.saved({"b": torch.ones(5), "c": torch.ones(2)}, tmp_path / "b.pt")
+    assert "0 changed, 2 added, 1 removed, 0 same>" in repr(ckpt.diff(one, two))

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tarfile
 import warnings
 import zipfile
@@ -718,3 +719,61 @@ def test_advice_about_a_dcp_keeps_it_one(tmp_path: Path) -> None:
     outs = {command.split()[-1] for command in proposed if " -o " in command}
     assert {"d.stripped.dcp", "e.stripped.dcp"} <= outs
     assert all(out.endswith(".dcp") for out in outs), proposed
+
+
+def test_the_path_of_a_folder_is_in_the_hint(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "a b").mkdir(parents=True)
+    for number in (1, 2):
+        torch.save({"w": torch.ones(2)}, tmp_path / "runs" / "a b" / f"e_{number}.pt")
+    done = inside("get", "runs/a b", "epoch", cwd=tmp_path)
+    assert "name one, such as 'runs/a b/e_1.pt'" in done.err.decode(), done
+    assert done.code == 2
+
+
+def test_an_option_is_found_by_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for typed, meant in (
+        ("--format", "--output-format"),
+        ("--intact", "--hide-intact"),
+    ):
+        words = ["lint" if meant == "--output-format" else "verify", typed, "."]
+        monkeypatch.setattr(sys, "argv", ["ckpt", *words])
+        done = inside(*words, cwd=tmp_path)
+        assert f"no option {typed} (did you mean {meant}?)" in done.err.decode(), done
+
+
+def test_a_count_is_no_name_of_a_value(tmp_path: Path) -> None:
+    done = inside("prune", ".", "--keep-best", "2", cwd=tmp_path)
+    assert done.complaints == [
+        "ckpt: --keep-best 2: takes the name of a value, not a number "
+        "(--keep-best val_loss:min)"
+    ]
+
+
+def test_lint_says_that_values_were_not_read(tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.full((3, 2), float("nan"))}, tmp_path / "a.pt")
+    done = inside("lint", "a.pt", cwd=tmp_path)
+    assert done.code == 0
+    assert done.complaints == ["no finding in 1 file · values not read (--read-values)"]
+    done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
+    assert done.code == 1 and "values not read" not in done.err.decode()
+
+
+def test_a_folder_of_saves_without_a_usual_ending_is_no_empty_one(
+    tmp_path: Path,
+) -> None:
+    """`ls` finds them by their bytes, so no command says that there is none."""
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "a.txt").write_text("x")
+    for epoch in (1, 2):
+        torch.save({"epoch": epoch}, tmp_path / "run" / f"epoch_{epoch}.tar")
+    done = inside("get", "run", "epoch", cwd=tmp_path)
+    assert done.complaints == [
+        "ckpt: run: a directory without an index; it holds 2 checkpoint files "
+        "(name one, such as run/epoch_1.tar)"
+    ]
+    (tmp_path / "run" / "epoch_1.tar").unlink()
+    (tmp_path / "run" / "epoch_2.tar").unlink()
+    done = inside("get", "run", "epoch", cwd=tmp_path)
+    assert "no checkpoint lies right in this directory" in done.err.decode()

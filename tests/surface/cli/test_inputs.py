@@ -5,8 +5,11 @@ the others.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
+import torch
+from inside import inside
 from process import TIMEOUT
 
 from ckpt.bytes.executor import Task
@@ -71,3 +74,20 @@ def test_so_many_files_behind_urls_are_read_at_once_as_jobs_says(jobs: int) -> N
         f"https://h/{number}.pth" for number in range(6)
     ]
     assert len(readers) == jobs
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "lint", "prune"])
+def test_a_save_that_was_cut_off_is_looked_at_whatever_its_ending(
+    command: str, tmp_path: Path
+) -> None:
+    """The newest save of a run was killed. torch's own examples call theirs `.tar`."""
+    (tmp_path / "run").mkdir()
+    for epoch in (1, 2, 3):
+        path = tmp_path / "run" / f"epoch_{epoch}.tar"
+        torch.save({"epoch": epoch, "net": {"a.weight": torch.ones(99, 9)}}, path)
+    path.write_bytes(path.read_bytes()[:2000])
+    (tmp_path / "run" / "notes.tar").write_bytes(b"PK\x03\x04" + bytes(90))
+    done = inside(command, "run", *(["--why"] * (command == "prune")), cwd=tmp_path)
+    text = (done.out + done.err).decode()
+    assert "epoch_3.tar" in text and "notes.tar" not in text, done
+    assert done.code == (0 if command == "prune" else 2 if command != "verify" else 1)
