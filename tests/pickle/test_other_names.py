@@ -21,6 +21,7 @@ from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.ls.ls import RUNS_CODE, ls
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
+from ckpt.model.errors import CkptError
 
 pytestmark = oracle.QUIET
 PACKAGE = "timm_like"
@@ -33,6 +34,9 @@ from torch.optim import Optimizer
 
 class Box(tuple):
     __slots__ = ()
+
+class Image(torch.Tensor):
+    pass
 
 class Outer:
     class Inner:
@@ -84,6 +88,19 @@ def mapped(owner: Any) -> bytes:
     return made(owner("frozenset"), items)
 
 
+def tensor(state: Any) -> bytes:
+    """A tensor of a class of the package."""
+    inner = (op.storage_id(), 0, (2, 3), (3, 1), False, op.ordered_dict())
+    function = glob("torch._utils", "_rebuild_tensor_v2")
+    typed = glob("torch._tensor", "_rebuild_from_type_v2")
+    return call(typed, function, glob(PACKAGE, "Image"), inner, state)
+
+
+def parameter(data: bytes) -> bytes:
+    function = glob("torch._utils", "_rebuild_parameter")
+    return call(function, data, True, op.ordered_dict())
+
+
 ACTING: dict[str, bytes] = {
     "a module in a module of torch": mapped(
         lambda name: member(LAYERS, "torch", "builtins", name)
@@ -112,6 +129,10 @@ ACTING: dict[str, bytes] = {
     )
     + value(OPTIMIZER)
     + build(),
+    "a method of a tensor of a package": parameter(tensor({"detach": RING})),
+    "a method in an OrderedDict": parameter(
+        tensor(call(glob("collections", "OrderedDict"), [["detach", RING]]))
+    ),
     "the base of optimizers in a package": made(glob(PACKAGE, "Optimizer"))
     + value(OPTIMIZER)
     + build(),
@@ -155,6 +176,9 @@ HARMLESS: dict[str, bytes] = {
         [1, "a", op.tensor(), made(glob(PACKAGE, "Outer"))],
         made(glob("argparse", "Namespace")),
     ),
+    "a tensor with objects": parameter(
+        tensor({"size": made(glob(PACKAGE, "Outer")), "note": RING})
+    ),
     "an object with a keyword": made_with(glob(PACKAGE, "Outer"), a=1),
     "an optimizer of a package": made(glob(PACKAGE, "Lion"))
     + value({"param_groups": [{"params": [], "lr": 0.1}], "state": {}, "defaults": {}})
@@ -171,6 +195,24 @@ def test_what_packages_write_is_an_import(
     levels, _, word = judged(HARMLESS[name])
     assert levels["unknown-import"] == "warning" and "called-on-load" not in levels
     assert word == f"needs {PACKAGE}"
+
+
+@pytest.mark.parametrize("shape", ["arguments", "items"])
+def test_a_state_of_a_call_sets_no_values(shape: str, tmp_path: Path) -> None:
+    """torch asks any state for its items: an OrderedDict that sets `data` puts other
+    values in place, also on a tensor of a package.
+    """
+    other = op.tensor(size=(2, 2), stride=(2, 1), offset=1)
+    if shape == "items":
+        state = op.ordered_dict() + value("data") + other + op.setitem()
+    else:
+        state = call(glob("collections", "OrderedDict"), [["data", other]])
+    path = tmp_path / "x.pth"
+    path.write_bytes(op.torch_zip(pickled({"w": tensor(state)})))
+    with pytest.raises(CkptError, match="its state sets data"), open(str(path)):
+        pass
+    loaded = torch.load(path, weights_only=False)
+    assert loaded["w"].shape == (2, 2), "the attack does not work"
 
 
 def test_a_function_through_a_module_is_an_error(

@@ -1260,7 +1260,7 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
     if (
         type(of) is Opaque
     ):  # a class in a class in a class: the inner one is judged by itself
-        is_in_class = is_getattr(of) and not passes_module(f"C.{of.args[1]}.{name}")
+        is_in_class = is_getattr(of) and not passes_module(f"C.{of.args[1]!s}.{name}")
         return (is_in_class and is_inner(name)) or _is_hook_of_lazy(of, name)
     if type(of) is not Global:
         return False
