@@ -9,6 +9,7 @@ torch/_tensor.py, torch/storage.py of torch 0.1 to 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, cast
 
@@ -81,6 +82,8 @@ class Rebuilder:
         self._meta = 0
         self._fillings = Fillings()
         self._meshes: dict[int, Mesh | None] = {}
+        self._states: dict[int, Node] = {}
+        self._again = 0
 
     def annotate(self, pickle: Pickle) -> None:
         """Set `meaning` of every call that torch would turn into a tensor. Raises
@@ -201,8 +204,21 @@ class Rebuilder:
         tensor = self._parameter_tensor(args, call)
         state = args[3] if len(args) > WITH_STATE - 1 else None
         _refuse_odd_state(state)
-        _refuse_properties(tensor, _state_attributes(state))
+        _refuse_properties(tensor, self._attributes_of(state))
         return tensor
+
+    def _attributes_of(self, state: Node) -> dict[str, Node]:
+        """The attributes in a state, which many tensors may share. Raises
+        BadCallError where that takes far longer than reading the file.
+        """
+        attributes = _state_attributes(state)
+        for part in state if is_tuple(state) else (state,):
+            if id(part) in self._states:
+                self._again += len(attributes)
+            self._states[id(part)] = part
+        if self._again > _MOST_AGAIN:
+            raise BadCallError("its many attributes are those of other tensors too")
+        return attributes
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
@@ -244,7 +260,7 @@ class Rebuilder:
         tensor = build(self, inner, call)
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
-        attributes = _state_attributes(state)
+        attributes = self._attributes_of(state)
         if _is_of_torch(
             subclass
         ):  # another class may take its state by code of its own
@@ -596,6 +612,8 @@ def make_storage(
     return Storage(id, str(device), dtype, nbytes, place, crc)
 
 
+_MOST_AGAIN = 1_000_000
+"""The most attributes that tensors share with others, each as often as it is set."""
 _CONTAINERS = frozenset(
     f"{module}.{name}"
     for modules, names in (
@@ -872,16 +890,32 @@ def _state_attributes(state: Node) -> dict[str, Node]:
     is equal to the text that it holds.
     """
     attributes: dict[str, Node] = {}
-    for part in state if type(state) is tuple else (state,):
-        if type(part) is Dict:
-            if Opaque in set(map(type, part.keys)):
-                raise BadCallError("a name in its state is made by a call")
-            attributes.update(
-                (str(key), value)
-                for key, value in zip(part.keys, part.values, strict=True)
-                if isinstance(key, str)
-            )
+    parts = state if is_tuple(state) else (state,)
+    for pairs in chain.from_iterable(map(_pairs_of_state, parts)):
+        if any(type(name) is Opaque for name, _ in pairs):
+            raise BadCallError("a name in its state is made by a call")
+        attributes.update(
+            (str(name), value) for name, value in pairs if isinstance(name, str)
+        )
     return attributes
+
+
+def _pairs_of_state(part: Node) -> list[list[tuple[Node, Node]]]:
+    """The names and values of a dict, also of one that a call makes, such as an
+    OrderedDict: of what it is given, and of its items.
+    """
+    if type(part) is Dict:
+        return [list(zip(part.keys, part.values, strict=True))]
+    if type(part) is not Opaque or tensor_of(part) is not None:
+        return []
+    pairs = [list(zip(part.keys, part.values, strict=True))]
+    for arg in part.args:
+        if type(arg) is Dict:
+            pairs.append(list(zip(arg.keys, arg.values, strict=True)))
+        elif type(arg) is list or is_tuple(arg):
+            both = [row for row in arg if type(row) is list or is_tuple(row)]
+            pairs.append([(row[0], row[1]) for row in both if len(row) == 2])
+    return pairs
 
 
 def _refuse_odd_state(state: Node) -> None:

@@ -774,3 +774,20 @@ def test_a_quantized_tensor_has_no_more_elements_than_its_storage(
             continue
         with pytest.raises(CkptError, match="more elements than its storage"):
             open(str(tmp_path / "x.pth"))
+
+
+def test_attributes_that_many_tensors_share_are_refused(tmp_path: Path) -> None:
+    """A dict of 2,000 names as the state of 1,000 tensors: torch and ckpt would set two
+    million attributes for 30 kB.
+    """
+    state = op.value({f"{number:04}": 1 for number in range(2_000)}) + op.put(1_000)
+    inner = (op.storage_id(), 0, (2, 3), (3, 1), False, op.ordered_dict())
+    parts = (op.glob("torch._utils", "_rebuild_tensor_v2"), op.glob("torch", "Tensor"))
+    first = op.value(inner) + op.put(1_001) + op.pop()
+    typed = op.glob("torch._tensor", "_rebuild_from_type_v2")
+    once = op.call(typed, *parts, op.get(1_001), op.get(1_000))
+    many = op.empty_list() + op.mark() + once * 1_000 + op.appends()
+    path = tmp_path / "x.pth"
+    path.write_bytes(op.torch_zip(op.pickled(state + op.pop() + first + many)))
+    with pytest.raises(CkptError, match="are those of other tensors too"):
+        open(str(path))

@@ -70,7 +70,7 @@ from ckpt.model.text import (
     show_names,
     size_text,
 )
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.known import is_own, passes_module
 from ckpt.surface.reports import reduce_report
 from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent_parts
 
@@ -729,6 +729,11 @@ def _file_text(name: str) -> str:
 
 def _call_text(row: Import) -> str:
     where = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
+    if not row.calls and passes_module(row.name):
+        return (
+            f"DANGER: loading {_file_text(row.file)} can run anything: {row.module}."
+            f"{row.name} leads through what is no class{where}."
+        )
     if not row.calls:
         return (
             f"DANGER: loading {_file_text(row.file)} can run anything: it holds "

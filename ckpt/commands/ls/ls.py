@@ -280,7 +280,10 @@ def _loading_word(survey: Survey) -> str:
     unknown = [
         row for row in checkpoint.imports if row.group != "known" and not row.is_script
     ]
-    if any(row.group == "called" and is_own(row.module) for row in unknown):
+    if any(
+        row.group == "called" and (is_own(row.module) or not row.calls)
+        for row in unknown
+    ):
         return RUNS_CODE  # whichever file of a folder does
     if checkpoint.not_loadable:
         return "not by torch"

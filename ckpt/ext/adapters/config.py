@@ -124,8 +124,13 @@ class Settings(NamedTuple):
 
 def number_in(value: Json) -> float | None:
     """A setting as a number, or None for what is none."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def is_end(pattern: str, module: str) -> bool:
@@ -138,35 +143,68 @@ def is_end(pattern: str, module: str) -> bool:
         return True
     if re.fullmatch(r"[\w.]*", pattern) or not is_known(pattern):
         return False
-    return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    begins = {0} | {place + 1 for place, letter in enumerate(module) if letter == "."}
+    ends, _ = _match_choices(_TOKEN.findall(pattern), 0, module, begins)
+    return len(module) in ends
 
 
 _LONGEST = 200
-_SAFE = re.compile(r"(?:[\w.^$|]|\\[.d]|\[[\w-]+\]|\(\??:?|\)|[+*?](?![+*?]))*")
-"""Expressions that names of layers need. One with a repetition of a group is none of
-them.
-"""
-_REPEATS = 3
-"""The most repetitions of an expression: each multiplies the time that a long name
-takes.
+_TOKEN = re.compile(r"\(\?:|[()|^$]|(?:[\w.:]|\\[.d]|\[[\w-]+\])[+*?]?")
+"""Parts of the expressions that names of layers need: a letter of a kind, perhaps
+repeated, a group, a choice. `re` would take hours for some that a stranger writes.
 """
 
 
 def is_known(pattern: str) -> bool:
-    """Tell whether an expression is one that is evaluated. A stranger wrote it, and
-    some would take hours.
-    """
+    """Tell whether an expression is one that is evaluated."""
     if re.fullmatch(r"[\w.]*", pattern):
         return True
-    if len(pattern) > _LONGEST or len(re.findall("[+*?]", pattern)) > _REPEATS:
-        return False
-    if not _SAFE.fullmatch(pattern) or re.search(r"\)[+*?]", pattern):
+    if len(pattern) > _LONGEST or "".join(_TOKEN.findall(pattern)) != pattern:
         return False
     try:
         re.compile(pattern)
     except re.error:
         return False
     return True
+
+
+def _match_choices(
+    tokens: list[str], first: int, text: str, begins: set[int]
+) -> tuple[set[int], int]:
+    """Return where the choices from a token on can end in a text, and the token behind
+    them: one that closes their group, or none.
+
+    All places are followed at once, so that each token takes one look at the text.
+    """
+    ends: set[int] = set()
+    places, index = begins, first
+    while index < len(tokens) and tokens[index] != ")":
+        token = tokens[index]
+        if token == "|":
+            ends |= places
+            places = begins
+        elif token in ("(", "(?:"):
+            places, index = _match_choices(tokens, index + 1, text, places)
+        elif token in ("^", "$"):
+            places = places & {0 if token == "^" else len(text)}
+        else:
+            places = _match_letters(token, text, places)
+        index += 1
+    return ends | places, index
+
+
+def _match_letters(token: str, text: str, places: set[int]) -> set[int]:
+    """Return where letters of a kind can end that begin in some places."""
+    has_sign = len(token) > 1 and token[-1] in "+*?"
+    letter = re.compile(token[:-1] if has_sign else token)
+    sign = token[-1] if has_sign else ""
+    fits = [letter.match(each) is not None for each in text]
+    ends = {place + 1 for place in places if place < len(text) and fits[place]}
+    if sign in ("*", "+"):
+        for place in range(min(ends, default=len(text)), len(text)):
+            if place in ends and fits[place]:
+                ends.add(place + 1)
+    return ends | places if sign in ("*", "?") else ends
 
 
 def settings_at(path: str, limits: Limits) -> Settings | None:

@@ -29,9 +29,16 @@ from ckpt.pickle.judge.grammar import (
     class_of,
     grammar_of,
     is_at_rest,
+    is_no_odd_optimizer,
     made_by,
 )
-from ckpt.pickle.judge.known import is_known, is_own, makes_plain_objects, python3_name
+from ckpt.pickle.judge.known import (
+    is_known,
+    is_own,
+    makes_plain_objects,
+    passes_module,
+    python3_name,
+)
 from ckpt.pickle.keys import objects_in
 from ckpt.pickle.machine import Fillings
 
@@ -137,6 +144,9 @@ def judge_imports(
     }
     for name in _held_names(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())
+    for name in names:
+        if passes_module(name.name) and not is_known(name):
+            called.setdefault(name, _Calls())
     judged = {
         name: Judgement("known" if is_known(name) else "unknown") for name in names
     }
@@ -263,27 +273,48 @@ def _find_culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
     """
     origin = made_by(call)
     if origin is None:
-        is_inner = (
-            call.how in NEW and type(call.func) is Opaque and grammar.allows(call.func)
-        )
-        is_unknown = (
-            type(call.func) is Global
-            and call.how in NEW
-            and grammar.rule(call.func) is None
-        )
-        return (
-            ()
-            if is_inner or (is_unknown and _makes_unknown(class_of(call.func)))
-            else (call.func,)
-        )
+        is_foreign = call.how in NEW and _is_foreign(grammar, call.func)
+        return () if is_foreign and _hands_data(grammar, call) else (call.func,)
     cls, _ = origin
     is_object = call.how in NEW or cls is not class_of(call.func)
     if not (is_object and grammar.rule(cls) is None and _makes_unknown(cls)):
         return (cls,)
-    if not is_own(cls.module):
-        return ()
     is_written = cls.qualified in WRITTEN or (cls.module, cls.name) in _OPAQUE_CLASSES
+    if not is_written and not _hands_data(grammar, call):
+        return (cls,)
+    if not is_own(cls.module):
+        return () if is_no_odd_optimizer(grammar, call) else (cls,)
     return () if is_at_rest(grammar, call, is_written=is_written) else (cls,)
+
+
+def _is_foreign(grammar: Grammar, func: Node) -> bool:
+    """Tell whether what is made without a call is a class of a package that nobody
+    knows here, or a class inside of one.
+    """
+    if type(func) is Opaque and not grammar.allows(func):
+        return False
+    for _ in range(_CLASSES_DEEP):
+        if type(func) is not Opaque or not func.args:
+            break
+        func = func.args[0]
+    return type(func) is Global and not is_own(func.module)
+
+
+_CLASSES_DEEP = 100
+"""Classes inside each other that are followed to the name of the outermost one."""
+
+
+def _hands_data(grammar: Grammar, call: Opaque) -> bool:
+    """Tell whether `__new__` of an unknown class is given data, tensors and objects of
+    unknown classes alone.
+
+    Types that call what they are given, such as `map`, have other names in many
+    modules.
+    """
+    if call.how not in NEW:
+        return True
+    named = () if call.kwargs is None else (*call.kwargs.keys, *call.kwargs.values)
+    return all(map(grammar.is_handed, (*call.args, *named)))
 
 
 def _makes_unknown(cls: Global | None) -> bool:

@@ -500,6 +500,22 @@ def is_own(module: str) -> bool:
     return module.partition(".")[0] in _OWN or is_standard(module)
 
 
+def passes_module(name: str) -> bool:
+    """Tell whether a dotted name leads through what is no class: a module that another
+    one imports, or what Python keeps under two underscores.
+
+    No pickler writes such a name. `torch.os.system` of a harmless package is a function
+    of Python.
+    """
+    first, *others = name.split(".")
+    if not others:
+        return False
+    is_module = first.lstrip("_")[:1].islower() or any(
+        part in stdlib_module_names or part in _OWN for part in others[:-1]
+    )
+    return is_module or any(part.startswith("__") for part in (first, *others))
+
+
 def makes_plain_objects(module: str) -> bool:
     """Tell whether the unlisted classes of a module of torch are made without a call.
 

@@ -455,7 +455,7 @@ PAIR = {f"{LAYER}.lora_A.weight": noise(4, 12), f"{LAYER}.lora_B.weight": noise(
         ),
         (
             PAIR,
-            {"rank_pattern": {".*.*.*.*": 4}},
+            {"rank_pattern": {"(.*)*": 4}},
             "an expression that is not evaluated",
         ),
         (

@@ -31,7 +31,6 @@ from ckpt.pickle.judge.grammar.forms import (
     class_of,
     holds_text,
     is_anything,
-    is_attributes,
     is_made_without_call,
     is_pairs,
     is_plain,
@@ -61,6 +60,7 @@ __all__ = [
     "class_of",
     "grammar_of",
     "is_at_rest",
+    "is_no_odd_optimizer",
     "made_by",
     "rule_of",
 ]
@@ -238,10 +238,43 @@ def is_at_rest(grammar: Grammar, call: Opaque, *, is_written: bool) -> bool:
     grammar.called = []
     if is_written:
         return all(
-            type(node) is not Dict or is_attributes(grammar, node)
-            for node in call.states
+            type(node) is not Dict or _AS_WRITTEN(grammar, node) for node in call.states
         )
     return all(_DATA_ALONE(grammar, node) for node in call.states)
+
+
+def _as_written(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of a class that torch has written. Its objects hold objects, but
+    none that `Optimizer` calls or reads when it is loaded.
+    """
+    return "called" if name in _CALLED_BY_OPTIMIZER else "fine"
+
+
+_CALLED_BY_OPTIMIZER = ("_patch_step_function",)
+_AS_WRITTEN = State(GROUPS, _as_written)
+
+
+def is_no_odd_optimizer(grammar: Grammar, call: Opaque) -> bool:
+    """Tell whether an object of a class that nobody knows here is none of an optimizer
+    with other groups, or other functions, than one writes.
+
+    Optimizers of other packages inherit `__setstate__` of torch, and a class of torch
+    has other names in modules that import it.
+    """
+    grammar.called = []
+    return all(
+        type(node) is not Dict
+        or not _is_of_optimizer(node)
+        or _AS_WRITTEN(grammar, node)
+        for node in call.states
+    )
+
+
+def _is_of_optimizer(state: Dict) -> bool:
+    names = set(map(str, filter(holds_text, state.keys)))
+    return not names.isdisjoint(_CALLED_BY_OPTIMIZER) or names.issuperset(
+        ("defaults", "param_groups")
+    )
 
 
 def _data_alone(grammar: Grammar, name: str, value: Node) -> Manner:

@@ -28,11 +28,13 @@ from ckpt.model.nodes import (
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, TensorRef
 from ckpt.pickle.judge.known import (
+    DICTS,
     MODULES,
     OPERATORS,
     OPTIMIZERS,
     VALUES,
     is_own,
+    passes_module,
     python3_name,
 )
 from ckpt.pickle.judge.names_of_torch import LOOKED_UP
@@ -277,6 +279,7 @@ class Grammar:
         self._numbers = _Search(_is_numbers, _HEAVY, cycles=False, scalars=_NUMBERS)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
+        self._handed = _Search(self._is_handed, _HEAVY, cycles=True)
         self._nesting = _Nesting()
         self._visited = _Search(
             self._is_hashed_at_once, _HEAVY, cycles=False, letters=True
@@ -529,6 +532,12 @@ class Grammar:
         """
         return self._held.has(node)
 
+    def is_handed(self, node: Node) -> bool:
+        """Tell whether `__new__` of an unknown class may be given a node: data, and
+        objects that nobody can call, or whose class nobody knows.
+        """
+        return self._handed.has(node)
+
     def _is_plain(self, node: Node) -> bool | None:
         kind = type(node)
         if kind in _SCALARS or kind is TensorRef or kind is Composite:
@@ -578,6 +587,19 @@ class Grammar:
         if type(node) in (list, tuple, Dict):
             return None
         return is_function(self, node) or PARTIALS(self, node) or self.is_plain(node)
+
+    def _is_handed(self, node: Node) -> bool | None:
+        if type(node) in (list, tuple, Dict, Set):
+            return None
+        origin = made_by(node) if type(node) is Opaque else None
+        if type(node) is not Opaque or origin is None or tensor_of(node) is not None:
+            return self._is_plain(node)
+        rule = self.rule(origin[0])
+        if rule is None:
+            return not is_own(origin[0].module)
+        if rule.makes != "instance":
+            return self._is_plain(node)
+        return python3_name(origin[0].module, origin[0].name) in _NEVER_CALLED
 
 
 def _is_numbers(node: Node) -> bool | None:
@@ -695,6 +717,18 @@ def _scalar_code(call: Opaque) -> str:
     dtype = call.args[0] if call.args else None
     code = dtype.args[0] if type(dtype) is Opaque and dtype.args else None
     return str(code) if holds_text(code) else ""
+
+
+_NEVER_CALLED = DICTS | {
+    "argparse.Namespace",
+    "builtins.range",
+    "collections.UserDict",
+    "collections.UserList",
+    "omegaconf.dictconfig.DictConfig",
+    "omegaconf.listconfig.ListConfig",
+    "types.SimpleNamespace",
+}
+"""Known classes whose objects nobody can call, whatever attributes they have."""
 
 
 def _hashes_itself(name: str) -> bool:
@@ -1226,12 +1260,15 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
     if (
         type(of) is Opaque
     ):  # a class in a class in a class: the inner one is judged by itself
-        return (is_getattr(of) and is_inner(name)) or _is_hook_of_lazy(of, name)
+        is_in_class = is_getattr(of) and not passes_module(f"C.{of.args[1]!s}.{name}")
+        return (is_in_class and is_inner(name)) or _is_hook_of_lazy(of, name)
     if type(of) is not Global:
         return False
     owner = python3_name(of.module, of.name)
     if owner in OPERATOR_OWNERS:
         return name in OPERATORS
+    if passes_module(f"{of.name}.{name}"):
+        return False
     if grammar.rule_by_name(f"{owner}.{name}") is not None:
         return True
     if owner.startswith(

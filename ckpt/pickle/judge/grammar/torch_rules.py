@@ -25,6 +25,7 @@ from ckpt.pickle.judge.grammar.forms import (
     MOST_ARGUMENTS,
     Form,
     Grammar,
+    Manner,
     Rule,
     State,
     class_of,
@@ -32,7 +33,6 @@ from ckpt.pickle.judge.grammar.forms import (
     holds_flag,
     holds_text,
     is_anything,
-    is_attributes,
     is_count,
     is_none,
     is_nowhere,
@@ -57,6 +57,7 @@ from ckpt.pickle.judge.grammar.forms import (
     tuple_of,
 )
 from ckpt.pickle.judge.known import MODULES, is_own, python3_name
+from ckpt.pickle.judge.names_of_torch import LOOKED_UP
 from ckpt.pickle.keys import number_of
 from ckpt.pickle.rebuild import REBUILD_CALLS, UNTYPED
 
@@ -92,7 +93,9 @@ def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if form is None and not is_own(cls.module):
         # Its own code takes the state, if it has such code. The import of the class is
         # told of by itself.
-        return type(args[3]) is not Dict or is_attributes(grammar, args[3])
+        is_set = type(args[3]) is Dict or is_tuple(args[3])
+        form = _STATE_OF_FOREIGN if is_set else Grammar.is_handed
+        return form(grammar, args[3])
     return (form or _STATE_OF_TENSOR)(grammar, args[3])
 
 
@@ -384,6 +387,17 @@ def _legacy_state(grammar: Grammar, node: Node) -> bool:
 
 
 _STATE_OF_TENSOR = State({}, stands_decorated, has_slots=True)
+
+
+def _stands_on_foreign(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of a tensor whose class nobody knows here. `Parameter` calls
+    `detach` of such a tensor.
+    """
+    is_called = name in LOOKED_UP and not grammar.is_handed(value)
+    return "called" if is_called else "fine"
+
+
+_STATE_OF_FOREIGN = State({}, _stands_on_foreign, has_slots=True)
 _DTENSORS = (
     "torch.distributed.tensor.DTensor",
     "torch.distributed.tensor._api.DTensor",
