@@ -593,6 +593,22 @@ def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(
         ckpt.merge(path, folders, weights=[1, 0.5], dry_run=True)
 
 
+@pytest.mark.parametrize("scale", [float("inf"), float("nan")])
+def test_a_scale_is_finite(scale: float, tmp_path: Path) -> None:
+    state = {"w.weight": noise(6, 8)}
+    with pytest.raises(ckpt.UsageError, match="--scale: not a finite number"):
+        merged(tmp_path, state, loras.pairs(state), scale=scale)
+
+
+def test_a_fused_layer_and_a_part_of_it_are_not_merged_both(tmp_path: Path) -> None:
+    state = {"a.gate_up_proj.weight": noise(12, 8)}
+    adapter = loras.pairs(state) | loras.pairs({"a.up_proj.weight": noise(6, 8)})
+    with pytest.raises(ckpt.UsageError, match="change the same rows of"):
+        merged(tmp_path, state, adapter, packing="concatenated")
+    with pytest.raises(ckpt.UsageError, match="change the same rows of"):
+        merged(tmp_path, state, adapter, packing="interleaved")
+
+
 def test_exact_sums_are_those_of_float64(tmp_path: Path) -> None:
     state = {"w.weight": torch.full((1, 64), 1.0)}
     adapter = {
