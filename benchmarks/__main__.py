@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import (
+    adapters,
     average,
     cluster,
     dcp,
@@ -44,10 +45,14 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "rewrite": rewrite.cases,
     "average": average.cases,
     "quantised": quantised.cases,
+    "adapters": adapters.cases,
     "layouts": layouts.cases,
     "dcp": dcp.cases,
     "cluster": cluster.cases,
 }
+
+_WRITING = ("rewrite", "average", "quantised", "adapters", "layouts", "dcp")
+"""The groups whose jobs write, so that each begins a round in turn."""
 
 
 def measure(
@@ -74,7 +79,7 @@ def measure(
             results = timing.interleaved(
                 jobs,
                 setting.sizes.runs,
-                rotate=group in ("rewrite", "average", "quantised", "layouts", "dcp"),
+                rotate=group in _WRITING,
             )
             costs = {
                 job: Cost(one.name, one.seconds, one.cpu, one.peak_mb, one.rounds)

@@ -82,6 +82,8 @@ TARGETS: dict[str, Target] = {
     },
     "quantised/fp8": Target(wall=2, memory_mb=200),
     **{f"quantised/{name}-diff": Target(wall=3, memory_mb=200) for name in QUANTISED},
+    "merge/copy": Target(wall=2.5, memory_mb=200),
+    "merge/check": Target(memory_mb=200),
     "recipe/rows": Target(cpu=6, memory_mb=250),
     "recipe/columns": Target(cpu=6, memory_mb=250),
     "recipe/experts": Target(memory_mb=250),

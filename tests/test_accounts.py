@@ -24,6 +24,7 @@ from inside import inside
 from once import once, script
 from paths import IS_THOROUGH
 from process import Done
+from safetensors.torch import save_file
 
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
@@ -133,6 +134,24 @@ class Way(NamedTuple):
     dtype: str = ""
     rename: tuple[str, str] = ("\0", "\0")
     device: str | None = None
+    has_adapter: bool = False
+
+
+def adapters_of(asked: Way, size: Size, folder: Path) -> list[str]:
+    """The path of an adapter of every weight, which adds nothing: B is zeros. A command
+    that takes none has no path.
+    """
+    if not asked.has_adapter:
+        return []
+    state: dict[str, torch.Tensor] = {}
+    for name, weight in weights(size).items():
+        if weight.dim() == 2:
+            module = name.removesuffix(".weight")
+            state[f"{module}.lora_A.weight"] = torch.ones(2, weight.shape[1])
+            state[f"{module}.lora_B.weight"] = torch.zeros(weight.shape[0], 2)
+            state[f"{module}.alpha"] = torch.tensor(2.0)
+    save_file(state, folder / "adapter.safetensors")
+    return ["adapter.safetensors"]
 
 
 WAYS = {
@@ -142,6 +161,7 @@ WAYS = {
     ),
     "slim": Way(("slim",), "", is_model=True),
     "salvage": Way(("salvage",), ""),
+    "merge": Way(("merge",), "", is_model=True, has_adapter=True),
     "plain": Way(("convert", "--plain"), "o.pth"),
     "to zip": Way(("convert",), "o.pth"),
     "to legacy": Way(("convert", "--format", "torch-legacy"), "o.pth"),
@@ -206,7 +226,8 @@ def test_what_goes_in_comes_out_or_is_listed(
     before = tensors(source, tmp_path)
     asked = WAYS[way]
     out = asked.out or ("o.safetensors" if name in STAY else "o.pth")
-    done = run(*asked.words, source, "-o", out, "--json", cwd=tmp_path, code=None)
+    words = (*asked.words, source, *adapters_of(asked, size, tmp_path))
+    done = run(*words, "-o", out, "--json", cwd=tmp_path, code=None)
     if done.code:
         check_refusal(done, out, tmp_path, name in REFUSED.get(way, ()))
         return
@@ -347,10 +368,11 @@ def test_a_changed_byte_is_found_or_refused(
         done = run(*words, cwd=broken, code=2)
         assert b"damaged" in done.err or b" match " in done.err, done
     for way, asked in WAYS.items():
-        if not IS_THOROUGH and way not in {*OFTEN, "rename", "to dcp"}:
+        if not IS_THOROUGH and way not in {*OFTEN, "rename", "merge", "to dcp"}:
             continue
         out = asked.out or ("o.safetensors" if name in STAY else "o.pth")
-        done = run(*asked.words, source, "-o", out, cwd=broken, code=None)
+        words = (*asked.words, source, *adapters_of(asked, size, broken))
+        done = run(*words, "-o", out, cwd=broken, code=None)
         written = sorted(broken.glob("o*"))
         if way == "salvage":
             assert done.code == 1 and b"not match its recorded checksum" in done.out, (

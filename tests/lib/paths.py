@@ -63,6 +63,8 @@ PATHS = {
     "ckpt.ext.average.mean.ELEMENTS": Sides(5, 1 << 17),
     "ckpt.elements.sums.PRODUCTS": Sides(64, 1 << 18),
     "ckpt.elements.sums.ROWS": Sides(3, 24),
+    "ckpt.elements.sums.ROWS_IN_ORDER": Sides(3, 2),
+    "ckpt.elements.sums.RANK_IN_ORDER": Sides(0, 1 << 20),
     "ckpt.elements.sums._LEAST": Sides(1, 16),
     "ckpt.ext.adapters.products.ELEMENTS": Sides(40, 1 << 17),
     "ckpt.ext.adapters.products._KEPT": Sides(1, 64),

@@ -18,6 +18,7 @@ import kills
 import pytest
 import torch
 from process import SAMPLES
+from safetensors.torch import save_file
 from torch import nn
 
 from ckpt import formats
@@ -81,6 +82,7 @@ WAYS: dict[str, tuple[str, ...]] = {
         "out.pth",
         "--force",
     ),
+    "merge": ("merge", "plain.pth", "lora.safetensors", "-o", "out.pth", "--force"),
     "average": ("average", "old.pth", "in.pth", "-o", "out.pth", "--force"),
     "--in-place": ("rehome", "in.pth", "--in-place"),
     "--in-place, write by write": ("rehome", "in.pth", "--in-place"),
@@ -124,8 +126,23 @@ def files(
         ("recipe", "in.pth", "old.safetensors", "-o", "layout.json"),
     ):
         assert killer.run(*arguments, cwd=folder).code == 0
+    save_adapter(folder)
     (folder / "sample.pth").write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
     return kills.contents(folder)
+
+
+def save_adapter(folder: Path) -> None:
+    """Save a base without wrappers, and an adapter for it."""
+    layers = range(8)
+    base = {f"{layer}.weight": torch.randn(256, 256) for layer in layers}
+    torch.save(base, folder / "plain.pth")
+    adapter = {}
+    for layer in layers:
+        begin = f"diffusion_model.{layer}"
+        adapter[f"{begin}.lora_A.weight"] = torch.randn(4, 256)
+        adapter[f"{begin}.lora_B.weight"] = torch.randn(256, 4)
+        adapter[f"{begin}.alpha"] = torch.tensor(8.0)
+    save_file(adapter, folder / "lora.safetensors")
 
 
 def the_set(path: Path) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from io import IOBase
@@ -68,6 +69,8 @@ def merge(
     known = next((way for way in PACKINGS if way == packing), None)
     if packing is not None and known is None:
         raise UsageError(f"--packing {packing}: not one of {' '.join(PACKINGS)}")
+    if scale is not None and not math.isfinite(scale):
+        raise UsageError("--scale: not a finite number")
     given = _list_adapters(adapters)
     refuse_weights(weights, max(1, len(given)))
     request = Options(

@@ -8,6 +8,7 @@ equally well are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from types import MappingProxyType
 from typing import Literal
@@ -180,6 +181,7 @@ class Planner:
         self._refuse_unmet(
             adapter, [layer for layer in adapter.layers if layer.key not in met]
         )
+        _refuse_lengthless(adapter)
         self._met_by, self._shown_ways = met, None
         for layer in adapter.layers:
             for entry in layer.parts.values():
@@ -885,6 +887,8 @@ class Planner:
             Step(index, tuple(terms), change.magnitudes.get(index))
             for index, terms in change.terms.items()
         ]
+        for step in steps:
+            self._refuse_twice(name, step)
         if not steps and not change.replaced:
             return Target(name, entry, change.whole, None)
         shape = base.tensor.shape
@@ -909,6 +913,55 @@ class Planner:
             names,
         )
         return Target(name, entry, change.whole, work)
+
+    def _refuse_twice(self, name: str, step: Step) -> None:
+        """Raise UsageError where two layers of one adapter change the same rows: one
+        layer by two names, or a part and the whole.
+        """
+        for one, two in pairwise(sorted(step.terms, key=_order_of_term)):
+            if not _share_rows(one, two):
+                continue
+            names = [
+                show(self._pairs[term.owner].layer.names[0], 80) for term in (one, two)
+            ]
+            raise UsageError(
+                f"{' and '.join(names)} change the same rows of {show(name, 80)}",
+                path=self._adapters[step.origin].path,
+                hint="--exclude GLOB leaves one out",
+            )
+
+
+def _order_of_term(term: Term) -> tuple[Span, int, int, int]:
+    """The place of a term in an order in which terms that share rows are neighbours."""
+    rows = term.rows
+    return term.columns, rows.step, rows.first % rows.step, rows.first
+
+
+def _share_rows(one: Term, two: Term) -> bool:
+    """Tell whether two terms for the same columns change the same rows."""
+    rows, others = one.rows, two.rows
+    if one.columns != two.columns:
+        return False
+    if rows.step == others.step and (rows.first - others.first) % rows.step:
+        return False  # they take turns
+    return rows.first < others.end and others.first < rows.end
+
+
+def _refuse_lengthless(adapter: Adapter) -> None:
+    """Raise UsageError for layers of DoRA, as the settings say, without lengths."""
+    lost = [
+        layer.name
+        for layer in adapter.layers
+        if "magnitude" not in layer.parts
+        and (settings := adapter.settings_of(layer)) is not None
+        and settings.flag("use_dora")
+    ]
+    if lost:
+        problem = (
+            f"use_dora is set, and no lora_magnitude_vector is there for "
+            f"{counted_noun(len(lost), 'layer')}: {show_folded_names(lost, _LISTED)}"
+        )
+        raise UsageError(problem, path=adapter.path)
 
 
 def _is_embedding(name: str) -> bool:

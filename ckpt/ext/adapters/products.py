@@ -204,9 +204,9 @@ class _Change:
         computing = _make_computing(self)
         rows = _taken_rows()
         values = computing.values(block, self.base.dtype, rows)
-        computing.apply(values, first // max(1, self.work.columns), rows)
+        lost = computing.apply_counted(values, first // max(1, self.work.columns), rows)
         data, overflowed = cast.round_numbers(values.reshape(-1), self.dtype, rows)
-        return Made(data, overflowed, lambda: _IDLE.append(rows))
+        return Made(data, lost + overflowed, lambda: _IDLE.append(rows))
 
 
 _IDLE: list[cast.Rows] = []
@@ -248,6 +248,21 @@ class Computing:
         if numbers.dtype.str != self.kind or not numbers.flags.writeable:
             numbers = numbers.astype(self.kind)
         return numbers.reshape(-1, max(1, self.work.columns))
+
+    def apply_counted(self, values: Array, first: int, rows: cast.Rows) -> int:
+        """As `apply`. Returns the number of elements that were finite and are not."""
+        import numpy as np
+
+        problems: list[str] = []
+        was_finite = np.isfinite(values)
+        # The processor notes each overflow, so most blocks need no second look.
+        with np.errstate(
+            over="call", invalid="call", call=lambda kind, _: problems.append(kind)
+        ):
+            self.apply(values, first, rows)
+        if not problems:
+            return 0
+        return int(np.count_nonzero(was_finite & ~np.isfinite(values)))
 
     def apply(self, values: Array, first: int, rows: cast.Rows) -> None:
         """Change rows of the base, from row `first` on."""
@@ -324,8 +339,7 @@ class Computing:
         else:
             changed = base.copy()
             self.add(changed, step.terms, first, rows)
-            wide = changed.astype("<f8")
-            lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide)).astype(self.kind)
+            lengths = np.sqrt(_row_squares(changed))
             wanted = wanted[first : first + len(base)]
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = wanted / lengths
@@ -340,16 +354,17 @@ class Computing:
         """
         import numpy as np
 
-        total = np.zeros(self.work.columns, "<f8")
+        total = np.zeros(self.work.columns, self.kind)
         first = 0
         rows = cast.Rows()
         for block in self._row_blocks():
             values = self.values(block, self._base.dtype, rows)
             self.add(values, step.terms, first, rows)
-            wide = values.astype("<f8")
-            total += np.einsum("ij,ij->j", wide, wide)
             first += len(values)
-        lengths: Array = np.sqrt(total).astype(self.kind)
+            np.square(values, out=values)
+            values[0] += total
+            np.add.reduce(values, axis=0, out=total)  # one row after the other
+        lengths: Array = np.sqrt(total)
         return lengths
 
     def _row_blocks(self) -> Iterator[bytes]:
@@ -433,7 +448,22 @@ class Computing:
             return self._raw[id(ref)]
 
 
-def refuse_wide(ref: TensorRef, name: str) -> None:
-    """Raise UnsupportedError for elements that are no whole bytes."""
-    if ref.dtype.bits % 8:
-        raise UnsupportedError(f"{name} is {ref.dtype.name}, and has no numbers to add")
+_LANES = 8
+"""The sums that torch keeps for the squares of a row, whatever the processor."""
+
+
+def _row_squares(rows: Array) -> Array:
+    """The sum of the squares of each row, added in the order of torch.linalg.norm.
+
+    On a CPU that adds each eighth number, then these sums, then the rest of the row.
+    """
+    import numpy as np
+
+    squares = np.square(rows)
+    whole = rows.shape[1] - rows.shape[1] % _LANES
+    lanes = squares[:, :whole].reshape(len(rows), -1, _LANES)
+    sums = np.add.reduce(lanes, axis=1)
+    total: Array = sums[:, 0]
+    for part in (*sums.T[1:], *squares.T[whole:]):
+        total = total + part
+    return total

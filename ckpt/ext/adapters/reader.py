@@ -356,12 +356,13 @@ def _refuse_half(layer: Layer, path: str) -> None:
     for kind in whole[0]:
         tensor = tensor_of_entry(layer.parts[kind])
         if len(tensor.shape) < 2 or not tensor.numel:
-            shape = list(tensor.shape)
-            problem = (
-                f"{show(layer.parts[kind].name, 80)} is {shape}: a shard of ZeRO-3 or "
-                "FSDP that was never gathered"
+            why = (
+                "a shard of ZeRO-3 or FSDP that was never gathered"
+                if len(tensor.shape) < 2
+                else "it has no elements"
             )
-            raise UsageError(problem, path=path)
+            problem = f"{show(layer.parts[kind].name, 80)} is {list(tensor.shape)}"
+            raise UsageError(f"{problem}: {why}", path=path)
 
 
 def _whole_tensors(

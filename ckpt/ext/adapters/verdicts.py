@@ -76,6 +76,8 @@ def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
         return "merged", 1.0  # nothing that its dtype shows
     if sums.kept == sums.number or not sums.wanted:
         return "missing", 0.0
+    if not math.isfinite(sums.wanted + sums.changed):  # no scale can be told
+        return ("other", 0.0) if sums.beyond else ("merged", 1.0)
     factor = sums.product / sums.wanted
     error = _SURE * math.sqrt(sums.weighted / 6) / sums.wanted + _CLOSE
     rest = max(0.0, sums.changed - sums.product * factor)

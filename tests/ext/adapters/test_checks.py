@@ -15,6 +15,7 @@ import pytest
 import torch
 from inside import inside
 from loras import PREFIX, State, noise
+from safetensors.torch import load_file
 
 import ckpt
 from ckpt.ext.adapters import checks
@@ -415,3 +416,41 @@ def test_blocks_do_not_change_what_is_said(
         large = checked(tmp_path, state, found, adapter)
         monkeypatch.setattr(checks, "ELEMENTS", 100)
         assert verdicts(checked(tmp_path, state, found, adapter)) == verdicts(large)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_base_with_infinite_numbers_and_nan_is_merged_as_well(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """What is infinite or NaN stays so. Sums that become infinite are counted."""
+    state = wide_base(dtype)
+    weights = [name for name in state if "_proj" in name]
+    state[weights[0]][0, :3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    state[weights[1]][:, 1] = torch.finfo(dtype).max
+    state[weights[2]][:] = torch.nan
+    adapter = loras.pairs(loras.linear(state))
+    sizes = {1: 1e20}  # the product is infinite
+    if dtype != torch.float16:
+        sizes[4] = 1e17  # its square is
+    for number, size in sizes.items():
+        module = PREFIX + weights[number].removesuffix(".weight")
+        for letter in "AB":
+            adapter[f"{module}.lora_{letter}.weight"].fill_(size)
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    report = ckpt.merge(path, folder, out=tmp_path / "out.safetensors")
+
+    lost = state[weights[1]].numel()
+    assert report.to_json()["overflowed"] == lost
+    found = ckpt.diff(path, tmp_path / "out.safetensors", adapter=folder)
+    assert isinstance(found.account, MergeCheck)
+    assert not found.account.differs, found.account.lines(None)
+
+    spoiled = load_file(tmp_path / "out.safetensors")
+    spoiled[weights[3]][1, 1] = torch.nan
+    spoiled[weights[0]][0, 2] = 1
+    other = loras.save_base(spoiled, tmp_path / "spoiled.safetensors")
+    found = ckpt.diff(path, other, adapter=folder)
+    assert isinstance(found.account, MergeCheck)
+    assert verdicts(found.account) == {"merged": len(weights) - 2, "other": 2}

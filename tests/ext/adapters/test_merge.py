@@ -4,6 +4,7 @@ formats, dtypes and sizes of blocks.
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,41 @@ def test_dora_gives_each_row_its_length(dtype: torch.dtype, tmp_path: Path) -> N
         expected[name] = (factors[:, None] * wide).to(dtype)
 
     check(merged(tmp_path, state, adapter, {"use_dora": True}), expected, 3)
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"),
+    reason="torch has other sums on other processors",
+)
+@pytest.mark.parametrize("elements", [1, 1 << 17])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_the_lengths_of_dora_have_the_digits_of_torch(
+    is_turned: bool, elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B is zeros, so no product has digits of its own."""
+    monkeypatch.setattr(products, "ELEMENTS", elements)
+    state = {
+        "a.weight": noise(300, 72),
+        "b.weight": noise(3, 8),
+        "c.weight": noise(40, 516),
+        "d.weight": noise(5, 4),
+    }
+    adapter, expected = {}, {}
+    for name, weight in state.items():
+        module = name.removesuffix(".weight")
+        turned = weight.T if is_turned else weight
+        rows, columns = turned.shape
+        lengths = noise(rows, seed=7).abs() + 1
+        adapter[f"{PREFIX}{module}.lora_A.weight"] = noise(2, columns)
+        adapter[f"{PREFIX}{module}.lora_B.weight"] = torch.zeros(rows, 2)
+        adapter[f"{PREFIX}{module}.lora_magnitude_vector"] = lengths
+        factors = (lengths / torch.linalg.norm(turned, dim=1))[:, None]
+        expected[name] = weight * (factors.T if is_turned else factors)
+
+    config = {"r": 2, "use_dora": True, "fan_in_fan_out": is_turned}
+    found = merged(tmp_path, state, adapter, config)
+
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("elements", [1, 1 << 17])
@@ -555,6 +591,22 @@ def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(
     loras.check_same(tmp_path / "out.safetensors", {"w.weight": expected.float()}, 3)
     with pytest.raises(ckpt.UsageError, match="whose lengths have no weight but 1"):
         ckpt.merge(path, folders, weights=[1, 0.5], dry_run=True)
+
+
+@pytest.mark.parametrize("scale", [float("inf"), float("nan")])
+def test_a_scale_is_finite(scale: float, tmp_path: Path) -> None:
+    state = {"w.weight": noise(6, 8)}
+    with pytest.raises(ckpt.UsageError, match="--scale: not a finite number"):
+        merged(tmp_path, state, loras.pairs(state), scale=scale)
+
+
+def test_a_fused_layer_and_a_part_of_it_are_not_merged_both(tmp_path: Path) -> None:
+    state = {"a.gate_up_proj.weight": noise(12, 8)}
+    adapter = loras.pairs(state) | loras.pairs({"a.up_proj.weight": noise(6, 8)})
+    with pytest.raises(ckpt.UsageError, match="change the same rows of"):
+        merged(tmp_path, state, adapter, packing="concatenated")
+    with pytest.raises(ckpt.UsageError, match="change the same rows of"):
+        merged(tmp_path, state, adapter, packing="interleaved")
 
 
 def test_exact_sums_are_those_of_float64(tmp_path: Path) -> None:

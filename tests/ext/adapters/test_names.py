@@ -410,6 +410,47 @@ PAIR = {f"{LAYER}.lora_A.weight": noise(4, 12), f"{LAYER}.lora_B.weight": noise(
             "never gathered",
         ),
         (
+            {
+                f"{LAYER}.lora_A.weight": torch.zeros(0, 12),
+                f"{LAYER}.lora_B.weight": torch.zeros(8, 0),
+            },
+            {},
+            "lora_A.weight is [0, 12]: it has no elements",
+        ),
+        *(
+            (
+                {
+                    **PAIR,
+                    **{
+                        name.replace(*change): tensor.clone()
+                        for name, tensor in PAIR.items()
+                    },
+                },
+                {},
+                " change the same rows of model.layers.0.self_attn.q_proj.weight",
+            )
+            for change in (
+                (PREFIX, f"{PREFIX}module."),
+                (".lora_", ".base_layer.lora_"),
+            )
+        ),
+        (
+            {
+                **PAIR,
+                "lora_unet_model_layers_0_self_attn_q_proj.lora_down.weight": noise(
+                    4, 12
+                ),
+                "lora_unet_model_layers_0_self_attn_q_proj.lora_up.weight": noise(8, 4),
+            },
+            {},
+            " change the same rows of model.layers.0.self_attn.q_proj.weight",
+        ),
+        (
+            PAIR,
+            {"use_dora": True},
+            "no lora_magnitude_vector is there for 1 layer: model.layers.0",
+        ),
+        (
             {**PAIR, f"{LAYER}.lora_B.weight": noise(8, 3)},
             {},
             "config.json says rank 4 for",
