@@ -155,6 +155,8 @@ LIMITS = [
     "pickle.machine._LONG_TEXT",
     "pickle.judge.grammar.torch_rules._MOST_RANKS",
     "pickle.bounds._AGAIN",
+    "pickle.judge.imports._CLASSES_DEEP",
+    "pickle.rebuild._MOST_AGAIN",
     "evidence.matching._LONGEST_NAME",
     "tree.find._LONG_KEY",
     "pickle.judge.grammar.forms._WORK",
