@@ -27,7 +27,6 @@ LIMITS = [
     "ext.adapters.account._GROUPS",
     "ext.adapters.base._TRIES",
     "ext.adapters.config._LONGEST",
-    "ext.adapters.config._REPEATS",
     "ext.adapters.verdicts._CLOSE",
     "ext.layouts.comparing._BYTES",
     "ext.layouts.comparing._LEAST",
