@@ -149,7 +149,9 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
 
     assert copied.notices(broken) and not copied.notices(same)
     of_one_size = broken._replace(
-        data=original.replace(b"float(nbytes)", b"float(ubytes)")
+        data=original.replace(
+            b"_scaled_text(nbytes, 1024", b"_scaled_text(ubytes, 1024"
+        )
     )
     assert len(of_one_size.data) == len(original) and of_one_size.data != original
     for _ in range(2):
