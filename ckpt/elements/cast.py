@@ -361,6 +361,8 @@ others.
 """
 CASTABLE = AVERAGED | {"float8_e8m0fnu"}
 """The floating dtypes that `cast` accepts."""
+_PAIRS = ("float4_e2m1fn_x2",)
+"""Dtypes of which each element is two numbers, which nothing here takes apart."""
 
 
 @cache
@@ -444,7 +446,7 @@ def has_numbers(dtype: DType) -> bool:
     """Tell whether `as_numbers` accepts elements of this type."""
     if dtype.bits < 8 or dtype.kind in ("bits", "quantized"):
         return False
-    return not dtype.name.startswith("float4")
+    return dtype.name not in _PAIRS
 
 
 _CODES = {

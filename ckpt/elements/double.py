@@ -133,7 +133,9 @@ def _sum_squares(wide: Array) -> float:
 
 
 class Moments(NamedTuple):
-    """The figures of the finite numbers of a block, with the fields of `Summary`."""
+    """The figures of the finite numbers of a block. `Summary.add` adds each to its
+    field of the same name.
+    """
 
     finite: int
     nan: int = 0
@@ -174,4 +176,14 @@ def measure_moments(values: Array) -> Moments:
         row = thread_rows().row("f8", _ROW + 1, len(wide))
         apart = np.subtract(wide, mean, out=row)
         spread = dot_product(apart, apart)
-    return Moments(len(wide), nan, inf, low, high, zeros, mean, spread, squares)
+    return Moments(
+        finite=len(wide),
+        nan=nan,
+        inf=inf,
+        low=low,
+        high=high,
+        zeros=zeros,
+        mean=mean,
+        spread=spread,
+        squares=squares,
+    )

@@ -134,7 +134,14 @@ def measure_moments(values: Array) -> Moments | None:
     zeros = int(np.count_nonzero(single == 0)) if low <= 0 <= high else 0
     if low == high and isfinite(low):
         mean = float(low)
-        return Moments(count, 0, 0, low, high, zeros, mean, 0.0, count * mean**2)
+        return Moments(
+            finite=count,
+            low=low,
+            high=high,
+            zeros=zeros,
+            mean=mean,
+            squares=count * mean**2,
+        )
     # Squares are summed around a number near the mean: far from it float32 would lose
     # the digits that the spread is made of.
     centre = _guess_mean(single[:SINGLE_PIECE])
@@ -149,7 +156,15 @@ def measure_moments(values: Array) -> Moments | None:
     if not _is_kept(squares_around, apart) or spread * _CENTRED < squares_around:
         return None
     squares = squares_around + 2 * centre * sum_around + count * centre**2
-    return Moments(count, 0, 0, low, high, zeros, centre + offset, spread, squares)
+    return Moments(
+        finite=count,
+        low=low,
+        high=high,
+        zeros=zeros,
+        mean=centre + offset,
+        spread=spread,
+        squares=squares,
+    )
 
 
 def _guess_mean(first: Array) -> float:

@@ -63,8 +63,18 @@ _HTML = (b"<!doctype", b"<html", b"<head")
 
 
 def _file_error(probe: Probe) -> CkptError:
-    head, size = probe.head, probe.size
-    if not size:
+    """The error on a file that no format reads: what it is, by the first sign of it."""
+    for sign in (_error_of_bytes, _error_of_archive, _error_of_text):
+        error = sign(probe)
+        if error is not None:
+            return error
+    return UnsupportedError("not a checkpoint: its first bytes match no known format")
+
+
+def _error_of_bytes(probe: Probe) -> CkptError | None:
+    """The error on a file whose first bytes, or whose lack of them, tell what it is."""
+    head = probe.head
+    if not probe.size:
         return UnreadableError(
             "an empty file",
             hint="an unfinished save, or a full disk? use an earlier save",
@@ -89,17 +99,24 @@ def _file_error(probe: Probe) -> CkptError:
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
+    return None
+
+
+def _error_of_archive(probe: Probe) -> CkptError | None:
+    """The error on a file of JAX, by its name, and on a zip archive."""
     other = _jax_error({os.path.basename(probe.path)})
     if other is not None:
         return other
     if probe.archive is not None:
         return _archive_error(probe.archive, probe.path)
+    return None
+
+
+def _error_of_text(probe: Probe) -> CkptError | None:
+    """The error on zeros, on a page, on a program and its files, and on text."""
+    head = probe.head
     if not head.strip(b"\0"):
-        whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
-        what = (
-            "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
-        )
-        return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
+        return _zeros_error(probe)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
         return StandInError("not a checkpoint: an HTML page", hint="a failed download?")
@@ -117,19 +134,36 @@ def _file_error(probe: Probe) -> CkptError:
             f"not a PyTorch checkpoint: {program.what}", hint=program.opener
         )
     if text.startswith((b"{", b"[")):
-        what = "JSON"
-        hint = None
-        if b'"weight_map"' in head:
-            hint = "name it *.index.json to read the shards that it lists"
-        elif b'"ckpt.inspect"' in head:
-            what, hint = (
-                "a listing from ckpt inspect --json",
-                "only diff --structure reads it",
-            )
-        return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
+        return _json_error(head)
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")
-    return UnsupportedError("not a checkpoint: its first bytes match no known format")
+    return None
+
+
+def _zeros_error(probe: Probe) -> CkptError:
+    """The error on a file that begins with zeros."""
+    size = probe.size
+    whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
+    what = (
+        "all bytes are zero"
+        if whole
+        else f"the first {len(probe.head):,} bytes are zero"
+    )
+    return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
+
+
+def _json_error(head: bytes) -> CkptError:
+    """The error on JSON. An index and a listing have a use under another name."""
+    what = "JSON"
+    hint = None
+    if b'"weight_map"' in head:
+        hint = "name it *.index.json to read the shards that it lists"
+    elif b'"ckpt.inspect"' in head:
+        what, hint = (
+            "a listing from ckpt inspect --json",
+            "only diff --structure reads it",
+        )
+    return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
 
 
 _OURS = (

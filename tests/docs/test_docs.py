@@ -492,7 +492,7 @@ def test_every_format_stands_on_its_page() -> None:
 
     assert {row[0] for row in rows_of(read)[1:]} == {
         f"`{format.name}`" for format in FORMATS
-    }
+    }, "each format has a row in the first table of docs/formats.md"
     names, *rows = rows_of(kept)
     said = {
         row[0]: [cell.partition(",")[0] == "yes" for cell in row[1:]] for row in rows

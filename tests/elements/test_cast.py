@@ -18,7 +18,7 @@ from ckpt.elements.cast import (
     swapped,
 )
 from ckpt.elements.computed import Computed, Overlaid
-from ckpt.model.dtypes import BY_NAME
+from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.tensors import Storage, tensor_ref
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -260,6 +260,25 @@ def test_a_few_elements_are_those_that_numpy_reads(name: str) -> None:
     found = module.few(data, dtype)
     assert found == (list(map(bool, expected)) if name == "bool" else expected)
     assert list(map(type, found)) == [bool if name == "bool" else type(expected[0])] * 3
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [dtype for name, dtype in BY_NAME.items() if name == dtype.name],
+    ids=lambda dtype: dtype.name,
+)
+def test_every_type_that_has_numbers_becomes_numbers(dtype: DType) -> None:
+    """A row of `model/dtypes.py` alone decodes nothing."""
+    if not module.has_numbers(dtype):
+        return
+    try:
+        found = module.as_numbers(bytes(3 * dtype.bits // 8), dtype)
+    except TypeError as error:
+        pytest.fail(
+            f"{dtype.name} has no decoder ({error}): give it a row of _FLOATS in "
+            "ckpt/elements/cast.py, or have `has_numbers` say no"
+        )
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 254, 255, 256])

@@ -52,6 +52,8 @@ from ckpt.surface.reports import reduce_report, shown_as_html
 class Options(NamedTuple):
     """The scope of a comparison and its tolerance.
 
+    `select` are the tensors of `--include` and `--exclude`; the keyword `select` of
+    `ckpt.diff` is another one, for the codes of findings.
     `tolerance` gives (absolute, relative) for a dtype; None is exact. `rules` rename
     the weights of the first file. Without `align` names are compared as they are.
     `structure` reads no values, `quick` only the CRCs that the containers recorded.

@@ -63,7 +63,7 @@ class Option(NamedTuple):
     high: float | None = None
     required: bool = False
     words: tuple[str, ...] = ()
-    """The values that a shell offers."""
+    """The values that a shell offers. The help names each of them."""
     is_once: bool = False
     """True where a second one is refused: it names what is read or written. Of a
     setting the last one counts.

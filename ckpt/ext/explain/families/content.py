@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
@@ -28,6 +28,7 @@ from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
+from ckpt.model.findings import Finding
 from ckpt.model.nodes import Node, Opaque, tensor_of
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import REGISTERED, children_of
@@ -327,89 +328,169 @@ def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
 
 
 def _of_root(name: str, case: Case) -> Iterator[Statement]:
-    keys = root_keys(case)
-    shown = show(name, 80)
+    """Say why a program does not find a name at the root of the file."""
     yield from finding_statements(case.found("adapter-names"))
     if case.survey.checkpoint.layout == _SPEECHBRAIN:
         yield from _of_recoverables(name, case)
         return
+    rows = _first_that_answers(_BEFORE_PLACES, name, case)
+    if rows:
+        yield from rows
+        return
+    places = _places_of(name, case)
+    if places:
+        shown = and_more([show(place, 120) for place in places], 4)
+        yield Statement(f"This file has {show(name, 80)} at another place: {shown}.")
+        renaming = _without_prefix(places, name, case)
+        if renaming is not None:
+            yield renaming
+            return
+    rows = _first_that_answers(_BESIDE_PLACES, name, case)
+    if not rows and not places:
+        rows = _first_that_answers(_WITHOUT_PLACES, name, case)
+    if rows:
+        yield from rows
+        return
+    yield from _of_known_names(name, case, has_places=bool(places))
+
+
+_Step = Callable[[str, Case], Iterator[Statement]]
+"""Says what it knows of a name that a program asks for, or nothing."""
+
+
+def _first_that_answers(
+    steps: Iterable[_Step], name: str, case: Case
+) -> list[Statement]:
+    """The statements of the first step that has some."""
+    for step in steps:
+        rows = list(step(name, case))
+        if rows:
+            return rows
+    return []
+
+
+def _of_asked_scheduler(name: str, case: Case) -> Iterator[Statement]:
     if name in _ASKED:
-        rows = list(_scheduler_statements(name, case))
-        if rows:
-            yield from rows
-            return
-    if name in _OF_OPTIMIZERS and name not in keys:
-        rows = list(_of_optimizer(name, case))
-        if rows:
-            yield from rows
-            return
-    files = {
+        yield from _scheduler_statements(name, case)
+
+
+def _of_asked_optimizer(name: str, case: Case) -> Iterator[Statement]:
+    if name in _OF_OPTIMIZERS and name not in root_keys(case):
+        yield from _of_optimizer(name, case)
+
+
+def _files_of_keys(case: Case) -> dict[str, str]:
+    """The files of a folder, by the key under which each stands."""
+    return {
         member.key: member.file
         for member in case.survey.checkpoint.members
         if member.key
     }
+
+
+def _of_own_file(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a name is a file of its own in the folder."""
+    files = _files_of_keys(case)
     if case.is_folder and name in files:
         yield Statement(
-            f"{shown} is a file of its own in this folder, {show(files[name], 80)}, "
+            f"{show(name, 80)} is a file of its own in this folder, "
+            f"{show(files[name], 80)}, "
             "and no key of another one: the program read one file of the folder as if "
             "it had all in it."
         )
         yield from load_statements(case, "The weights load so:")
-        return
-    equal = list(_of_equal_tensor(name, case))
-    if equal:
-        yield from equal
-        return
-    if name in keys:
+
+
+def _of_present_key(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the file has the name at its root."""
+    if name in root_keys(case):
         yield Statement(
-            f"This file has the key {shown} at its root: another file, or another part "
-            "of it, was asked."
+            f"This file has the key {show(name, 80)} at its root: another file, or "
+            "another part of it, was asked."
         )
         yield from load_statements(case)
-        return
-    averaged = _not_averaged(name, case)
-    if averaged is not None:
-        yield averaged
-        yield from load_statements(case)
-        return
+
+
+def _then_load(statement: Callable[[str, Case], Statement | None]) -> _Step:
+    """A step that says a statement, with the line that loads the file after it."""
+
+    def step(name: str, case: Case) -> Iterator[Statement]:
+        row = statement(name, case)
+        if row is not None:
+            yield row
+            yield from load_statements(case)
+
+    return step
+
+
+def _tensors_called(name: str, case: Case) -> list[str]:
+    """The tensors whose names end with a name."""
+    return [
+        entry.name
+        for entry in case.survey.tensors
+        if entry.name == name or entry.name.endswith(f".{name}")
+    ]
+
+
+def _is_last_word(name: str, case: Case) -> bool:
+    """Tell whether a name is the last word of many tensors, such as weight: no part
+    that a program asks for.
+    """
+    return "." not in name and len(_tensors_called(name, case)) > 1
+
+
+def _places_of(name: str, case: Case) -> list[str]:
+    """The places of the file, below its root, where a name stands."""
     places = [
         row.name
         for row in case.survey.checkpoint.containers
         if row.path and str(row.path[-1]) == name
     ]
-    tensors = [
-        entry.name
-        for entry in case.survey.tensors
-        if entry.name == name or entry.name.endswith(f".{name}")
-    ]
-    # A last word of many tensors, such as weight, is no part that a program asks for.
-    is_last_word = "." not in name and len(tensors) > 1
-    places += [] if is_last_word else tensors[:4]
-    if places:
-        yield Statement(
-            f"This file has {shown} at another place: "
-            f"{and_more([show(place, 120) for place in places], 4)}."
-        )
-        is_scale = SCALE.search(name.rpartition(".")[2]) and case.found("scaled")
-        if not is_scale and (prefix := _common_prefix(places, name, case)) is not None:
-            way = case.plan(("rename", "--sub", f"s/^{re.escape(prefix)}//"))
-            if way.command is not None:
-                yield Statement(
-                    (
-                        f"Names of this file begin with {show(prefix, 80)}, and the "
-                        "program asks for them without it:"
-                    ),
-                    (),
-                    way.command,
-                )
-                return
-    zero = [
-        row
-        for row in case.survey.checkpoint.containers
-        if _ZERO.issubset(map(str, row.keys))
-    ]
-    if zero and name in ("param_groups", "state"):
-        label = ".".join(map(str, zero[0].path))
+    if _is_last_word(name, case):
+        return places
+    return places + _tensors_called(name, case)[:4]
+
+
+def _scaled_findings(name: str, case: Case) -> list[Finding]:
+    """The findings on scaled weights, where a scale has the name."""
+    is_scale = SCALE.search(name.rpartition(".")[2])
+    return case.found("scaled") if is_scale else []
+
+
+def _without_prefix(places: list[str], name: str, case: Case) -> Statement | None:
+    """The command that takes off what stands before a name, or None."""
+    if _scaled_findings(name, case):
+        return None
+    prefix = _common_prefix(places, name, case)
+    if prefix is None:
+        return None
+    way = case.plan(("rename", "--sub", f"s/^{re.escape(prefix)}//"))
+    if way.command is None:
+        return None
+    return Statement(
+        (
+            f"Names of this file begin with {show(prefix, 80)}, and the "
+            "program asks for them without it:"
+        ),
+        (),
+        way.command,
+    )
+
+
+def _of_zero(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the optimizer is one of DeepSpeed ZeRO."""
+    if name not in ("param_groups", "state"):
+        return
+    zero = next(
+        (
+            row
+            for row in case.survey.checkpoint.containers
+            if _ZERO.issubset(map(str, row.keys))
+        ),
+        None,
+    )
+    if zero is not None:
+        label = ".".join(map(str, zero.path))
         yield Statement(
             f"{show(label, 80) or 'This file'} is the state of an optimizer of "
             "DeepSpeed ZeRO (base_optimizer_state holds that of the"
@@ -418,41 +499,36 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
             " from the weights."
         )
         yield from load_statements(case)
-        return
-    scaled = case.found("scaled") if SCALE.search(name.rpartition(".")[2]) else []
+
+
+def _of_scales(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the name is the scale of a weight, and what builds such a model."""
+    scaled = _scaled_findings(name, case)
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
-        return
-    numbered = None if places else _with_numbers(name, case)
-    if numbered is not None:
-        yield numbered
-        yield from load_statements(case)
-        return
-    stray = None if places else _file_with(name, case)
-    if stray is not None:
-        yield stray
-        yield from load_statements(case)
-        return
-    moved = None if places else _under_another_beginning(name, case)
+
+
+def _of_beginning(name: str, case: Case) -> Iterator[Statement]:
+    moved = _under_another_beginning(name, case)
     if moved is not None:
         yield moved
-        return
-    if not places:
+
+
+def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
+    """Say what the file has instead of a name that is at no other place, or whose place
+    tells nothing.
+    """
+    keys = root_keys(case)
+    if not has_places:
         yield from _of_another_program(name, case)
     if _NAME_OF_A_TENSOR.search(name):
         yield from _name_of_a_tensor(name, case)
         yield from load_statements(case)
         return
     kinds = {section.kind for section in case.survey.sections}
-    if case.is_folder and files and not places:
-        listed = and_more([show(file, 80) for file in case.survey.checkpoint.parts], 8)
-        yield Statement(
-            f"No file of this folder is called {shown}, and no key has this name: its "
-            f"files are {listed}."
-        )
-        if _OPTIMIZER_WORD.search(name):
-            yield from _where_optimizers_are(case)
+    if case.is_folder and _files_of_keys(case) and not has_places:
+        yield from _of_missing_file(name, case)
     elif case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
     elif (
@@ -461,48 +537,70 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         and all(not section.path for section in case.survey.candidates)
         and case.survey.candidates
     ):
-        what = (
-            "no epoch and no optimizer is in it"
-            if name not in _MODEL_KEYS and not is_last_word
-            else (
-                "the whole file is the state dict, and the program asked for a part "
-                f"called {shown}"
-            )
-            if is_last_word
-            else "the whole file is the state dict"
-        )
-        yield Statement(
-            f"This file holds weights alone, by their names at its root: {what}."
-        )
+        yield from _of_weights_alone(name, case)
     elif keys:
-        if _OPTIMIZER_WORD.search(name):
-            yield from _where_optimizers_are(case)
-        none = "" if places or name in keys else f", and none is {shown}"
-        yield Statement(f"The keys of this file are {keys_text(case)}{none}.")
-        if _VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
-            yield Statement(
-                "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ "
-                "and D_"
-                " files of logs). The program wants the voice that is exported from it:"
-                " in RVC the file of weights/ without a number, with config and weight."
-            )
-        models = [section.name for section in case.survey.candidates if section.name]
-        if models:
-            yield Statement(
-                "The weights are in "
-                f"{and_more([show(model, 80) for model in models], 3)}."
-            )
-        elif _OF_RESULTS.issubset(keys):
-            yield Statement(
-                "These are the results of an evaluation, and no weights of a model: "
-                "take the checkpoint that was evaluated."
-            )
+        yield from _of_keys(name, case, has_places=has_places)
     if name in ("pytorch-lightning_version", "hyper_parameters", "callbacks", "loops"):
         yield Statement(
             "Lightning did not write this file, or its weights alone were kept. Load "
             "the weights by load_state_dict, not by ckpt_path."
         )
     yield from load_statements(case)
+
+
+def _of_missing_file(name: str, case: Case) -> Iterator[Statement]:
+    """Say that no file of the folder has the name, and which files it has."""
+    listed = and_more([show(file, 80) for file in case.survey.checkpoint.parts], 8)
+    yield Statement(
+        f"No file of this folder is called {show(name, 80)}, and no key has this name: "
+        f"its files are {listed}."
+    )
+    if _OPTIMIZER_WORD.search(name):
+        yield from _where_optimizers_are(case)
+
+
+def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the file holds nothing but weights."""
+    is_last_word = _is_last_word(name, case)
+    what = (
+        "no epoch and no optimizer is in it"
+        if name not in _MODEL_KEYS and not is_last_word
+        else (
+            "the whole file is the state dict, and the program asked for a part "
+            f"called {show(name, 80)}"
+        )
+        if is_last_word
+        else "the whole file is the state dict"
+    )
+    yield Statement(
+        f"This file holds weights alone, by their names at its root: {what}."
+    )
+
+
+def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
+    """Say which keys the file has at its root, and where its weights are."""
+    keys = root_keys(case)
+    if _OPTIMIZER_WORD.search(name):
+        yield from _where_optimizers_are(case)
+    none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
+    yield Statement(f"The keys of this file are {keys_text(case)}{none}.")
+    if _VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
+        yield Statement(
+            "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ "
+            "and D_"
+            " files of logs). The program wants the voice that is exported from it:"
+            " in RVC the file of weights/ without a number, with config and weight."
+        )
+    models = [section.name for section in case.survey.candidates if section.name]
+    if models:
+        yield Statement(
+            f"The weights are in {and_more([show(model, 80) for model in models], 3)}."
+        )
+    elif _OF_RESULTS.issubset(keys):
+        yield Statement(
+            "These are the results of an evaluation, and no weights of a model: "
+            "take the checkpoint that was evaluated."
+        )
 
 
 _SPEECHBRAIN = "SpeechBrain checkpoint"
@@ -978,6 +1076,25 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
             " The new run built another kind of optimizer, or another version of it. "
             "Build the same one, or begin its state anew."
         )
+
+
+_BEFORE_PLACES: tuple[_Step, ...] = (
+    _of_asked_scheduler,
+    _of_asked_optimizer,
+    _of_own_file,
+    _of_equal_tensor,
+    _of_present_key,
+    _then_load(_not_averaged),
+)
+"""The steps before the places of a name are looked for. The first that answers ends."""
+_BESIDE_PLACES: tuple[_Step, ...] = (_of_zero, _of_scales)
+"""The steps after its places were said."""
+_WITHOUT_PLACES: tuple[_Step, ...] = (
+    _then_load(_with_numbers),
+    _then_load(_file_with),
+    _of_beginning,
+)
+"""The steps after these for a name that has no place."""
 
 
 def _optimizer_fields(section: Section) -> set[str]:

@@ -66,6 +66,7 @@ from ckpt.ext.explain.families.quantized import (
 )
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.spellings import (
+    Spelled,
     adapter_rank,
     averaged_keys,
     averages_statement,
@@ -429,264 +430,458 @@ def _choose_section(message: Message, case: Case) -> Section | None:
 def _missing_statements(
     message: Message, case: Case, chosen: Section, shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Statement]:
-    survey = case.survey
-    # fvcore lists a tensor of another shape among those that it does not find, too.
-    differing = {row.name for row in message.mismatched}
-    missing = [name for name in message.missing if name not in differing]
-    unexpected = of_modules(message.unexpected, shapes)
-    if not missing and not unexpected:
+    """Say why keys are missing, and why others have no place."""
+    lists = _Lists(message, case, chosen, shapes)
+    if not lists.missing and not lists.unexpected:
         return
-    here = [name for name in unexpected if name in shapes]
-    top = {str(path[0]) for section in survey.sections if (path := section.path)}
-    if unexpected and not here and top.intersection(unexpected):
-        yield _loaded_whole(message, survey, chosen, shapes)
+    yield from lists.told_without_pairs()
+    if lists.is_told:
         return
-    if not here and (count := cut_names(unexpected, shapes)):
-        yield cut_statement(count, missing, shapes, case)
-        return
-    if unexpected and not here and (beside := _consolidated_file(case)):
-        yield Statement(
-            f"{_none_of_text(unexpected)} in the files that ckpt reads here. The "
-            "folder holds the model"
-            f" twice: {show(beside, 80)} has it in the names of its author too, and a "
-            "loader that takes every file meets both. In vLLM"
-            " --load-format mistral with --config-format mistral takes the one; for "
-            "the other move it out of the folder."
-        )
-        return
-    if unexpected and not here and not any(name in shapes for name in missing):
-        yield Statement(
-            f"{_none_of_text(unexpected)} in this file. Is it the file that was loaded?"
-        )
-    wanted = set(missing)
-    left = here or [name for name in shapes if name not in wanted]
-    # torch is silent about counters of batch normalization, so one that no message
-    # names may lack its place too.
-    known = set(left)
-    fitting = (
-        [name for name in shapes if name not in known and not name.endswith(_COUNTER)]
-        if here
-        else []
-    )
-    rules = _by_names(left, missing, fitting) if left and missing else Match({})
-    if here and len(rules.partners) < len(missing) and _is_wrapper(rules):
-        # People paste a part of the list. No model has the prefix of a wrapper beside
-        # the name without it, so what the text leaves out is unexpected as well.
-        every = _by_names([name for name in shapes if name not in wanted], missing)
-        if _is_wrapper(every):
-            rules = every
-    if not here and not _are_beginnings(rules):
-        rules = Match(
-            {}
-            # nothing but equal ends of names speaks for it: torch would have listed
-            # them as unexpected
-        )
-    met = rules.partners
-    if not met and (beginnings := whole_beginnings(here, missing)):
-        yield from each_beginning(beginnings, here, missing, case)
-        return
-    if met:
-        yield _rename_statement(case, chosen, rules, len(missing))
-        yield from _without_beginning(case, rules, here)
-    present = [name for name in missing if name not in met and name in shapes]
-    absent = [name for name in missing if name not in met and name not in shapes]
-    if present:
-        text = (
-            f"{counted_noun(len(present), 'missing key')} {be_verb(present)} in this "
-            "file: another file, or another dict of it, was loaded."
-        )
-        yield Statement(text, tuple(present))
-    counters = [name for name in absent if name.rpartition(".")[2] in _COUNTERS]
-    if counters and len(counters) == len(absent):
-        yield Statement(
-            f"The model asks for {counted_noun(len(counters), 'counter')} of a "
-            "profiler (thop), which the file does not hold: it was profiled"
-            " before the load. Load first, and profile then.",
-            tuple(counters),
-        )
-        return
-    changed = _find_change(message, absent, set(here))
-    absent = [name for name in absent if name not in changed.names]
-    if changed.text:
-        yield Statement(changed.text, (), changed.line(case))
-    taken = set(met.values())
-    respelled = find_misspelled(
-        absent, [name for name in here if name not in taken], shapes
-    )
-    if respelled.partners:
-        yield spelled_statement(respelled, len(missing), case)
-        absent = [name for name in absent if name not in respelled.partners]
-    met_here = {*met.values(), *respelled.partners.values()}
-    pair = likely_pair(
-        absent,
-        [name for name in _unplaced_keys(here, met_here) if name not in changed.names],
-        shapes,
-    )
-    if pair is not None and not present:
-        yield pair.statement(case)
-        return
-    if absent and not here and not_trained(absent, shapes):
-        yield not_trained_statement(absent, shapes)
-        return
-    if absent and not unexpected and not message.mismatched and is_adapter(shapes):
-        yield from base_of_adapter(absent, shapes, case)
-        return
-    alone = not (present or met or unexpected or message.mismatched)
-    if alone and tables_alone(absent):
-        yield from tables_statements(absent, survey)
-        return
-    if absent:
-        yield Statement(
-            (
-                f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} not in "
-                "this file under a name that ckpt can match."
-            ),
-            tuple(absent),
-        )
-    unkept = {} if present else lost_of_recurrent(shapes, case)
-    if unkept and set(unkept) <= set(absent):
-        yield recurrent_statement(unkept)
-        return
-    tied = _tied_to(absent, list(shapes), case)
-    if tied is not None and not present:
-        yield Statement(
-            f"{show(absent[0], 80)} is the same tensor as {show(tied, 80)} where a "
-            "model ties both, and such a file holds it once."
-            " Load with strict=False, and tie them then (model.tie_weights() of "
-            "transformers); from_pretrained does both."
-        )
-        return
-    if absent and not present and _are_new_heads(absent, message, shapes):
-        yield Statement(
-            "They are the head for a task, which the checkpoint of a base model does "
-            "not have: expected, where the model is to be"
-            " trained for a new task. Without training its answers are random."
-        )
-        return
-    parts = parts_left_out(absent, shapes) if alone else []
-    if parts:
-        yield parts_statement(parts, shapes, message)
-        return
-    if absent and not (
-        present or met or unexpected or message.mismatched or respelled.partners
+    lists.pair_names()
+    for step in (
+        lists.told_renames,
+        lists.told_present,
+        lists.told_changes,
+        lists.told_absent,
+        lists.told_additions,
+        lists.told_rest,
+        lists.told_origin,
+        lists.told_loading,
     ):
-        added = added_layers(absent, shapes)
-        if added is not None:
-            yield added
-            yield load_into_statement(
-                survey,
-                (
-                    "To go on without them, load what fits. The others stay as they "
-                    "were built:"
-                ),
-            )
+        yield from step()
+        if lists.is_told:
             return
-    rest = [
-        name for name in _unplaced_keys(here, met_here) if name not in changed.names
-    ]
-    averaged = averaged_keys(rest, shapes)
-    if averaged:
-        yield averages_statement(averaged)
-        spoken_of = set(averaged)
-        rest = [name for name in rest if name not in spoken_of]
-    counters = [name for name in rest if name in AVERAGE_COUNTERS]
-    if counters and met and _is_wrapper(rules):
-        yield Statement(
-            f"{counters[0]} counts the models of an average (AveragedModel: EMA, SWA), "
-            "and is no weight. Without the prefix, strict=False"
-            " leaves it out, and nothing else."
+
+
+class _Lists:
+    """The missing and the unexpected keys of an error, and what is known of them.
+
+    The steps below run in their order. Each takes what it explains off the lists, and
+    says by `is_told` where nothing is left to say.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        case: Case,
+        chosen: Section,
+        shapes: dict[str, tuple[int, ...]],
+    ) -> None:
+        self.message = message
+        self.case = case
+        self.chosen = chosen
+        self.shapes = shapes
+        self.survey = case.survey
+        # fvcore lists a tensor of another shape among those that it does not find, too.
+        differing = {row.name for row in message.mismatched}
+        self.missing = [name for name in message.missing if name not in differing]
+        self.unexpected = of_modules(message.unexpected, shapes)
+        self.here = [name for name in self.unexpected if name in shapes]
+        """The unexpected keys that are in this file."""
+        self.rules = Match({})
+        self.met: dict[str, str] = {}
+        """The missing keys, with the key of this file that each is."""
+        self.present: list[str] = []
+        """The missing keys that are in this file."""
+        self.absent: list[str] = []
+        """The missing keys that nothing has explained."""
+        self.changed = Changed(frozenset())
+        self.respelled = Spelled({}, ())
+        self.met_here: set[str] = set()
+        """The keys of this file that have a place in the model."""
+        self.is_alone = False
+        """A flag: the message says nothing but what is missing."""
+        self.rest: list[str] = []
+        """The keys of this file that have no place in the model."""
+        self.is_told = False
+
+    def told_without_pairs(self) -> Iterator[Statement]:
+        """Say that none of the names are of this file, or that it was loaded whole."""
+        top = {
+            str(path[0]) for section in self.survey.sections if (path := section.path)
+        }
+        if self.unexpected and not self.here and top.intersection(self.unexpected):
+            yield _loaded_whole(self.message, self.survey, self.chosen, self.shapes)
+            self.is_told = True
+            return
+        if not self.here and (count := cut_names(self.unexpected, self.shapes)):
+            yield cut_statement(count, self.missing, self.shapes, self.case)
+            self.is_told = True
+            return
+        if (
+            self.unexpected
+            and not self.here
+            and (beside := _consolidated_file(self.case))
+        ):
+            yield Statement(
+                f"{_none_of_text(self.unexpected)} in the files that ckpt reads here. "
+                "The "
+                "folder holds the model"
+                f" twice: {show(beside, 80)} has it in the names of its author too, "
+                "and a "
+                "loader that takes every file meets both. In vLLM"
+                " --load-format mistral with --config-format mistral takes the one; "
+                "for "
+                "the other move it out of the folder."
+            )
+            self.is_told = True
+            return
+        if (
+            self.unexpected
+            and not self.here
+            and not any(name in self.shapes for name in self.missing)
+        ):
+            yield Statement(
+                f"{_none_of_text(self.unexpected)} in this file. Is it the file that "
+                "was loaded?"
+            )
+
+    def pair_names(self) -> None:
+        """Pair the names that the file has with those that the model lacks."""
+        wanted = set(self.missing)
+        left = self.here or [name for name in self.shapes if name not in wanted]
+        # torch is silent about counters of batch normalization, so one that no message
+        # names may lack its place too.
+        known = set(left)
+        fitting = (
+            [
+                name
+                for name in self.shapes
+                if name not in known and not name.endswith(_COUNTER)
+            ]
+            if self.here
+            else []
         )
-        rest = [name for name in rest if name not in counters]
-    for finding in case.found("extra-buffers", "scaled", "flat-parameters"):
-        theirs = set(finding.tensors)
-        spoken = [
+        self.rules = (
+            _by_names(left, self.missing, fitting)
+            if left and self.missing
+            else Match({})
+        )
+        if (
+            self.here
+            and len(self.rules.partners) < len(self.missing)
+            and _is_wrapper(self.rules)
+        ):
+            # People paste a part of the list. No model has the prefix of a wrapper
+            # beside the name without it, so what the text leaves out is unexpected too.
+            every = _by_names(
+                [name for name in self.shapes if name not in wanted], self.missing
+            )
+            if _is_wrapper(every):
+                self.rules = every
+        if not self.here and not _are_beginnings(self.rules):
+            self.rules = Match(
+                {}
+                # nothing but equal ends of names speaks for it: torch would have listed
+                # them as unexpected
+            )
+        self.met = self.rules.partners
+
+    def told_renames(self) -> Iterator[Statement]:
+        """Say how the names become the ones that the model has."""
+        if not self.met and (beginnings := whole_beginnings(self.here, self.missing)):
+            yield from each_beginning(beginnings, self.here, self.missing, self.case)
+            self.is_told = True
+            return
+        if self.met:
+            yield _rename_statement(
+                self.case, self.chosen, self.rules, len(self.missing)
+            )
+            yield from _without_beginning(self.case, self.rules, self.here)
+
+    def told_present(self) -> Iterator[Statement]:
+        """Say which missing keys are in this file, and what a profiler counted."""
+        self.present = [
             name
-            for name in rest
-            if _full_name(chosen, name) in theirs or _is_scale(name, finding.code)
+            for name in self.missing
+            if name not in self.met and name in self.shapes
         ]
-        if spoken:
-            yield from finding_statements([_with_key(finding, case, chosen)])
-            if finding.code == "scaled":
-                if "Can not map tensor" not in message.text:
-                    yield from built_by_quantizers(case)
-                else:
-                    yield from before_converters(case)
-            rest = [name for name in rest if name not in spoken]
-    if rest and not missing and _has_base_names(rest, shapes):
-        yield from _base_names(case, shapes)
-        return
-    older = [] if missing else older_leaves(rest, shapes)
-    if older:
-        yield older_leaves_statement(older, case)
-        rest = [name for name in rest if name not in older]
-        if not rest:
-            return
-    if rest:
-        yield Statement(
-            (
-                f"The model has no place for {counted_noun(len(rest), 'key')} of this "
-                "file."
-            ),
-            tuple(rest),
-        )
-    if (
-        (absent or "right format" in message.text)
-        and rest
-        and not met
-        and not respelled.partners
-    ):
-        origin = name_origin(survey)
-        if origin is not None:
-            follows = (
-                "torchtune has a checkpointer for each set of names: "
-                "FullModelMetaCheckpointer"
-                " for those of Meta, FullModelHFCheckpointer for those of transformers."
-                if "right format" in message.text
-                else "Is it of the class that was built?"
+        self.absent = [
+            name
+            for name in self.missing
+            if name not in self.met and name not in self.shapes
+        ]
+        if self.present:
+            text = (
+                f"{counted_noun(len(self.present), 'missing key')} "
+                f"{be_verb(self.present)} in this "
+                "file: another file, or another dict of it, was loaded."
             )
-            yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
-    other_form = form_of_blocks(absent, rest) or layout_of_experts(absent, rest, case)
-    if other_form is not None:
-        yield other_form
-        return
-    load = survey.load.expression
-    # Half of a list that was cut off would say the same, so most of the file must have
-    # a place.
-    is_complete = (
-        not missing and not message.mismatched and "loading state_dict" in message.text
-    )
-    is_complete = is_complete and load is not None and 2 * len(rest) < len(shapes)
-    scales = [] if missing else trained_scales(rest, shapes)
-    needed = trained_scales_statement(scales, case) if scales else None
-    if needed is not None:
-        yield needed
-        return
-    if rest and not missing and all(_OF_LOSS.match(name) for name in rest):
-        yield Statement(
-            "By their names they belong to the loss or the metrics of the training, "
-            "and are no"
-            " weights of the model: a program that only predicts has no place for "
-            "them, and"
-            " loses nothing. strict=False leaves them out."
+            yield Statement(text, tuple(self.present))
+        counters = [
+            name for name in self.absent if name.rpartition(".")[2] in _COUNTERS
+        ]
+        if counters and len(counters) == len(self.absent):
+            yield Statement(
+                f"The model asks for {counted_noun(len(counters), 'counter')} of a "
+                "profiler (thop), which the file does not hold: it was profiled"
+                " before the load. Load first, and profile then.",
+                tuple(counters),
+            )
+            self.is_told = True
+
+    def told_changes(self) -> Iterator[Statement]:
+        """Say what changed in the model, and which names are spelled otherwise."""
+        self.changed = _find_change(self.message, self.absent, set(self.here))
+        self.absent = [name for name in self.absent if name not in self.changed.names]
+        if self.changed.text:
+            yield Statement(self.changed.text, (), self.changed.line(self.case))
+        taken = set(self.met.values())
+        self.respelled = find_misspelled(
+            self.absent, [name for name in self.here if name not in taken], self.shapes
         )
-    if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
-        yield Statement(
-            (
-                "The message names no missing key, so the model gets all that it asks "
-                "for. strict=False leaves these out, and nothing else:"
-            ),
-            (),
-            f"model.load_state_dict({load}, strict=False)",
+        if self.respelled.partners:
+            yield spelled_statement(self.respelled, len(self.missing), self.case)
+            self.absent = [
+                name for name in self.absent if name not in self.respelled.partners
+            ]
+        self.met_here = {*self.met.values(), *self.respelled.partners.values()}
+        pair = likely_pair(
+            self.absent,
+            [
+                name
+                for name in _unplaced_keys(self.here, self.met_here)
+                if name not in self.changed.names
+            ],
+            self.shapes,
         )
-    if (
-        (absent or rest)
-        and (met or not unexpected)
-        and not changed.text
-        and not respelled.partners
-        and not message.mismatched
-        and not case.is_useless
-    ):
-        yield load_into_statement(survey, "Load what fits, and see what does not:")
+        if pair is not None and not self.present:
+            yield pair.statement(self.case)
+            self.is_told = True
+
+    def told_absent(self) -> Iterator[Statement]:
+        """Say why the file lacks what is left of the missing keys."""
+        if self.absent and not self.here and not_trained(self.absent, self.shapes):
+            yield not_trained_statement(self.absent, self.shapes)
+            self.is_told = True
+            return
+        if (
+            self.absent
+            and not self.unexpected
+            and not self.message.mismatched
+            and is_adapter(self.shapes)
+        ):
+            yield from base_of_adapter(self.absent, self.shapes, self.case)
+            self.is_told = True
+            return
+        self.is_alone = not (
+            self.present or self.met or self.unexpected or self.message.mismatched
+        )
+        if self.is_alone and tables_alone(self.absent):
+            yield from tables_statements(self.absent, self.survey)
+            self.is_told = True
+            return
+        if self.absent:
+            yield Statement(
+                (
+                    f"{counted_noun(len(self.absent), 'missing key')} "
+                    f"{be_verb(self.absent)} not in "
+                    "this file under a name that ckpt can match."
+                ),
+                tuple(self.absent),
+            )
+
+    def told_additions(self) -> Iterator[Statement]:
+        """Say which layers, ties or heads the model has beyond the file."""
+        unkept = {} if self.present else lost_of_recurrent(self.shapes, self.case)
+        if unkept and set(unkept) <= set(self.absent):
+            yield recurrent_statement(unkept)
+            self.is_told = True
+            return
+        tied = _tied_to(self.absent, list(self.shapes), self.case)
+        if tied is not None and not self.present:
+            yield Statement(
+                f"{show(self.absent[0], 80)} is the same tensor as {show(tied, 80)} "
+                "where a "
+                "model ties both, and such a file holds it once."
+                " Load with strict=False, and tie them then (model.tie_weights() of "
+                "transformers); from_pretrained does both."
+            )
+            self.is_told = True
+            return
+        if (
+            self.absent
+            and not self.present
+            and _are_new_heads(self.absent, self.message, self.shapes)
+        ):
+            yield Statement(
+                "They are the head for a task, which the checkpoint of a base model "
+                "does "
+                "not have: expected, where the model is to be"
+                " trained for a new task. Without training its answers are random."
+            )
+            self.is_told = True
+            return
+        parts = parts_left_out(self.absent, self.shapes) if self.is_alone else []
+        if parts:
+            yield parts_statement(parts, self.shapes, self.message)
+            self.is_told = True
+            return
+        if self.absent and not (
+            self.present
+            or self.met
+            or self.unexpected
+            or self.message.mismatched
+            or self.respelled.partners
+        ):
+            added = added_layers(self.absent, self.shapes)
+            if added is not None:
+                yield added
+                yield load_into_statement(
+                    self.survey,
+                    (
+                        "To go on without them, load what fits. The others stay as "
+                        "they "
+                        "were built:"
+                    ),
+                )
+                self.is_told = True
+                return
+
+    def told_rest(self) -> Iterator[Statement]:
+        """Say what the unexpected keys are that have no place in the model."""
+        self.rest = [
+            name
+            for name in _unplaced_keys(self.here, self.met_here)
+            if name not in self.changed.names
+        ]
+        averaged = averaged_keys(self.rest, self.shapes)
+        if averaged:
+            yield averages_statement(averaged)
+            spoken_of = set(averaged)
+            self.rest = [name for name in self.rest if name not in spoken_of]
+        counted = [name for name in self.rest if name in AVERAGE_COUNTERS]
+        if counted and self.met and _is_wrapper(self.rules):
+            yield Statement(
+                f"{counted[0]} counts the models of an average (AveragedModel: EMA, "
+                "SWA), "
+                "and is no weight. Without the prefix, strict=False"
+                " leaves it out, and nothing else."
+            )
+            self.rest = [name for name in self.rest if name not in counted]
+        for finding in self.case.found("extra-buffers", "scaled", "flat-parameters"):
+            theirs = set(finding.tensors)
+            spoken = [
+                name
+                for name in self.rest
+                if _full_name(self.chosen, name) in theirs
+                or _is_scale(name, finding.code)
+            ]
+            if spoken:
+                yield from finding_statements(
+                    [_with_key(finding, self.case, self.chosen)]
+                )
+                if finding.code == "scaled":
+                    if "Can not map tensor" not in self.message.text:
+                        yield from built_by_quantizers(self.case)
+                    else:
+                        yield from before_converters(self.case)
+                self.rest = [name for name in self.rest if name not in spoken]
+        if self.rest and not self.missing and _has_base_names(self.rest, self.shapes):
+            yield from _base_names(self.case, self.shapes)
+            self.is_told = True
+            return
+        older = [] if self.missing else older_leaves(self.rest, self.shapes)
+        if older:
+            yield older_leaves_statement(older, self.case)
+            self.rest = [name for name in self.rest if name not in older]
+            if not self.rest:
+                self.is_told = True
+                return
+        if self.rest:
+            yield Statement(
+                (
+                    f"The model has no place for {counted_noun(len(self.rest), 'key')} "
+                    "of this "
+                    "file."
+                ),
+                tuple(self.rest),
+            )
+
+    def told_origin(self) -> Iterator[Statement]:
+        """Say which program the names are of, or which form of a layer."""
+        if (
+            (self.absent or "right format" in self.message.text)
+            and self.rest
+            and not self.met
+            and not self.respelled.partners
+        ):
+            origin = name_origin(self.survey)
+            if origin is not None:
+                follows = (
+                    "torchtune has a checkpointer for each set of names: "
+                    "FullModelMetaCheckpointer"
+                    " for those of Meta, FullModelHFCheckpointer for those of "
+                    "transformers."
+                    if "right format" in self.message.text
+                    else "Is it of the class that was built?"
+                )
+                yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
+        other_form = form_of_blocks(self.absent, self.rest) or layout_of_experts(
+            self.absent, self.rest, self.case
+        )
+        if other_form is not None:
+            yield other_form
+            self.is_told = True
+
+    def told_loading(self) -> Iterator[Statement]:
+        """Say how to load what fits."""
+        load = self.survey.load.expression
+        # Half of a list that was cut off would say the same, so most of the file must
+        # have a place.
+        is_complete = (
+            not self.missing
+            and not self.message.mismatched
+            and "loading state_dict" in self.message.text
+        )
+        is_complete = (
+            is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
+        )
+        scales = [] if self.missing else trained_scales(self.rest, self.shapes)
+        needed = trained_scales_statement(scales, self.case) if scales else None
+        if needed is not None:
+            yield needed
+            self.is_told = True
+            return
+        if (
+            self.rest
+            and not self.missing
+            and all(_OF_LOSS.match(name) for name in self.rest)
+        ):
+            yield Statement(
+                "By their names they belong to the loss or the metrics of the "
+                "training, "
+                "and are no"
+                " weights of the model: a program that only predicts has no place for "
+                "them, and"
+                " loses nothing. strict=False leaves them out."
+            )
+        if (
+            self.rest
+            and is_complete
+            and not self.case.is_useless
+            and len(self.survey.candidates) == 1
+        ):
+            yield Statement(
+                (
+                    "The message names no missing key, so the model gets all that it "
+                    "asks "
+                    "for. strict=False leaves these out, and nothing else:"
+                ),
+                (),
+                f"model.load_state_dict({load}, strict=False)",
+            )
+        if (
+            (self.absent or self.rest)
+            and (self.met or not self.unexpected)
+            and not self.changed.text
+            and not self.respelled.partners
+            and not self.message.mismatched
+            and not self.case.is_useless
+        ):
+            yield load_into_statement(
+                self.survey, "Load what fits, and see what does not:"
+            )
 
 
 _COUNTERS = ("total_ops", "total_params")
