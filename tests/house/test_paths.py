@@ -93,6 +93,7 @@ LIMITS = [
     "ext.quantised.judge._BETTER",
     "ext.quantised.judge._ELEMENTS",
     "ext.quantised.judge._LEAST_CELLS",
+    "ext.quantised.judge._RUN",
     "ext.quantised.judge._SAME",
     "ext.quantised.judge._STRAYS",
     "ext.quantised.judge._TIMES",
