@@ -65,7 +65,7 @@ class Change(NamedTuple):
     histogram: Histogram | None = None
     """The histogram of the finite differences, if it was requested."""
     odd: OddLines | None = None
-    """The rows and columns that are not those of the base, if they were requested."""
+    """The rows and columns that the base does not have, if they were requested."""
 
     @property
     def is_vague(self) -> bool:
@@ -295,7 +295,7 @@ def plan_comparison(
 
     Raises UnsupportedError for a tensor that expands too far. With `always` the numbers
     are computed for equal tensors too. With `histogram` the differences are counted in
-    bins. With `lines` the rows and columns are told that are not those of the base.
+    bins. With `lines` the rows and columns are told that the base does not have.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(

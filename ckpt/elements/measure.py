@@ -52,7 +52,7 @@ class Difference:
         self.lines: LineSums | None = None
         """The sums of its rows and columns while it is added up, if requested."""
         self.odd: OddLines | None = None
-        """The rows and columns that are not those of the base, if requested."""
+        """The rows and columns that the base does not have, if requested."""
 
     def add(
         self,

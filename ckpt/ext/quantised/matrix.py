@@ -154,9 +154,12 @@ def _values(matrix: Matrix, codes: Array, parameters: list[Array]) -> Array:
 
     with np.errstate(over="ignore", invalid="ignore"):
         values = matrix.formula(codes, *parameters)
-        if matrix.own.name == "float32":
-            return values
-        return widen_words(_words(values, matrix.own), matrix.own)
+        return rounded(values, matrix.own)
+
+
+def rounded(values: Array, to: DType) -> Array:
+    """Return float32 numbers rounded to those of another type."""
+    return values if to.name == "float32" else widen_words(_words(values, to), to)
 
 
 def _narrowed(values: Array, to: DType) -> Numbers:
