@@ -21,11 +21,11 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "quantised_files"))
 
-import write  # noqa: E402
+import write
 
-import ckpt  # noqa: E402
-from ckpt.ext.gguf.decode import decode  # noqa: E402
-from ckpt.ext.gguf.types import BY_NUMBER  # noqa: E402
+import ckpt
+from ckpt.ext.gguf.decode import decode
+from ckpt.ext.gguf.types import BY_NUMBER
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SEEDS = (1, 2, 3)

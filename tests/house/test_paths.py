@@ -68,6 +68,7 @@ LIMITS = [
     "ext.quantised.comparing._ROUNDING",
     "ext.quantised.floats._BLOCK",
     "ext.quantised.grids._TILE",
+    "ext.quantised.hqq._NOTE",
     "ext.quantised.judge._ALIKE",
     "ext.quantised.judge._APART",
     "ext.quantised.judge._MOSTLY",

@@ -158,7 +158,7 @@ def _values(matrix: Matrix, codes: Array, parameters: list[Array]) -> Array:
 
 
 def rounded(values: Array, to: DType) -> Array:
-    """Return float32 numbers rounded to those of another type."""
+    """Return float32 numbers, each rounded to one that another type holds."""
     return values if to.name == "float32" else widen_words(_words(values, to), to)
 
 
