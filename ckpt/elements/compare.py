@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from math import isfinite, sqrt
+from math import isfinite, prod, sqrt
 
 from ckpt.bytes.executor import Executor, Failed, Serial, Task, run_each
 from ckpt.elements import spans
 from ckpt.elements.blocks import (
     elements,
+    is_all,
     is_dense,
     memory_order,
     permute_dims,
@@ -17,8 +18,9 @@ from ckpt.elements.blocks import (
     slice_of,
 )
 from ckpt.elements.cast import has_numbers
-from ckpt.elements.computed import place_of
+from ckpt.elements.computed import PlaceOfTensors, place_of
 from ckpt.elements.histogram import Histogram
+from ckpt.elements.lines import LineSums, LineTest, OddLines, odd_lines
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import (
     cut_spans,
@@ -26,10 +28,18 @@ from ckpt.elements.spans import (
     refuse_unfolded,
     without_repeats,
 )
-from ckpt.elements.unpacked import Unpacked, can_unpack, unpacked
+from ckpt.elements.unpacked import SINGLE, Unpacked, can_unpack, unpacked
+from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of
+from ckpt.model.tensors import (
+    Composite,
+    Storage,
+    Tensor,
+    TensorRef,
+    parts_of,
+    tensor_ref,
+)
 
 
 class Change(NamedTuple):
@@ -54,6 +64,8 @@ class Change(NamedTuple):
     """True if all elements agree within the given tolerance."""
     histogram: Histogram | None = None
     """The histogram of the finite differences, if it was requested."""
+    odd: OddLines | None = None
+    """The rows and columns that the base does not have, if they were requested."""
 
     @property
     def is_vague(self) -> bool:
@@ -148,13 +160,17 @@ class _Part(NamedTuple):
     known: bool = False
     """True if nothing must be read, because `change` is the answer."""
     change: Change | None = None
+    lines: LineTest | None = None
+    """The test of rows and columns, which sees the tensor in one piece."""
 
     def tasks(self) -> list[Task[Difference | None]]:
         """The tasks of the comparison: spans of the elements."""
         if self.known:
             return []
         tasks = []
-        for first, last in cut_spans(self.one, self.two):
+        is_whole = self.lines is not None
+        spans = [(0, self.one.numel)] if is_whole else cut_spans(self.one, self.two)
+        for first, last in spans:
             first_slice, second_slice = (
                 slice_of(self.one, first, last),
                 slice_of(self.two, first, last),
@@ -165,6 +181,7 @@ class _Part(NamedTuple):
                 self.tolerance,
                 self.always,
                 self.histogram,
+                self.lines,
             )
             tasks.append(
                 Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes)
@@ -189,6 +206,7 @@ class _Part(NamedTuple):
         for difference in differences:
             assert difference is not None
             whole.merge(difference)
+            whole.odd = difference.odd
         index = (
             None
             if whole.at is None
@@ -211,6 +229,7 @@ class _Part(NamedTuple):
             (whole.inf[0] * times, whole.inf[1] * times),
             self.tolerance is not None and whole.close,
             whole.histogram,
+            whole.odd,
         )
 
 
@@ -270,12 +289,13 @@ def plan_comparison(
     *,
     always: bool = False,
     histogram: bool = False,
+    lines: LineTest | None = None,
 ) -> Comparison:
     """Plan how two tensors of one shape are compared.
 
     Raises UnsupportedError for a tensor that expands too far. With `always` the numbers
     are computed for equal tensors too. With `histogram` the differences are counted in
-    bins.
+    bins. With `lines` the rows and columns are told that the base does not have.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
@@ -297,7 +317,7 @@ def plan_comparison(
         else tuple(label for label, _ in before.parts)
     )
     parts = tuple(
-        _plan_part(old, new, tolerance, always, histogram) for old, new in pairs
+        _plan_part(old, new, tolerance, always, histogram, lines) for old, new in pairs
     )
     return Comparison(before, labels[: len(parts)], parts, always)
 
@@ -315,6 +335,7 @@ def _plan_part(
     tolerance: Callable[[str], Tolerance] | None,
     always: bool,
     histogram: bool,
+    lines: LineTest | None,
 ) -> _Part:
     allowed = None
     if (
@@ -329,18 +350,40 @@ def _plan_part(
         return as_it_is
     if before.storage.place is None or after.storage.place is None:
         return as_it_is._replace(change=_all_of(before))  # only one side is on meta
-    old, new, times = without_repeats(_numeric(before), _numeric(after))
+    old, new, times = without_repeats(
+        _numeric(before, after.dtype), _numeric(after, before.dtype)
+    )
     refuse_unfolded(old)
     refuse_unfolded(new)
-    old, new, order = _straighten_dims(old, new)
-    return _Part(old, new, times, order, old.shape, allowed, always, histogram)
+    if lines is None or times != 1 or not _has_lines(lines, old, new):
+        lines = None
+        old, new, order = _straighten_dims(old, new)
+    else:
+        order = tuple(range(len(old.shape)))
+    part = _Part(old, new, times, order, old.shape, allowed, always, histogram)
+    return part._replace(lines=lines)
 
 
-def _numeric(ref: TensorRef) -> TensorRef:
-    """A tensor in blocks as its numbers, where they can be decoded; any other tensor
-    itself.
+def _has_lines(lines: LineTest, *refs: TensorRef) -> bool:
+    """Tell whether rows and columns of numbers can be told apart in two tensors."""
+    return lines.has_lines(refs[0].shape) and all(
+        ref.dtype.kind == "float" and has_numbers(ref.dtype) for ref in refs
+    )
+
+
+def _numeric(ref: TensorRef, other: DType) -> TensorRef:
+    """A tensor as numbers that take least to make beside one of dtype `other`: of
+    blocks, where they can be decoded, and of codes; any other tensor itself.
     """
-    return unpacked(ref) if can_unpack(ref) else ref
+    if can_unpack(ref):
+        return unpacked(ref)
+    place = ref.storage.place
+    wide = place.widened() if isinstance(place, PlaceOfTensors) else None
+    # Of two tensors of one dtype bytes count too.
+    if wide is None or ref.dtype == other or other == SINGLE or not is_all(ref):
+        return ref
+    storage = Storage(ref.storage.id, ref.storage.device, SINGLE, wide.nbytes, wide)
+    return tensor_ref(storage, SINGLE, ref.shape, contiguous(ref.shape), 0)
 
 
 Span = Difference | Failed | None
@@ -471,9 +514,10 @@ def compare_span(
     tolerance: Tolerance | None,
     always: bool,
     histogram: bool = False,
+    lines: LineTest | None = None,
 ) -> Difference | None:
     """The difference of two tensors of one shape; None when every byte is the same and
-    `always` is not set.
+    `always` is not set. With `lines` they are whole.
     """
     difference = Difference()
     if not _have_numbers(before, after):
@@ -483,20 +527,31 @@ def compare_span(
             else difference
         )
     difference.histogram = Histogram() if histogram else None
+    if lines is not None:
+        difference.lines = LineSums(prod(before.shape[:-1]), before.shape[-1])
     if before.dtype == after.dtype:
         if (pair := _read_short_pair(before, after)) is not None:
             if pair[0] == pair[1] and not always:
                 return None
             difference.add(*pair, (before.dtype, after.dtype), tolerance)
-            difference.settle()
-            return difference
+            return _settled(difference, (before, after), lines)
         if not always and _same_bytes(before, after):
             return None
     for old, new in zip(
         numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True
     ):
         difference.add(old, new, (before.dtype, after.dtype), tolerance)
+    return _settled(difference, (before, after), lines)
+
+
+def _settled(
+    difference: Difference, sides: tuple[TensorRef, TensorRef], lines: LineTest | None
+) -> Difference:
+    """Return a difference after its last block."""
     difference.settle()
+    if difference.lines is not None and lines is not None:
+        difference.odd = odd_lines(difference.lines, sides[lines.base], lines)
+        difference.lines = None  # what is found goes to another process, not the sums
     return difference
 
 

@@ -56,6 +56,12 @@ class PlaceOfTensors(BasePlace):
     def lacks_bytes(self, first: int, last: int) -> bool:
         return first < last and any(map(lacks_bytes, self.tensors))
 
+    def widened(self) -> Place | None:
+        """Return a place with the same numbers as float32, where that takes less than a
+        cast of them, else None.
+        """
+        return None
+
 
 def lacks_bytes(ref: TensorRef) -> bool:
     """Tell whether bytes of a tensor are known to be missing. Opens nothing."""

@@ -7,12 +7,12 @@ another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ckpt.elements.blocks import elements
-from ckpt.elements.cast import as_numbers
+from ckpt.elements.cast import as_numbers, thread_rows
 from ckpt.elements.unpacked import unpacked
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
@@ -43,11 +43,11 @@ usual one.
 """
 _MANY = 16
 """The fewest elements that make the norm of a line, were they alike."""
-_MANY = 16
-"""The fewest elements that make the norm of a line, were they alike."""
 _WINDOW = 16
 """Neighbouring columns, which have one scale in all that quantises by groups."""
 _LISTED = 6
+_ROW = 17
+"""The first of the rows of the thread that nobody else takes."""
 
 
 class OddLines(NamedTuple):
@@ -76,13 +76,85 @@ class OddLines(NamedTuple):
         return ", ".join(texts)
 
 
-class Sums:
-    """Sums over lines: of the squared differences, and of the squares of either
+class LineTest(NamedTuple):
+    """A request for the lines in which a tensor is not its base. `base` is the side of
+    the base, 0 or 1.
+
+    `read_groups` returns the number of the group of each column that has one scale,
+    where these columns do not lie beside each other. It may be called in another
+    process.
+    """
+
+    base: int
+    read_groups: Callable[[], Array | None] | None = None
+
+    def has_lines(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a shape has lines that are long enough, and enough of them.
+        Vectors and small matrices have none.
+        """
+        return len(shape) > 1 and min(prod(shape[:-1]), shape[-1]) >= _LEAST
+
+
+class LineSums:
+    """The sums of squares over the rows and columns of a matrix, of the differences of
+    two tensors and of either tensor, added up block by block.
+
+    `by_row` and `by_column` have these three sums for each line.
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        import numpy as np
+
+        self.by_row = np.zeros((3, rows), "<f4")
+        self.by_column = np.zeros((3, columns))
+        self._columns = columns
+        self._at = 0
+
+    def add(self, before: Array, after: Array) -> None:
+        """Add the next elements of both, as numbers in the order of the shape."""
+        begin = 0
+        while begin < len(before):
+            row, column = divmod(self._at, self._columns)
+            left = len(before) - begin
+            width = min(left, self._columns - column)
+            height = left // self._columns if width == self._columns else 1
+            end = begin + height * width
+            shape = (height, width)
+            self._add_rows(
+                before[begin:end].reshape(shape),
+                after[begin:end].reshape(shape),
+                row,
+                column,
+            )
+            begin = end
+            self._at += height * width
+
+    def _add_rows(self, before: Array, after: Array, row: int, column: int) -> None:
+        """Add rows that begin at a column, or a part of one row."""
+        import numpy as np
+
+        height, width = before.shape
+        rows, columns = slice(row, row + height), slice(column, column + width)
+        size = height * width
+        # What each array is made in is kept by the thread: new memory costs more.
+        squares = thread_rows().row("<f4", _ROW, size).reshape(height, width)
+        error = thread_rows().row("<f4", _ROW + 1, size).reshape(height, width)
+        with np.errstate(all="ignore"):
+            np.subtract(after, before, out=error, casting="unsafe")
+            for place, part in enumerate((error, before, after)):
+                np.multiply(part, part, out=squares, casting="unsafe")
+                self.by_row[place, rows] += np.einsum("ij->i", squares)
+                self.by_column[place, columns] += squares.sum(0)
+
+
+class Sums(NamedTuple):
+    """The sums of some lines: of the squared differences, and of the squares of either
     side.
     """
 
-    def __init__(self, error: Array, ours: Array, theirs: Array) -> None:
-        self.error, self.ours, self.theirs = error, ours, theirs
+    error: Array
+    ours: Array
+    theirs: Array
 
     def odd_lines(self, groups: Array | None) -> list[int]:
         """Return the lines that have nothing in common, by an error that is not usual
@@ -112,42 +184,27 @@ class Sums:
         return sorted(odd)
 
 
-def find_odd_lines(
-    base: TensorRef, other: TensorRef, groups: Array | None = None
-) -> OddLines:
-    """Return the rows and columns in which two tensors of one shape are not alike.
+def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
+    """Return the rows and columns in which two tensors of one shape are not alike, by
+    the sums of all of their elements.
 
-    `groups` are the numbers of the groups of columns that have one scale, where these
-    do not lie beside each other. Vectors and small matrices have none. Raises
-    UnreadableError.
+    Where there are some the base is read once more. Raises UnreadableError.
     """
     import numpy as np
 
-    columns = base.shape[-1] if base.shape else 0
-    rows = prod(base.shape[:-1])
-    if len(base.shape) < 2 or min(rows, columns) < _LEAST:
-        return OddLines()
-    by_row: list[list[Array]] = []
-    by_column = np.zeros((3, columns))
-    step = max(1, CHUNK // columns)
-    pairs = zip(
-        _matrices(base, columns, step), _matrices(other, columns, step), strict=True
-    )
-    with np.errstate(all="ignore"):
-        for theirs, ours in pairs:
-            error = ours - theirs
-            parts = (error, ours, theirs)
-            by_row.append([np.einsum("ij,ij->i", part, part) for part in parts])
-            for sums, part in zip(by_column, parts, strict=True):
-                sums += np.einsum("ij,ij->j", part, part)
-    across = Sums(*np.concatenate(by_row, axis=1).astype("<f8"))
+    rows, columns = prod(base.shape[:-1]), base.shape[-1]
+    sides = (0, 2 - test.base, 1 + test.base)  # the base stands last
+    groups = None if test.read_groups is None else test.read_groups()
     if groups is None:
         groups = np.arange(columns) // _WINDOW
-    odd = across.odd_lines(None), Sums(*by_column).odd_lines(groups)
+    odd = (
+        Sums(*[sums.by_row[side].astype("<f8") for side in sides]).odd_lines(None),
+        Sums(*[sums.by_column[side] for side in sides]).odd_lines(groups),
+    )
     if not any(odd):
         return OddLines()
     found = OddLines(tuple(odd[0]), tuple(odd[1]), (rows, columns))
-    return _of_many_elements(found, base, step)
+    return _of_many_elements(found, base, max(1, CHUNK // columns))
 
 
 def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
@@ -159,11 +216,14 @@ def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
     columns = list(odd.columns)
     by_row: list[Array] = []
     of_columns = np.zeros((2, len(columns)))
-    for matrix in _matrices(base, odd.shape[1], step):
-        squares = np.square(matrix)
-        fourths = np.square(squares)
-        by_row.append(np.stack([squares.sum(1), fourths.sum(1)]))
-        of_columns += np.stack([part[:, columns].sum(0) for part in (squares, fourths)])
+    with np.errstate(all="ignore"):
+        for matrix in _matrices(base, odd.shape[1], step):
+            squares = np.square(matrix)
+            fourths = np.square(squares)
+            by_row.append(np.stack([squares.sum(1), fourths.sum(1)]))
+            of_columns += np.stack(
+                [part[:, columns].sum(0) for part in (squares, fourths)]
+            )
     of_rows = np.concatenate(by_row, axis=1).astype("<f8")[:, list(odd.rows)]
     rows = has_many_elements(of_rows[0], of_rows[1])
     across = has_many_elements(of_columns[0], of_columns[1])

@@ -14,6 +14,7 @@ from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import as_numbers
 from ckpt.elements.crc import combine_crcs
 from ckpt.elements.histogram import Histogram, join_histograms
+from ckpt.elements.lines import LineSums, OddLines
 from ckpt.elements.spans import cut_spans, numbered_blocks, refuse_unfolded
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
@@ -48,6 +49,10 @@ class Difference:
         self.close = True
         self.histogram: Histogram | None = None
         """The histogram of the finite Δ, if it was requested."""
+        self.lines: LineSums | None = None
+        """The sums of its rows and columns while it is added up, if requested."""
+        self.odd: OddLines | None = None
+        """The rows and columns that the base does not have, if requested."""
 
     def add(
         self,
@@ -62,6 +67,8 @@ class Difference:
         if self.histogram is not None:
             self.histogram.add_change(before, after, dtypes)
         old, new = as_numbers(before, dtypes[0], 0), as_numbers(after, dtypes[1], 1)
+        if self.lines is not None:
+            self.lines.add(old, new)
         with np.errstate(all="ignore"):
             found = None
             if single.is_held_by_float32(dtypes[0]) and single.is_held_by_float32(

@@ -159,6 +159,27 @@ _HQQ: dict[str, Part] = {
         for name in ("zero", "zero_q")
     },
     **{f"{start}zero_scale": "scale" for start in ("", "meta.")},
+    **dict.fromkeys(
+        (
+            "shape",
+            "nbits",
+            "group_size",
+            "axis",
+            "packing",
+            "view_as_float",
+            "unpack_view_dtype",
+            "quant_scale",
+            "quant_zero",
+            "compute_dtype",
+            "offload_meta",
+            "encoded_state_dict",
+            "stores_quant_config",
+            "channel_wise",
+            "optimize",
+            "round_zero",
+        ),
+        "note",
+    ),
 }
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -273,6 +294,15 @@ LAYOUTS: tuple[Layout, ...] = (
         ("weight_scale", "weight_scales", "weight_scale_inv"),
         _is_packed_grid,
         beside=_ALL,
+    ),
+    # Two and four bits: codes of other rows in one byte.
+    Layout(
+        "quanto with scales, packed",
+        "._data._data",
+        frozenset(("uint8",)),
+        ("._scale",),
+        _is_table,
+        beside={"._shift": "zero point"},
     ),
     Layout(
         "quanto with scales",

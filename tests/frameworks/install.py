@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LAYERS = ("autoawq==0.2.9", "gptqmodel==7.7.0")
+"""Packages of which only the layers are asked: what they need beside is left out, as
+another torch.
+"""
 
 
 def pip(python: str, *arguments: str) -> bool:
@@ -36,6 +40,9 @@ def main() -> int:
                     f"{package} cannot be installed: its cases will be skipped",
                     file=sys.stderr,
                 )
+    for package in LAYERS:
+        if not pip(python, "--no-deps", package):
+            print(f"{package} cannot be installed", file=sys.stderr)
     # torchaudio is built for CUDA in the package index. Without its library it does
     # what it can.
     where = subprocess.run(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -317,6 +318,44 @@ def nf4(
 
 
 Layer = Callable[[], tuple[Tensors, torch.Tensor]]
+
+
+def hqq(bits: int = 4, axis: int = 1) -> tuple[Tensors, torch.Tensor]:
+    """A layer of HQQ, which packs groups along the first dimension, and rounds twice."""
+    rows, columns, group = 48, 64, 32
+    lines = rows * columns // group
+    shape = (lines, group) if axis else (group, lines)
+    codes = torch.randint(0, 1 << bits, shape)
+    scale = torch.rand(lines, 1) + 0.1 if axis else torch.rand(1, lines) + 0.1
+    scale, zero = scale.bfloat16(), (torch.rand_like(scale) * 7).bfloat16()
+    word, name, dtype = {
+        3: (10, "3bit_32", torch.int32),
+    }.get(bits, (8 // bits, f"{bits}bit_u8", torch.uint8))
+    height = -(-len(codes) // word)
+    padded = torch.zeros(height * word, shape[1], dtype=torch.int64)
+    padded[: len(codes)] = codes
+    shifts = torch.arange(word - 1, -1, -1)[:, None, None] * bits
+    packed = (padded.view(word, height, shape[1]) << shifts).sum(0).to(dtype)
+    text = [
+        torch.tensor(list(part.encode()), dtype=torch.uint8)
+        for part in (name, "torch.bfloat16")
+    ]
+    tensors = {
+        "W_q": packed,
+        "scale": scale,
+        "zero": zero,
+        "shape": torch.tensor([rows, columns]),
+        "nbits": torch.tensor(bits, dtype=torch.int32),
+        "group_size": torch.tensor(group, dtype=torch.int32),
+        "axis": torch.tensor(axis, dtype=torch.int32),
+        "packing": text[0],
+        "compute_dtype": text[1],
+        "view_as_float": torch.tensor(0, dtype=torch.uint8),
+    }
+    weight = (codes.bfloat16() - zero) * scale
+    return tensors, weight.view(rows, columns)
+
+
 LAYERS: dict[str, tuple[Layer, str]] = {
     "fp8 blocks": (fp8_blocks, "float8 blocks of 128 × 128"),
     "fp8 rows": (fp8_rows, "float8 with a scale for each row"),
@@ -357,6 +396,11 @@ LAYERS: dict[str, tuple[Layer, str]] = {
     "int8": (int8, "8 bits (int8, a scale for each row)"),
     "int8 zeros": (lambda: int8(has_zeros=True), "8 bits (int8, a scale for each row)"),
     "LLM.int8": (llm_int8, "8 bits (LLM.int8, a scale for each row)"),
+    **{
+        f"hqq {bits}": (partial(hqq, bits), f"{bits} bits (HQQ, groups of 32)")
+        for bits in (1, 2, 3, 4, 8)
+    },
+    "hqq axis 0": (lambda: hqq(axis=0), "4 bits (HQQ, groups of 32 along axis 0)"),
     "nf4": (nf4, "4 bits (NF4, groups of 64)"),
     "nf4 nested": (lambda: nf4(is_nested=True), "4 bits (NF4, groups of 64, nested)"),
     "fp4": (lambda: nf4(kind="fp4"), "4 bits (FP4, groups of 64)"),

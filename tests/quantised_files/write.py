@@ -1,7 +1,8 @@
 """`write.py FOLDER [LIBRARY ...]`: layers that libraries quantise, and the weights that
 they take back.
 
-They are bitsandbytes, compressed-tensors, transformers, torchao, gptqmodel and autoawq.
+They are bitsandbytes, compressed-tensors, transformers, torchao, gptqmodel, autoawq
+and hqq.
 With names of libraries only their layers are written, and the other rows of truth.json
 stay.
 
@@ -411,6 +412,24 @@ def autoawq() -> Iterator[Written]:
         )
 
 
+# --- hqq ------------------------------------------------------------------------------
+
+
+def hqq() -> Iterator[Written]:
+    from hqq.core.quantize import BaseQuantizeConfig, HQQBackend, HQQLinear
+
+    HQQLinear.set_backend(HQQBackend.PYTORCH)
+    for bits in (8, 4, 3, 2, 1):
+        for axis in (0, 1):
+            dtype = {8: torch.float32, 3: torch.float16}.get(bits, torch.bfloat16)
+            layer = nn.Linear(64, 24, bias=False)
+            layer.weight.data[:4] = 0
+            config = BaseQuantizeConfig(nbits=bits, group_size=32, axis=axis)
+            made = HQQLinear(layer, config, compute_dtype=dtype, device="cpu")
+            tensors = {f"a.{name}": row for name, row in made.state_dict().items()}
+            yield Written(f"hqq{bits}-axis{axis}", tensors, made.dequantize())
+
+
 LIBRARIES: tuple[Callable[[], Iterator[Written]], ...] = (
     bitsandbytes,
     compressed_tensors,
@@ -418,6 +437,7 @@ LIBRARIES: tuple[Callable[[], Iterator[Written]], ...] = (
     torchao,
     gptqmodel,
     autoawq,
+    hqq,
 )
 
 

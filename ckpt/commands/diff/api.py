@@ -113,7 +113,8 @@ def diff(
             if recipe is None and adapter is None and not (structure or quick):
                 judging = _judging(old, new, sides[1].limits)
             if judging is not None:
-                report = job(judging.before, judging.after, options)
+                asked = options._replace(lines=judging.line_test)
+                report = job(judging.before, judging.after, asked)
                 report = load_hook("quantised").judged(report, judging)
             elif recipe is None:
                 report = _compared(old, new, options)
@@ -170,7 +171,8 @@ def _compared(before: Survey, after: Survey, options: Options) -> DiffReport:
         meeting = load_hook("gguf").met(before, after, options)
     if meeting is None:
         return job(before, after, options)
-    report: DiffReport = meeting.judged(job(meeting.before, meeting.after, options))
+    asked = meeting.asked(options)
+    report: DiffReport = meeting.judged(job(meeting.before, meeting.after, asked))
     return report
 
 

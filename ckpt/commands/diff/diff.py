@@ -33,6 +33,7 @@ from ckpt.commands.diff.rows import (
 )
 from ckpt.commands.diff.values import differing_values, holds_values
 from ckpt.elements.compare import Tolerance
+from ckpt.elements.lines import LineTest
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, pair_tensors
 from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
@@ -77,6 +78,8 @@ class Options(NamedTuple):
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
     """The executor that compares; by default the processors of this machine."""
+    lines: Callable[[Row], LineTest | None] | None = None
+    """Returns the test of the rows and columns of a tensor, or None for one without."""
 
 
 DIFFER = "differ"
@@ -298,7 +301,7 @@ class DiffReport(NamedTuple):
 
     def __reduce__(self) -> tuple[object, ...]:
         asked = self.options._replace(
-            tolerance=None, rules=(), progress=None, executor=None
+            tolerance=None, rules=(), progress=None, executor=None, lines=None
         )
         return reduce_report(self.after.path, DiffReport, *self._replace(options=asked))
 

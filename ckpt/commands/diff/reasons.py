@@ -386,6 +386,7 @@ def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
                 options.tolerance,
                 always=options.norms,
                 histogram=options.histogram,
+                lines=None if options.lines is None else options.lines(row),
             )
         except UnsupportedError as error:
             problem = f"{show(row.name, 80)}: {error.problem}"

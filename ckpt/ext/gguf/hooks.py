@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from ckpt.elements.lines import LineTest
 from ckpt.evidence.survey import Survey
 from ckpt.ext.gguf import meeting
 from ckpt.ext.gguf.names import ARCHITECTURES, MADE
@@ -32,23 +33,33 @@ class Meeting(NamedTuple):
     gguf: meeting.Renamed
     is_before: bool
 
+    def asked(self, options: Options) -> Options:
+        """Return what is asked of the comparison: with the rows and columns of
+        tensors, where these are judged.
+        """
+        if not _is_judged(options):
+            return options
+        test = LineTest(1 if self.is_before else 0)
+        return options._replace(lines=lambda row: test)
+
     def judged(self, report: DiffReport) -> DiffReport:
         """The report with the judgement of each tensor by the error that its type
         makes.
-
-        Who asks for a tolerance or for bars has asked for something else.
         """
-        if (
-            report.options.norms
-            or report.options.histogram
-            or report.options.tolerance is not None
-        ):
+        if not _is_judged(report.options):
             return report
         from ckpt.ext.gguf.verdicts import account_of
 
         findings = tuple(row for row in report.findings if row.code not in _OF_TRAINING)
         account = account_of(report, self.gguf, is_before=self.is_before)
         return report._replace(account=account, findings=findings)
+
+
+def _is_judged(options: Options) -> bool:
+    """Tell whether tensors are judged. Who asks for a tolerance or for bars has asked
+    for something else.
+    """
+    return not (options.norms or options.histogram or options.tolerance is not None)
 
 
 def met(before: Survey, after: Survey, options: Options) -> Meeting | None:

@@ -7,11 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpt.bytes.executor import in_order
-from ckpt.elements.blocks import is_dense
 from ckpt.elements.compare import compare
-from ckpt.elements.lines import find_odd_lines
-from ckpt.elements.unpacked import unpacked
 from ckpt.ext.gguf.meeting import Renamed
 from ckpt.ext.gguf.names import MADE
 from ckpt.model.checkpoint import Entry
@@ -228,12 +224,11 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
         index = row.indices[side]
         pairs.append((row, gguf.given[index] if index is not None else entry, base))
 
-    def judge_pair(pair: tuple[Row, Entry, Entry]) -> Verdict:
-        row, given, base = pair
+    verdicts: list[Verdict] = []
+    for row, given, base in pairs:
         types = given.tensor.dtype.name, base.tensor.dtype.name
-        return _judged(row, base.name, given.name, types, is_before=is_before)
-
-    verdicts = list(in_order(judge_pair, pairs))
+        verdict = _judged(row, base.name, given.name, types, is_before=is_before)
+        verdicts.append(verdict)
     wrong = [
         (number, pairs[number][0])
         for number, row in enumerate(verdicts)
@@ -320,24 +315,8 @@ def _judged(
     )
     verdict = Verdict(name, stored, types[0], by, error, is_within)
     is_mostly = error is not None and 0 < error < _MOSTLY
-    return _with_lines(verdict, row, is_before=is_before) if is_mostly else verdict
-
-
-def _with_lines(verdict: Verdict, row: Row, *, is_before: bool) -> Verdict:
-    """The judgement of a tensor that is mostly the base, of which some rows or columns
-    may not be. All of it is read.
-    """
-    entry, base = (row.before, row.after) if is_before else (row.after, row.before)
-    assert entry is not None
-    assert base is not None
-    if not isinstance(entry.tensor, TensorRef) or not isinstance(
-        base.tensor, TensorRef
-    ):
-        return verdict
-    if not all(map(is_dense, (unpacked(entry.tensor), unpacked(base.tensor)))):
-        return verdict
-    odd = find_odd_lines(base.tensor, entry.tensor)
-    if odd.is_empty:
+    odd = None if change is None else change.odd
+    if not is_mostly or odd is None or odd.is_empty:
         return verdict
     return verdict._replace(is_within=False, what=f"Of it {odd.text}.")
 

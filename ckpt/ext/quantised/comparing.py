@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from ckpt.bytes.executor import in_order
+from ckpt.bytes.executor import Local, Task, run_bundled
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.diff.rows import DIFFERS, Row
+from ckpt.elements.lines import LineTest
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.edit import plain_checkpoint
 from ckpt.ext.quantised.find import Logical
@@ -54,6 +55,19 @@ class Judging(NamedTuple):
     after: Survey
     logical: tuple[dict[str, Logical], dict[str, Logical]]
     stays: tuple[str, ...] = ()
+
+    def line_test(self, row: Row) -> LineTest | None:
+        """Return the test of the rows and columns of a weight that is judged, or None
+        for any other tensor.
+        """
+        pair = _pair_of(row, self)
+        if pair is None:
+            return None
+        side, _ = pair
+        mine = (row.before, row.after)[side]
+        assert mine is not None
+        matrix = self.logical[side][mine.name].planned.matrix
+        return LineTest(1 - side, matrix.column_groups)
 
 
 def judging_of(before: Survey, after: Survey, limits: Limits) -> Judging | None:
@@ -215,17 +229,12 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
     if not pairs:
         return report
 
-    def judge_pair(pair: tuple[Row, int, TensorRef]) -> Judged:
-        row, side, base = pair
-        entries = (row.before, row.after)
-        mine, other = entries[side], entries[1 - side]
-        assert mine is not None and other is not None
-        logical = judging.logical[side][mine.name]
-        verdict = judge(logical, base, other.name)
-        assert isinstance(mine.tensor, TensorRef)
-        return with_lines(verdict, logical, base, mine.tensor)
-
-    rows = list(in_order(judge_pair, pairs))
+    rows: list[Judged] = []
+    executor = report.options.executor or Local()
+    tasks = [_task_of(*pair, judging) for pair in pairs]
+    for (row, *_), verdict in zip(pairs, run_bundled(executor, tasks), strict=True):
+        odd = None if row.change is None else row.change.odd
+        rows.append(with_lines(verdict, odd))
     side = pairs[0][1]
     rows = _named(rows, [pair[0] for pair in pairs], judging, side)
     asked = {id(pair[0]) for pair in pairs}
@@ -253,6 +262,15 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         paths[1 - side], paths[side], tuple(rows), tuple(others), casts, tuple(moved)
     )
     return report._replace(account=account)
+
+
+def _task_of(row: Row, side: int, base: TensorRef, judging: Judging) -> Task[Judged]:
+    """Return the task of judging a weight."""
+    entries = (row.before, row.after)
+    mine, other = entries[side], entries[1 - side]
+    assert mine is not None and other is not None
+    logical = judging.logical[side][mine.name]
+    return Task(judge, (logical, base, other.name), logical.nbytes + base.nbytes)
 
 
 def _is_cast(row: Row) -> bool:

@@ -97,6 +97,16 @@ def plan_int8(given: Given) -> Planned:
     return _plan(given, given.require("codes"), "int8")
 
 
+def plan_packed_quanto(given: Given) -> Planned:
+    """Raise MisfitError: the parts that quanto packs 2 and 4 bits in have lost the
+    shape of the weight.
+    """
+    raise MisfitError(
+        "its file does not say the shape of a weight of 2 or 4 bits "
+        "(optimum.quanto.requantize gives it a model)"
+    )
+
+
 def plan_torchao(given: Given, own: DType | None = None) -> Planned:
     """Plan a weight of a tensor class of torchao: bytes, or 8-bit floats. Raises
     MisfitError.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ckpt.elements.cast import thread_rows
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.rows import NamedTuple
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ELEMENTS = 1 << 19
 """Elements that are decoded at once: their indices fit into the cache of a core."""
+_ROW = 19
+"""The row of the thread that nobody else takes."""
 WORTH = 2
 """A table is made where it has this many times fewer entries than there are codes."""
 
@@ -111,7 +114,8 @@ def decode_rows(
     levels = np.arange(matrix.levels, dtype="u1")
     table = _values(matrix, levels, [row[:, :, None] for row in cells.parameters])
     entries = _narrowed(table.reshape(-1), to)
-    places = np.empty(codes.shape, np.intp)
+    # New memory for each span would cost more than what is put into it.
+    places = thread_rows().row("p", _ROW, codes.size).reshape(codes.shape)
     np.copyto(places, codes)
     _add_cells(places, cells, matrix.levels, shape[1])
     words = np.take(entries.words, places, mode="wrap").reshape(-1)
@@ -150,9 +154,12 @@ def _values(matrix: Matrix, codes: Array, parameters: list[Array]) -> Array:
 
     with np.errstate(over="ignore", invalid="ignore"):
         values = matrix.formula(codes, *parameters)
-        if matrix.own.name == "float32":
-            return values
-        return widen_words(_words(values, matrix.own), matrix.own)
+        return rounded(values, matrix.own)
+
+
+def rounded(values: Array, to: DType) -> Array:
+    """Return float32 numbers, each rounded to one that another type holds."""
+    return values if to.name == "float32" else widen_words(_words(values, to), to)
 
 
 def _narrowed(values: Array, to: DType) -> Numbers:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ckpt.elements import cast, fill
+from ckpt.elements import blocks, cast, fill
 from ckpt.ext.quantised.grids import Grid, read_scales
 from ckpt.ext.quantised.matrix import Cells, Matrix
 from ckpt.ext.quantised.schemes import SCALES, Given, MisfitError, Planned
@@ -130,16 +130,25 @@ def _group_indices(given: Given, columns: int, group: int) -> Array:
     ref = given.parts.get("g_idx")
     if ref is None or not ref.numel:
         return np.arange(columns) // group
+    _refuse_strange_groups(given)
+    return fill.array(ref).reshape(-1).astype(np.intp)
+
+
+def _refuse_strange_groups(given: Given) -> None:
+    """Raise MisfitError where `g_idx` names a group that is not there. numpy is not
+    loaded for it, so that other processes may take the work that follows.
+    """
+    ref = given.parts.get("g_idx")
+    if ref is None or not ref.numel:
+        return
     if ref.dtype.kind != "int":
         raise MisfitError(f"g_idx is {ref.dtype.name}")
-    indices = fill.array(ref).reshape(-1).astype(np.intp)
-    groups = given.parts["scales" if "scales" in given.parts else "scale"]
-    count = groups.shape[0] if "scales" in given.parts else groups.shape[1]
-    if indices.min() < 0 or indices.max() >= count:
-        raise MisfitError(
-            f"g_idx names group {int(indices.max())}, and there are {count}"
-        )
-    return indices
+    scales = given.parts.get("scales")
+    count = given.parts["scale"].shape[1] if scales is None else scales.shape[0]
+    for block in blocks.in_whole_elements(blocks.elements(ref), ref.dtype.bits // 8):
+        for number in cast.few(bytes(block), ref.dtype):
+            if not isinstance(number, int) or not 0 <= number < count:
+                raise MisfitError(f"g_idx names group {number}, and there are {count}")
 
 
 def plan_gptq(given: Given) -> Planned:
@@ -181,7 +190,7 @@ def plan_gptq(given: Given) -> Planned:
         raise MisfitError(f"its scales are {scales.dtype.name}")
     group = _named_group(given, columns, groups)
     if given.for_values:
-        _group_indices(given, columns, group)
+        _refuse_strange_groups(given)
     shift = _zero_shift(given, bits)
     make = partial(Gptq, given, bits, columns, group, shift)
     matrix = Matrix(outputs, columns, 1 << bits, scales.dtype, shifted, make)
@@ -255,19 +264,19 @@ def _zero_shift(given: Given, bits: int) -> int:
 
 
 def _single_zero(zeros: TensorRef, bits: int) -> int | None:
-    """Return the zero point that all groups have, or None."""
-    import numpy as np
-
-    rows = max(1, (1 << 20) // zeros.shape[1])
-    found: set[int] = set()
-    for first in range(0, zeros.shape[0], rows):
-        packed = read_rows(zeros, first, min(first + rows, zeros.shape[0]))
-        found.update(
-            np.unique(unpack_bits(packed, bits, zeros.shape[1] * 32 // bits)).tolist()
-        )
-        if len(found) > 1:
+    """Return the zero point that all groups have, or None. numpy is not loaded for
+    it.
+    """
+    unit = 3 if bits == 3 else 1  # bytes that hold whole codes
+    first = b""
+    for block in blocks.in_whole_elements(blocks.elements(zeros), unit):
+        first = first or bytes(block[:unit])
+        if bytes(block) != first * (len(block) // unit):
             return None
-    return found.pop()
+    number = int.from_bytes(first, "little")
+    zero = number & ((1 << bits) - 1)
+    repeated = sum(zero << place for place in range(0, 8 * unit, bits))
+    return zero if repeated == number else None
 
 
 # --- AWQ ------------------------------------------------------------------------------
@@ -429,7 +438,7 @@ def plan_words(given: Given) -> Planned:
             f"weight_g_idx has {order.numel} elements, and the weight {columns} columns"
         )
     if given.for_values:
-        _group_indices(given, columns, group)
+        _refuse_strange_groups(given)
     grid = Grid(rows, columns, (1, group))
     make = partial(Words, given, bits, grid)
     matrix = Matrix(rows, columns, 1 << bits, scale.dtype, shifted, make)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.bytes.executor import in_order
 from ckpt.elements.computed import PlaceOfTensors
-from ckpt.ext.quantised.matrix import Matrix, decode_rows
+from ckpt.ext.quantised.matrix import FLOAT32, Matrix, decode_rows
 from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.places import Passed, Tally
 from ckpt.model.rows import NamedTuple
@@ -42,6 +42,14 @@ class Decoded(PlaceOfTensors):
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
         return self.parts
+
+    def widened(self) -> Decoded | None:
+        # The numbers are rounded to `own` before they are those of `dtype`.
+        is_own = self.dtype == self.matrix.own
+        is_narrow = self.dtype.name == "float16"
+        return (
+            Decoded(self.matrix, self.parts, FLOAT32) if is_own and is_narrow else None
+        )
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None

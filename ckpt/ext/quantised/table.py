@@ -4,7 +4,7 @@ tensors.
 
 from __future__ import annotations
 
-from ckpt.ext.quantised import bits, floats, integers, packed
+from ckpt.ext.quantised import bits, floats, hqq, integers, packed
 from ckpt.ext.quantised.schemes import FLOAT8, Scheme
 
 _ACTIVATIONS = (
@@ -16,6 +16,26 @@ _ACTIVATIONS = (
     "activation_scale",
     "scale_input",
     "qscale_act",
+)
+_OF_HQQ = (
+    "scale",
+    "zero",
+    "shape",
+    "nbits",
+    "group_size",
+    "axis",
+    "packing",
+    "view_as_float",
+    "unpack_view_dtype",
+    "quant_scale",
+    "quant_zero",
+    "compute_dtype",
+    "offload_meta",
+    "encoded_state_dict",
+    "stores_quant_config",
+    "channel_wise",
+    "optimize",
+    "round_zero",
 )
 SCHEMES: tuple[Scheme, ...] = (
     Scheme(
@@ -154,6 +174,23 @@ SCHEMES: tuple[Scheme, ...] = (
         {"scale": ("._scale",)},
         ("scale",),
         "",
+    ),
+    Scheme(
+        "quanto",
+        "._data._data",
+        frozenset(("uint8",)),
+        integers.plan_packed_quanto,
+        {"scale": ("._scale",), "shift": ("._shift",)},
+        ("scale", "shift"),
+        "",
+    ),
+    Scheme(
+        "HQQ",
+        "W_q",
+        frozenset(("uint8", "int32")),
+        hqq.plan_hqq,
+        {name: (name,) for name in _OF_HQQ},
+        ("scale", "zero"),
     ),
     # The tensors that `ckpt convert --plain` makes of those of torchao.
     Scheme(

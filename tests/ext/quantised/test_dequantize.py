@@ -295,6 +295,34 @@ MISFITS = {
         lambda: layers.packed()[0] | {"weight_shape": torch.tensor([40, 200])},
         "words|groups",
     ),
+    "another packing": (
+        lambda: layers.hqq()[0] | {"packing": torch.zeros(7, dtype=torch.uint8)},
+        "packing .* is not known",
+    ),
+    "a shape of more weights": (
+        lambda: layers.hqq()[0] | {"shape": torch.tensor([48, 128])},
+        "says 6,144 weights, and its codes do not",
+    ),
+    "a shape of no weight": (
+        lambda: layers.hqq()[0] | {"shape": torch.tensor([-48, -64])},
+        "its shape is none of a weight",
+    ),
+    "codes stored as floats": (
+        lambda: layers.hqq()[0] | {"view_as_float": torch.tensor(1, dtype=torch.uint8)},
+        "view_as_float is set",
+    ),
+    "two dtypes": (
+        lambda: layers.hqq()[0] | {"zero": torch.zeros(96, 1)},
+        "of several dtypes",
+    ),
+    "quanto with 4 bits": (
+        lambda: {
+            "weight._data._data": torch.zeros(8, 32, dtype=torch.uint8),
+            "weight._scale": torch.ones(16, 1),
+            "weight._shift": torch.ones(16, 1),
+        },
+        "does not say the shape",
+    ),
     "a GPU's order": (
         lambda: (
             layers.llm_int8()[0] | {"weight_format": torch.tensor(2, dtype=torch.uint8)}
