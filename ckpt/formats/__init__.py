@@ -266,11 +266,14 @@ def refusal_error(
     return None
 
 
-def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> bool:
+def is_checkpoint_file(
+    path: str, limits: Limits, *, plugins: bool = False, cut_off: bool = True
+) -> bool:
     """Tell whether a file is a checkpoint or a pickle, or holds one.
 
-    The first bytes decide, or the directory of an archive. A file that points to a
-    checkpoint of several files is not a checkpoint itself. Raises NotOpenedError.
+    The first bytes decide, or the directory of an archive, which one that was `cut_off`
+    lacks. A file that points to a checkpoint of several files is not a checkpoint
+    itself. Raises NotOpenedError.
     """
     probe = None
     try:
@@ -283,7 +286,7 @@ def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> b
         raise
     except CkptError:  # a zip archive that is damaged
         return probe is not None and (
-            begins_as_torch(probe.head) or _holds_checkpoints(probe)
+            (cut_off and begins_as_torch(probe.head)) or _holds_checkpoints(probe)
         )
     finally:
         if probe is not None:

@@ -204,7 +204,7 @@ def _common_length(one: Sequence[str], two: Sequence[str]) -> int:
 
 
 def _fold_leftovers(rows: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
-    """Return the rows, with those of one text and alike names as one row."""
+    """Return the rows, as one row where texts are equal and names are alike."""
     looks = [(row.name, (row.what, row.hint, row.is_value)) for row in rows[:_FOLDED]]
     folded: list[Leftover] = []
     for name, indices in merge_alike_rows(looks):

@@ -40,7 +40,7 @@ class Side(NamedTuple):
     beside: int
     """The tensors beside the models: of optimizers and others."""
     is_coded: bool = False
-    """True where tensors are codes: rounded blocks as in a GGUF, or floats of 8 bits."""
+    """True where tensors are codes: blocks as in a GGUF, or floats of 8 bits."""
 
 
 def side_of(

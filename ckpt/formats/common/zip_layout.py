@@ -337,7 +337,7 @@ def last_end_record(source: Source, span: int) -> tuple[int, EndRecord] | None:
 
 
 def begins_as_torch(head: bytes) -> bool:
-    """Tell whether the first bytes of a file are those of an archive that torch writes.
+    """Tell whether the first bytes of a file begin an archive that torch writes.
 
     One that is cut off has no directory, and its ending may be any: `.tar`, as in
     torch's own examples.

@@ -5,7 +5,7 @@ progress.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ckpt.evidence.record import ModelRecord
@@ -186,25 +186,7 @@ def codes_of(
     for code in codes:
         if code not in words:
             problem = f"{option} {show(code, 40)}: not a finding of {command}"
-            meant = _meant_text(code, possible)
-            raise UsageError(problem, hint=meant or f"codes: {' '.join(words)}")
+            alike = nearest_names(code, possible, 1)
+            meant = f"did you mean {alike[0]}? " if alike else ""
+            raise UsageError(problem, hint=f"{meant}codes: {' '.join(words)}")
     return frozenset(codes)
-
-
-def _meant_text(code: str, possible: Sequence[str]) -> str | None:
-    """Return what a code means that a command does not know: a typing error, or a
-    finding of other commands; or None.
-    """
-    alike = nearest_names(code, possible, 1)
-    if alike and code not in CATALOGUE:
-        return f"did you mean {alike[0]}?"
-    near = [code] if code in CATALOGUE else nearest_names(code, list(CATALOGUE), 1)
-    if not near:
-        return None
-    makers = CATALOGUE[near[0]].by
-    *others, last = makers
-    first = f"{', '.join(others)} and " if others else ""
-    commands = f"ckpt {first}{last}"
-    verb = "reports" if len(makers) == 1 else "report"
-    question = "" if near[0] == code else f"did you mean {near[0]}? "
-    return f"{question}{commands} {verb} it"

@@ -409,7 +409,7 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
             return Found(path, named=False, skipped=irregular_text(mode))
         item = Found(path, named=False, is_other=not stat.S_ISREG(mode))
         if not is_named_so and not item.is_other:
-            item = _by_bytes(item, plugins)
+            item = _by_bytes(item, plugins, cut_off=not is_leftover)
     if is_leftover and item.is_other:
         # What a loader would take is judged: a name alone hides no file.
         return item._replace(
@@ -418,14 +418,15 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     return item
 
 
-def _by_bytes(item: Found, plugins: bool) -> Found:
+def _by_bytes(item: Found, plugins: bool, *, cut_off: bool) -> Found:
     """A file in a folder whose name does not say what it is: one to look at or another
-    one, by its first bytes.
+    one, by its first bytes. One that was `cut_off` may be the save of a run; a leftover
+    of a write always is cut off.
     """
     try:
         return item._replace(
             is_other=not formats.is_checkpoint_file(
-                item.path, Limits(), plugins=plugins
+                item.path, Limits(), plugins=plugins, cut_off=cut_off
             )
         )
     except NotOpenedError as error:
@@ -452,7 +453,9 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
         ):
             return item._replace(folder=None)
         return (
-            _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
+            _by_bytes(item, plugins, cut_off=True)
+            if is_looked_into
+            else item._replace(is_other=True)
         )
 
     yield from Waiting().each([Task(judged, (item,)) for item in objects])

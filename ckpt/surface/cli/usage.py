@@ -125,8 +125,8 @@ def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
 
 
 def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
-    """Return the only option that has all words of a name, as `--output-format` has
-    that of `--format`. Other names give nothing.
+    """Return the only option that has all words of a name: `--output-format` has the
+    word of `--format`. Other names give nothing.
     """
     words = set(name.removeprefix("--").split("-"))
     found = [

@@ -244,20 +244,6 @@ def test_a_mistyped_name_is_no_surprise() -> None:
     assert not hasattr(ckpt, "__wrapped__")
 
 
-def test_a_finding_of_another_command_is_told(saved: Path) -> None:
-    with pytest.raises(ckpt.UsageError) as caught:
-        ckpt.inspect(saved, fail_on="nan")
-    assert str(caught.value) == (
-        "--fail-on nan: not a finding of inspect (ckpt diff, stats and lint report it)"
-    )
-    with pytest.raises(ckpt.UsageError, match=r"did you mean nan\? ckpt diff"):
-        ckpt.inspect(saved, fail_on="nam")
-    with pytest.raises(ckpt.UsageError, match=r"\(did you mean cuda\?\)"):
-        ckpt.inspect(saved, fail_on="cudda")
-    with pytest.raises(ckpt.UsageError, match="codes: called-on-load"):
-        ckpt.inspect(saved, fail_on="quirk")
-
-
 def test_the_way_to_a_missing_folder(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ckpt.WriteError) as caught:
         ckpt.slim(saved, out=tmp_path / "a b" / "x.pth")
