@@ -48,6 +48,14 @@ from ckpt.ext.explain.families.classes import (
     of_another_class,
     task_of,
 )
+from ckpt.ext.explain.families.computed import (
+    below_nothing,
+    computed_buffers,
+    computed_shapes,
+    computed_statement,
+    swin_downsample,
+    tied_to_shared,
+)
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
     form_of_blocks,
@@ -436,6 +444,16 @@ def _missing_statements(
     unexpected = of_modules(message.unexpected, shapes)
     if not missing and not unexpected:
         return
+    below = below_nothing(missing, shapes)
+    if below is not None:
+        yield below
+        return
+    renumbered = swin_downsample(message, shapes, case)
+    if renumbered is not None:
+        moved, statement = renumbered
+        yield statement
+        missing = [name for name in missing if name not in moved]
+        unexpected = [name for name in unexpected if name not in moved]
     here = [name for name in unexpected if name in shapes]
     top = {str(path[0]) for section in survey.sections if (path := section.path)}
     if unexpected and not here and top.intersection(unexpected):
@@ -530,6 +548,17 @@ def _missing_statements(
         return
     if absent and not unexpected and not message.mismatched and is_adapter(shapes):
         yield from base_of_adapter(absent, shapes, case)
+        return
+    computed = [] if present else computed_buffers(absent)
+    if computed:
+        absent = [name for name in absent if name not in computed]
+        is_all = not (absent or unexpected or message.mismatched or met or renumbered)
+        yield computed_statement(computed, is_all=is_all, case=case)
+        if not absent and not unexpected:
+            return
+    shared = None if present else tied_to_shared(absent, shapes, case)
+    if shared is not None:
+        yield shared
         return
     alone = not (present or met or unexpected or message.mismatched)
     if alone and tables_alone(absent):
@@ -1072,6 +1101,17 @@ def _shape_statements(
                 "the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
+        yield from computed_shapes(same, message, case)
+        moved = swin_downsample(message, shapes, case)
+        renumbered = frozenset() if moved is None else moved[0]
+        buffers = set(computed_buffers([row.name for row in same]))
+        same = [
+            row
+            for row in same
+            if row.name not in buffers and row.name not in renumbered
+        ]
+        if not same:
+            return
         kernels = (
             None if all(_is_reshaped(row) for row in same) else kernel_statement(same)
         )
@@ -1439,6 +1479,7 @@ _PATTERNS = (
         r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used"
         r"|initialized)"
     ),
+    r"There were (?:missing|unexpected) keys in the checkpoint model loaded:",
     r"Weights of \w{1,200} not initialized from pretrained model:",
     r"Weights from pretrained model not used in \w{1,200}:",
     r"The shape of the parameters of key \S{1,2000} is not the same",
