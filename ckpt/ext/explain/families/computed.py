@@ -37,13 +37,20 @@ def _leaves_text(names: Sequence[str]) -> str:
     return and_more(list(dict.fromkeys(name.rpartition(".")[2] for name in names)), 4)
 
 
+def _no_weights_text(names: Sequence[str]) -> str:
+    """`is no weight (attn_mask): a model computes it`, or the same for several."""
+    leaves = _leaves_text(names)
+    if len(names) == 1:
+        return f"is no weight ({leaves}): a model computes it"
+    return f"are no weights ({leaves}): a model computes them"
+
+
 def computed_statement(names: Sequence[str], *, is_all: bool, case: Case) -> Statement:
     """Say that keys which lack are computed. `is_all` means that nothing else lacks."""
     text = (
-        f"{counted_noun(len(names), 'missing key')} {be_verb(names)} no weights "
-        f"({_leaves_text(names)}): a model computes them when it is built, and newer "
-        "versions of some packages do not save them. strict=False keeps the model's "
-        "own."
+        f"{counted_noun(len(names), 'missing key')} {_no_weights_text(names)} when it "
+        "is built, and newer versions of some packages do not save such buffers. "
+        "strict=False keeps the model's own."
     )
     load = case.survey.load.expression
     if not is_all or load is None or len(case.survey.candidates) != 1:
@@ -61,10 +68,10 @@ def computed_shapes(
     if not names:
         return
     text = (
-        f"{counted_noun(len(names), 'tensor')} of another shape {be_verb(names)} no "
-        f"weights ({_leaves_text(names)}): a model computes them from the size of its "
-        "input when it is built. The checkpoint was made for another size of image, "
-        "or of the patches of its training."
+        f"{counted_noun(len(names), 'tensor')} of another shape "
+        f"{_no_weights_text(names)} from the size of its input when it is built. The "
+        "checkpoint was made for another size of image, or of the patches of its "
+        "training."
     )
     load = case.survey.load.expression
     others = len(rows) > len(names) or message.missing or message.unexpected
@@ -74,7 +81,7 @@ def computed_shapes(
     ends = tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))
     shown = repr(ends[0]) if len(ends) == 1 else repr(ends)
     yield Statement(
-        f"{text} Without them all weights load:",
+        f"{text} All weights load so:",
         (),
         f"state = {load}; model.load_state_dict({{name: value for name, value in "
         f"state.items() if not name.endswith({shown})}}, strict=False)",
