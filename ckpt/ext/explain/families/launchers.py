@@ -5,7 +5,6 @@ started without one.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Answer, Case, Statement, looked_at
@@ -22,10 +21,7 @@ UNSET = re.compile(
     rf"|environment variable ({_VARIABLES}) expected, but not set"
 )
 _EXIT_CODE = re.compile(r"\bexit ?code\s{0,4}:?\s{0,4}(-?\d{1,4})\b")
-_SIGNALS = {
-    -signal.SIGBUS: "a bus error",
-    -signal.SIGSEGV: "a fault of memory in native code",
-}
+_SIGNALS = {-7: "a bus error", -11: "a fault of memory in native code"}
 """Exit codes of a process that a signal ended -> the signal in words."""
 
 
@@ -62,7 +58,7 @@ def _answer_launcher(message: Message, case: Case) -> Answer:
 def _of_report(message: Message, case: Case) -> Iterator[Statement]:
     """Say what the report of a launcher tells, by the exit code where it has one."""
     code = int(message.names[0]) if message.names else None
-    if code == -signal.SIGKILL:
+    if message.names[:1] == ("-9",):
         held = sum(storage.nbytes for storage in case.survey.checkpoint.storages)
         yield Statement(
             "Exit code -9: the system killed the process, most often for the memory "
