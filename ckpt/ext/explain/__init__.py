@@ -152,6 +152,10 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     if found.page is not None and found.page.code is not None:
         return found._replace(answer=made_findings(found.page.code, case))
     page, message = found.page, found.message
+    if message is not None and FAMILIES[message.kind].names_no_cause:
+        of_cause = answer_of_any(found.text, case)
+        if of_cause is not None:
+            return found._replace(page=None, message=None, answer=of_cause)
     if page is not None and message is not None:
         body = tuple(
             block

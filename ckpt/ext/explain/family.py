@@ -35,6 +35,8 @@ class Family(NamedTuple):
     """
     needs_open: bool = False
     """True where a file that does not open is no answer."""
+    names_no_cause: bool = False
+    """True for reports that stand below an error: words of any program count first."""
 
 
 def answer_from_statements(

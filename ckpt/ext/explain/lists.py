@@ -76,6 +76,15 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _compile_pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _compile_pattern(r"are newly initialized:")),
     ("missing", _compile_pattern(r"because the following keys are missing:")),
+    # Trainer of transformers
+    (
+        "missing",
+        _compile_pattern(r"missing keys in the checkpoint model loaded:"),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(r"unexpected keys in the checkpoint model loaded:"),
+    ),
     # transformers 2 and pytorch-pretrained-bert, in logs
     (
         "missing",

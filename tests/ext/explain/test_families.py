@@ -319,6 +319,64 @@ MESSAGES = [
     ("key", "KeyError: 'params_ema'"),
     ("key", "KeyError: 'layers.0.mlp.gate_up_proj.weight'"),
     ("arguments", (
+        "OSError: Checkpoint does not contain hyperparameters. Are your model "
+        "hyperparameters storedin self.hparams?"
+    )),
+    ("keys", (
+        "There were missing keys in the checkpoint model loaded: ['lm_head.weight']."
+    )),
+    ("mobile", (
+        "com.facebook.jni.CppException: Lite Interpreter verson number does not match. "
+        "The model version must be between 3 and 5But the model version is 7 ()"
+    )),
+    ("mobile", (
+        "RuntimeError: The model is not generated from the api "
+        "_save_for_lite_interpreter. Please regenerate the module"
+    )),
+    ("checkpointer", (
+        "ValueError: Currently we only support reading from a single TorchTune "
+        "checkpoint file. Got 4 files instead."
+    )),
+    ("agent", (
+        'KeyError: "The observation_space and action_space were not given, can\'t '
+        'verify new environments"'
+    )),
+    ("agent", (
+        "ValueError: Observation spaces do not match: Box(4, 36, 36) != Box(36, 36, 4)"
+    )),
+    ("program", "TypeError: 'RecursiveScriptModule' object is not subscriptable"),
+    ("unknown-type", "TypeError: Got unsupported ScalarType BFloat16"),
+    ("unknown-type", "KeyError: 'I8'"),
+    ("unknown-type", "KeyError: torch.bfloat16"),
+    ("unknown-type", (
+        "safetensors_rust.SafetensorError: Error while deserializing header: invalid "
+        "JSON in header: unknown variant `F8_E8M0`, expected one of `BOOL`, `U8`"
+    )),
+    ("unknown-type", (
+        "AttributeError: module 'torch' has no attribute 'float8_e4m3fn'"
+    )),
+    ("unknown-type", "TypeError: data type 'bfloat16' not understood"),
+    ("launcher", "KeyError: 'RANK'"),
+    ("launcher", (
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: "
+        "environment variable MASTER_ADDR expected, but not set"
+    )),
+    ("launcher", (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    )),
+    ("launcher", (
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned "
+        "non-zero exit status 1."
+    )),
+    ("zero", (
+        "AssertionError: Required universal_checkpoint_info state is missing in "
+        "checkpoint. Verify that client creates this state."
+    )),
+    ("pipeline", (
+        "SingleFileComponentError: Failed to load T5EncoderModel. Weights for this "
+        "component appear to be missing in the checkpoint."
+    )),
+    ("arguments", (
         "TypeError: LitModel.__init__() missing 2 required positional arguments: "
         "'encoder' and 'decoder'"
     )),

@@ -17,6 +17,7 @@ from ckpt.ext.explain.families import (
     gradients,
     imports,
     keys,
+    launchers,
     memory,
     notices,
     optimizers,
@@ -27,6 +28,7 @@ from ckpt.ext.explain.families import (
     saving,
     schedules,
     types,
+    unknown_types,
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import LONGEST_LINE, Message
@@ -49,11 +51,13 @@ FAMILIES: dict[str, Family] = {
         files,
         saving,
         types,
+        unknown_types,
         quantized,
         adapters,
         pipelines,
         programs,
         notices,
+        launchers,
     )
     for family in room.FAMILIES
 }

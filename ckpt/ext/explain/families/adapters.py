@@ -47,6 +47,10 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     if found is not None and known:
         yield from finding_statements(case.at_least("error"))
         yield from _of_another_base(message, known, names, case)
+        yield Statement(
+            f"The names are those of {found[0]}. A program that does not know them has "
+            "to be newer, or takes the adapter of a trainer that writes its own."
+        )
         return
     yield from finding_statements(
         [*case.at_least("error"), *case.found("adapter-names")]

@@ -24,11 +24,11 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.keys import SCALE
+from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
-from ckpt.model.findings import Finding
 from ckpt.model.nodes import Node, Opaque, tensor_of
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import REGISTERED, children_of
@@ -240,6 +240,8 @@ ASKED_FOR = re.compile(
 
 def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a key that a program lacks, and that the checkpoint may not have."""
+    if UNSET.search(found[0]):
+        return
     yield from _of_root(next(text for text in found.groups() if text is not None), case)
 
 
@@ -345,7 +347,7 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if renaming is not None:
             yield renaming
             return
-    rows = _first_that_answers(_BESIDE_PLACES, name, case)
+    rows = list(_of_zero(name, case))
     if not rows and not places:
         rows = _first_that_answers(_WITHOUT_PLACES, name, case)
     if rows:
@@ -451,16 +453,8 @@ def _places_of(name: str, case: Case) -> list[str]:
     return places + _tensors_called(name, case)[:4]
 
 
-def _scaled_findings(name: str, case: Case) -> list[Finding]:
-    """The findings on scaled weights, where a scale has the name."""
-    is_scale = SCALE.search(name.rpartition(".")[2])
-    return case.found("scaled") if is_scale else []
-
-
 def _without_prefix(places: list[str], name: str, case: Case) -> Statement | None:
     """The command that takes off what stands before a name, or None."""
-    if _scaled_findings(name, case):
-        return None
     prefix = _common_prefix(places, name, case)
     if prefix is None:
         return None
@@ -503,7 +497,8 @@ def _of_zero(name: str, case: Case) -> Iterator[Statement]:
 
 def _of_scales(name: str, case: Case) -> Iterator[Statement]:
     """Say that the name is the scale of a weight, and what builds such a model."""
-    scaled = _scaled_findings(name, case)
+    is_scale = SCALE.search(name.rpartition(".")[2])
+    scaled = case.found("scaled") if is_scale else []
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
@@ -591,6 +586,12 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
             " files of logs). The program wants the voice that is exported from it:"
             " in RVC the file of weights/ without a number, with config and weight."
         )
+    if name in _OF_MEGATRON and "checkpoint_version" in keys:
+        yield Statement(
+            "Megatron asks for the iteration at which a run goes on, and released "
+            "weights have none. With --finetune it begins at 0, and takes the "
+            "weights alone."
+        )
     models = [section.name for section in case.survey.candidates if section.name]
     if models:
         yield Statement(
@@ -603,6 +604,8 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
+_OF_MEGATRON = ("iteration", "total_iters")
+"""The keys under which Megatron has its step, in newer and in older versions."""
 _SPEECHBRAIN = "SpeechBrain checkpoint"
 
 
@@ -1083,12 +1086,11 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
     _of_asked_optimizer,
     _of_own_file,
     _of_equal_tensor,
+    _of_scales,
     _of_present_key,
     _then_load(_not_averaged),
 )
 """The steps before the places of a name are looked for. The first that answers ends."""
-_BESIDE_PLACES: tuple[_Step, ...] = (_of_zero, _of_scales)
-"""The steps after its places were said."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
     _then_load(_with_numbers),
     _then_load(_file_with),
@@ -1175,31 +1177,66 @@ def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+_ARGUMENTS = ("hyper_parameters", "hparams", "module_arguments")
+"""The keys under which versions of Lightning keep the arguments of a model."""
+_QUOTED = re.compile(r"'(\w{1,100})'")
+
+
 def _answer_arguments(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a class that Lightning could not build, for the checkpoint lacks its
     arguments.
     """
-    values = [
-        value
-        for value in case.survey.checkpoint.values
-        if value.path and str(value.path[0]) == "hyper_parameters"
-    ]
-    del message
-    if not values and "hyper_parameters" not in root_keys(case):
+    asked = _asked_arguments(message.text)
+    passed = ", ".join(f"{name}=…" for name in asked[:_LISTED]) or "name=…"
+    call = f"load_from_checkpoint(path, {passed})"
+    place = next((key for key in _ARGUMENTS if key in root_keys(case)), None)
+    if place is None:
         yield Statement(
             "This file holds no hyper_parameters: self.save_hyperparameters() was not "
             "called when it was saved. Pass the"
-            " arguments by name: load_from_checkpoint(path, name=value)."
+            f" arguments by name: {call}."
         )
+        yield from load_statements(case, "The weights alone, for a model of yours:")
         return
-    names = list(
-        dict.fromkeys(str(value.path[1]) for value in values if len(value.path) > 1)
-    )
+    values = [
+        value
+        for value in case.survey.checkpoint.values
+        if len(value.path) > 1 and str(value.path[0]) == place
+    ]
+    names = list(dict.fromkeys(str(value.path[1]) for value in values))
     yield Statement(
         f"The file records {counted_noun(len(names), 'argument')} under "
-        f"hyper_parameters: {and_more([show(name, 60) for name in names], 12)}."
-        " Pass the others by name: load_from_checkpoint(path, name=value)."
+        f"{place}: {and_more([show(name, 60) for name in names], 12)}."
+        f"{_spread_text(asked, names, place, case)}"
+        f" Pass the others by name: {call}."
     )
+
+
+def _asked_arguments(text: str) -> list[str]:
+    """The arguments that an error of Python or of Lightning quotes as missing."""
+    _, found, end = text.partition(" missing ")
+    return _QUOTED.findall(end) if found else []
+
+
+def _spread_text(asked: list[str], names: list[str], place: str, case: Case) -> str:
+    """A sentence on the one argument that lacks, where the file has its entries in its
+    place, or an empty text.
+    """
+    if len(asked) != 1 or asked[0] in names or not names:
+        return ""
+    wanted = asked[0]
+    whole = [node for name, node in case.finds_value(("hparams_name",))]
+    if wanted not in ("hparams", *whole):
+        return f" {wanted} is not among them."
+    return (
+        f" {wanted} is not among them, for they are its entries: Lightning keeps an "
+        "argument that is a dict or a Namespace as what it holds. Hand it over whole: "
+        f'{wanted}=torch.load(path)["{place}"].'
+    )
+
+
+_LISTED = 6
+"""Arguments of a call that are written out."""
 
 
 def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
@@ -1353,6 +1390,7 @@ FAMILIES = (
                 r"__init__\(\) missing \d{1,3} required (?:positional"
                 r"|keyword-only) arguments?:"
             ),
+            r"Checkpoint does not contain hyperparameters",
         ),
         answer_from_statements(_answer_arguments),
         is_weak=True,

@@ -535,9 +535,49 @@ _FP32 = "get_fp32_state_dict_from_zero_checkpoint"
 """The function that has raised: its call is no answer."""
 
 
+_UNIVERSAL = "universal_checkpoint_info"
+"""The key under which Megatron-DeepSpeed says how its tensors are divided."""
+
+
+def _not_universal(label: str, case: Case) -> Iterator[Statement]:
+    """Answer ds_to_universal of DeepSpeed, which finds no universal_checkpoint_info."""
+    checkpoint = case.survey.checkpoint
+    paths = [row.path for row in checkpoint.containers]
+    paths += [value.path for value in checkpoint.values]
+    if any(_UNIVERSAL in map(str, path) for path in paths):
+        yield Statement(
+            f"This checkpoint ({label}) has {_UNIVERSAL}: another folder was given."
+        )
+        return
+    if "DeepSpeed" not in label:
+        yield Statement(
+            f"This is {label}, and ds_to_universal.py reads folders of DeepSpeed alone."
+        )
+        return
+    yield Statement(
+        f"This is a {label}, and its model states have no {_UNIVERSAL}. "
+        "Megatron-DeepSpeed"
+        " writes it, and a Trainer, Accelerate or a loop of your own does not: nothing "
+        "is lost."
+        " Where tensors are divided among data-parallel ranks alone, give "
+        "ds_to_universal.py --inject_missing_state (DeepSpeed 0.14.4 or newer), and "
+        "the folder of the step as --input_folder."
+    )
+    way = case.written(("convert",), "", ".safetensors")
+    if way.command is not None:
+        yield Statement(
+            "To take the weights to another number of ranks, without the optimizer:",
+            (),
+            way.command,
+        )
+
+
 def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
     """Answer zero_to_fp32 of DeepSpeed, which finds no divided parameters."""
-    label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+    label = _label(case)
+    if _UNIVERSAL in message.text:
+        yield from _not_universal(label, case)
+        return
     if "DeepSpeed" not in label:
         yield Statement(
             f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, "
@@ -569,11 +609,47 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("The weights as one file:", (), way.command)
 
 
+def _lacks_optimizers(case: Case) -> bool:
+    """Tell whether a checkpoint of DeepSpeed has no file of the states of an
+    optimizer.
+    """
+    return (
+        "DeepSpeed" in _label(case)
+        and not case.optimizers
+        and not any("_optim_states.pt" in file for file in case.survey.checkpoint.parts)
+    )
+
+
+def _without_optimizers(case: Case) -> Iterator[Statement]:
+    """Answer DeepSpeed, which looks for the states of an optimizer in a folder of
+    weights alone.
+    """
+    yield Statement(
+        "This folder has no *_optim_states.pt at all: it holds weights alone, as a "
+        "conversion or a published model does. The number of ranks is not the cause. "
+        "An engine"
+        " with ZeRO looks for these files at each load_checkpoint: give the model its "
+        "weights before deepspeed.initialize, or load them into an engine without ZeRO."
+    )
+    way = case.plan(("convert",))
+    if way.command is not None:
+        yield Statement(
+            "The weights as one file, which torch.load takes:", (), way.command
+        )
+
+
+def _label(case: Case) -> str:
+    return case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+
+
 def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
     """Answer another number of ranks than the one that saved."""
     argument = _ARGUMENT.search(message.text)
     if argument is not None:
         yield from _of_megatron(argument, case)
+        return
+    if "_optim_states.pt" in message.text and _lacks_optimizers(case):
+        yield from _without_optimizers(case)
         return
     yield from finding_statements(case.at_least("warning"))
     facts = [
@@ -597,9 +673,7 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
         way = case.plan(words)
         if way.command is not None:
             yield Statement(text, (), way.command)
-            if "DeepSpeed" in (
-                case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
-            ):
+            if "DeepSpeed" in _label(case):
                 yield Statement(
                     "DeepSpeed itself resumes from folders: make a universal "
                     "checkpoint with its ds_to_universal.py to resume on"
@@ -630,6 +704,7 @@ FAMILIES = (
                 r"|model state) checkpoint"
             ),
             r"No ZeRO files found in ",
+            r"Required universal_checkpoint_info state is missing in checkpoint",
             r"Expected \d{1,9} of '\*_optim_states\.pt' under",
             r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
             r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",

@@ -293,7 +293,14 @@ def _of_older_layout(name: str, module: str, case: Case) -> Iterator[Statement]:
     ]
     if versions:
         texts = [f"{show(row, 60)} = {show(text, 60)}" for row, text in versions]
-        yield Statement(f"The file says {and_more(texts, _VERSIONS)}.")
+        command = _install_command(package, versions)
+        yield Statement(
+            f"The file says {and_more(texts, _VERSIONS)}. Install the version of "
+            f"{show(package, 60)} that wrote it,"
+            f" or a newer one{'.' if command is None else ':'}",
+            (),
+            command,
+        )
 
 
 def _is_version_of(package: str, name: str) -> bool:

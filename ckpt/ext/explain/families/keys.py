@@ -48,6 +48,14 @@ from ckpt.ext.explain.families.classes import (
     of_another_class,
     task_of,
 )
+from ckpt.ext.explain.families.computed import (
+    below_nothing,
+    computed_buffers,
+    computed_shapes,
+    computed_statement,
+    swin_downsample,
+    tied_to_shared,
+)
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
     form_of_blocks,
@@ -434,9 +442,10 @@ def _missing_statements(
     lists = _Lists(message, case, chosen, shapes)
     if not lists.missing and not lists.unexpected:
         return
-    yield from lists.told_without_pairs()
-    if lists.is_told:
-        return
+    for step in (lists.told_numbers, lists.told_without_pairs):
+        yield from step()
+        if lists.is_told:
+            return
     lists.pair_names()
     for step in (
         lists.told_renames,
@@ -493,7 +502,28 @@ class _Lists:
         """A flag: the message says nothing but what is missing."""
         self.rest: list[str] = []
         """The keys of this file that have no place in the model."""
+        self.is_renumbered = False
+        """A flag: some names count the layers otherwise, which was said."""
         self.is_told = False
+
+    def told_numbers(self) -> Iterator[Statement]:
+        """Say that every name stands below nothing, or that layers are counted
+        otherwise.
+        """
+        below = below_nothing(self.missing, self.shapes)
+        if below is not None:
+            yield below
+            self.is_told = True
+            return
+        renumbered = swin_downsample(self.message, self.shapes, self.case)
+        if renumbered is None:
+            return
+        moved, statement = renumbered
+        yield statement
+        self.is_renumbered = True
+        self.missing = [name for name in self.missing if name not in moved]
+        self.unexpected = [name for name in self.unexpected if name not in moved]
+        self.here = [name for name in self.here if name not in moved]
 
     def told_without_pairs(self) -> Iterator[Statement]:
         """Say that none of the names are of this file, or that it was loaded whole."""
@@ -664,6 +694,9 @@ class _Lists:
             yield from base_of_adapter(self.absent, self.shapes, self.case)
             self.is_told = True
             return
+        yield from self._told_computed()
+        if self.is_told:
+            return
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
         )
@@ -680,6 +713,29 @@ class _Lists:
                 ),
                 tuple(self.absent),
             )
+
+    def _told_computed(self) -> Iterator[Statement]:
+        """Say which missing keys a model computes, or shares with one of the file."""
+        computed = [] if self.present else computed_buffers(self.absent)
+        if computed:
+            self.absent = [name for name in self.absent if name not in computed]
+            is_all = not (
+                self.absent
+                or self.unexpected
+                or self.message.mismatched
+                or self.met
+                or self.is_renumbered
+            )
+            yield computed_statement(computed, is_all=is_all, case=self.case)
+            if not self.absent and not self.unexpected:
+                self.is_told = True
+                return
+        if self.present:
+            return
+        shared = tied_to_shared(self.absent, self.shapes, self.case)
+        if shared is not None:
+            yield shared
+            self.is_told = True
 
     def told_additions(self) -> Iterator[Statement]:
         """Say which layers, ties or heads the model has beyond the file."""
@@ -1267,6 +1323,17 @@ def _shape_statements(
                 "the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
+        yield from computed_shapes(same, message, case)
+        moved = swin_downsample(message, shapes, case)
+        renumbered = frozenset() if moved is None else moved[0]
+        buffers = set(computed_buffers([row.name for row in same]))
+        same = [
+            row
+            for row in same
+            if row.name not in buffers and row.name not in renumbered
+        ]
+        if not same:
+            return
         kernels = (
             None if all(_is_reshaped(row) for row in same) else kernel_statement(same)
         )
@@ -1634,6 +1701,7 @@ _PATTERNS = (
         r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used"
         r"|initialized)"
     ),
+    r"There were (?:missing|unexpected) keys in the checkpoint model loaded:",
     r"Weights of \w{1,200} not initialized from pretrained model:",
     r"Weights from pretrained model not used in \w{1,200}:",
     r"The shape of the parameters of key \S{1,2000} is not the same",

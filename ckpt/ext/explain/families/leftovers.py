@@ -196,7 +196,7 @@ def parts_left_out(absent: Sequence[str], names: Collection[str]) -> list[str]:
         dict.fromkeys(name.partition(".")[0] for name in absent if "." in name)
     )
     held = {name.partition(".")[0] for name in names}
-    is_apart = len(held) > 1 and all("." in name for name in absent)
+    is_apart = len(held) > 1 and all(name.find(".") > 0 for name in absent)
     return [] if not is_apart or held.intersection(wanted) else wanted
 
 

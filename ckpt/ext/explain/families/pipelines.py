@@ -69,6 +69,48 @@ def _loader_of(part: str) -> str:
     return f"{node} ({folder})"
 
 
+_COMPONENT = re.compile(
+    r"Failed to load (\w{1,100})\. Weights for this component appear to be missing"
+)
+_CLASSES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^Autoencoder|^VQModel|^Consistency"), "a VAE"),
+    (re.compile(r"^UNet|Transformer\w*Model$"), "a diffusion model"),
+    (re.compile(r"EncoderModel$|Text|Bert|^(?:Llama|Qwen|Gemma)"), "a text encoder"),
+)
+"""The classes of diffusers and transformers -> the part of a pipeline."""
+_PLACES = {
+    "a diffusion model": "transformer= or unet=",
+    "a VAE": "vae=",
+    "a text encoder": "text_encoder=",
+}
+"""The part of a pipeline -> the argument of from_pretrained that takes it."""
+
+
+def _of_component(cls: str, parts: list[str]) -> Iterator[Statement]:
+    """Answer from_single_file of diffusers, which finds no weights of a component."""
+    asked = next((part for pattern, part in _CLASSES if pattern.search(cls)), None)
+    if asked in parts:
+        yield Statement(
+            f"This file holds {asked}, of other names than this version of diffusers "
+            f"looks for ({cls}): another model, or one that a newer version knows."
+        )
+        return
+    held = " and ".join(parts[::-1]) or "none of the parts that ckpt knows"
+    lacks = f"a {cls}" if asked is None else f"{asked} ({cls})"
+    yield Statement(
+        f"This file holds {held}, and no name of {lacks}. from_single_file of a "
+        "pipeline wants"
+        f" all parts in one file: load {cls} from the folder of the base model, and "
+        "hand it over."
+    )
+    if len(parts) == 1 and parts[0] in _PLACES:
+        yield Statement(
+            "Or load this file with from_single_file of the class of its part alone, "
+            "and hand it to from_pretrained of the base model's folder, as "
+            f"{_PLACES[parts[0]]}."
+        )
+
+
 def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     """Say which parts of a pipeline a file holds, and what loads a part alone."""
     names = [entry.name for entry in case.survey.tensors]
@@ -79,6 +121,10 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     ]
     if any(part in ("a LoRA", "a ControlNet") for part, _ in parts):
         parts = parts[:1]  # both have the names of the layers that they change too
+    lacking = _COMPONENT.search(message.text)
+    if lacking is not None:
+        yield from _of_component(lacking[1], [part for part, _ in parts])
+        return
     wanted = _LACKING.search(message.text)
     asked = None if wanted is None else _ASKED[wanted[0].lower()]
     if asked is not None and any(part == asked for part, _ in parts):
@@ -130,6 +176,10 @@ FAMILIES = (
             r"Could not detect model type of: (?!\{)",
             r"\b(?:clip input|VAE) is invalid: None",
             r"your checkpoint does not contain a valid (?:clip|VAE)",
+            (
+                r"Failed to load \w{1,100}\. Weights for this component appear to be "
+                r"missing in the checkpoint"
+            ),
         ),
         answer_from_statements(_answer_pipeline),
         needs_open=True,

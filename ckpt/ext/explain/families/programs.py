@@ -99,6 +99,12 @@ def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield from load_statements(case)
         return
+    if "paces do not match" in message.text:
+        yield from _other_spaces(message, case)
+        return
+    if "observation_space and action_space were not given" in message.text:
+        yield from lost_spaces(case)
+        return
     found = _UNREAD.search(message.text)
     name = found[1] if found is not None else "lr_schedule"
     written = next(
@@ -135,6 +141,133 @@ def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
             f"Make {show(name, 80)} anew, and hand it over: "
             f"custom_objects={{{string_literal(name)}: …}} of load. To use it as it "
             "is, load in that Python."
+        )
+
+
+_SPACES = re.compile(
+    r"(Observation|Action) spaces do not match: (.{1,2000}?) != (.{1,2000})"
+)
+_SIZES = re.compile(r"\((\d{1,9}(?:, ?\d{1,9})*),?\)")
+"""The sizes of a Box as Gym writes it."""
+_VERSION_OF_NUMPY = re.compile(r"Numpy: ([\d.]{1,20})")
+
+
+def _other_spaces(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer Stable-Baselines3, whose environment has other spaces than the one that
+    the agent was trained in.
+    """
+    found = _SPACES.search(message.text)
+    if found is None:
+        return
+    kind = found[1].lower()
+    yield Statement(
+        f"The first {kind} space is that of the archive, with which the agent was "
+        f"trained ({show(found[2], 200)}), and the second is that of your environment."
+    )
+    sides = [_SIZES.findall(text) for text in (found[2], found[3])]
+    sizes = [
+        tuple(int(size) for size in texts[0].split(","))
+        for texts in sides
+        if len(texts) == 1
+    ]
+    if len(sizes) == 2 and sizes[0] == (*sizes[1][-1:], *sizes[1][:-1]):
+        yield Statement(
+            "The archive has the channels of images first. Stable-Baselines3 puts them "
+            "there when it trains, by a wrapper that your environment lacks here:",
+            (),
+            "from stable_baselines3.common.vec_env import DummyVecEnv, "
+            "VecTransposeImage; env = VecTransposeImage(DummyVecEnv([lambda: env]))",
+        )
+    else:
+        yield Statement(
+            "Make the environment with the same wrappers, version and settings as for "
+            "the training (frames that are stacked, features of time, sizes of "
+            "images): the layers of the agent have the sizes of its own space, and "
+            "none can be changed."
+        )
+    yield from load_statements(case, "The weights alone:")
+
+
+def lost_spaces(case: Case) -> Iterator[Statement]:
+    """Answer Stable-Baselines3, which could not read the spaces of an archive."""
+    held = [
+        name
+        for name in ("observation_space", "action_space")
+        if any(
+            row.path[:2] == ("data", name) for row in case.survey.checkpoint.containers
+        )
+        or any(row.path[:2] == ("data", name) for row in case.survey.checkpoint.values)
+    ]
+    version = next(
+        (
+            match[1]
+            for _, node in case.finds_value(("system_info",))
+            if (match := _VERSION_OF_NUMPY.search(str(node))) is not None
+        ),
+        None,
+    )
+    if held:
+        by = f", by NumPy {version}" if version is not None else ""
+        yield Statement(
+            f"The archive has {and_more(held, 2)}, as pickles{by}. The load leaves out "
+            "what it cannot read, with a warning (Could not deserialize object): "
+            "another version of NumPy, Gym or Python wrote it. The weights are not "
+            "touched by it."
+        )
+    else:
+        yield Statement("The archive records no spaces of its environment.")
+    yield Statement(
+        "Hand over the spaces of your own environment, by the class of the algorithm "
+        "that saved (here PPO):",
+        (),
+        f"PPO.load({string_literal(case.survey.path)}, env=env, "
+        'custom_objects={"observation_space": env.observation_space, '
+        '"action_space": env.action_space})',
+    )
+
+
+_OF_LITE = re.compile(
+    r"model version must be between (\d{1,3}) and (\d{1,3})\s{0,4}But the model "
+    r"version is (\d{1,3})"
+)
+
+
+def _answer_mobile(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer the interpreter of phones, which wants its own form of a program."""
+    path = case.survey.path
+    if not case.survey.checkpoint.traits.names_are_code:
+        yield Statement(
+            f"This file is {case.survey.checkpoint.traits.label}, and no program of "
+            "TorchScript: load the weights into the model in Python, and write it so:",
+            (),
+            'torch.jit.script(model)._save_for_lite_interpreter("model.ptl")',
+        )
+        yield from load_statements(case, "It loads in Python so:")
+        return
+    found = _OF_LITE.search(message.text)
+    if found is None:
+        yield Statement(
+            "This file is a TorchScript program. The interpreter of phones wants one "
+            "that was written for it:",
+            (),
+            f"torch.jit.load({string_literal(path)}, map_location="
+            '"cpu")._save_for_lite_interpreter("model.ptl")',
+        )
+        return
+    least, most, own = (int(text) for text in found.groups())
+    if own > most:
+        yield Statement(
+            f"The program has bytecode of version {own}, and the app reads {least} to "
+            f"{most}: a newer torch wrote it than the app has. Take a newer runtime "
+            "(pytorch_android_lite, LibTorch-Lite), or write an older version:",
+            (),
+            "from torch.jit.mobile import _backport_for_mobile; _backport_for_mobile("
+            f'{string_literal(path)}, "model.v{most}.ptl", to_version={most})',
+        )
+    else:
+        yield Statement(
+            f"The program has bytecode of version {own}, and the app reads {least} to "
+            f"{most}: write it anew with the torch of the app."
         )
 
 
@@ -262,8 +395,20 @@ FAMILIES = (
         (
             r"Could not deserialize object \w{1,100}\. Consider using `custom_objects`",
             r"assert callable\(value_schedule\)",
+            r"observation_space and action_space were not given",
+            r"(?:Observation|Action) spaces do not match: .{1,2000} != ",
         ),
         answer_from_statements(_answer_agent),
+        needs_open=True,
+    ),
+    Family(
+        "mobile",
+        (
+            r"Lite Interpreter vers?ion number does not match",
+            r"is not generated from the api _save_for_lite_interpreter",
+            _OF_LITE.pattern,
+        ),
+        answer_from_statements(_answer_mobile),
         needs_open=True,
     ),
     Family(

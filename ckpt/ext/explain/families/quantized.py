@@ -112,12 +112,31 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
     else:
         yield Statement(
             f"{text} from_pretrained and servers build them by quantization_config in "
-            "config.json."
+            f"config.json.{_flag_text(case)}"
         )
     yield from command_statements(
         "The floats that the codes stand for, for plain layers:",
         case.plan(("dequantized",)),
     )
+
+
+def _flag_text(case: Case) -> str:
+    """A sentence on the option of older versions of vLLM, for a method that the config
+    names, or an empty text.
+    """
+    methods = [
+        str(node)
+        for name, node in case.finds_value(("quant_method",))
+        if name.startswith("config.quantization_config.")
+    ]
+    if not methods or methods[0] not in _OF_VLLM:
+        return ""
+    more = " --load-format bitsandbytes" if methods[0] == "bitsandbytes" else ""
+    return f" Older versions of vLLM want --quantization {methods[0]}{more}."
+
+
+_OF_VLLM = ("awq", "gptq", "bitsandbytes", "fp8", "squeezellm")
+"""The methods of quantization that vLLM takes by an option."""
 
 
 def before_converters(case: Case) -> Iterator[Statement]:

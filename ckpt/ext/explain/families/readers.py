@@ -15,10 +15,12 @@ from ckpt.ext.explain.case import (
     load_statements,
 )
 from ckpt.ext.explain.families.imports import rows_of
+from ckpt.ext.explain.families.programs import lost_spaces
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, places_text, show
 
+_AGENTS = "Stable-Baselines"
 _NUMPY_2 = ("numpy._core",)
 _PATHS = "pathlib"
 
@@ -27,9 +29,24 @@ def _is_program(case: Case) -> bool:
     return case.survey.checkpoint.traits.names_are_code
 
 
+_AS_DICT = re.compile(
+    r"forward_magic_method[\s\S]{0,300}?NotImplementedError"
+    r"|'RecursiveScriptModule' object is not subscriptable"
+)
+"""The words of torch where a program of TorchScript is asked for a key."""
+
+
 def _answer_program(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.jit.load, which takes programs alone."""
-    del message
+    if _is_program(case) and _AS_DICT.search(message.text):
+        yield Statement(
+            "This file is a TorchScript program, and the program asked it for a key, "
+            "as a checkpoint has one. It has none: give the checkpoint of the training "
+            "that was exported. The program itself loads so:",
+            (),
+            case.survey.load.expression,
+        )
+        return
     if _is_program(case):
         yield Statement(
             "This file is a TorchScript program, which torch.jit.load takes:",
@@ -233,6 +250,9 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
         for module in ("numpy._core", "numpy.core", "numpy.random")
         for row in rows_of(case.survey.checkpoint, module)
     ]
+    if not rows and case.survey.checkpoint.traits.label.startswith(_AGENTS):
+        yield from lost_spaces(case)
+        return
     if not rows:
         yield Statement("The file names nothing of numpy: another file was loaded.")
         return
@@ -310,7 +330,33 @@ def _answer_upgrade(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+def _answer_checkpointer(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a checkpointer of torchtune, which takes files of another library."""
+    del message
+    keys = {value.name for value in case.survey.checkpoint.values}
+    is_of_transformers = "config.model_type" in keys
+    if is_of_transformers:
+        yield Statement(
+            "This is a model of transformers, in shards: FullModelHFCheckpointer of "
+            "torchtune reads it, with the names of all its files. The others want one "
+            "file, in the names of torchtune or of Meta."
+        )
+        return
+    yield Statement(
+        "torchtune has a checkpointer for each set of names: FullModelHFCheckpointer "
+        "for models of transformers, FullModelMetaCheckpointer for consolidated.*.pth "
+        "of Meta, FullModelTorchTuneCheckpointer for its own."
+    )
+    yield from load_statements(case)
+
+
 FAMILIES = (
+    Family(
+        "checkpointer",
+        (r"only support reading from a single TorchTune checkpoint file",),
+        answer_from_statements(_answer_checkpointer),
+        needs_open=True,
+    ),
     Family(
         "program",
         (
@@ -318,6 +364,7 @@ FAMILIES = (
             r"failed locating file code/",
             r"(?:version|code/__torch__\.py): file not found",
             r"Cannot use ``weights_only=True`` with TorchScript archives",
+            _AS_DICT.pattern,
         ),
         answer_from_statements(_answer_program),
     ),
