@@ -102,7 +102,7 @@ test-frameworks:
 	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python tests/frameworks/install.py .frameworks/bin/python
 	.frameworks/bin/python -m pip install --quiet --editable . pytest==9.2.0 hypothesis==6.170.15
-	.frameworks/bin/python -m pytest tests/frameworks/suite.py tests/frameworks/merges.py tests/frameworks/warmstarts.py tests/frameworks/orders.py tests/frameworks/names_of_gguf.py tests/frameworks/quantised.py tests/frameworks/resume_deepspeed.py $(ARGS)
+	.frameworks/bin/python -m pytest tests/frameworks/suite.py tests/frameworks/merges.py tests/frameworks/warmstarts.py tests/frameworks/orders.py tests/frameworks/layouts.py tests/frameworks/names_of_gguf.py tests/frameworks/quantised.py tests/frameworks/resume_deepspeed.py $(ARGS)
 
 # Compare the answers of another checkout with ours: `make compare OTHER=../before`.
 compare: .venv/.dev

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 HIDDEN, INNER, WORDS, HEADS, EXPERTS = 2048, 5632, 32_000, 16, 256
 LAYER_BYTES = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
-SIDES = ("given", "rows", "columns", "experts", "stacked")
+SIDES = ("given", "rows", "columns", "experts", "stacked", "foreign")
 
 
 def write_pairs(folder: Path, size_gb: float, experts: int) -> None:
-    """Save one model of bfloat16 in three layouts, and experts in two. Imports numpy.
+    """Save one model of bfloat16 in three layouts, and experts in two and with other
+    values. Imports numpy.
 
     `given` is the layout of transformers. In `rows` the rows of two matrices of a layer
     are in another order, in `columns` all matrices are fused and transposed.
@@ -66,6 +67,11 @@ def write_pairs(folder: Path, size_gb: float, experts: int) -> None:
                 several[f"layers.{layer}.experts.{number}.{name}.weight"] = array
     _save(several, folder / "experts.safetensors")
     _save(one, folder / "stacked.safetensors")
+    foreign = {
+        name.replace("layers", "h"): _numbers(rng, *array.shape)
+        for name, array in several.items()
+    }
+    _save(foreign, folder / "foreign.safetensors")
 
 
 def _numbers(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
@@ -128,6 +134,10 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     if count:
         job = _search(f"{count:,} experts", paths["experts"], paths["stacked"])
         searches.append(Case("recipe/experts", job, None))
+        name = "`ckpt recipe`, as many with other weights"
+        sides = paths["experts"], paths["foreign"]
+        job = ckpt(name, "recipe", *sides, "-q", differs=True)
+        searches.append(Case("recipe/foreign", job, None))
     yield searches
     out = folder / "out.safetensors"
     for kind in ("rows", "columns"):

@@ -87,6 +87,7 @@ TARGETS: dict[str, Target] = {
     "recipe/rows": Target(cpu=6, memory_mb=250),
     "recipe/columns": Target(cpu=6, memory_mb=250),
     "recipe/experts": Target(memory_mb=250),
+    "recipe/foreign": Target(memory_mb=400),
     "layout/rows": Target(wall=1.5, memory_mb=200),
     "layout/columns": Target(wall=2.5, memory_mb=200),
     "in-place/clean": Target(more_ms=60),

@@ -20,7 +20,7 @@ from ckpt.elements.blocks import (
 )
 from ckpt.elements.unpacked import unpacked
 from ckpt.model.dtypes import DType
-from ckpt.model.places import BasePlace, Checksum, Place, Tally, cut_blocks
+from ckpt.model.places import BasePlace, Checksum, Passed, Place, Tally, cut_blocks
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 
@@ -63,13 +63,52 @@ class PlaceOfTensors(BasePlace):
         return None
 
 
+class PlaceInOrder(PlaceOfTensors):
+    """The bytes that are computed from first to last: `_blocks` yields all of them."""
+
+    __slots__ = ()
+
+    def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        size = self.nbytes - start if count is None else count
+        return cut_blocks(self._blocks(tally), start, size)
+
+
+class PlaceInSpans(PlaceOfTensors):
+    """The bytes that threads compute span by span, from any byte on."""
+
+    __slots__ = ()
+
+    def stream_blocks(
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
+    ) -> Iterator[memoryview]:
+        """Yield `count` bytes from byte `start`, in blocks that are valid until the
+        next one.
+        """
+        raise NotImplementedError
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        size = self.nbytes - start if count is None else count
+        return map(bytes, self.stream_blocks(start, size, tally))
+
+
 def lacks_bytes(ref: TensorRef) -> bool:
     """Tell whether bytes of a tensor are known to be missing. Opens nothing."""
     place = ref.storage.place
     return place is not None and place.lacks_bytes(*ref.extent)
 
 
-class Computed(PlaceOfTensors):
+class Computed(PlaceInOrder):
     """The elements of a tensor in the order of its shape, as `dtype`.
 
     They are little-endian, with conjugation and negation resolved. Elements in blocks
@@ -96,13 +135,6 @@ class Computed(PlaceOfTensors):
             return self
         return storage.noted or self
 
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        return cut_blocks(
-            self._blocks(tally), start, self.nbytes - start if count is None else count
-        )
-
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         if self.dtype == self.of.dtype:
             yield from elements(self.of, tally)
@@ -118,7 +150,7 @@ class Computed(PlaceOfTensors):
             yield converted
 
 
-class Overlaid(PlaceOfTensors):
+class Overlaid(PlaceInOrder):
     """The elements of a tensor in the order of its shape, with the elements whose index
     is also within the shape of `over` taken from `over`. Both have the same number of
     dimensions.
@@ -137,13 +169,6 @@ class Overlaid(PlaceOfTensors):
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
         return self.of, self.over
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        return cut_blocks(
-            self._blocks(tally), start, self.nbytes - start if count is None else count
-        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         """The elements in one block. Both tensors are held in memory."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from ckpt.bytes.executor import in_order
 from ckpt.elements import crc as crcs
 from ckpt.elements.blocks import elements
-from ckpt.elements.computed import PlaceOfTensors, can_cut, fill_span, place_of
+from ckpt.elements.computed import PlaceInSpans, can_cut, fill_span, place_of
 from ckpt.model.dtypes import DType
 from ckpt.model.places import Passed, Tally, cut_blocks
 from ckpt.model.rows import NamedTuple
@@ -52,7 +52,7 @@ class _Span(NamedTuple):
     held: bytearray
 
 
-class Derived(PlaceOfTensors):
+class Derived(PlaceInSpans):
     """Elements that are computed, span by span, from one tensor and from others that it
     is changed with.
 
@@ -84,12 +84,6 @@ class Derived(PlaceOfTensors):
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
         return (self.of, *self.others)
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        size = self.nbytes - start if count is None else count
-        return map(bytes, self.stream_blocks(start, size, tally))
 
     def stream_blocks(
         self,

@@ -14,7 +14,7 @@ from ckpt.elements import cast
 from ckpt.elements import crc as crcs
 from ckpt.elements.blocks import elements
 from ckpt.elements.cast import Rows
-from ckpt.elements.computed import PlaceOfTensors, can_cut, fill_span, place_of
+from ckpt.elements.computed import PlaceInSpans, can_cut, fill_span, place_of
 from ckpt.model.dtypes import DType
 from ckpt.model.places import Passed, Tally, cut_blocks
 from ckpt.model.rows import NamedTuple
@@ -90,7 +90,7 @@ class Span:
         _IDLE.append(self._rows)
 
 
-class Mean(PlaceOfTensors):
+class Mean(PlaceInSpans):
     """The weighted mean of tensors of one shape, element by element in the order of
     that shape, as `dtype`.
 
@@ -113,12 +113,6 @@ class Mean(PlaceOfTensors):
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
         return self._tensors
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        size = self.nbytes - start if count is None else count
-        return map(bytes, self.stream_blocks(start, size, tally))
 
     def stream_blocks(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.elements.blocks import elements, in_whole_elements
-from ckpt.elements.computed import PlaceOfTensors, place_of
+from ckpt.elements.computed import PlaceInOrder, place_of
 from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.ext.gguf.names import Change
 from ckpt.model.dtypes import BY_NAME, contiguous
@@ -68,7 +68,7 @@ class HeadRows(Reworked):
         return cut_blocks(ordered(), start - begin, end - start)
 
 
-class OneLess(PlaceOfTensors):
+class OneLess(PlaceInOrder):
     """The elements of a tensor of float32, each less 1."""
 
     __slots__ = ("of",)
@@ -84,14 +84,7 @@ class OneLess(PlaceOfTensors):
     def tensors(self) -> tuple[TensorRef, ...]:
         return (self.of,)
 
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        return cut_blocks(
-            self._blocks(), start, self.nbytes - start if count is None else count
-        )
-
-    def _blocks(self) -> Iterator[bytes]:
+    def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         import numpy as np
 
         for block in in_whole_elements(elements(self.of), 4):

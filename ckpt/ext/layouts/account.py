@@ -57,7 +57,11 @@ def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem
         return problems
     for row in expanded.wanted.values():
         text = _unused_problem(row, taken.get(row.name, ()))
-        text = text or _unequal_problem(row, sources) or _repeat_problem(row, sources)
+        text = (
+            text
+            or _unequal_problem(row, sources, expanded.wanted)
+            or _repeat_problem(row, sources)
+        )
         if text is not None:
             problems.append(Problem(row.name, False, text))
     return problems
@@ -151,12 +155,17 @@ def _has_repeats(piece: Piece) -> bool:
     return any(loop.at == 0 and loop.size > 1 for loop in piece.loops)
 
 
-def _unequal_problem(row: Wanted, sources: Mapping[str, Leaf]) -> str | None:
+def _unequal_problem(
+    row: Wanted, sources: Mapping[str, Leaf], wanted: Mapping[str, Wanted]
+) -> str | None:
     """Return the text for a tensor of A that must equal another one and does not, else
     None.
     """
     if row.equal_to is None:
         return None
+    kept = wanted.get(row.equal_to)
+    if kept is None or kept.dropped == prod(kept.shape):
+        return f"is dropped as a copy of {show_name(row.equal_to)}, which nothing keeps"
     leaf, other = sources[row.name], sources.get(row.equal_to)
     if other is None or (other.shape, other.dtype) != (leaf.shape, leaf.dtype):
         return f"must equal {show_name(row.equal_to)}, which is another one"

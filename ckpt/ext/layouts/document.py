@@ -13,8 +13,17 @@ from ckpt.bytes.source import read_limited
 from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop, Repeat
-from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named
+from ckpt.ext.layouts.rules import (
+    EACH,
+    MOST_PIECES,
+    Leftovers,
+    Part,
+    Recipe,
+    Rule,
+    dtype_named,
+)
 from ckpt.ext.layouts.templates import (
+    MOST_VALUES,
     Affine,
     parse_affine,
     parse_template,
@@ -175,13 +184,29 @@ def parse_recipe(data: bytes, limits: Limits) -> Recipe:
         )
     schema.refuse_others()
     fields.text("ckpt")
-    rules = [_parse_rule(_Fields(row, "a rule")) for row in fields.rows("rules")]
+    room = _Room()
+    rules = [_parse_rule(_Fields(row, "a rule"), room) for row in fields.rows("rules")]
     dropped = [
-        _parse_dropped(_Fields(row, "a row of dropped"))
+        _parse_dropped(_Fields(row, "a row of dropped"), room)
         for row in fields.rows("dropped")
     ]
     fields.refuse_others()
     return Recipe(tuple(rules), tuple(dropped))
+
+
+class _Room:
+    """The values of places that a recipe may still name: a short text stands for many
+    of them.
+    """
+
+    def __init__(self) -> None:
+        self._left = MOST_PIECES
+
+    def parse_values(self, text: str) -> tuple[int, ...]:
+        """The values that a text stands for. Raises UnreadableError for too many."""
+        values = parse_values(text, min(self._left, MOST_VALUES))
+        self._left -= len(values)
+        return tuple(values)
 
 
 class _Fields:
@@ -242,7 +267,7 @@ class _Fields:
             raise UnreadableError(f"{self.what}: {name} is no list")
         return value
 
-    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def places(self, room: _Room) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The values of places, if there are some."""
         if not self.has("for"):
             return ()
@@ -255,7 +280,7 @@ class _Fields:
                 raise UnreadableError(
                     f"{self.what}: the values of {show(name, 20)} are no text"
                 )
-            rows.append((name, tuple(parse_values(text))))
+            rows.append((name, room.parse_values(text)))
         return tuple(rows)
 
     def refuse_others(self) -> None:
@@ -267,10 +292,10 @@ class _Fields:
             raise UnreadableError(f"{self.what}: unknown field {show(name, 40)}")
 
 
-def _parse_rule(fields: _Fields) -> Rule:
+def _parse_rule(fields: _Fields, room: _Room) -> Rule:
     target = parse_template(fields.text("make"))
     fields.what = f"the rule of {show(target.text, 60)}"
-    places = fields.places()
+    places = fields.places(room)
     shape = fields.numbers("shape")
     dtype = dtype_named(fields.text("dtype"))
     by = fields.text("by") if fields.has("by") else ""
@@ -369,9 +394,9 @@ def _parse_bits(fields: _Fields, dtype: DType) -> int:
     return int(digits, 16)
 
 
-def _parse_dropped(fields: _Fields) -> Leftovers:
+def _parse_dropped(fields: _Fields, room: _Room) -> Leftovers:
     source = parse_template(fields.text("tensor"))
-    places = fields.places()
+    places = fields.places(room)
     shape, dtype = fields.numbers("shape"), dtype_named(fields.text("dtype"))
     elements = fields.number("elements", 1)
     equal_to = fields.text("equal_to") if fields.has("equal_to") else None

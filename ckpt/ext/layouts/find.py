@@ -142,15 +142,17 @@ class _Finder:
             for leaf in targets
             if leaf.name not in self._of_targets
         ]
-        tasks = [
-            Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in rows
-        ]
-        results = run_each(self._executor, tasks, self._progress)
-        for (leaf, _, known), result in zip(rows, results, strict=True):
-            if isinstance(result, Failed):
-                raise_unreadable(leaf.name, result)
-            else:
-                known[leaf.name] = result
+        rest = iter(rows)
+        while some := list(islice(rest, _AT_ONCE)):
+            tasks = [
+                Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in some
+            ]
+            results = run_each(self._executor, tasks, self._progress)
+            for (leaf, _, known), result in zip(some, results, strict=True):
+                if isinstance(result, Failed):
+                    raise_unreadable(leaf.name, result)
+                else:
+                    known[leaf.name] = result
 
     def _proved(self, proposals: Iterable[Proposal]) -> Iterator[Proposal]:
         """Yield the proposals that bytes prove. Raises UnreadableError."""
@@ -310,7 +312,7 @@ class _Finder:
 
     def _find_slices(self, targets: Sequence[Leaf], index: Index) -> None:
         """Find the tensors of B that are a slice, or are put together from slices."""
-        for target in targets:
+        for target in targets if len(index.keys) else ():
             fibres = self._of_targets[target.name]
             found = self._search.whole(target, fibres, index)
             why = ""
@@ -459,6 +461,8 @@ class _Finder:
                     [Piece(None, 0, 0, loops, fibres.first).normalized()],
                     CONSTANT,
                 )
+        if not fitting:
+            return
         decisions = self._evidence.decisions(fitting)
         for name, source in decisions.chosen.items():
             piece = whole_piece(source, self._targets_by_name[name].ref.numel)

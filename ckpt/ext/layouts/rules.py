@@ -20,12 +20,14 @@ from ckpt.ext.layouts.templates import (
     template_of,
 )
 from ckpt.model.dtypes import BY_NAME, DType
-from ckpt.model.errors import LimitError, UnreadableError
+from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
 MOST_PIECES = 1 << 21
 """The most pieces of all tensors that a recipe makes."""
+MOST_CHARACTERS = 1 << 28
+"""The most characters of the names of all pieces and tensors of a recipe."""
 
 
 _FEWEST = 3
@@ -162,22 +164,10 @@ class Expanded(NamedTuple):
 
 
 def expand_recipe(recipe: Recipe) -> Expanded:
-    """The tensors of a recipe. Raises UnreadableError where it contradicts itself,
-    LimitError.
+    """The tensors of a recipe. Raises UnreadableError where it contradicts itself, or
+    is too large.
     """
-    total = sum(
-        [
-            rule.times * max(1, sum([part.times for part in rule.parts]))
-            for rule in recipe.rules
-        ]
-    )
-    total += sum(
-        [prod([len(values) for _, values in row.places]) for row in recipe.dropped]
-    )
-    if total > MOST_PIECES:
-        raise LimitError(
-            f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES
-        )
+    _refuse_large(recipe)
     targets: dict[str, Target] = {}
     wanted: dict[str, Wanted] = {}
     for rule in recipe.rules:
@@ -196,6 +186,32 @@ def expand_recipe(recipe: Recipe) -> Expanded:
             rest = left.elements, left.equal_to, left.constant, left.repeats
             _add_wanted(wanted, Wanted(name, left.shape, left.dtype, *rest))
     return Expanded(tuple(targets.values()), wanted)
+
+
+def _refuse_large(recipe: Recipe) -> None:
+    """Raise UnreadableError for a recipe that makes more pieces or longer names than
+    any checkpoint needs.
+    """
+    pieces, characters = 0, 0
+    for rule in recipe.rules:
+        pieces += rule.times * max(1, sum([part.times for part in rule.parts]))
+        characters += rule.times * rule.target.length
+        for part in rule.parts:
+            if part.source is not None:
+                characters += rule.times * part.times * part.source.length
+    for row in recipe.dropped:
+        times = prod([len(values) for _, values in row.places])
+        pieces += times
+        characters += times * row.source.length
+    if pieces > MOST_PIECES:
+        raise UnreadableError(
+            f"the recipe makes {pieces:,} pieces, more than {MOST_PIECES:,}"
+        )
+    if characters > MOST_CHARACTERS:
+        raise UnreadableError(
+            f"the names of the recipe have {characters:,} characters, "
+            f"more than {MOST_CHARACTERS:,}"
+        )
 
 
 def _parts_of(rule: Rule) -> list[Part]:

@@ -38,15 +38,93 @@ def multiples(
         return
     with np.errstate(all="ignore"):
         rows = np.stack([_some_numbers(leaf) for leaf in known])
-        slack = 2.0 ** -_mantissa_bits(targets[0].dtype) * 2
+        tables = _Tables(rows, 2.0 ** -_mantissa_bits(targets[0].dtype) * 2)
         for target in targets:
-            own = _some_numbers(target)
-            most = int(np.abs(own).argmax())
-            factors = own[most] / rows[:, most]
-            is_multiple = np.abs(rows * factors[:, None] - own) <= slack * np.abs(own)
-            moves = np.abs(np.abs(rows - own) - 1) <= slack * 2
-            fits = np.flatnonzero(is_multiple.all(axis=1) | moves.all(axis=1))
-            yield target, [known[number] for number in fits.tolist()]
+            fits = tables.fitting(_some_numbers(target))
+            yield target, [known[number] for number in fits]
+
+
+class _Tables:
+    """Rows of a few numbers, found by one row that is a multiple of theirs, or theirs
+    moved by 1.
+
+    One number of a row finds those that may fit: not each row is looked at for each
+    other row.
+    """
+
+    def __init__(self, rows: Array, slack: float) -> None:
+        self._rows = rows
+        self._slack = slack
+        self._ratios: dict[tuple[int, int], tuple[Array, Array]] = {}
+        """For two columns: the quotients of the second by the first in ascending order,
+        and the numbers of their rows.
+        """
+        self._firsts = _in_order(rows[:, 0])
+
+    def fitting(self, own: Array) -> list[int]:
+        """The numbers of the rows that one row fits, in ascending order."""
+        import numpy as np
+
+        sizes = np.abs(own)
+        most = int(sizes.argmax())
+        near = self._moved(own)
+        if own[most] != 0 and len(own) > 1:
+            near = [*near, *self._with_ratio(own, most)]
+        elif own[most] == 0:
+            near = [*near, *_between(self._firsts, 0.0, 0.0)]
+        numbers = np.unique(np.concatenate(near)) if near else np.zeros(0, np.int64)
+        rows = self._rows[numbers]
+        factors = own[most] / rows[:, most]
+        if own[most] == 0:
+            is_multiple = rows == 0
+        else:
+            off = np.abs(rows * factors[:, None] - own)
+            is_multiple = off <= self._slack * sizes
+        moves = np.abs(np.abs(rows - own) - 1) <= self._slack * 2
+        chosen = is_multiple.all(axis=1) | moves.all(axis=1)
+        fits: list[int] = numbers[chosen].tolist()
+        return fits
+
+    def _moved(self, own: Array) -> list[Array]:
+        """The numbers of rows whose first number is 1 beside that of one row."""
+        slack = self._slack * 2
+        near: list[Array] = []
+        for move in (1.0, -1.0):
+            middle = float(own[0]) + move
+            reach = slack + abs(middle) * 1e-15
+            near += _between(self._firsts, middle - reach, middle + reach)
+        return near
+
+    def _with_ratio(self, own: Array, most: int) -> list[Array]:
+        """The numbers of rows of which one quotient is that of one row."""
+        other = (most + 1) % len(own)
+        table = self._ratios.get((most, other))
+        if table is None:
+            quotients = self._rows[:, other] / self._rows[:, most]
+            table = self._ratios[most, other] = _in_order(quotients)
+        middle = float(own[other] / own[most])
+        reach = abs(middle) * (self._slack + 1e-12)
+        return _between(table, middle - reach, middle + reach)
+
+
+def _in_order(values: Array) -> tuple[Array, Array]:
+    """Values in ascending order, and the numbers that they had; NaN comes last."""
+    import numpy as np
+
+    order = np.argsort(values, kind="stable")
+    return values[order], order
+
+
+def _between(table: tuple[Array, Array], low: float, high: float) -> list[Array]:
+    """The numbers of the values in a closed range, as a list of one array if there are
+    some.
+    """
+    import numpy as np
+
+    values, order = table
+    first = int(np.searchsorted(values, low, "left"))
+    last = int(np.searchsorted(values, high, "right"))
+    return [order[first:last]] if last > first else []
 
 
 def _some_numbers(leaf: Leaf) -> Array:

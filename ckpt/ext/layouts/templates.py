@@ -15,7 +15,10 @@ from ckpt.model.text import show
 _DIGITS = re.compile(r"\d+")
 _TERM = re.compile(r"([+-]?)(\d{1,18})?(\*?)([a-z][a-z0-9]{0,7})?")
 _HOLE = re.compile(r"<([^<>]{1,80})>")
+_PLAIN = re.compile(r"[^<]+")
 _MOST_TERMS = 8
+_MOST_NUMBERS = 64
+"""The most numbers in one name that follow places."""
 MOST_VALUES = 1 << 20
 """The most values of one place."""
 _NAMES = ("n", "m", "k", "i", "j", "l", "p", "q", "r", "s")
@@ -159,6 +162,11 @@ class Template(NamedTuple):
         return "".join(parts)
 
     @property
+    def length(self) -> int:
+        """The characters of its texts: the fewest of each of its names."""
+        return sum(map(len, self.texts))
+
+    @property
     def text(self) -> str:
         """The template as text, with `<<` for a bracket of the name itself."""
         parts = [self.texts[0].replace("<", "<<")]
@@ -173,23 +181,32 @@ class Template(NamedTuple):
 @lru_cache(maxsize=4096)
 def parse_template(text: str) -> Template:
     """The template that a text stands for. Raises UnreadableError."""
-    texts, numbers, widths = [""], [], []
+    texts: list[str] = []
+    numbers: list[Affine] = []
+    widths: list[int] = []
+    own: list[str] = []
+    """What is between two numbers, piece by piece: a name may have millions of them."""
     position = 0
     while position < len(text):
+        plain = _PLAIN.match(text, position)
+        if plain is not None:
+            own.append(plain[0])
+            position = plain.end()
+            continue
         if text.startswith("<<", position):
-            texts[-1] += "<"
+            own.append("<")
             position += 2
             continue
         match = _HOLE.match(text, position)
         if match is None:
-            if text[position] == "<":
-                raise UnreadableError(
-                    f"{show(text, 60)}: a place that does not end",
-                    hint="<< for a bracket",
-                )
-            texts[-1] += text[position]
-            position += 1
-            continue
+            raise UnreadableError(
+                f"{show(text, 60)}: a place that does not end",
+                hint="<< for a bracket",
+            )
+        if len(numbers) == _MOST_NUMBERS:
+            raise UnreadableError(
+                f"{show(text, 60)}: more than {_MOST_NUMBERS} numbers in a name"
+            )
         number, _, width = match[1].partition(":")
         if width and not (width.isdecimal() and 1 < int(width) < 10):
             raise UnreadableError(
@@ -197,8 +214,10 @@ def parse_template(text: str) -> Template:
             )
         numbers.append(parse_affine(number))
         widths.append(int(width or 0))
-        texts.append("")
+        texts.append("".join(own))
+        own = []
         position = match.end()
+    texts.append("".join(own))
     return Template(tuple(texts), tuple(numbers), tuple(widths))
 
 
@@ -251,8 +270,8 @@ def values_text(values: Sequence[int]) -> str:
     return ",".join(parts)
 
 
-def parse_values(text: str) -> list[int]:
-    """The values that a text stands for. Raises UnreadableError."""
+def parse_values(text: str, most: int = MOST_VALUES) -> list[int]:
+    """The values that a text stands for, fewer than `most`. Raises UnreadableError."""
     values: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
@@ -261,11 +280,7 @@ def parse_values(text: str) -> list[int]:
                 f"{show(text, 40)} are no values of a place", hint="as in 0-31"
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if (
-            not step
-            or last < first
-            or (last - first) // step + len(values) >= MOST_VALUES
-        ):
+        if not step or last < first or (last - first) // step + len(values) >= most:
             raise UnreadableError(
                 f"{show(text, 40)} are no values of a place, or too many"
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt.bytes.executor import in_order
-from ckpt.elements.computed import PlaceOfTensors
+from ckpt.elements.computed import PlaceInSpans
 from ckpt.ext.quantised.matrix import FLOAT32, Matrix, decode_rows
 from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.places import Passed, Tally
@@ -23,7 +23,7 @@ class _Span(NamedTuple):
     vanished: int
 
 
-class Decoded(PlaceOfTensors):
+class Decoded(PlaceInSpans):
     """The elements of a logical tensor as `dtype`, decoded from its parts."""
 
     __slots__ = ("dtype", "matrix", "parts")
@@ -50,12 +50,6 @@ class Decoded(PlaceOfTensors):
         return (
             Decoded(self.matrix, self.parts, FLOAT32) if is_own and is_narrow else None
         )
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        size = self.nbytes - start if count is None else count
-        return map(bytes, self.stream_blocks(start, size, tally))
 
     def stream_blocks(
         self,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements, in_whole_elements
-from ckpt.elements.computed import Computed, PlaceOfTensors
+from ckpt.elements.computed import Computed, PlaceInOrder
 from ckpt.ext.resizing.grids import Resampling
 from ckpt.model.dtypes import DType
-from ckpt.model.places import Tally, cut_blocks
+from ckpt.model.places import Tally
 from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-class Stacked(PlaceOfTensors):
+class Stacked(PlaceInOrder):
     """The rows of two tensors, one below the other, as `dtype`."""
 
     __slots__ = ("_parts", "dtype")
@@ -39,19 +39,12 @@ class Stacked(PlaceOfTensors):
     def tensors(self) -> tuple[TensorRef, ...]:
         return self._parts
 
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        return cut_blocks(
-            self._blocks(tally), start, self.nbytes - start if count is None else count
-        )
-
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         for part in self._parts:
             yield from Computed(part, self.dtype).read_blocks(tally=tally)
 
 
-class WithMeans(PlaceOfTensors):
+class WithMeans(PlaceInOrder):
     """The rows of a tensor, and below them their mean, `more` times. The mean is added
     up as float64 and rounded once.
     """
@@ -71,13 +64,6 @@ class WithMeans(PlaceOfTensors):
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
         return (self.of,)
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        return cut_blocks(
-            self._blocks(tally), start, self.nbytes - start if count is None else count
-        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         yield from elements(self.of, tally)
@@ -103,7 +89,7 @@ class WithMeans(PlaceOfTensors):
         return bytes(cast.round_numbers(total, ref.dtype, cast.Rows())[0])
 
 
-class Resampled(PlaceOfTensors):
+class Resampled(PlaceInOrder):
     """The elements of a tensor on another grid. All of it is held in memory: such
     tensors are small.
     """
@@ -121,13 +107,6 @@ class Resampled(PlaceOfTensors):
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
         return (self.of,)
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        return cut_blocks(
-            self._blocks(tally), start, self.nbytes - start if count is None else count
-        )
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
         import numpy as np

@@ -499,6 +499,12 @@ _STRANGE = {
         "make": "x.<n>.<m>",
         "for": {"n": "0-99999", "m": "0-99999"},
     },
+    "many numbers in a name": {**_RULE, "make": "<n>" * 65, "for": {"n": "0-1"}},
+    "long names of many tensors": {
+        **_RULE,
+        "make": f"{'x' * (1 << 20)}<n>",
+        "for": {"n": "0-999"},
+    },
     "no dtype": {**_RULE, "dtype": "complex999"},
     "more than there is": {**_RULE, "of": [{**_PART, "sizes": [5]}]},
     "a long sum": {**_RULE, "of": [{**_PART, "from": "1+" * 1000 + "1"}]},
@@ -544,6 +550,53 @@ def test_a_strange_rule_is_refused_in_one_line(name: str, tmp_path: Path) -> Non
         ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.pth").exists()
+
+
+def recipe_file(folder: Path, rules: object, dropped: object = ()) -> Path:
+    """A file of a recipe with these rows."""
+    document = {
+        "schema": {"name": "ckpt.layout", "version": 1},
+        "ckpt": "0",
+        "rules": rules,
+        "dropped": dropped,
+    }
+    (folder / "r.json").write_text(json.dumps(document))
+    return folder / "r.json"
+
+
+def test_many_rules_have_no_more_values_than_one_may(tmp_path: Path) -> None:
+    a = relaid.saved({"y": np.arange(4, dtype=np.float32)}, tmp_path / "a.pth")
+    rules = [
+        {**_RULE, "make": f"x{number}.<n>", "for": {"n": "0-1048574"}}
+        for number in range(300)
+    ]
+    with pytest.raises(UnreadableError, match="too many"):
+        ckpt.convert(a, recipe=recipe_file(tmp_path, rules), out=tmp_path / "b.pth")
+
+
+def test_a_long_name_is_read_in_one_pass(tmp_path: Path) -> None:
+    name = "x" * 2_000_000
+    a = relaid.saved({"y": np.arange(4, dtype=np.float32)}, tmp_path / "a.pth")
+    rules = recipe_file(tmp_path, [{**_RULE, "make": name}])
+    out = ckpt.convert(a, recipe=rules, out=tmp_path / "b.pth")
+    assert list(torch.load(out.path or "")) == [name]
+
+
+@pytest.mark.parametrize("other", ["y", "z"])
+def test_copies_of_each_other_are_not_both_dropped(other: str, tmp_path: Path) -> None:
+    state = {name: np.arange(4, dtype=np.float32) for name in ("x", "y", "z")}
+    a = relaid.saved(state, tmp_path / "a.pth")
+    kept = [{**_RULE, "make": "x", "of": [{**_RULE["of"][0], "tensor": "x"}]}]  # type: ignore[index,dict-item]
+    row = {"shape": [4], "dtype": "float32", "elements": 4}
+    dropped = [
+        {**row, "tensor": "y", "equal_to": other},
+        {**row, "tensor": "z", "equal_to": "y"},
+    ]
+    with pytest.raises(LossError, match="which nothing keeps"):
+        ckpt.convert(
+            a, recipe=recipe_file(tmp_path, kept, dropped), out=tmp_path / "b.pth"
+        )
+    assert not (tmp_path / "b.pth").exists()
 
 
 _REPEATED = {"axis": 0, "to": 2, "from": 1, "count": 2, "from_step": 0}
