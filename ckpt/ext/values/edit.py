@@ -472,7 +472,7 @@ def _other_changes(
     old = {value.path: _value_state(value) for value in before.values}
     new = {value.path: _value_state(value) for value in after.values}
     asked = expected.keys()
-    above_asked = set()
+    above_asked: set[Path] = set()
     for path in asked:
         above_asked.update(path[:depth] for depth in range(len(path)))
     names: list[str] = []
