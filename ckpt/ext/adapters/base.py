@@ -348,8 +348,8 @@ def _candidate_shifts(module: str, base: Base) -> Iterator[list[Shift]]:
 
 
 def _shifts_to(before: str, tail: str, base: Base) -> list[Shift]:
-    """The changes of a beginning to those of the layers with one end, at most one more
-    than `_MOST`.
+    """Return the other beginnings that places with one end have, and stop behind
+    `_MOST`.
     """
     numbers = _find_numbers(before)
     masked = _mask_numbers(before)
