@@ -25,6 +25,7 @@ LIMITS = [
     "ext.gguf.verdicts._LOOKED",
     "ext.gguf.verdicts._SAMPLE",
     "ext.adapters.account._GROUPS",
+    "ext.adapters.base._MOST",
     "ext.adapters.base._TRIES",
     "ext.adapters.config._LONGEST",
     "ext.adapters.verdicts._CLOSE",

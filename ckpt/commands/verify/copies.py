@@ -204,11 +204,23 @@ def _by_content(
     source = place.open()
     size = source.size
     source.close()
-    for name, published in listing.files.items():
-        if published.size == size:
-            row = _compared(name, place, published, _step(meter, 0, size))
-            if row.is_same:
-                return report_of(path, f"{listing.where}/{name}", [row], (), ())
+    same_size = [row for row in listing.files.items() if row[1].size == size]
+    for is_blob in (False, True):
+        alike = {
+            published.digest: name
+            for name, published in reversed(same_size)
+            if published.is_blob is is_blob
+        }
+        if not alike:
+            continue
+        # Read once for each kind of hash, however many files have this size.
+        with_size = _step(meter, 0, size)
+        some = Published(size, next(iter(alike)), is_blob)
+        row = _compared(path, place, some, with_size)
+        name = alike.get(row.digest or "")
+        if name is not None:
+            same = row._replace(name=name, published=listing.files[name])
+            return report_of(path, f"{listing.where}/{name}", [same], (), ())
     first = next(iter(listing.files))
     problem = f"{listing.where} lists no file of this name, and none with these bytes"
     raise UsageError(

@@ -5,8 +5,10 @@ prefixes, or with `_` for the dots.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
+from itertools import islice
 
 from ckpt.evidence.wrappers import base_name, unwrapped_name
 from ckpt.ext.adapters.pipelines import Aliases, pipeline_aliases
@@ -45,6 +47,10 @@ EXPERT_PARTS: dict[str, tuple[str, int, int]] = {
 that, and how many are there.
 """
 _NEAR = 3
+_MOST = 200
+"""The most beginnings that a layer may have in the base, and that are looked for: where
+there are more, names do not say which layer is meant.
+"""
 _TRIES = 3
 """Parts at the end of the name of a layer that another writer may have fused with
 others.
@@ -88,6 +94,26 @@ class Base:
                 found.add(module)
                 module = module.rpartition(".")[0]
         return found
+
+    @cached_property
+    def _turned_places(self) -> list[str]:
+        """The names of all places backwards behind a dot, sorted: those with one end
+        stand side by side.
+        """
+        return sorted(f".{place}"[::-1] for place in self.places)
+
+    def places_ending(self, tail: str) -> Iterator[str]:
+        """Yield the places that have these last parts."""
+        yield from _with_end(self._turned_places, f".{tail}")
+
+    @cached_property
+    def _turned_flats(self) -> list[str]:
+        """As `_turned_places`, for the flat names behind a `_`."""
+        return sorted(f"_{flat}"[::-1] for flat in self.flats)
+
+    def flats_ending(self, tail: str) -> Iterator[str]:
+        """Yield the flat names that have this end."""
+        yield from _with_end(self._turned_flats, f"_{tail}")
 
     @cached_property
     def flats(self) -> dict[str, list[str]]:
@@ -173,6 +199,17 @@ class Base:
         return and_more([show(other, 100) for other in close], _NEAR)
 
 
+def _with_end(turned: list[str], end: str) -> Iterator[str]:
+    """Yield the texts with an end, without their first character, of sorted texts
+    backwards.
+    """
+    begin = end[::-1]
+    for index in range(bisect_left(turned, begin), len(turned)):
+        if not turned[index].startswith(begin):
+            return
+        yield turned[index][::-1][1:]
+
+
 class Shift(NamedTuple):
     """A beginning of names that becomes another one, with `#` for numbers, which stay
     in their order: `layers.#.mlp.`.
@@ -216,11 +253,10 @@ def met_names(
     shifts: list[Shift] = []
     rest = [module for module in modules if module not in met]
     failed: set[str] = set()
-    while rest:
-        first = next(
-            (module for module in rest if _mask_numbers(module) not in failed), None
-        )
-        if first is None:
+    for first in tuple(rest):
+        if first in met or _mask_numbers(first) in failed:
+            continue
+        if len(failed) + len(shifts) == _MOST:
             break
         shift = _best_shift(first, rest, base, fits)
         if shift is None:
@@ -301,29 +337,30 @@ def _candidate_shifts(module: str, base: Base) -> Iterator[list[Shift]]:
         before = module[: len(module) - len(end)]
         found: list[Shift] = []
         for tail in _name_tails(end):
-            places = [
-                place
-                for place in base.places
-                if place == tail or place.endswith(f".{tail}")
-            ]
-            starts = [place[: len(place) - len(tail)] for place in places]
-            alike = [
-                start
-                for start in starts
-                if _find_numbers(start) == _find_numbers(before)
-            ]
-            found += [
-                Shift(_mask_numbers(before), _mask_numbers(start)) for start in alike
-            ]
+            found = _shifts_to(before, tail, base)
             if found:
                 break
-        fitting = [
-            shift
-            for shift in dict.fromkeys(found)
-            if _met_by(shift, module, base) is not None
-        ]
+        if len(found) > _MOST:
+            return  # shorter ends are those of more layers
+        fitting = [shift for shift in found if _met_by(shift, module, base) is not None]
         if fitting:
             yield fitting
+
+
+def _shifts_to(before: str, tail: str, base: Base) -> list[Shift]:
+    """Return the other beginnings that places with one end have, and stop behind
+    `_MOST`.
+    """
+    numbers = _find_numbers(before)
+    masked = _mask_numbers(before)
+    shifts: dict[Shift, None] = {}
+    for place in base.places_ending(tail):
+        start = place[: len(place) - len(tail)]
+        if _find_numbers(start) == numbers:
+            shifts[Shift(masked, _mask_numbers(start))] = None
+        if len(shifts) > _MOST:
+            break
+    return list(shifts)
 
 
 def _name_tails(end: str) -> Iterator[str]:
@@ -344,10 +381,10 @@ def met_flat_names(modules: Sequence[str], base: Base) -> tuple[Names, list[Shif
     Raises UsageError where two modules have it.
     """
     for start in modules:
-        ends = [
-            flat for flat in base.flats if flat == start or flat.endswith(f"_{start}")
-        ]
+        ends = islice(base.flats_ending(start), _MOST + 1)
         starts = {flat[: len(flat) - len(start)]: 0 for flat in ends}
+        if len(starts) > _MOST:
+            continue
         for begin in starts:
             starts[begin] = sum(begin + module in base.flats for module in modules)
         most = max(starts.values(), default=0)

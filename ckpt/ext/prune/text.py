@@ -65,13 +65,11 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
 
 def _cells(row: PruneRow) -> list[str]:
     counts = {kind: f"{count:,.15g}" for kind, count in row.counts}
-    word = (
-        "deleted"
-        if row.is_deleted
-        else "stays"
-        if row.stays or row.problem is not None
-        else "may go"
-    )
+    word = "may go"
+    if row.stays or row.problem is not None:
+        word = "stays"
+    if row.is_deleted:
+        word = "deleted"
     size = size_text(row.nbytes) if row.state is not None or not row.stays else ""
     return [counts.get("epoch", ""), counts.get("step", ""), size, word]
 

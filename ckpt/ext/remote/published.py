@@ -48,10 +48,13 @@ def _listed(url: Url) -> dict[str, Published]:
     files: dict[str, Published] = {}
     try:
         for row in rows_of(url, "", recursive=True):
-            if row["type"] == "file":
-                files[str(row["path"])] = _published(
-                    row.get("lfs"), row["oid"], row["size"]
-                )
+            if row["type"] != "file":
+                continue
+            path = row["path"]
+            # Two rows of one file may have two hashes: neither would be the right one.
+            if not isinstance(path, str) or path in files:
+                raise ValueError
+            files[path] = _published(row.get("lfs"), row["oid"], row["size"])
     except (ValueError, KeyError):
         raise UnreadableError(DAMAGED) from None
     return files

@@ -4,7 +4,8 @@ asked for changed, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.commands.rewriting.report import (
     Change,
@@ -74,6 +75,7 @@ def set_values(
     refuse_script(checkpoint)
     _refuse_twice([*(row.name for row in assignments), *deleted], checkpoint)
     edit = _SetValues()
+    tensors = _TensorsBelow(checkpoint)
     changes: list[Change] = []
     expected: dict[Path, object] = {}
     for assignment in assignments:
@@ -81,7 +83,7 @@ def set_values(
             target = edit.add_metadata(checkpoint.root, assignment.name)
         else:
             target = _target_of(checkpoint, assignment, limits)
-        held = _tensors_below(checkpoint, target)
+        held = tensors.count(target.path)
         if tensor_of(target.node) is None and held and not target.is_new:
             problem = (
                 f"{show(assignment.name, 80)} holds {counted_noun(held, 'tensor')}"
@@ -114,10 +116,10 @@ def set_values(
             edit.put(target, node)
             changes.append(_change_of(target, node))
     for name in deleted:
-        target = _find_target(checkpoint, name, limits)
+        target = _only_target(checkpoint, name, find(checkpoint.root, name, limits))
         expected[target.path] = _GONE
         edit.drop(target)
-        changes.append(_removal_of(target, checkpoint))
+        changes.append(_removal_of(target, tensors.count(target.path)))
     if not changes:
         return RewriteReport(
             "set", checkpoint, checkpoint, nothing="these values are there already"
@@ -137,18 +139,15 @@ def _refuse_twice(names: Sequence[str], checkpoint: Checkpoint) -> None:
     """Raise UsageError for a name that stands twice, or lies below another one: their
     order would decide.
     """
+    places = {name: index for index, name in enumerate(names)}
     for index, name in enumerate(names):
-        for other in names[:index]:
-            if (
-                name == other
-                or name.startswith(f"{other}.")
-                or other.startswith(f"{name}.")
-            ):
-                problem = (
-                    f"{show(other, 80)} and {show(name, 80)}: one lies in the other"
-                )
-                if name == other:
-                    problem = f"{show(name, 80)} stands twice"
+        if places[name] != index:
+            problem = f"{show(name, 80)} stands twice"
+            raise UsageError(problem, path=checkpoint.path)
+        for above in names_above(name):
+            if above != name and above in places:
+                one, two = sorted((above, name), key=places.__getitem__)
+                problem = f"{show(one, 80)} and {show(two, 80)}: one lies in the other"
                 raise UsageError(problem, path=checkpoint.path)
 
 
@@ -173,8 +172,9 @@ def _target_of(
     where its type is given.
     """
     name = assignment.name
-    if assignment.text is not None or find(checkpoint.root, name, limits):
-        return _find_target(checkpoint, name, limits)
+    found = find(checkpoint.root, name, limits)
+    if assignment.text is not None or found:
+        return _only_target(checkpoint, name, found)
     above, _, key = name.rpartition(".")
     matches = find(checkpoint.root, above, limits) if above else [((), checkpoint.root)]
     holders = {id(holder): (path, holder) for path, holder in _holders_in(matches)}
@@ -209,9 +209,12 @@ def _holders_in(
             yield path, holder.states[0]
 
 
-def _find_target(checkpoint: Checkpoint, name: str, limits: Limits) -> Target:
-    """Return the only place of a name. Raises UsageError, UnsupportedError."""
-    matches = find(checkpoint.root, name, limits)
+def _only_target(
+    checkpoint: Checkpoint, name: str, matches: Sequence[tuple[Path, Node]]
+) -> Target:
+    """Return the only place among those that were found for a name. Raises UsageError,
+    UnsupportedError.
+    """
     if not matches:
         raise _unknown_name_error(checkpoint, name)
     if (
@@ -384,16 +387,27 @@ def _change_of(target: Target, node: Node) -> Change:
     return Change("value", before, brief_text(node, _SHOWN), 1, "", name=target.name)
 
 
-def _removal_of(target: Target, checkpoint: Checkpoint) -> Change:
-    count = _tensors_below(checkpoint, target)
+def _removal_of(target: Target, count: int) -> Change:
+    """The change that takes out a value, or so many tensors."""
     what = counted_noun(count, "tensor") if count else brief_text(target.node, _SHOWN)
     return Change("deleted", what, None, 1, "", name=target.name)
 
 
-def _tensors_below(checkpoint: Checkpoint, target: Target) -> int:
-    """The number of tensors that a name holds."""
-    depth = len(target.path)
-    return sum(entry.path[:depth] == target.path for entry in checkpoint.tensors)
+class _TensorsBelow:
+    """The numbers of tensors that paths hold, counted once for each length of them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._counts: dict[int, Counter[Path]] = {}
+
+    def count(self, path: Path) -> int:
+        """The number of tensors at a path and below it."""
+        depth = len(path)
+        counts = self._counts.get(depth)
+        if counts is None:
+            counts = Counter(entry.path[:depth] for entry in self._checkpoint.tensors)
+            self._counts[depth] = counts
+        return counts[path]
 
 
 def _is_equal(node: Node, other: Node) -> bool:
@@ -410,11 +424,14 @@ def _check_changes(
 ) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
+    children: dict[Path, dict[str | int, Node]] = {}
     for path, node in expected.items():
         if _is_below(path, moved):
             continue
-        above = node_at(after.root, path[:-1]) if len(path) > 1 else after.root
-        there = dict(children_of(above))
+        if path[:-1] not in children:
+            above = node_at(after.root, path[:-1]) if len(path) > 1 else after.root
+            children[path[:-1]] = dict(children_of(above))
+        there = children[path[:-1]]
         if node is _GONE:
             is_right = path[-1] not in there
         else:
@@ -427,18 +444,18 @@ def _check_changes(
             )
 
 
-def _moved_below(expected: dict[Path, object]) -> list[Path]:
+def _moved_below(expected: dict[Path, object]) -> set[Path]:
     """The paths of the lists that lose an item, so that the numbers behind it move."""
-    return [
+    return {
         path[:-1]
         for path, node in expected.items()
         if node is _GONE and isinstance(path[-1], int)
-    ]
+    }
 
 
-def _is_below(path: Path, roots: Sequence[Path]) -> bool:
-    """Tell whether a path leads into one of these places."""
-    return any(path[: len(root)] == root for root in roots)
+def _is_below(path: Path, roots: Collection[Path]) -> bool:
+    """Tell whether a path leads into one of these places, a set or a dict."""
+    return any(path[:depth] in roots for depth in range(len(path) + 1))
 
 
 def _node_text(node: Node) -> tuple[str, str]:
@@ -454,14 +471,15 @@ def _other_changes(
     moved = _moved_below(expected)
     old = {value.path: _value_state(value) for value in before.values}
     new = {value.path: _value_state(value) for value in after.values}
-    asked = list(expected)
+    asked = expected.keys()
+    above_asked: set[Path] = set()
+    for path in asked:
+        above_asked.update(path[:depth] for depth in range(len(path)))
     names: list[str] = []
     for path in [*old, *(path for path in new if path not in old)]:
-        is_asked = any(
-            path[: len(root)] == root or root[: len(path)] == path for root in asked
-        )
         if (
-            not is_asked
+            path not in above_asked
+            and not _is_below(path, expected)
             and not _is_below(path, moved)
             and old.get(path) != new.get(path)
         ):

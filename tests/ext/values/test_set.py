@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import ckpt as library
+from ckpt.ext.values import edit
 from ckpt.model.errors import UsageError
 
 
@@ -186,7 +187,8 @@ def test_names_are_deleted_with_what_lies_below(
         (["best:=NaN"], "not JSON behind :="),
         (["epoch=1", "epoch=2"], "epoch stands twice"),
         (["epoch=1", "-d", "epoch"], "epoch stands twice"),
-        (["args.lr=1", "-d", "args"], "one lies in the other"),
+        (["args.lr=1", "-d", "args"], "args.lr and args: one lies in the other"),
+        (["args:=1", "-d", "args.lr"], "args and args.lr: one lies in the other"),
         ([], "what to set?"),
     ],
 )
@@ -349,3 +351,26 @@ def test_config_json_of_a_folder_is_left_to_an_editor(
     assert done.returncode == 2
     hint = "(ckpt set changes the file of the weights; config.json is for an editor)"
     assert done.stderr.endswith(f"no value called config.hidden_size {hint}\n")
+
+
+def test_many_values_are_set_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No work grows with values × values: a look at all of a dict is made once."""
+    words = {f"word{row}": row for row in range(300)}
+    torch.save({"words": words, "w": torch.ones(2)}, tmp_path / "in.pth")
+    looks: list[str] = []
+
+    def counted(name: str) -> Any:
+        call = getattr(edit, name)
+        return lambda *given: (looks.append(name), call(*given))[1]
+
+    for name in ("find", "children_of", "_is_below"):
+        monkeypatch.setattr(edit, name, counted(name))
+    values = {f"words.word{row}": -row for row in range(300)}
+    library.set(tmp_path / "in.pth", values, out=tmp_path / "out.pth")
+
+    loaded = torch.load(tmp_path / "out.pth")
+    assert loaded["words"] == {name: -value for name, value in words.items()}
+    assert looks.count("find") == 300 and looks.count("children_of") == 1
+    assert looks.count("_is_below") < 1000

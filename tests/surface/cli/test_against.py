@@ -4,6 +4,7 @@ imitation of the hub.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -247,9 +248,53 @@ def test_a_list_that_is_damaged(
         b"[3]",
         b'[{"type": "file", "path": "a"}]',
         b'[{"type": "file", "path": "a", "oid": "x", "size": 1}]',
+        json.dumps([_row("a", "0")] * 2).encode(),
+        json.dumps([_row("a", "0"), _row("a", "1")]).encode(),
+        json.dumps([{**_row("a", "0"), "path": 3}]).encode(),
     ):
         monkeypatch.setattr(Hub, "_tree", lambda *_, body=body: _reply(body))
         check_error(verify(copy, "copy"), "list of files is damaged")
+
+
+def _row(name: str, digit: str, size: int = 1) -> dict[str, object]:
+    """A row of the list of the hub: a file that git LFS has."""
+    oid = digit.rjust(64, "0")
+    return {
+        "type": "file",
+        "path": name,
+        "oid": "0" * 40,
+        "size": size,
+        "lfs": {"oid": oid, "size": size},
+    }
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_of_another_name_is_read_once(
+    is_there: bool, copy: Path, server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list may have any number of files of one size."""
+    data = b"x" * 1000
+    (copy.parent / "mine.bin").write_bytes(data)
+    digests = [hashlib.sha256(data).hexdigest()] if is_there else []
+    digests += [f"{number:x}" for number in range(300)]
+    rows = [_row(f"f{row}", digest, 1000) for row, digest in enumerate(digests)]
+    body = json.dumps(rows).encode()
+    monkeypatch.setattr(Hub, "_tree", lambda *_: _reply(body))
+    hashed: list[object] = []
+
+    def counted(data: bytes = b"") -> object:
+        hashed.append(data)
+        return sha256(data)
+
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", counted)
+    done = verify(copy, "mine.bin")
+
+    if is_there:
+        assert done.code == 0 and f"as {HERE}/f0 lists it" in done.lines[0]
+    else:
+        check_error(done, "none with these bytes")
+    assert len(hashed) == 1
 
 
 def _reply(body: bytes) -> Reply:
