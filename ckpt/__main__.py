@@ -7,9 +7,8 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = (
-    False  # that of `typing`, whose import takes as long as all of `--version`
-)
+# That of `typing`, whose import takes as long as all of `--version`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -42,9 +41,8 @@ def _told() -> bool:
     from ckpt import __version__
 
     try:
-        os.write(
-            1, f"ckpt {__version__}\n".encode()
-        )  # past the buffer: what fails leaves nothing behind
+        # Past the buffer: what fails leaves nothing behind.
+        os.write(1, f"ckpt {__version__}\n".encode())
     except OSError:
         return False
     return True

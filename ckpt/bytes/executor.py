@@ -223,9 +223,8 @@ class Threads:
                     if progress is not None:
                         progress(task.nbytes)
         except BaseException as error:
-            wait = isinstance(
-                error, Exception
-            )  # who interrupts does not wait for a tensor of 40 GB
+            # Who interrupts does not wait for a tensor of 40 GB.
+            wait = isinstance(error, Exception)
             raise
         finally:
             pool.shutdown(wait, cancel_futures=True)
@@ -340,9 +339,8 @@ class Forks:
 
         pids: list[int] = []
         pipes: list[Connection] = []
-        taken, given = (
-            os.pipe()
-        )  # the numbers of the tasks, which each process reads when it has time
+        # The numbers of the tasks, which each process reads when it has time.
+        taken, given = os.pipe()
         try:
             for _ in range(count):
                 ours, theirs = Pipe(duplex=False)
@@ -355,9 +353,8 @@ class Forks:
                     theirs.close()
                     break
                 if not pid:
-                    os.close(
-                        given
-                    )  # so that the end of this process is an end of the numbers
+                    # So that the end of this process is an end of the numbers.
+                    os.close(given)
                     for pipe in (*pipes, ours):  # and an error for who writes
                         pipe.close()
                     _run_tasks(tasks, taken, theirs)

@@ -717,9 +717,8 @@ never a NotOpenedError.
 """
 TOO_MANY_TEXT = "too many open files (ulimit -n 256 allows more)"
 _LOCK = RLock()  # a finalizer may close a file in the middle of all of this
-if hasattr(
-    os, "register_at_fork"
-):  # a child must not find it held by a thread that it does not have
+# A child must not find it held by a thread that it does not have.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_LOCK.acquire,
         after_in_parent=_LOCK.release,
@@ -889,10 +888,8 @@ def _opened(path: str) -> int:
     except OSError as error:
         if error.errno not in TOO_MANY:
             raise
-    _Process.most, _Process.is_known = (
-        max(1, len(_OPEN) // 2),
-        True,
-    )  # others in this process hold many
+    # Others in this process hold many.
+    _Process.most, _Process.is_known = (max(1, len(_OPEN) // 2), True)
     _close_least_used(0)
     return os.open(path, _FLAGS)
 

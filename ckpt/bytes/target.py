@@ -735,9 +735,8 @@ def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
             status.st_gid != own.st_gid and not status.st_mode & stat.S_IROTH
             for status in read
         )
-        if (
-            foreign and own.st_mode & 0o070
-        ):  # its group is not the one that may read the sources
+        # Its group is not the one that may read the sources.
+        if foreign and own.st_mode & 0o070:
             os.fchmod(fd, stat.S_IMODE(own.st_mode) & ~0o070)
     except OSError:
         remove_file(path)
@@ -935,9 +934,8 @@ def removed_folder(path: str) -> list[str]:
 
 
 def _remove_folder(path: str) -> None:
-    for name in sorted(
-        os.listdir(path)
-    ):  # `.metadata` comes first: without it, it is no checkpoint
+    # `.metadata` comes first: without it, it is no checkpoint.
+    for name in sorted(os.listdir(path)):
         os.unlink(os.path.join(path, name))
     os.rmdir(path)
 

@@ -231,9 +231,8 @@ class Boxes(BasePlace):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        boxes = (
-            () if self.problem is not None else tuple(self.boxes)
-        )  # without them there is nothing to read
+        # Without them there is nothing to read.
+        boxes = () if self.problem is not None else tuple(self.boxes)
         return _rebuild_boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
 
     def _runs(self) -> list[tuple[int, Range]] | None:
@@ -343,9 +342,8 @@ def flat_index(index: Sequence[int], shape: Sequence[int]) -> int:
 def boxes_in(storage: Storage) -> Sequence[Box]:
     """The boxes of a storage that is cut into boxes, else none."""
     place = storage.place
-    return (
-        place.boxes if isinstance(place, Boxes) else ()
-    )  # no other place knows of indices
+    # No other place knows of indices.
+    return place.boxes if isinstance(place, Boxes) else ()
 
 
 def boxes_shown(ref: TensorRef) -> Boxes | None:

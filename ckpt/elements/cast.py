@@ -161,9 +161,8 @@ def _narrow_with_mask(values: Array, to: DType) -> tuple[Array, Array]:
             result = values
             infinite = np.isinf(result)
         elif to.name == "float16":
-            is_within = (
-                float(np.abs(values).max(initial=0)) < _BEYOND[to.name]
-            )  # not so with NaN
+            # Not so with NaN.
+            is_within = float(np.abs(values).max(initial=0)) < _BEYOND[to.name]
             halves = (
                 _narrow_finite(values, to, Rows())
                 if is_within

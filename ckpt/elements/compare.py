@@ -306,9 +306,8 @@ def plan_comparison(
         and isinstance(after, Composite)
         and kind_of(before) != kind_of(after)
     ):
-        same_parts = (
-            False  # with another scale or class, the same bytes mean something else
-        )
+        # With another scale or class, the same bytes mean something else.
+        same_parts = False
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
     labels = (
@@ -338,9 +337,8 @@ def _plan_part(
     lines: LineTest | None,
 ) -> _Part:
     allowed = None
-    if (
-        tolerance is not None
-    ):  # of two dtypes the looser one counts, as in torch.testing
+    # Of two dtypes the looser one counts, as in torch.testing.
+    if tolerance is not None:
         one, two = tolerance(before.dtype.name), tolerance(after.dtype.name)
         allowed = max(one[0], two[0]), max(one[1], two[1])
     as_it_is = _Part(

@@ -41,9 +41,8 @@ class PlaceOfTensors(BasePlace):
             for ref in reversed(self.tensors)
             for source in ref.storage.list_sources()
         )
-        yield from {
-            id(source): source for source in sources
-        }.values()  # codes and scales lie in one file
+        # Codes and scales lie in one file.
+        yield from {id(source): source for source in sources}.values()
 
     def list_readings(self, first: int, last: int) -> Iterator[Reading]:
         for ref in self.tensors:

@@ -412,9 +412,8 @@ def _dialect_translation(
                 text.replace("#", number) + leaf
                 for text in parts_of(mine.family.rows[row][other.column])
             ]
-            if number or theirs.isdisjoint(
-                cells
-            ):  # a head stands beside the model, or in it
+            # A head stands beside the model, or in it.
+            if number or theirs.isdisjoint(cells):
                 cells = [other.prefix + text for text in cells]
             if part >= 0 and len(cells) == 1:
                 translated.joins.setdefault(cells[0], ["", "", ""])[part] = name

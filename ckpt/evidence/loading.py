@@ -121,9 +121,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return _load_of_member(checkpoint, models, ", ".join(options), note)
     if checkpoint.traits.is_set:
         return _of_set(checkpoint, ", ".join(options), note)
-    if (
-        checkpoint.parts and checkpoint.traits.has_own_metadata
-    ):  # its loader finds the others by the first
+    # Its loader finds the others by the first.
+    if checkpoint.parts and checkpoint.traits.has_own_metadata:
         folder = _local_path(checkpoint.path).rpartition("/")[0]
         first = f"{folder}/{checkpoint.parts[0]}".lstrip("/")
         if _local_path(checkpoint.path).startswith("/"):
@@ -172,9 +171,8 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         )
     if len(loads) == 1:
         (load,) = loads.values()
-        is_wrapped = any(
-            wrapped_names(part.names()) for part in models
-        )  # then every name is another one
+        # Then every name is another one.
+        is_wrapped = any(wrapped_names(part.names()) for part in models)
         return (
             load
             if load.note or is_wrapped

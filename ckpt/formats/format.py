@@ -344,9 +344,8 @@ class Probe:
         """
         if self.source is None or not self.head.startswith(b"PK\x03\x04"):
             return None
-        if self.path.endswith(
-            ".distcp"
-        ):  # several archives in a row; the DCP metadata says where each begins
+        # Several archives in a row; the DCP metadata says where each begins.
+        if self.path.endswith(".distcp"):
             return None
         return read_archive(self.source, self.limits)
 

@@ -76,9 +76,8 @@ def _darknet_program(head: bytes, size: int) -> Program:
     """The weights of Darknet, which have no names and no shapes: all that tells them is
     their number.
     """
-    header = (
-        16 if head[4] == 1 else 20
-    )  # from version 0.2 on the number of pictures has 8 bytes
+    # From version 0.2 on the number of pictures has 8 bytes.
+    header = 16 if head[4] == 1 else 20
     count, more = divmod(max(0, size - header), 4)
     text = (
         f"Darknet (YOLO), {count:,} float32 numbers behind a header of {header} bytes"
@@ -107,9 +106,8 @@ def program_of(probe: Probe) -> Program | None:
     name = os.path.basename(probe.path).lower()
     if head[4:8] == b"TFL3":
         return Program("TensorFlow Lite", "tf.lite.Interpreter opens it")
-    if head[4:5] == b"{" and name.endswith(
-        _ENGINE
-    ):  # ultralytics puts JSON and its length in front
+    # Ultralytics puts JSON and its length in front.
+    if head[4:5] == b"{" and name.endswith(_ENGINE):
         return _TENSORRT
     if _SPEC.match(head):
         return Program(

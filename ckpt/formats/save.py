@@ -158,9 +158,8 @@ def _has_wrong_ending(path: str, name: str) -> bool:
         name: path.endswith(format.suffixes)
         for name, format in written_formats().items()
     }
-    if (
-        name not in endings
-    ):  # an archive with code, which has the endings of torch's other files
+    # An archive with code, which has the endings of torch's other files.
+    if name not in endings:
         others = (
             traits_of(other) for other, suffix_fits in endings.items() if suffix_fits
         )

@@ -156,9 +156,8 @@ def remainder(
                 name for name in names if name not in gone and name not in bad
             )
             there = [name for name in names if name in gone or name in bad]
-            nowhere = (
-                gone.keys() - there
-            )  # an index lists them, and no shard that is there holds them
+            # An index lists them, and no shard that is there holds them.
+            nowhere = gone.keys() - there
             lost = (*there, *(name for name in gone if name in nowhere))
             hint = plan(checkpoint) if plan is not None and whole else None
             doubts = checkpoint.account.noticed("damaged-file")

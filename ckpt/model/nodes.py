@@ -308,9 +308,8 @@ def key_of(node: Node, index: int) -> str | int:
             and node.args
             and type(node.args[0]) is str
         ):
-            data = node.args[0][:100].encode(
-                "latin-1", "replace"
-            )  # protocol 2 writes bytes this way
+            # Protocol 2 writes bytes this way.
+            data = node.args[0][:100].encode("latin-1", "replace")
             return NamedKey(data.decode("utf-8", "backslashreplace"), "bytes")
         what = (
             "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]

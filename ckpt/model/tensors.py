@@ -227,10 +227,8 @@ def unexpanded_view(ref: TensorRef) -> TensorRef:
     return tensor_ref(ref.storage, ref.dtype, shape, stride, ref.offset)
 
 
-for _type in (
-    Storage,
-    TensorRef,
-):  # by identity; a method in Python would be called for each of many
+# By identity; a method in Python would be called for each of many.
+for _type in (Storage, TensorRef):
     _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 
 

@@ -46,10 +46,8 @@ def rebuild_call(ref: TensorRef) -> Opaque:
     Parameter.
     """
     requires_grad = bool(ref.requires_grad)
-    shape, stride = (
-        (*ref.shape,),
-        (*ref.stride,),
-    )  # torch makes them anew for each tensor
+    # torch makes them anew for each tensor.
+    shape, stride = ((*ref.shape,), (*ref.stride,))
     if ref.storage.place is None:
         args: tuple[Node, ...] = (
             Global("torch", ref.dtype.name),
@@ -194,12 +192,13 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
             )
             for name, judgement in judged
         ]
+    # Ordered sets.
     kinds: dict[str, dict[str, None]] = {
         "runs": {},
         "calls": {},
         "imports": {},
         "sets": {},
-    }  # ordered sets
+    }
     for module, name, group, texts, attributes in rows:
         text = texts[0] if texts else f"{module}.{name}"
         if group == "called":

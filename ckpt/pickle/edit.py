@@ -196,9 +196,8 @@ class Edit:
             shell.values = [self._item(value) for value in node.values]
         if type(node.meaning) is Nested:
             root = self.copy_of(node.meaning.root)
-            shell.meaning = Nested(
-                root
-            )  # without arguments, because its bytes are written anew
+            # Without arguments, because its bytes are written anew.
+            shell.meaning = Nested(root)
             return
         shell.args = self._copy_arguments(self.arguments(node))
         if node.meaning is not None:

@@ -94,9 +94,8 @@ def holds_itself(root: Node) -> dict[int, Node]:
     tensors are passed over.
     """
     repeats: dict[int, Node] = {}
-    is_open: dict[
-        int, bool
-    ] = {}  # id of a node that was met -> whether its parts are still being written
+    # Id of a node that was met -> whether its parts are still being written.
+    is_open: dict[int, bool] = {}
     todo: list[Node | _Close] = [root]
     while todo:
         node = todo.pop()
@@ -154,20 +153,17 @@ class _Emitter:
         self._limit = limits.pickle_bytes
         self._legacy = legacy
         self._out = bytearray((0x80, protocol))
-        self._is_short = (
-            protocol == 4
-        )  # slots are counted, and short texts have an opcode of their own
+        # Slots are counted, and short texts have an opcode of their own.
+        self._is_short = protocol == 4
         self._memo: dict[int, bytes] = {}  # id of a node -> the opcode that gets it
         self._names: dict[tuple[str, str, int], bytes] = {}
         self._slots = 0
-        self._made: dict[
-            int, Node
-        ] = {}  # nodes that replace others: calls for tensors, bytes, sets
+        # Nodes that replace others: calls for tensors, bytes, sets.
+        self._made: dict[int, Node] = {}
         self._alive: list[Node | Storage] = []  # keeps the ids of the memo taken
         self._texts: dict[str, str] = {}
-        self._keys: dict[
-            int, bytes
-        ] = {}  # id of a storage -> the opcode that gets its key
+        # Id of a storage -> the opcode that gets its key.
+        self._keys: dict[int, bytes] = {}
 
     def run(self, root: Node) -> bytes:
         out, memo = self._out, self._memo
@@ -181,9 +177,8 @@ class _Emitter:
             elif type(node) is _Raw:
                 out += node
             elif type(node) is tuple:
-                self._emit_tuple(
-                    cast("tuple[Node, ...]", node), todo
-                )  # for mypy it may still be a TensorRef
+                # For mypy it may still be a TensorRef.
+                self._emit_tuple(cast("tuple[Node, ...]", node), todo)
             elif type(node) is _Close:
                 self._emit_close(node, todo)
             elif type(node) is Opaque:
@@ -384,9 +379,8 @@ class _Emitter:
             self._out += get
             return
         args = node.args
-        if (
-            type(node.meaning) is Nested and not args
-        ):  # it was edited, so its bytes are written anew
+        # It was edited, so its bytes are written anew.
+        if type(node.meaning) is Nested and not args:
             args = (self._nested(node.meaning.root),)
             self._alive.append(args)
         if node.how in ("obj", "inst"):
@@ -426,9 +420,8 @@ def _int_opcode(value: int) -> bytes:
     if -(2**31) <= value < 2**31:
         return b"J" + _INT32.pack(value)
     data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    if (
-        value < 0 and data[-1] == 0xFF and data[-2] & 0x80
-    ):  # like CPython, no more bytes than needed
+    # Like CPython, no more bytes than needed.
+    if value < 0 and data[-1] == 0xFF and data[-2] & 0x80:
         data = data[:-1]
     return (
         b"\x8a" + bytes((len(data),)) + data

@@ -380,15 +380,13 @@ class _Spellings:
         if name.endswith(".MetadataIndex"):
             if args or len(call.states) != 1:
                 return None
-            fields = [
-                _value_in(call.states[0], field) for field in ("fqn", "offset")
-            ]  # not by its number
+            # Not by its number.
+            fields = [_value_in(call.states[0], field) for field in ("fqn", "offset")]
             return self._number_keys("index", fields, depth)
         if _is_itself(call, name):
             return self._number_spelling("one", id(call))
-        if (
-            name == "builtins.getattr"
-        ):  # a method that a class inherits has the names of several classes
+        # A method that a class inherits has the names of several classes.
+        if name == "builtins.getattr":
             return (
                 self._number_spelling("method", args[1])
                 if len(args) == 2 and isinstance(args[1], str)
@@ -481,9 +479,8 @@ class _Spellings:
         raw = as_bytes(args[0]) if len(args) == 1 else None
         if raw is None:
             return None
-        place = {10: 2, 6: 0}.get(
-            len(raw)
-        )  # the highest bit says which of two equal times is meant
+        # The highest bit says which of two equal times is meant.
+        place = {10: 2, 6: 0}.get(len(raw))
         if place is not None:
             raw = raw[:place] + bytes([raw[place] & 0x7F]) + raw[place + 1 :]
         return self._number_spelling(name, raw)

@@ -781,9 +781,8 @@ def _run_opcodes(
                 elif op in (GET, PUT):
                     text, pos = _read_line(data, pos, offset)
                     slot = _parse_decimal(text, offset)
-                    if (
-                        not 0 <= slot <= last_slot
-                    ):  # greater ints can share one hash, too
+                    # Greater ints can share one hash, too.
+                    if not 0 <= slot <= last_slot:
                         raise OddPickleError(FAR_SLOT, offset)
                     if op == PUT:
                         memo[slot] = stack[-1]

@@ -97,9 +97,8 @@ class Rebuilder:
         self._fillings = pickle.fillings
         built = 0
         from_states: list[tuple[Opaque, _Builder]] = []
-        for call in (
-            pickle.calls
-        ):  # in the order of the file: the arguments of a call come before it
+        # In the order of the file: the arguments of a call come before it.
+        for call in pickle.calls:
             build = builders.get(call.func)
             if build is not None and call.states and not call.args:
                 from_states.append((call, build))  # its state comes after it
@@ -261,9 +260,8 @@ class Rebuilder:
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = self._attributes_of(state)
-        if _is_of_torch(
-            subclass
-        ):  # another class may take its state by code of its own
+        # Another class may take its state by code of its own.
+        if _is_of_torch(subclass):
             _refuse_odd_state(None if is_tuple(state) and len(state) > 2 else state)
         _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
@@ -371,9 +369,8 @@ class Rebuilder:
             raise BadCallError("its parts are not plain tensors")
         shape = _parse_sizes(data[len(labels)])
         for _, part in parts[:-1]:
-            _refuse_expanded(
-                unexpanded_view(part), part.dtype
-            )  # each index is looked at
+            # Each index is looked at.
+            _refuse_expanded(unexpanded_view(part), part.dtype)
         _refuse_odd(odd_sparse(layout, dict(parts), shape))
         tensor = Composite(layout, tensors[-1].dtype, shape, parts)
         self._look_at(tensor, call)
@@ -495,9 +492,8 @@ class Rebuilder:
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
         data: bytes | Range | None = as_bytes(args[0]) if args else None
-        if (
-            args and type(args[0]) is PersistentId and type(args[0].pid) is int
-        ):  # bytes that stay in the file
+        # Bytes that stay in the file.
+        if args and type(args[0]) is PersistentId and type(args[0].pid) is int:
             meaning = args[0].meaning
             data = (
                 meaning.place
@@ -776,9 +772,8 @@ def _parse_sizes(node: Node) -> tuple[int, ...]:
     for number in node:
         if type(number) is not int or not 0 <= number < _TOO_MANY:
             raise BadCallError("invalid size or stride")
-    return cast(
-        "tuple[int, ...]", node
-    )  # every tensor comes here twice, so its numbers are not checked again
+    # Every tensor comes here twice, so its numbers are not checked again.
+    return cast("tuple[int, ...]", node)
 
 
 def _with_flags(
@@ -813,9 +808,8 @@ def _flagged_view(
             and len(bits) == len(flags.keys)
             and set(bits) <= {"conj", "neg"}
         )
-        if not is_usual or not all(
-            bit is True for bit in bits.values()
-        ):  # torch takes False for True
+        # torch takes False for True.
+        if not is_usual or not all(bit is True for bit in bits.values()):
             raise BadCallError(
                 "its metadata is not a dict of the flags conj and neg, each True"
             )
@@ -949,9 +943,8 @@ def _is_of_scheme(node: Node) -> bool:
     tensors of, whatever is there.
     """
     is_number = type(node) is float or (type(node) is int and node.bit_length() < 64)
-    return (
-        is_number or type(node) is list or tensor_of(node) is not None
-    )  # the grammar looks into lists, once
+    # The grammar looks into lists, once.
+    return is_number or type(node) is list or tensor_of(node) is not None
 
 
 def _is_dict(node: Opaque) -> bool:

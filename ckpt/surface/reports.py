@@ -151,9 +151,8 @@ def _reducer_of(kind: Any) -> _Reducer:
         return _reduce_name
     if issubclass(kind, (Column, Chain)):
         return _reduce_rows
-    if issubclass(
-        kind, tuple
-    ):  # a row, whose class may have a `__reduce__` that comes here
+    # A row, whose class may have a `__reduce__` that comes here.
+    if issubclass(kind, tuple):
         return _reduce_row
     if hasattr(kind, "read_many"):
         return _reduce_source

@@ -536,9 +536,8 @@ def key_text(key: Node) -> str:
     if type(key) is ByteStr and not key.isascii():  # torch reads it as UTF-8
         with contextlib.suppress(UnicodeDecodeError):
             return repr(key.encode("latin-1").decode("utf-8"))
-    if (
-        isinstance(key, str) and len(key) > _LONG_KEY
-    ):  # its letters are not written out for each key
+    # Its letters are not written out for each key.
+    if isinstance(key, str) and len(key) > _LONG_KEY:
         return f"{str(key[:_LONG_KEY])!r}… {len(key)} {hash(key)}"
     if isinstance(key, str):
         return repr(str(key))

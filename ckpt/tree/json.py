@@ -45,9 +45,8 @@ def scalar_json(view: View) -> tuple[Json, str | None]:
         return None, f"bytes {value.hex()}"
     if isinstance(value, str):
         return str(value), None
-    assert value is None or isinstance(
-        value, (int, float)
-    )  # all that is left of the scalars
+    # All that is left of the scalars.
+    assert value is None or isinstance(value, (int, float))
     return value, None
 
 

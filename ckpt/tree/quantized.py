@@ -105,9 +105,8 @@ def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
         keys.append("dtype")
     if "scale" in state and "zero_point" in state:
         keys += ["scale", "zero_point"]
-    if (
-        tensor_of(state.get("weight")) is not None
-    ):  # of a convolution: others register theirs
+    # Of a convolution: others register theirs.
+    if tensor_of(state.get("weight")) is not None:
         keys += [
             key for key in ("weight", "bias") if tensor_of(state.get(key)) is not None
         ]
@@ -135,9 +134,8 @@ def unpack_parameters(key: str, content: Node) -> Node:
     """Return the value that state_dict() has under `key` for packed parameters of this
     content.
     """
-    if (
-        key == "_packed_weight" and is_tuple(content) and len(content) > 1
-    ):  # (version, [weight], ...)
+    # (version, [weight], ...).
+    if key == "_packed_weight" and is_tuple(content) and len(content) > 1:
         tensors = content[1]
         if (
             type(tensors) is list

@@ -138,9 +138,8 @@ def look(node: Node) -> View:
     kind = type(node)
     if kind in SCALARS:
         return View("scalar", SCALAR_NAMES[kind], node)
-    if (
-        kind is list or kind is tuple
-    ):  # for mypy it may still be a TensorRef, which is a tuple too
+    # For mypy it may still be a TensorRef, which is a tuple too.
+    if kind is list or kind is tuple:
         return View("sequence", kind.__name__, None, (), cast("Sequence[Node]", node))
     if type(node) is Dict:
         return View("mapping", "dict", None, node.keys, node.values)
@@ -331,9 +330,8 @@ def _object_fields(
             children.append(value)
     for whole in call.states if state else ():
         for part in _parts_of_state(whole):
-            if (
-                type(part) is Dict
-            ):  # keys that are not strings are not attributes, but they are shown
+            # Keys that are not strings are not attributes, but they are shown.
+            if type(part) is Dict:
                 odd = [
                     pair
                     for pair in zip(part.keys, part.values, strict=True)
@@ -578,9 +576,8 @@ def _torch_generator(call: Opaque) -> Known | None:
     state = call.states[0] if len(call.states) == 1 else None
     if len(call.args) != 1 or not is_tuple(state) or len(state) != 3:
         return None
-    device = device_text(
-        call.args[0]
-    )  # torch 2.0 knows no devices in a pickle of plain values
+    # torch 2.0 knows no devices in a pickle of plain values.
+    device = device_text(call.args[0])
     fields = _named_dict(("device", "seed", "offset", "state"), (device, *state))
     return Known("torch.Generator", fields)
 

@@ -114,20 +114,17 @@ class _Walk:
     def __init__(self, limits: Limits, budget: Budget | None) -> None:
         self._limits = limits
         self._budget = budget or Budget(limits)
-        self._counted: set[int] | None = (
-            set() if budget is None else None
-        )  # tensors that the budget knows
+        # Tensors that the budget knows.
+        self._counted: set[int] | None = set() if budget is None else None
         self._out = Flat()
         self._open: set[int] = set()  # containers above the current node
         # Containers and long scalars without tensors that were seen before: name and
         # type.
         self._barren: dict[int, tuple[str, str]] = {}
-        self._entered: dict[
-            int, Node
-        ] = {}  # what lies in attributes and was looked into
-        self._registered: dict[
-            int, str
-        ] = {}  # modules, their own tensors, objects: what is shown once
+        # What lies in attributes and was looked into.
+        self._entered: dict[int, Node] = {}
+        # Modules, their own tensors, objects: what is shown once.
+        self._registered: dict[int, str] = {}
 
     def run(self, root: Node) -> Flat:
         stack: list[_Frame] = []
@@ -221,9 +218,8 @@ class _Walk:
                 "the tree of the file is nested too deep", "depth", self._limits.depth
             )
         if view.kind == "mapping":
-            if self._counted is None and (
-                text := merge_repeats(node, name)
-            ):  # an edit makes none
+            # An edit makes none.
+            if self._counted is None and (text := merge_repeats(node, name)):
                 out.repeats.append(text)
                 view = look(node)
             refuse_repeats(view, name)
@@ -425,9 +421,8 @@ class _Walk:
             and view.children
             and not view.type.startswith("__torch__.")
         ):
-            self._registered[id(node)] = (
-                name  # a repeated object with tensors is shown once
-            )
+            # A repeated object with tensors is shown once.
+            self._registered[id(node)] = name
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if type(node) is Opaque and view.kind == "mapping" and node.states:

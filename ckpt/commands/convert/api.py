@@ -112,9 +112,8 @@ def convert(
             refuse_lost(survey.checkpoint)
         stages = strip_stages(strip, prefix, section, limits)
         has_blocks = survey.checkpoint.traits.has_own_metadata
-        floats = (
-            "float32" if dequantize and has_blocks else None
-        )  # what llama.cpp computes with
+        # What llama.cpp computes with.
+        floats = "float32" if dequantize and has_blocks else None
         if dequantize and not has_blocks:
             stages.insert(
                 0, lambda survey: _dequantised(survey, limits, dtype, section, globs)
@@ -140,9 +139,8 @@ def convert(
                     optimizer_keys=optimizer_keys,
                 )
             )
-        makes_model = (
-            recipe is not None and not is_known
-        )  # what a recipe makes is the model alone
+        # What a recipe makes is the model alone.
+        makes_model = recipe is not None and not is_known
         inner = None if makes_model else section
         stages.append(
             lambda survey: job(

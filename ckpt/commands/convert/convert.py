@@ -604,9 +604,8 @@ def _convert_survey(
         current, leftovers = _as_state_dict(current, limits)
         dropped += leftovers
     if current.members and not current.is_edited:
-        current = edited_checkpoint(
-            current, current.root, limits
-        )  # with the tables of documents, which a folder does not show
+        # With the tables of documents, which a folder does not show.
+        current = edited_checkpoint(current, current.root, limits)
     if checkpoint.traits.has_views and not traits.has_views:
         current = _drop_views(current, limits)
     alone: list[Leftover] = []
@@ -718,9 +717,8 @@ def _to_tensors(
         [entry for entry in chosen.entries if id(entry) not in wanted]
     )
     for entry in picked:
-        name = (
-            chosen.relative(entry.name) or chosen.name
-        )  # a section that is one tensor
+        # A section that is one tensor.
+        name = chosen.relative(entry.name) or chosen.name
         if "#" in name and name != chosen.relative(readable_name(entry)):
             same.append(entry)
         if (
@@ -1008,9 +1006,8 @@ def as_format(
     result = report.result
     if format == result.format:
         return report
-    keys = (
-        "numbers" if traits.is_folder else None
-    )  # of an optimizer: what is rescued stays what it was
+    # Of an optimizer: what is rescued stays what it was.
+    keys = "numbers" if traits.is_folder else None
     done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
     if traits.is_folder:
         done = with_flattening(done, ranks or 1, limits)

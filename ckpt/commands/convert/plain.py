@@ -350,9 +350,8 @@ _CLASSES = (
 )
 """Classes in small letters that are pickled as a call with what they hold."""
 _KEY_PARTS = 1_000
-_NOT_HASHABLE: Node = Opaque(
-    "not hashable", None, (), None, 0
-)  # never in a tree; compared by identity
+# Never in a tree; compared by identity.
+_NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
 _INT_BITS = 8 * 255
 """Ints of so many bits need an opcode that weights_only refuses."""
@@ -455,9 +454,8 @@ class Plain(Spread):
         return tuple([self._plain_argument(arg) for arg in call.args])
 
     def _plain_argument(self, arg: Node) -> Node:
-        if type(arg) is Global and not _is_allowed(
-            arg
-        ):  # the hooks of a tensor, say: a text is none
+        # The hooks of a tensor, say: a text is none.
+        if type(arg) is Global and not _is_allowed(arg):
             self._lose_node(arg, f"the name {arg.qualified}")
             return None
         return self.leaf(arg) if type(arg) is ByteStr else arg
@@ -510,9 +508,8 @@ class Plain(Spread):
             and isinstance(view.value, _SCALARS)
             and not isinstance(view.value, bytearray)
         ):
-            if (
-                type(node) is Opaque and view.type != "bytes"
-            ):  # which protocol 2 writes as a call
+            # Which protocol 2 writes as a call.
+            if type(node) is Opaque and view.type != "bytes":
                 self._note_kind(view.type)
             return self._text(view.value)
         return _NOT_HASHABLE
@@ -651,9 +648,8 @@ class Plain(Spread):
         elif view.kind == "object" and self.is_taken_apart(call, name):
             self._note_kind(view.type)
             numbered = all(type(key) is int for key in view.keys)
-            if (
-                not _is_built(call) and len(view.children) == 1
-            ):  # an enum whose value is a tuple, a set of a class
+            # An enum whose value is a tuple, a set of a class.
+            if not _is_built(call) and len(view.children) == 1:
                 return self._content(view.children[0])
             return self.shell_of(
                 list(view.children) if numbered and view.keys else _dict_of_view(view)

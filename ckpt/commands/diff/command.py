@@ -137,6 +137,5 @@ def command(
 
 def _report_page(out: str, force: bool) -> Any:
     """The page of `ckpt report` that the comparison is drawn on."""
-    return load_hook("page").Page(
-        out, force=force
-    )  # here: only --html pays for what writes
+    # Here: only --html pays for what writes.
+    return load_hook("page").Page(out, force=force)

@@ -459,9 +459,8 @@ def _pair_sections(
         )
         for side, parts in ((before, ours), (after, theirs)):
             if not parts:
-                side.section(
-                    options.section
-                )  # which raises, with the names that there are
+                # Which raises, with the names that there are.
+                side.section(options.section)
     pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
     if not any(pair.after.kind in _WEIGHTS for pair in pairs):
         pairs += _only_weights(ours, theirs)
@@ -632,9 +631,8 @@ def _of_optimizer(name: str, known: dict[str, str]) -> str:
     """
     start, _, rest = name.partition(".")
     parameter, _, key = rest.rpartition(".")
-    if (
-        start != "state" or parameter not in known or parameter.isdigit()
-    ):  # a number is not a name
+    # A number is not a name.
+    if start != "state" or parameter not in known or parameter.isdigit():
         return name
     return f"{start}.{known[parameter]}.{key}"
 

@@ -502,10 +502,8 @@ def _part_key(tensor: Tensor) -> object:
         sizes = tuple(part.shape for _, part in tensor.parts)
         return shards.world, shards.cut, shards.offsets, sizes
     if ".ShardedTensor" in (tensor.detail or ""):
-        return (
-            tensor.detail,
-            shards and shards.rank,
-        )  # two ranks without a shard have nothing to compare
+        # Two ranks without a shard have nothing to compare.
+        return (tensor.detail, shards and shards.rank)
     return None
 
 

@@ -560,9 +560,8 @@ def _content_keys(
     for tensor in tensors.values():
         if isinstance(tensor, TensorRef):
             alike.setdefault(_tensor_geometry(tensor), []).append(tensor)
-    spans = {
-        geometry: cut_spans(*refs) for geometry, refs in alike.items()
-    }  # one cut for all that may be equal
+    # One cut for all that may be equal.
+    spans = {geometry: cut_spans(*refs) for geometry, refs in alike.items()}
     tasks: dict[int, list[Task[str]]] = {}
     for index, tensor in tensors.items():
         if isinstance(tensor, TensorRef):

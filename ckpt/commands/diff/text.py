@@ -160,9 +160,8 @@ def diff_lines(
     end += hanging_lines([], _verdict_text(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
-        most = (
-            _BARS if height is None else min(height - used - 2, _BARS)
-        )  # the header, and what is folded
+        # The header, and what is folded.
+        most = _BARS if height is None else min(height - used - 2, _BARS)
         chosen = [
             row
             for row in report.rows
@@ -959,9 +958,8 @@ def change_texts(change: Change) -> Texts:
         (kept, bad, largest, norm, full),
     ]
     if change.histogram is not None and drawn:
-        small = _histogram_text(
-            change.histogram, CELLS // 2
-        )  # its ends say what the largest change is
+        # Its ends say what the largest change is.
+        small = _histogram_text(change.histogram, CELLS // 2)
         lengths += [
             (kept, bad, largest, norm, small),
             (kept, bad, norm, small),

@@ -35,10 +35,8 @@ def differing_values(
     before, after = first.checkpoint, second.checkpoint
     rows: list[ValueRow] = []
     lonely: list[str] = []
-    whole = [
-        False,
-        False,
-    ]  # the sides of which a module at the root has been dealt with here
+    # The sides of which a module at the root has been dealt with here.
+    whole = [False, False]
     for pair in pairs:
         ours, theirs = (
             _section_values(before, pair.before),

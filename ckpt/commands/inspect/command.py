@@ -102,9 +102,8 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=header)
 
-    has_no_findings = bool(
-        rows.asked or views or bars or indices
-    )  # so stderr says what was not read
+    # So stderr says what was not read.
+    has_no_findings = bool(rows.asked or views or bars or indices)
     as_list = not (
         has_no_findings or keywords["section"] or keywords["fail_on"] or live
     )
@@ -217,9 +216,8 @@ def _write_bars(
 
     head = [*render.call_lines(report, width), *render.headline_lines(report, width)]
     height = output.screen_height()
-    rows = (
-        ROWS if height is None else height - height_of(head, width) - 2
-    )  # a blank row, and the prompt
+    # A blank row, and the prompt.
+    rows = ROWS if height is None else height - height_of(head, width) - 2
     output.write_lines(
         [
             *head,

@@ -415,9 +415,8 @@ def _way_out(report: Inspection, plan: Plan) -> Way | None:
     checkpoint = report.checkpoint
     if checkpoint.not_loadable or checkpoint.traits.names_are_code:
         return None
-    if (
-        checkpoint.traits.is_set and checkpoint.members
-    ):  # a file of one rank is no model
+    # A file of one rank is no model.
+    if checkpoint.traits.is_set and checkpoint.members:
         return None
     if any(row.group == "called" for row in checkpoint.imports):
         return plan(("weights",))
@@ -525,9 +524,8 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.account.notices:
         hint = plan(("indexed",)).command if notice.code in _WRITTEN_ANEW else None
-        if (
-            notice.code == "container" and checkpoint.is_edited
-        ):  # it is written anew in any case
+        # It is written anew in any case.
+        if notice.code == "container" and checkpoint.is_edited:
             hint = _as_it_is(checkpoint, plan)
         hint = hint or notice.hint
         yield Finding(notice.code, notice.message, notice.tensors, hint)

@@ -261,9 +261,8 @@ def tensor_lines(
     if everything or by_size:
         pairs = list(zip(tree.names, tree.leaves, strict=True))
         if by_size:
-            pairs.sort(
-                key=lambda pair: -pair[1].nbytes
-            )  # equal ones stay in the order of the file
+            # Equal ones stay in the order of the file.
+            pairs.sort(key=lambda pair: -pair[1].nbytes)
         room = len(pairs) if everything else max(rows - 2, _FEW)
         rest = len(pairs) - room if len(pairs) > room + 1 else 0
         for name, leaf in pairs[: len(pairs) - rest]:
@@ -378,9 +377,8 @@ class _Table:
         if any(
             row[0] not in line[0][0] for line, row in zip(out[1:], rows, strict=True)
         ):
-            out = table_lines(
-                [short_dtype(row[2]) for row in rows]
-            )  # names say more than groups do
+            # Names say more than groups do.
+            out = table_lines([short_dtype(row[2]) for row in rows])
         for line, row in zip(out[1:], rows, strict=True):
             if row[-1]:
                 line[0] = (line[0][0], "group")

@@ -137,9 +137,8 @@ def inspect_lines(
     if findings:
         out += [[], *findings]
     if shown.entries:
-        room = (
-            ROWS if height is None else height - height_of(out, width) - 2
-        )  # a blank row, and the prompt
+        # A blank row, and the prompt.
+        room = ROWS if height is None else height - height_of(out, width) - 2
         table = tensor_lines(
             shown,
             width=width,
@@ -273,9 +272,8 @@ def _dtype_names(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
     """
     nbytes: Counter[str] = Counter()
     inner: dict[str, None] = {}
-    for tensor, count in Counter(
-        tensors
-    ).items():  # of 100,000 tensors few look different
+    # Of 100,000 tensors few look different.
+    for tensor, count in Counter(tensors).items():
         nbytes[tensor.dtype.name] += count * tensor.nbytes
         # A wrapper shows a dtype that none of its parts may have.
         if with_parts and type(tensor) is Composite and tensor.layout == "wrapper":
@@ -678,9 +676,8 @@ def _part_text(
         text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
         if facts.lost:
             text += f", that of {facts.lost:,} is lost"
-        if (
-            not facts.parameters and facts.with_state and "params" not in gone
-        ):  # Megatron keeps the parameters' states elsewhere
+        # Megatron keeps the parameters' states elsewhere.
+        if not facts.parameters and facts.with_state and "params" not in gone:
             text = f"{kind}, of no parameters"
         if facts.family == "LBFGS":  # keeps all of it under its first parameter
             text = f"LBFGS, one state for {counted_noun(facts.parameters, 'parameter')}"

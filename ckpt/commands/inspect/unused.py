@@ -192,9 +192,8 @@ def _parameters_text(
         for slot in map(use.match.slots.__getitem__, numbers)
         if slot.name
     ]
-    if not use.match.models and len(named) == len(
-        numbers
-    ):  # the model is not in this file
+    # The model is not in this file.
+    if not use.match.models and len(named) == len(numbers):
         return (
             f"{show_folded_names(named)} ({counted_noun(len(named), 'parameter')})",
             (),
@@ -203,9 +202,8 @@ def _parameters_text(
     if unknown:
         unnamed = [number for number in numbers if use.match.indices[number] is None]
         among = _candidate_indices(use, unnamed)
-        if len(among) == len(unnamed) and not among.intersection(
-            indices
-        ):  # which is which does not matter
+        # Which is which does not matter.
+        if len(among) == len(unnamed) and not among.intersection(indices):
             return _tensors_text(survey, use.match.model, sorted(among.union(indices)))
         other = (
             f"{counted_noun(unknown, 'unknown parameter')} "

@@ -57,9 +57,8 @@ def command(
     """
     gate = gate_given("ls", keywords)
     check_table(table)
-    here = (
-        [os.curdir] if not paths and not files_from else paths
-    )  # as the ls of every shell does
+    # As the ls of every shell does.
+    here = [os.curdir] if not paths and not files_from else paths
     names = named_paths(here, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(

@@ -295,9 +295,8 @@ def _loading_word(survey: Survey) -> str:
             return NOT_AS_IT_IS
         return f"needs {worst.module.partition('.')[0]}"
     if checkpoint.traits.names_are_code:
-        return checkpoint.traits.load.partition("(")[0].rpartition(".")[
-            0
-        ]  # torch.jit, torch.export
+        # torch.jit, torch.export.
+        return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]
     if checkpoint.weights_only is None or (
         checkpoint.members and not checkpoint.traits.is_pickle
     ):

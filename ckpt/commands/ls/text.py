@@ -221,9 +221,8 @@ def _row_cells(row: LsRow) -> list[str]:
     if row.error is not None:
         return [""] * (_LOADS - 1) + [UNREADABLE, ""]
     parameters = count_text(row.parameters) if row.parameters else ""
-    if (
-        row.unknown > row.parameters
-    ):  # weights in a packing: a state dict does not say which are parameters
+    # Weights in a packing: a state dict does not say which are parameters.
+    if row.unknown > row.parameters:
         parameters = f"{count_text(row.parameters + row.unknown)}?"
     counts = (row.highest("epoch"), row.highest("step"))
     epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)

@@ -55,13 +55,11 @@ def substitution(text: str) -> Substitution:
     replacement = parts[1].replace(f"\\{mark}", mark)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # of a set that another syntax may nest one day
+            # Of a set that another syntax may nest one day.
+            warnings.simplefilter("ignore", FutureWarning)
             compiled = re.compile(pattern)
-        compiled.sub(
-            replacement, ""
-        )  # refuses a group that the pattern lacks, though nothing matches
+        # Refuses a group that the pattern lacks, though nothing matches.
+        compiled.sub(replacement, "")
     except RecursionError:
         raise UsageError(
             f"--sub {show(text, 80)}: it is nested too deep", hint=hint

@@ -397,9 +397,8 @@ def keys_beside(survey: Survey, section: Section) -> set[str | int]:
     """
     alone = all(part is section or not part.path for part in survey.sections)
     alone = alone and not any(member.key for member in survey.checkpoint.members)
-    if (
-        alone or section.path or survey.checkpoint.traits.names_are_code
-    ):  # a script's tensors are named one by one
+    # A script's tensors are named one by one.
+    if alone or section.path or survey.checkpoint.traits.names_are_code:
         return set()
     own: set[str | int] = {entry.path[0] for entry in section.entries if entry.path}
     return {key for key, _ in children_of(survey.checkpoint.root)} - own
@@ -423,9 +422,8 @@ def weights_of(survey: Survey, section: Section) -> Node:
             for entry in section.entries
             if entry.kind and entry.persistent
         )
-    if (
-        section.node is None and section.path
-    ):  # tensors beside other sections, below one key
+    # Tensors beside other sections, below one key.
+    if section.node is None and section.path:
         return dict_of(
             (
                 section.relative(entry.name) or section.name,
@@ -676,9 +674,8 @@ def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteRepo
     codes = (*_LEFT_BEHIND, "unread-file") if source.is_edited else _LEFT_BEHIND
     messages = source.account.messages(codes)
     rows = [Leftover(UNREAD, message) for message in messages if message not in named]
-    if (
-        report.is_partial
-    ):  # what is missing stands before the long list of what is lost with it
+    # What is missing stands before the long list of what is lost with it.
+    if report.is_partial:
         return report._replace(left_out=(*rows, *report.left_out))
     rows += [Leftover(name, why) for name, why in source.account.left_out]
     is_part = is_whole and source.account.is_damaged

@@ -409,9 +409,8 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
             if len(reasons) > _LISTED:
                 further = len(reasons) - _LISTED
                 listed.append([(f"{label}: {further:,} more (--json)", "dim")])
-    kept = (
-        "left out" if coverage.absent else "kept"
-    )  # a model on the meta device has nothing to keep
+    # A model on the meta device has nothing to keep.
+    kept = "left out" if coverage.absent else "kept"
     parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
     statuses: tuple[Status, ...] = ("missing", "unexpected")
     light = {status: coverage.without_weights(status) for status in statuses}
@@ -461,9 +460,8 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
             2,
         )
     modules = coverage.modules()
-    if (
-        len(modules) > 1 and tensors < of
-    ):  # a table that says the same on every row says nothing
+    # A table that says the same on every row says nothing.
+    if len(modules) > 1 and tensors < of:
         heads = (
             Column("MODULE", gives_way=True),
             Column("TENSORS", right=True),
@@ -540,9 +538,8 @@ def _list_lines(title: str, rows: Sequence[Pairing], width: int | None) -> list[
         for name, _ in merge_alike_rows([(show(row.name, 80), None) for row in rows])
     ]
     if width is not None:
-        names = [
-            shorten_name(name, max(width - 3, 16)) for name in names
-        ]  # the indent, and a comma
+        # The indent, and a comma.
+        names = [shorten_name(name, max(width - 3, 16)) for name in names]
     return hanging_lines(
         [], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2
     )

@@ -141,9 +141,8 @@ def _slim_weights(
         edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None),
         copies=(),
     )
-    tied = (
-        {} if traits.is_pickle else tied_names(result.tensors)
-    )  # safetensors hold a tied tensor once
+    # safetensors hold a tied tensor once.
+    tied = {} if traits.is_pickle else tied_names(result.tensors)
     stored = [entry for entry in result.tensors if entry.name not in tied]
     held = sum(entry.tensor.nbytes for entry in stored)
     changes = [
@@ -281,21 +280,18 @@ class _Slim(Plain):
             todo += node.values
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
-        return super().is_taken_apart(call, name) or _holds_weights(
-            call
-        )  # whatever made it
+        # Whatever made it.
+        return super().is_taken_apart(call, name) or _holds_weights(call)
 
     def known(self, call: Opaque) -> Known | None:
         return None  # generators and functions are no weights
 
     def instead(self, node: Node) -> Node | None:
         replacement = super().instead(node)
-        ref = (
-            node if replacement is None else replacement
-        )  # a tensor of a column, or the tensor of a subclass
-        if (
-            type(ref) is TensorRef and ref.storage.id
-        ):  # numpy's have no storage of the file
+        # A tensor of a column, or the tensor of a subclass.
+        ref = node if replacement is None else replacement
+        # numpy's have no storage of the file.
+        if type(ref) is TensorRef and ref.storage.id:
             return self._shrink_tensor(ref) or replacement
         return replacement
 
@@ -384,9 +380,8 @@ class _Group:
         side by side.
         """
         first = self.refs[0]
-        same = all(
-            ref.geometry[:4] == first.geometry[:4] for ref in self.refs
-        )  # conjugation and negation stay pending
+        # Conjugation and negation stay pending.
+        same = all(ref.geometry[:4] == first.geometry[:4] for ref in self.refs)
         return same and unexpanded_view(first).nbytes < self.last - self.first
 
     def holds(self, ref: TensorRef) -> bool:

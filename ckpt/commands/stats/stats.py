@@ -556,9 +556,8 @@ def _measure_plans(
     ]
     if not checksums:
         return measurements
-    others = [
-        plan.entry.tensor for plan in plans if plan.checksum is None
-    ]  # of the rest all bytes were read
+    # Of the rest all bytes were read.
+    others = [plan.entry.tensor for plan in plans if plan.checksum is None]
     damaged = iter(are_damaged(others, executor))
     return [
         Failed(DAMAGED) if plan.checksum is None and next(damaged) else row

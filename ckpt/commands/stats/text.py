@@ -98,9 +98,8 @@ def stats_lines(
         folds = folds[:_ROWS]
     body = [[name, *body[indices[0]][1:]] for name, indices in folds]
     shown, table = narrow_columns(heads, body, width)
-    if report.histogram and len(shown) < len(
-        heads
-    ):  # a shorter histogram goes before a column
+    # A shorter histogram goes before a column.
+    if report.histogram and len(shown) < len(heads):
         rows = [report.rows[indices[0]] for _, indices in folds]
         short = [_row_cells(row, prefix, bad, heads, CELLS // 2)[-1] for row in rows]
         body = [

@@ -54,9 +54,8 @@ def sum(
         if globs or section is not None or all or dequantize:
             raise UsageError("--recorded lists all of a checkpoint")
         path = path_of(source)
-        if isinstance(
-            source, (str, os.PathLike)
-        ):  # what is damaged cannot be opened, and records still something
+        # What is damaged cannot be opened, and records still something.
+        if isinstance(source, (str, os.PathLike)):
             record = read_records(path, limits or Limits(), plugins=plugins)
         else:
             with at_hand(source, limits, plugins=plugins) as opened:

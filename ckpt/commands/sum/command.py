@@ -76,9 +76,8 @@ def command(
 
     failed = failure_document("ckpt.sum") if json else None
     with using_cluster(cluster, names) as is_cluster:
-        count = (
-            1 if is_cluster else jobs
-        )  # a process that talks to a cluster is not copied
+        # A process that talks to a cluster is not copied.
+        count = 1 if is_cluster else jobs
         return worst_code(
             write_answers(
                 names, items, answer, json=failed, jobs=count, doing="hashing"

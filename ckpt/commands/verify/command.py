@@ -121,9 +121,8 @@ def command(
             return Answer(report.exit_code, document=report.to_json())
         if output.is_silent() and report.exit_code:  # on stderr, as other errors
             text = f"ckpt: {plain_text(verify_lines(report)).rstrip()}"
-            if (
-                report.exit_code != TROUBLE
-            ):  # damage, without the command that saves the rest
+            # Damage, without the command that saves the rest.
+            if report.exit_code != TROUBLE:
                 text = text.partition("\n")[0]
             return Answer(report.exit_code, talk=[text], is_loud=True)
         shown = (
@@ -136,9 +135,8 @@ def command(
     items = find_items_to_open(names, limits, plugins=plugins)
     failed = _failure_document if json else None
     with using_cluster(cluster, names) as is_cluster:
-        count = (
-            1 if is_cluster else jobs
-        )  # a process that talks to a cluster is not copied
+        # A process that talks to a cluster is not copied.
+        count = 1 if is_cluster else jobs
         codes = write_answers(
             names, items, answer, json=failed, jobs=count, doing="checking"
         )

@@ -106,10 +106,8 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
     twice = parts.keys() & (texts.keys() | jsons.keys())
     if twice:
         raise UnreadableError(f"the archive holds {show(min(twice), 80)} twice")
-    first = [
-        "policy",
-        *(key for key in parts if key != "policy"),
-    ]  # the model before its optimizers
+    # The model before its optimizers.
+    first = ["policy", *(key for key in parts if key != "policy")]
     read = {f"{key}.pth" for key in parts} | {"data", *_TEXTS}
     return Layout(
         *_SB3,

@@ -45,9 +45,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for key, member in layout.parts.items():
             member.admit(limits, probe.budget)
             opened = probe.open(member, f"{probe.mark}{key}:")
-            parts.append(
-                Part(member.member, key, opened, is_model=not parts)
-            )  # the model comes first
+            # The model comes first.
+            parts.append(Part(member.member, key, opened, is_model=not parts))
         for key, member in layout.arrays:
             arrays = read_arrays(member, f"{probe.mark}{key}:", limits, probe.budget)
             parts.append(Part(member.member, key, arrays, is_model=True))

@@ -141,9 +141,8 @@ class _Reader:
             refusals=(),
         )
         imports = tuple(self._judge_import(row) for row in result.imports)
-        return replace(
-            result, weights_only=None, imports=imports, parts=tuple(parts)
-        )  # torch.load opens no package
+        # torch.load opens no package.
+        return replace(result, weights_only=None, imports=imports, parts=tuple(parts))
 
     def _pickle(self, record: Record) -> Pickle | None:
         """Return the pickle in a record, or None. A record whose name ends in .pkl must
@@ -197,9 +196,8 @@ class _Reader:
         archive = self._archive
         scripts = Contents((), read_nested, self._probe.mark, self._budget)
         scripts.is_script = True
-        storages = StorageFolder(
-            archive, ".data", scripts, meta=True
-        )  # their keys end in `.storage`
+        # Their keys end in `.storage`.
+        storages = StorageFolder(archive, ".data", scripts, meta=True)
         start = f"{archive.root}/{_SCRIPTS}"
         roots: list[Node] = []
         are_tensors = True

@@ -258,9 +258,8 @@ def _import_distributed() -> _Distributed:
         raise CkptError("--cluster needs Dask", hint=EXTRA) from None
     for name in logging.root.manager.loggerDict:
         if name.startswith(("distributed", "tornado", "asyncio")):
-            logging.getLogger(name).setLevel(
-                logging.CRITICAL + 1
-            )  # what fails is said in one line, by us
+            # What fails is said in one line, by us.
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", module="distributed")
     return cast("_Distributed", module)
 
@@ -349,9 +348,8 @@ def _ready_executor(
                 f"worker {name} has no ckpt", hint="install the same version there"
             )
         python = pythons.get(name)
-        if isinstance(version, str) and isinstance(
-            python, str
-        ):  # else it is lost, and others do its work
+        # Else it is lost, and others do its work.
+        if isinstance(version, str) and isinstance(python, str):
             problem = version_difference(
                 Sender(version, python.rpartition(".")[0], name), ours
             )

@@ -158,9 +158,8 @@ class Watch:
         time.sleep(INTERVAL)
 
     def _workers(self) -> Mapping[str, Mapping[str, float]]:
-        pending = begun(
-            lambda: self._client.sync(self._client.scheduler.identity)
-        )  # a lost one has no scheduler
+        # A lost one has no scheduler.
+        pending = begun(lambda: self._client.sync(self._client.scheduler.identity))
         if not wait((pending,), _PATIENCE).done:
             raise self._end(f"the scheduler does not answer ({_PATIENCE} s)")
         try:

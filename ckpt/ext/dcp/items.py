@@ -90,9 +90,8 @@ class Bytes:
                 "its file"
             )
         archive = read_archive(window, limits)
-        if (
-            archive.trailing
-        ):  # no save leaves any: the length of the item is another one's
+        # No save leaves any: the length of the item is another one's.
+        if archive.trailing:
             raise UnreadableError(
                 f"{self.what}: {archive.trailing:,} bytes follow its archive"
             )

@@ -295,10 +295,8 @@ def _parse_properties(node: Node, what: str) -> tuple[DType, bool]:
         if node.how == "newobj" and len(node.states) == 1:
             state = node.states[0]
         elif node.how == "reduce" and node.args and not node.states and not node.kwargs:
-            state = (
-                *node.args,
-                *(None, None, None)[len(node.args) :],
-            )  # as ckpt writes it
+            # As ckpt writes it.
+            state = (*node.args, *(None, None, None)[len(node.args) :])
     if not is_tuple(state) or len(state) < 3:
         raise UnreadableError(f".metadata: {what} has no properties")
     dtype = state[0]

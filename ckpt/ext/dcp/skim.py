@@ -253,9 +253,8 @@ class Skimmer:
         position += len(end)
         if position >= self._frame_ends[-1]:
             self._pass_frames(known, position)
-        memo[begin] = text[
-            0
-        ]  # only now: an entry that is left to the machine fills these slots itself
+        # Only now: an entry that is left to the machine fills these slots itself.
+        memo[begin] = text[0]
         row = TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks)
         return row, position, slot + count * slots
 

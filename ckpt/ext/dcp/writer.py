@@ -82,9 +82,8 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
     reads.
     """
     state, planner, storage = Dict(), Dict(), Dict()
-    layout = _call_node(
-        "torch.serialization", "_get_layout", "torch.strided"
-    )  # one object, as in torch
+    # One object, as in torch.
+    layout = _call_node("torch.serialization", "_get_layout", "torch.strided")
     for row in rows:
         planner.set([row.name], [row.path])
         if row.item is not None:

@@ -372,9 +372,8 @@ def combine_stages(
     first = states[min(states)]
     buffers = {name for state in states.values() for name in state.buffers or ()}
     rest = dict(first.rest)
-    if (
-        _OPTIMIZER in rest and count > 1
-    ):  # ZeRO 0: each stage numbers its own parameters
+    # ZeRO 0: each stage numbers its own parameters.
+    if _OPTIMIZER in rest and count > 1:
         rest[_OPTIMIZER] = _by_stage(
             {number: state.rest.get(_OPTIMIZER) for number, state in states.items()}
         )

@@ -171,9 +171,8 @@ def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
     optimizers = _read_optimizers(files, files.plan.optimizers)
     main = models[min(models)]
     parallel = main.rest.get("mp_world_size")
-    if (
-        type(parallel) is int and parallel > 1
-    ):  # the files of the other ranks have numbers of their own
+    # The files of the other ranks have numbers of their own.
+    if type(parallel) is int and parallel > 1:
         text = (
             f"the files of {parallel - 1:,} of {parallel:,} model-parallel ranks are "
             "missing"
@@ -342,9 +341,8 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
             return side_by_side(
                 files, "pipeline parallel, without the shapes of their fp32 weights:"
             )
-        rest = {
-            name: node for name, node in state.rest.items() if name != OPTIMIZER
-        }  # that of the first rank
+        # That of the first rank.
+        rest = {name: node for name, node in state.rest.items() if name != OPTIMIZER}
         states[number] = state._replace(shapes=shapes, rest=rest)
     every = [*states.values()]
     # The tree over the files has them in the model and in the module.

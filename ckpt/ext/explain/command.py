@@ -285,9 +285,8 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             raise
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
         if len(items) == 1 and items[0].path != path and items[0].error is None:
-            return _explain_path(
-                found, items[0].path, request
-            )  # the only checkpoint of the folder
+            # The only checkpoint of the folder.
+            return _explain_path(found, items[0].path, request)
         if found.page is None:
             raise
         return beside_folder(found, error, path)

@@ -509,9 +509,8 @@ def _json_node(value: Json, limits: Limits, depth: int) -> Node:
         )
     if isinstance(value, list):
         return [_json_node(child, limits, depth + 1) for child in value]
-    assert value is None or isinstance(
-        value, (str, int, float)
-    )  # nothing else is in JSON
+    # Nothing else is in JSON.
+    assert value is None or isinstance(value, (str, int, float))
     return value
 
 

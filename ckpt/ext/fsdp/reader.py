@@ -588,9 +588,10 @@ def checksums(
             )
             for name, mark in checkpoint.origin.marks
         ]
+        # Else it is said.
         pairs = [
             copies for copies in checkpoint.origin.copies if not copies.surely_differ
-        ]  # else it is said
+        ]
         tasks = [
             Task(
                 _has_same_elements,

@@ -80,9 +80,8 @@ def renamed(survey: Survey) -> Renamed | None:
         if others is None and len(rows) < _MOST:
             others = _others(entry, architecture, heads)
         names = [row[0].name for row in others or ()]
-        if others is None or not taken.isdisjoint(
-            names
-        ):  # a file may hold one weight in two ways
+        # A file may hold one weight in two ways.
+        if others is None or not taken.isdisjoint(names):
             unread.append(entry.name)
             others = [(entry, entry)]
         taken.update(names)

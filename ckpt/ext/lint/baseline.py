@@ -47,9 +47,8 @@ def entry_of(path: str, finding: Finding) -> Entry:
     """Return the entry of a finding of the file at a relative path."""
     names = sorted({*finding.tensors, *finding.where})
     if not names or finding.level == "error":
-        names.append(
-            finding.message
-        )  # another command at the same place is another danger
+        # Another command at the same place is another danger.
+        names.append(finding.message)
     about = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
     return Entry(path, finding.code, finding.level, about, finding.message)
 

@@ -331,9 +331,8 @@ def lint(
                 progress=progress,
                 checksums=False,
             )
-            findings += [
-                row for row in report.findings if row.code != "scaled"
-            ]  # `inspect` has named them
+            # `inspect` has named them.
+            findings += [row for row in report.findings if row.code != "scaled"]
     return findings
 
 

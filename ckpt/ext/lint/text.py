@@ -252,9 +252,8 @@ def junit_lines(
         else:
             out.append(f"{opening}/>")
     out += ["</testsuite>", "</testsuites>"]
-    return [
-        line.replace("##", "#&#35;") for line in out
-    ]  # `##[` is a command to GitHub Actions
+    # `##[` is a command to GitHub Actions.
+    return [line.replace("##", "#&#35;") for line in out]
 
 
 def _failed_findings(report: FileReport) -> list[Finding]:

@@ -49,9 +49,8 @@ class LiveSource(BaseSource):
         with LiveSource._one:
             held = LiveSource._held
             if held is None or held[0] is not self:
-                held = LiveSource._held = (
-                    None  # release it before the next one is allocated
-                )
+                # Release it before the next one is allocated.
+                held = LiveSource._held = None
                 held = LiveSource._held = (self, self._fetch())
         return held[1][offset : offset + count].tobytes()
 
@@ -186,9 +185,8 @@ def tensor(ref: TensorRef, sources: list[Source] | None = None) -> Any:
     torch = require_torch()
     dtype = dtype_of(ref)
     if not ref.numel:
-        return torch.empty(
-            ref.shape, dtype=dtype, device="cpu"
-        )  # whatever the default device is
+        # Whatever the default device is.
+        return torch.empty(ref.shape, dtype=dtype, device="cpu")
     order = memory_order(ref)
     data = torch.empty(ref.nbytes, dtype=torch.uint8, device="cpu")
     fill_buffer(permute_dims(ref, order), data.numpy().data, sources)

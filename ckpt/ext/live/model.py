@@ -319,9 +319,8 @@ def _twice_registered(model: Any) -> Iterator[tuple[str, str]]:
     for name, module in model.named_modules(remove_duplicate=False):
         first = seen.setdefault(id(module), name)
         if first != name:
-            if (
-                name.rpartition(".")[0] not in again
-            ):  # not the modules inside a repeated one
+            # Not the modules inside a repeated one.
+            if name.rpartition(".")[0] not in again:
                 yield name, first
             again.add(name)
 
@@ -417,9 +416,8 @@ def _call_factory(
             return factory(**arguments)
     except BaseException as error:
         _let_through(error)
-        if device == "meta" and "meta" in str(
-            error
-        ):  # the model reads values: `torch.linspace(...).tolist()`
+        # The model reads values: `torch.linspace(...).tolist()`.
+        if device == "meta" and "meta" in str(error):
             return _call_factory(torch, given, factory, arguments, "cpu")
         raise _factory_error(given, error) from error
 

@@ -253,9 +253,8 @@ class _Documents:
         )
         items = drop_skipped(items)
         paths = [item.path for item in items]
-        by_shell = paths == sorted(
-            paths
-        )  # as the shell writes them; epoch_2 comes before epoch_10
+        # As the shell writes them; epoch_2 comes before epoch_10.
+        by_shell = paths == sorted(paths)
         if by_shell:
             items.sort(key=lambda item: natural_sort_key(item.path))
         is_single = len(items) == 1 and items[0].folder is None
@@ -289,9 +288,8 @@ class _Documents:
             if documents is None:
                 return False
             self._page.drawn_from_document(path)
-            page_payload(
-                documents, __version__
-            )  # what cannot be drawn is said of this file
+            # What cannot be drawn is said of this file.
+            page_payload(documents, __version__)
         except UsageError:
             raise
         except CkptError as error:
@@ -403,9 +401,8 @@ class _Documents:
             for path, row in rows.items()
         }
         read = [sizes[item.path] for item in items]
-        total = (
-            sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
-        )  # each is compared with both neighbours
+        # Each is compared with both neighbours.
+        total = sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
         with (
             ExitStack() as stack,
             output.progress_meter("comparing" if whole else "reading") as reach,

@@ -390,9 +390,8 @@ def describe_array(call: Opaque) -> Description | None:
         and call.args
     ):
         cls, state = call.args[0], call.states[0]
-        is_array = (
-            type(cls) is Global and cls.qualified == "numpy.ndarray"
-        )  # not a matrix or a masked array
+        # Not a matrix or a masked array.
+        is_array = type(cls) is Global and cls.qualified == "numpy.ndarray"
         if is_array and type(state) is tuple and len(state) == 5:
             _, size, kind, fortran, raw = state
             if type(fortran) not in (bool, int) or fortran not in (0, 1):

@@ -456,9 +456,8 @@ def _texts_to(
         for candidate in every:
             if _names(text, candidate.name, pointer.run):
                 yield candidate.name, why
-        if (
-            text.strip().isdecimal() and len(text.strip()) < 19
-        ):  # Megatron writes the number alone
+        # Megatron writes the number alone.
+        if text.strip().isdecimal() and len(text.strip()) < 19:
             for candidate in every:
                 if dict(candidate.parsed.place).get("step") == int(text):
                     yield candidate.name, why

@@ -130,9 +130,8 @@ class Folder:
                     name, f"it cannot be renamed: {write_failure_reason(error)}"
                 )
             after = self._identity_of(hidden)
-            if (
-                after is None or after.renamed != identity.renamed
-            ):  # it was replaced in the moment before
+            # It was replaced in the moment before.
+            if after is None or after.renamed != identity.renamed:
                 return self._put_back(name, hidden)
             try:
                 # The new name is on the disk before anything is gone: after a power

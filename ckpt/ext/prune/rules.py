@@ -235,9 +235,8 @@ def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
     distinct = {place for place, _, _ in known}
     if len(distinct) < 2:
         return True
-    by_epoch = [
-        (epoch, step) for _, epoch, step in known
-    ]  # a step may begin anew with each epoch
+    # A step may begin anew with each epoch.
+    by_epoch = [(epoch, step) for _, epoch, step in known]
     epochs = [epoch for _, epoch, _ in known]
     steps = [step for _, _, step in known]
     are_sorted = by_epoch == sorted(by_epoch) or (

@@ -44,9 +44,8 @@ class Swap(Edit):
         rows: list[tuple[int, int]] = []
         for part in (*logical.parts, *logical.aside):
             above = (id(root), part.entry.path[:-1])
-            if (
-                above not in self._places
-            ):  # of 100,000 names in one dict each is looked up once
+            # Of 100,000 names in one dict each is looked up once.
+            if above not in self._places:
                 self._places[above] = _places_in(root, part.entry.path[:-1])
             place = self._places[above].get(part.entry.path[-1])
             if place is None:

@@ -305,9 +305,8 @@ class Ahead:
                     self._queue.append(piece)
                 self._made += made
                 idle = len(self._queue)
-        alone = (
-            idle == 1 and self._is_all
-        )  # who reads it asks for it; else one more makes the next pieces
+        # Who reads it asks for it; else one more makes the next pieces.
+        alone = idle == 1 and self._is_all
         for _ in range(
             0
             if alone

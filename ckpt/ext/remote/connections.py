@@ -90,9 +90,8 @@ def server_of(url: str) -> Server:
     proxy = urllib.request.getproxies().get(scheme, "")
     if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
         proxy = ""
-    if (
-        proxy and _proxy_parts(proxy).scheme != "http"
-    ):  # its password would go there in the clear
+    # Its password would go there in the clear.
+    if proxy and _proxy_parts(proxy).scheme != "http":
         raise NotOpenedError(
             f"the proxy for {scheme} is no http:// one",
             hint=f"{scheme}_proxy=http://HOST:PORT, or no_proxy={host}",
@@ -183,9 +182,8 @@ class Reply:
         size = most if length is None else min(most, length)
         view, count = allocate_disk(size) if spooled else allocate_memory(size), 0
         while count < len(view):
-            if (
-                response.chunked
-            ):  # its `readinto` takes a chunk of less than nothing for an end
+            # Its `readinto` takes a chunk of less than nothing for an end.
+            if response.chunked:
                 piece = response.read1(min(len(view) - count, _PIECE))
                 view[count : count + len(piece)] = piece
                 more = len(piece)

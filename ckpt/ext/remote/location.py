@@ -160,9 +160,8 @@ class RemotePath:
                 from ckpt.ext.remote.hub import names_in as listing
             try:
                 names = retried(lambda: listing(self._url), self.name, time.sleep)
-                names.pop(
-                    "", None
-                )  # the empty object with which some tools mark a folder
+                # The empty object with which some tools mark a folder.
+                names.pop("", None)
                 if not names:
                     raise NotOpenedError("no such folder", path=self.name)
             except NotOpenedError as error:

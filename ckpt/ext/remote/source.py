@@ -221,9 +221,8 @@ class RangeSource(BaseSource):
         """Read what opening a file of safetensors is going to need."""
         if self.name.endswith((".safetensors", ".sft")) and self.size > 8:
             first = self._blocks.at(0)
-            if (
-                first is not None and first.held
-            ):  # the server ignores ranges: all of it is there
+            # The server ignores ranges: all of it is there.
+            if first is not None and first.held:
                 return
             if first is None:
                 head = memoryview(_join_parts(self.exactly(0, min(HEAD, self.size))))
@@ -404,9 +403,8 @@ class RangeSource(BaseSource):
             if part is None:
                 last = self._blocks.at(end - 1)
                 stop = end if last is None else max(begin + 1, last.begin)
-                part = self._ask_range(
-                    begin, stop - begin
-                ).data  # fewer bytes where a server gives no more at once
+                # Fewer bytes where a server gives no more at once.
+                part = self._ask_range(begin, stop - begin).data
             parts.append(part)
             begin += len(part)
         return parts

@@ -250,9 +250,8 @@ class Upload:
     def __init__(self, to: Writable, url: str) -> None:
         self._to = to
         self._url = url
-        self._given: SimpleQueue[mmap | bool] = (
-            SimpleQueue()
-        )  # True: that is all; False: nothing of it
+        # True: that is all; False: nothing of it.
+        self._given: SimpleQueue[mmap | bool] = SimpleQueue()
         # True: all that was given is there; False: the thread ends
         self._told: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -332,9 +331,8 @@ class Upload:
         for what is on its way.
         """
         self._given.put(False)
-        if (
-            self._thread is None or self._thread.ident is None
-        ):  # a signal came before it began
+        # A signal came before it began.
+        if self._thread is None or self._thread.ident is None:
             return
         while not self._ended:
             self._ended = not self._told.get()

@@ -74,10 +74,8 @@ def shown(text: str) -> str:
     server = parts.netloc.rpartition("@")[2]
     path = parts.path
     if scheme == "hf":
-        server, path = (
-            parts.netloc,
-            parts.path,
-        )  # @REVISION belongs to the name of the model, never to a user
+        # @REVISION belongs to the name of the model, never to a user.
+        server, path = (parts.netloc, parts.path)
         if "@" in server:
             raise UsageError(
                 "not a Hugging Face URL", hint="hf://ORG/MODEL[@REVISION]/PATH"
@@ -90,9 +88,8 @@ def shown(text: str) -> str:
         problem = "a user or a query in the URL: credentials come from the environment"
         raise UsageError(problem, path=plain)
     name, number = plain, 1
-    while (
-        _KEPT.setdefault(name, text) != text
-    ):  # two files that differ in the query only
+    # Two files that differ in the query only.
+    while _KEPT.setdefault(name, text) != text:
         number += 1
         name = f"{plain}#{number}"
     return name

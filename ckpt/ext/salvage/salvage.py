@@ -66,9 +66,8 @@ def salvage(
         )
     result, rows = without_lost(current, whys, limits)
     if rows:
-        result = replace(
-            result, copies=()
-        )  # what the other precision has of what is lost
+        # What the other precision has of what is lost.
+        result = replace(result, copies=())
     is_damaged = checkpoint.account.is_damaged
     if checkpoint.traits.names_are_code and (rows or is_damaged):
         result = _state_dict(result, limits)
@@ -125,9 +124,8 @@ def _damage_reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
     beside it.
     """
     rows = checkpoint.account.messages(_REASONS)
-    if (
-        not rows and checkpoint.is_edited
-    ):  # a file that no reader takes, and nothing of it is lost
+    # A file that no reader takes, and nothing of it is lost.
+    if not rows and checkpoint.is_edited:
         rows = [notice.message for notice in checkpoint.account.notices[-1:]]
     if damaged:
         verb = "does not match its" if damaged == 1 else "do not match their"

@@ -151,9 +151,8 @@ class _Body:
                 self._groups = [_Open("", None, passed=False)]
             elif text in ("=", ":"):
                 self._is_typed = self._is_typed or len(self._groups) == 1
-                group.now = group.held = (
-                    None  # the name of an argument, or of what has a type
-                )
+                # The name of an argument, or of what has a type.
+                group.now = group.held = None
             elif text != TYPE_COMMENT:
                 group.hold()
             self._is_member = False

@@ -1062,9 +1062,8 @@ class _Run:
             self._now = inside if is_alone else _VALUE
         elif group.sign == "(":
             if group.before == _Thing("builtin", "unchecked_cast") and group.has_class:
-                self._note_strange(
-                    "unchecked_cast to a class", token
-                )  # nobody looks at the class of the value
+                # Nobody looks at the class of the value.
+                self._note_strange("unchecked_cast to a class", token)
             self._now = self._call_result(group)
         else:
             self._now = _VALUE
@@ -1136,9 +1135,8 @@ class _Run:
             if whole in self._script.classes:
                 return _Thing("class", whole)
             if whole in self._script.functions:
-                self._add_calls(
-                    self._reach.function(whole)
-                )  # a name of it may be called elsewhere
+                # A name of it may be called elsewhere.
+                self._add_calls(self._reach.function(whole))
                 return _Thing("function", whole)
             return _Thing("module", whole)
         if thing.kind == "class":
@@ -1155,9 +1153,8 @@ class _Run:
             return self._thing_of_type(cls.attributes[name])
         if name not in cls.methods:
             return None
-        self._add_calls(
-            self._reach.method(owner, name)
-        )  # a name of it may be called elsewhere
+        # A name of it may be called elsewhere.
+        self._add_calls(self._reach.method(owner, name))
         return _Thing("method", owner, name)
 
     def _operator_of(self, namespace: str, name: str, token: Token) -> _Thing:

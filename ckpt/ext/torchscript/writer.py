@@ -166,11 +166,8 @@ def _changed_tags(
     use.
     """
     before = read_from(archive, checkpoint.path, limits)
-    tags: dict[Use, dict[str, str]] = {
-        "storage": {},
-        "device": {},
-        "text": {},
-    }  # other texts stay
+    # Other texts stay.
+    tags: dict[Use, dict[str, str]] = {"storage": {}, "device": {}, "text": {}}
     new = {storage.id: storage.device for storage in checkpoint.storages}
     for storage in before.storages:
         _note_tag(tags["storage"], storage.device, new.get(storage.id, storage.device))

@@ -98,9 +98,8 @@ def typed_node(name: str, text: str, old: Node) -> Node:
     label = show(name, 80)
     if isinstance(old, ByteStr):
         try:
-            return ByteStr(
-                text.encode("utf-8").decode("latin-1")
-            )  # Python 2 held bytes
+            # Python 2 held bytes.
+            return ByteStr(text.encode("utf-8").decode("latin-1"))
         except UnicodeEncodeError:
             raise UsageError(f"{label}: the value is not UTF-8") from None
     if kind is str:

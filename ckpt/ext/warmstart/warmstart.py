@@ -310,9 +310,8 @@ def _better_ways(
         yield ("--fuse",)
     if options.align and names.match.cuts and not options.split:
         yield ("--split",)
-    loaded = max(
-        coverage.elements[0], _count_met(names, sides)
-    )  # a tensor of another dtype meets and is not loaded
+    # A tensor of another dtype meets and is not loaded.
+    loaded = max(coverage.elements[0], _count_met(names, sides))
     found: list[tuple[int, tuple[str, ...]]] = []
     if not options.align:
         found.append(

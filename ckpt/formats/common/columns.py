@@ -407,9 +407,8 @@ def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
                 entry.extra_in(data, position), full, stored, header, ""
             )
         position += entry.nbytes
-        start = (
-            header + LOCAL.size + entry.names + 4
-        )  # the padding is a field with a head of its own
+        # The padding is a field with a head of its own.
+        start = header + LOCAL.size + entry.names + 4
         if stored >= MARK32 or header >= MARK32:
             start += 4 + 16 * (stored >= MARK32) + 8 * (header >= MARK32)
         place = -(-start // _ALIGNED) * _ALIGNED

@@ -146,9 +146,8 @@ class Records(Mapping[str, Record]):
         ):
             if names[index] == name:
                 return index
-        if (
-            self._index is None and name not in names
-        ):  # an index of all costs more than a few looks
+        # An index of all costs more than a few looks.
+        if self._index is None and name not in names:
             return -1
         return self.index.get(name, -1)
 

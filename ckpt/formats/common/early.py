@@ -194,9 +194,8 @@ def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int
     except LimitError:
         return True, end, False
     except MachineError as error:
-        ends = (
-            data[error.offset : error.offset + 1] == b"."
-        )  # Python does not mind what is left below
+        # Python does not mind what is left below.
+        ends = data[error.offset : error.offset + 1] == b"."
         is_sure = ends or not _TEXT.issuperset(data)
         is_odd = isinstance(error, OddPickleError)
         if (

@@ -211,9 +211,8 @@ def judge_records(
 
     Raises UnreadableError, LimitError.
     """
-    lenient = archive._replace(
-        is_partial=True
-    )  # Python unpickles before it compares a checksum
+    # Python unpickles before it compares a checksum.
+    lenient = archive._replace(is_partial=True)
     pickles: list[str] = []
     for name in names:
         record = archive.records[name]

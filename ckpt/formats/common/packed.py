@@ -97,9 +97,8 @@ def _is_lzma(head: bytes) -> bool:
     if len(head) < _HEAD:
         return False
     properties, window, size = unpack_from("<BIQ", head)
-    low = (
-        window & -window
-    )  # the lowest bit: a window is a power of two, or that and a half
+    # The lowest bit: a window is a power of two, or that and a half.
+    low = window & -window
     is_window = window in (0, low, 3 * low, 2**32 - 1)
     return properties < 225 and is_window and (size < 2**38 or size == 2**64 - 1)
 

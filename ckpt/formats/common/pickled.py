@@ -128,10 +128,8 @@ def seen_as(
     torch keeps no storage without bytes, so each dtype sees one of its own. Raises
     UnreadableError where a storage with bytes has two dtypes or sizes.
     """
-    if (storage.dtype or UINT8, storage.nbytes) == (
-        dtype or UINT8,
-        nbytes,
-    ):  # untyped ones are bytes
+    # Untyped ones are bytes.
+    if (storage.dtype or UINT8, storage.nbytes) == (dtype or UINT8, nbytes):
         return storage
     problem = f"storage {show(key, 80)} is used with two types or sizes"
     if storage.nbytes or nbytes:
@@ -202,9 +200,8 @@ def interpret_pickle(
                 "checkpoints are nested too deep in pickles", "nesting", limits.nesting
             )
         if contents.budget is not None:
-            contents.budget.charge(
-                len(data) if isinstance(data, bytes) else 0
-            )  # it is read, and perhaps decoded, each time that it is met
+            # It is read, and perhaps decoded, each time that it is met.
+            contents.budget.charge(len(data) if isinstance(data, bytes) else 0)
         return contents.read_nested(data, contents, limits, depth + 1)
 
     rebuilder = Rebuilder(nested, contents.budget, Bounds())

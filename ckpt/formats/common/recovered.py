@@ -84,9 +84,8 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
             )
             raise UnreadableError(problem)
         seen.add(record.name)
-        records.add(
-            record if record.size else record._replace(crc=None)
-        )  # no bytes, so nothing to compare
+        # No bytes, so nothing to compare.
+        records.add(record if record.size else record._replace(crc=None))
     names = records.names
     roots = {
         name.partition("/")[0]

@@ -35,9 +35,8 @@ def compressed_error(probe: Probe) -> CkptError:
     inside = beginning(probe.file, how, HEAD_BYTES) or b""
     if is_tar(inside):
         names = names_seen(Memory(beginning(probe.file, how, _INSIDE) or inside))
-        if (
-            _NEMO not in names
-        ):  # ckpt reads NeMo's archive as it is, once it is no longer compressed
+        # ckpt reads NeMo's archive as it is, once it is no longer compressed.
+        if _NEMO not in names:
             return tar_error(f"a tar archive in {how.name}", probe.path, names)
     program = next(
         word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic)

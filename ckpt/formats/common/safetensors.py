@@ -152,9 +152,8 @@ def read_header(
             _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
-    if (
-        b"\\u" in data
-    ):  # only an escape makes a lone surrogate, which the library refuses in any text
+    # Only an escape makes a lone surrogate, which the library refuses in any text.
+    if b"\\u" in data:
         import json  # here, as in `parse_json`: most files hold none
 
         try:
@@ -358,9 +357,8 @@ def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
         texts = _parse_metadata(header.pop(METADATA))
     except (ValueError, RecursionError, UnreadableError):
         return None
-    if (
-        header or len(texts) * 2 != (text.count('"') - 2) // 2
-    ):  # a key that is set twice
+    # A key that is set twice.
+    if header or len(texts) * 2 != (text.count('"') - 2) // 2:
         return None
     return tuple(texts.items())
 
@@ -418,9 +416,8 @@ def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> N
     """
     position = 0
     begins, ends = table.begins, table.ends
-    if (
-        begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]
-    ):  # each after the one before
+    # Each after the one before.
+    if begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]:
         position = ends[-1]
     else:
         position = _check_order(table)
@@ -470,9 +467,8 @@ def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
     ids = [f"{probe.mark}{row}" for row in range(len(table.names))]
     entries: Sequence[Entry]
     storages: Sequence[Storage]
-    if (
-        header.begin + max(table.ends, default=0) > probe.file.size
-    ):  # of a file that is cut off
+    # Of a file that is cut off.
+    if header.begin + max(table.ends, default=0) > probe.file.size:
         entries = [make(id, row) for row, id in enumerate(ids)]
         storages = make.storages
         root.set(table.names, [entry.tensor for entry in entries])

@@ -111,9 +111,8 @@ class StorageFolder:
         self._swollen: list[str] = []
         self._is_partial = archive.is_partial
         if archive.is_partial:
-            _ = (
-                archive.records.index
-            )  # many names may be missing, and each would be looked for in all of them
+            # Many names may be missing, and each would be looked for in all of them.
+            _ = archive.records.index
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
         """The storage that `('storage', class, key, location, numel)` names. Raises

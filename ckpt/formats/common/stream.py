@@ -194,9 +194,8 @@ class Stream:
         budget = self._contents.budget
         if budget is not None:
             if not self._depth:
-                budget.hold(
-                    more
-                )  # a nested stream lies within bytes that the file stores once
+                # A nested stream lies within bytes that the file stores once.
+                budget.hold(more)
             budget.charge(more, "a pickle")
         self._buffer += self._source.read(start + have, more)
         return True
@@ -394,9 +393,8 @@ class Stream:
         if before is not None:
             return seen_as(before, dtype, nbytes, key, self._contents.storages)
         offset, elements = places[key]
-        offset = min(
-            offset, self._source.size
-        )  # of one that is cut off, and of empty ones behind it
+        # Of one that is cut off, and of empty ones behind it.
+        offset = min(offset, self._source.size)
         place: Place = Range(*underlying_file(self._source, offset), nbytes)
         end = min(self._written, self._ends.get(key, self._written))
         available = max(0, end - offset) if elements >= 0 else 0

@@ -227,9 +227,8 @@ def _parse_header(block: bytes, position: int) -> _Header:
             f"the tar header at byte {position:,} has an unknown version"
         )
     name, prefix = block[:100].split(b"\0", 1)[0], block[345:500].split(b"\0", 1)[0]
-    if (
-        prefix and magic != b"ustar\00000"
-    ):  # GNU keeps times there, other readers a part of the name
+    # GNU keeps times there, other readers a part of the name.
+    if prefix and magic != b"ustar\00000":
         raise UnreadableError(
             f"the tar header at byte {position:,} has a prefix that readers see "
             "differently"

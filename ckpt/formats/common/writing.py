@@ -287,9 +287,8 @@ def tensors_and_aliases(
         assert isinstance(ref, TensorRef)
         first = kept.setdefault(ref.view, entry.name) if ref.numel else entry.name
         if not is_alias(entry.name, first):
-            first = (
-                entry.name
-            )  # a name that could be any text of the metadata gets a copy
+            # A name that could be any text of the metadata gets a copy.
+            first = entry.name
         if first == entry.name:
             tensors.append((entry.name, ref))
         else:

@@ -217,10 +217,8 @@ def zip64_field(values: list[int]) -> bytes:
 
 # --- the descriptor behind the data of a record ---------------------------------------
 
-DESCRIPTOR, DESCRIPTOR64 = (
-    Struct("<4s3I"),
-    Struct("<4sI2Q"),
-)  # signature, checksum, stored, full
+# Signature, checksum, stored, full.
+DESCRIPTOR, DESCRIPTOR64 = (Struct("<4s3I"), Struct("<4sI2Q"))
 
 
 # --- the end records ------------------------------------------------------------------

@@ -135,9 +135,8 @@ def _rewritten_records(
     """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
-    own = {
-        f"{archive.root}/{name}" for name in OWN
-    }  # damaged ones are made again, or left out
+    # Damaged ones are made again, or left out.
+    own = {f"{archive.root}/{name}" for name in OWN}
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0

@@ -136,9 +136,8 @@ def pickle_refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
         )
         for op, offset in pickle.foreign_opcodes.items()
     ]
-    plain: set[Global] = (
-        set()
-    )  # what may be called when the result is not changed afterwards
+    # What may be called when the result is not changed afterwards.
+    plain: set[Global] = set()
     for name in pickle.globals.values():
         if not _is_allowed(name):
             reasons.append((name.qualified, name))

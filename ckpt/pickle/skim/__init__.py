@@ -255,13 +255,8 @@ def slot_of(opcode: bytes) -> int:
     return int.from_bytes(opcode[1:], "little")
 
 
-_OPCODE_BYTES = {
-    0x68: 2,
-    0x6A: 5,
-    0x4B: 2,
-    0x4D: 3,
-    0x4A: 5,
-}  # BINGET, LONG_BINGET, BININT1, BININT2, BININT
+# BINGET, LONG_BINGET, BININT1, BININT2, BININT.
+_OPCODE_BYTES = {0x68: 2, 0x6A: 5, 0x4B: 2, 0x4D: 3, 0x4A: 5}
 
 
 def first_opcode(data: bytes) -> tuple[bytes, bytes]:

@@ -72,9 +72,8 @@ class Values(Mapping[str, Json], Generic[R]):
             raise MissingNameError(
                 name, "value", self._rows, partial(self._elsewhere, name)
             )
-        return _plain_value(
-            node_at(self._checkpoint.root, self._rows[name].path)
-        )  # marked, as a second one of its name
+        # Marked, as a second one of its name.
+        return _plain_value(node_at(self._checkpoint.root, self._rows[name].path))
 
     def _elsewhere(self, name: str) -> str | None:
         """Return the expression for the tensor of a name, if there is one."""

@@ -77,9 +77,8 @@ class Handle:
             with about(self.path):
                 result = read(sources)
                 for source in {id(source): source for source in sources}.values():
-                    if (
-                        source.far is None
-                    ):  # a far one compares its ETag with each request
+                    # A far one compares its ETag with each request.
+                    if source.far is None:
                         source.check_unchanged()
         except CkptError:
             if self.is_closed:

@@ -153,9 +153,8 @@ def location_of(opened: Checkpoint) -> Location:
     if opened.has_path and not is_far:  # what is far away is not asked for again
         return locate(_path_now(opened))
     (source,) = sources
-    return Alone(
-        Window(source, 0, source.size, source.name)
-    )  # who closes it leaves the checkpoint open
+    # Who closes it leaves the checkpoint open.
+    return Alone(Window(source, 0, source.size, source.name))
 
 
 def _path_now(opened: Checkpoint) -> str:

@@ -894,9 +894,8 @@ def _write_result(
         )
     else:
         if save.traits_of(format).is_folder:
-            items = load_hook(
-                "distributed items"
-            )  # here: most files pay nothing for it
+            # Here: most files pay nothing for it.
+            items = load_hook("distributed items")
             checkpoint = items.placed(checkpoint, options.ranks, link=options.link)
         if options.parents:
             make_parents(to)

@@ -123,9 +123,8 @@ def find_items_to_open(
             walked = (
                 _walked_far(path, plugins) if is_far else _walk_folder(path, plugins)
             )
-            in_order = sorted(
-                walked, key=lambda item: natural_sort_key(item.path)
-            )  # as ls lists them
+            # As ls lists them.
+            in_order = sorted(walked, key=lambda item: natural_sort_key(item.path))
             inside = [item._replace(folder=path) for item in in_order]
         items += inside
         if all(item.skipped is not None or item.is_other for item in inside):
@@ -399,9 +398,8 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        item = Found(
-            path, named=False, is_other=not is_named_so
-        )  # a link that leads nowhere
+        # A link that leads nowhere.
+        item = Found(path, named=False, is_other=not is_named_so)
     except OSError:  # opening it says why it cannot be read
         item = Found(path, named=False)
     else:

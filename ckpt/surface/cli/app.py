@@ -68,9 +68,8 @@ class Group(TyperGroup):
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         if args[:1] == ["explain"]:
-            args = [
-                f" {word}" if _is_ruled(word) else word for word in args
-            ]  # so click takes none for an option
+            # So click takes none for an option.
+            args = [f" {word}" if _is_ruled(word) else word for word in args]
 
         def make() -> Any:
             _refuse_names_as_options(args)
@@ -359,18 +358,14 @@ def _tell_waiting(line: str) -> None:
 
 def run() -> int:
     """Run the command line `sys.argv`; the exit code."""
-    for library in (
-        "OPENBLAS",
-        "OMP",
-        "MKL",
-    ):  # without threads of BLAS, numpy is imported 30 ms faster
+    # Without threads of BLAS, numpy is imported 30 ms faster.
+    for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare_streams()
     Told.tell = _tell_waiting
     try:
-        sys.argv[1:] = map(
-            shown_path, sys.argv[1:]
-        )  # from here on no text holds a password
+        # From here on no text holds a password.
+        sys.argv[1:] = map(shown_path, sys.argv[1:])
     except CkptError as error:
         output.write_error(error)
         return TROUBLE

@@ -117,9 +117,8 @@ def prepare_streams() -> None:
     # dropped.
     sys.stdout = _prepare_stream(sys.stdout or _null_stream(os.O_RDONLY))
     sys.stderr = _prepare_stream(sys.stderr or _null_stream(os.O_WRONLY))
-    encoding = (
-        getattr(sys.stdout, "encoding", None) or "utf-8"
-    )  # who calls us may have put another stream there
+    # Who calls us may have put another stream there.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not codecs.lookup(encoding).name.startswith("utf"):
         Written.form = lambda text: text.encode(encoding, _HANDLER).decode(encoding)
 
@@ -268,9 +267,8 @@ def write_json(document: dict[str, Json]) -> None:
         sys.stdout.write(f"{opening}{_compact_json(key)}: ")
         opening = f"{after}{inner}"
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
-            for index, row in enumerate(
-                value
-            ):  # a row at a time: all of them may be as large as the file
+            # A row at a time: all of them may be as large as the file.
+            for index, row in enumerate(value):
                 sys.stdout.write(
                     f"{after if index else '['}{row_at}{_compact_json(row)}"
                 )

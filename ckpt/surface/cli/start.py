@@ -14,9 +14,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-TYPE_CHECKING = (
-    False  # that of `typing`, which takes longer than all that is imported here
-)
+# That of `typing`, which takes longer than all that is imported here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn

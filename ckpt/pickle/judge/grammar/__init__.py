@@ -155,9 +155,8 @@ def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> boo
     for key, value in pairs:
         if not holds_text(key):
             if type(key) is Opaque and not _is_settings(grammar, value):
-                grammar.called.append(
-                    "(a name that a call makes)"
-                )  # a scalar of numpy is equal to its text
+                # A scalar of numpy is equal to its text.
+                grammar.called.append("(a name that a call makes)")
                 return False
             continue
         is_hidden = str(key).startswith("__") and not grammar.is_plain(value)

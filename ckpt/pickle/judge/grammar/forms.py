@@ -134,9 +134,8 @@ class _Search:
         self._leaf = leaf
         self._most = most
         self._cycles = cycles
-        self._sizes: dict[
-            int, int
-        ] = {}  # id of a node with parts -> its entries; 0 without the form
+        # Id of a node with parts -> its entries; 0 without the form.
+        self._sizes: dict[int, int] = {}
 
     def has(self, root: Node) -> bool:
         """Tell whether a node and all nodes below it have the form."""
@@ -471,9 +470,8 @@ class Grammar:
         if rule.makes == "value" and self._fillings.is_filled_after(call, -1):
             return True
         built = self._fillings.build_of(call)
-        if (
-            rule.makes == "instance"
-        ):  # torch reads the tables in a state, and looks no further
+        # torch reads the tables in a state, and looks no further.
+        if rule.makes == "instance":
             tables = [
                 value
                 for state in call.states
@@ -485,9 +483,8 @@ class Grammar:
                 self.is_refilled(arg, call.offset) for arg in call.args
             )
         is_tensor = tensor_of(call) is not None and len(call.args) == WITH_STATE
-        args = (
-            call.args[:-1] if is_tensor else call.args
-        )  # attributes may hold the tensor itself
+        # Attributes may hold the tensor itself.
+        args = call.args[:-1] if is_tensor else call.args
         todo: list[tuple[Node, int]] = [(arg, call.offset) for arg in args]
         todo += [(state, built) for state in call.states]
         seen: set[int] = set()
@@ -563,9 +560,8 @@ class Grammar:
             return None
         if type(node) is Opaque:
             return None if TYPES(self, node) else False
-        if holds_text(
-            node
-        ):  # Python compiles it, as the name of a type that comes later
+        # Python compiles it, as the name of a type that comes later.
+        if holds_text(node):
             return len(node) <= _LONG_NAME  # type: ignore[arg-type]
         return type(node) in _SCALARS or class_of(node) is not None
 
@@ -656,9 +652,8 @@ def _node_parts(node: Node) -> list[Node]:
                 for part in state
                 if type(part) is list
             ]
-        args = (
-            node.args[1:] if node.args and is_factory(node.args[0]) else node.args
-        )  # of a defaultdict
+        # Of a defaultdict.
+        args = node.args[1:] if node.args and is_factory(node.args[0]) else node.args
         return [*args, *node.items, *node.keys, *node.values, *node.states]
     if type(node) is Dict:
         return [*node.keys, *node.values]
@@ -1097,9 +1092,8 @@ class State:
         self._other = other
         self._has_slots = has_slots
         self._needed = frozenset(needed)
-        self._judging: Form = (
-            self._judge_state
-        )  # one object, for answers are kept by its id
+        # One object, for answers are kept by its id.
+        self._judging: Form = self._judge_state
 
     def __call__(self, grammar: Grammar, node: Node) -> bool:
         if is_tuple(node) and len(node) == 2 and self._has_slots:
@@ -1257,9 +1251,8 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
     if not is_getattr(call):
         return False
     of, name = args[0], str(args[1])
-    if (
-        type(of) is Opaque
-    ):  # a class in a class in a class: the inner one is judged by itself
+    # A class in a class in a class: the inner one is judged by itself.
+    if type(of) is Opaque:
         is_in_class = is_getattr(of) and not passes_module(f"C.{of.args[1]!s}.{name}")
         return (is_in_class and is_inner(name)) or _is_hook_of_lazy(of, name)
     if type(of) is not Global:
@@ -1271,9 +1264,8 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
         return False
     if grammar.rule_by_name(f"{owner}.{name}") is not None:
         return True
-    if owner.startswith(
-        ("torch.nn.modules.", "torch.nn.parallel.")
-    ):  # a method of a module, as a value
+    # A method of a module, as a value.
+    if owner.startswith(("torch.nn.modules.", "torch.nn.parallel.")):
         return name.isidentifier() and not name.startswith("_")
     if (owner, name) in _ANNEALING:
         return True

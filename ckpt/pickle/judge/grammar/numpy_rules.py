@@ -148,9 +148,8 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
     code = "V0" if _RECORD(grammar, call.args[0]) else str(call.args[0])
     if len(state) == 9 and not _dtype_metadata(grammar, code, state[8]):
         return False
-    if (
-        len(state) == 8 and code in _TIME_CODES
-    ):  # numpy reads the unit of a time where there is none, and dies
+    # numpy reads the unit of a time where there is none, and dies.
+    if len(state) == 8 and code in _TIME_CODES:
         return False
     if code in _OBJECT_CODES:
         return (
@@ -158,9 +157,8 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
             and flags == _OBJECTS_FLAGS
             and size == -1
         )
-    if (
-        flags & _OF_OBJECTS or not -128 <= flags < 256
-    ):  # numpy before 1.24 wrote a signed byte
+    # numpy before 1.24 wrote a signed byte.
+    if flags & _OF_OBJECTS or not -128 <= flags < 256:
         return False
     if code[0] != "V":
         is_plain = (parts, names, fields) == (None, None, None) and flags in (

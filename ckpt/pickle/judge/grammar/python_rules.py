@@ -117,11 +117,12 @@ _ZONE = result_of(
 )
 _DIGITS = r"[-+]?[0-9]{1,1000}"
 _KEY = text_matching(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
+# The bytes and a zone; older pickles have numbers.
 _TIME = takes(
     one_of_forms(is_raw, is_short_text, is_count),
     *[one_of_forms(is_number, is_none, _ZONE)] * 8,
     least=1,
-)  # the bytes and a zone; older pickles have numbers
+)
 
 
 def _type_expression(grammar: Grammar, node: Node) -> bool:
