@@ -86,7 +86,7 @@ class _Tables:
         return fits
 
     def _moved(self, own: Array) -> list[Array]:
-        """The numbers of rows whose first number is 1 beside that of one row."""
+        """Return the numbers of rows whose first number is 1 above or below its own."""
         slack = self._slack * 2
         near: list[Array] = []
         for move in (1.0, -1.0):
@@ -96,7 +96,7 @@ class _Tables:
         return near
 
     def _with_ratio(self, own: Array, most: int) -> list[Array]:
-        """The numbers of rows of which one quotient is that of one row."""
+        """Return the numbers of rows with the same quotient of two of their numbers."""
         other = (most + 1) % len(own)
         table = self._ratios.get((most, other))
         if table is None:

@@ -185,7 +185,7 @@ def parse_template(text: str) -> Template:
     numbers: list[Affine] = []
     widths: list[int] = []
     own: list[str] = []
-    """What is between two numbers, piece by piece: a name may have millions of them."""
+    """The text between two numbers, in pieces, of which a name may have millions."""
     position = 0
     while position < len(text):
         plain = _PLAIN.match(text, position)

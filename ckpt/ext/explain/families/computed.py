@@ -29,7 +29,7 @@ when they are built. No training changes them.
 
 
 def computed_buffers(names: Sequence[str]) -> list[str]:
-    """The names whose last word is that of a buffer which a model computes."""
+    """Return the names of buffers that a model computes, by their last words."""
     return [name for name in names if name.rpartition(".")[2] in _COMPUTED]
 
 
