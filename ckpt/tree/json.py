@@ -18,6 +18,9 @@ INT_BITS = 4096
 them.
 """
 
+_WHOLE = 2**31
+"""Characters of a call's text: all of them, the pickle is bounded already."""
+
 
 def key_json(key: str | int) -> Json:
     """One step of a path: a string or an int, or `{"type", "text"}` for keys of other
@@ -32,8 +35,10 @@ def path_json(path: Path) -> list[Json]:
 
 def scalar_json(view: View) -> tuple[Json, str | None]:
     """(value, its kind when JSON cannot hold it): a float that is not finite is `(None,
-    "inf")`.
+    "inf")`. The call of a function is its text.
     """
+    if view.is_call:
+        return scalar_text(view, _WHOLE), None
     value = view.value
     if isinstance(value, float) and not isfinite(value):
         return None, "nan" if value != value else "inf" if value > 0 else "-inf"

@@ -70,6 +70,8 @@ class View(NamedTuple):
     children: Sequence[Node] = ()
     metadata: Node = None
     """`_metadata` of a state dict."""
+    is_call: bool = False
+    """A flag: `value` is what a function is called with, and no value of the file."""
 
     @property
     def tensor(self) -> Tensor:
@@ -231,7 +233,14 @@ def _object_view(call: Opaque) -> View:
         inner = state.get("_content", state.get("_val", call))
         if type(inner) is not Opaque or not inner.class_name.startswith("omegaconf."):
             seen = look(inner)
-            return View(seen.kind, name, seen.value, seen.keys, seen.children)
+            return View(
+                seen.kind,
+                name,
+                seen.value,
+                seen.keys,
+                seen.children,
+                is_call=seen.is_call,
+            )
     if (
         call.how == "reduce"
         and len(call.args) == 1
@@ -240,7 +249,9 @@ def _object_view(call: Opaque) -> View:
         value = call.args[0]  # of an enum, most likely
         data = value if type(value) in SCALARS else as_bytes(value)
         if data is not None or value is None:
-            return View("scalar", name, data)
+            # Python's classes begin with a capital, as those of enums do.
+            is_call = not name.rpartition(".")[2].lstrip("_")[:1].isupper()
+            return View("scalar", name, data, is_call=is_call)
     keys, children = _object_fields(call, state)
     return View("object", name, None, keys, children)
 

@@ -178,6 +178,8 @@ def _number_text(value: bool | int | float | complex) -> str:
 def _bare_text(view: View) -> str:
     # Backslashes stay as they are: a path of Windows must come out as it went in.
     # --json is exact for all.
+    if view.is_call:
+        return show_literal(scalar_text(view, TEXT))
     value = view.value
     if isinstance(value, ByteStr):
         return show_literal(value.text)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from inside import inside
 from process import Run, check_error
+
+from ckpt import open as opened
 
 
 @pytest.mark.parametrize(
@@ -203,3 +206,22 @@ def test_several_files_get_the_loop_that_asks_each(tmp_path: Path) -> None:
     )
     torch.save({"epoch": 3, "e 2.pth": "x"}, tmp_path / "named.pth")
     assert inside("get", "named.pth", "e 2.pth", cwd=tmp_path).lines == ["x"]
+
+
+class _Called:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("echo hi",)
+
+
+def test_a_call_is_no_value_of_the_file(ckpt: Run, tmp_path: Path) -> None:
+    """An enum is its value; what a function would be called with is no value."""
+    path = tmp_path / "called.pth"
+    torch.save({"x": _Called(), "all": [_Called()], "w": torch.ones(1)}, path)
+    call = f"{os.system.__module__}.system('echo hi')"
+
+    assert ckpt("get", path, "x").stdout == f"{call}\n"
+    assert json.loads(ckpt("get", path, "x", "--json").stdout)["value"] == call
+    assert call in ckpt("get", path, "all").stdout
+    values = opened(path).values
+    assert (values["x"], values["all"]) == (call, [call])
+    assert ckpt("get", "objects.pth", "precision").stdout == "fp16\n"
