@@ -468,7 +468,8 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
     assert documents == ckpt("ls", str(runs), "--json").stdout
     refused = ckpt("inspect", str(runs), "--tsv")
     assert (
-        refused.returncode == 2 and "name one, such as epoch_10.pth" in refused.stderr
+        refused.returncode == 2
+        and f"name one, such as {runs / 'epoch_10.pth'}" in refused.stderr
     )
 
 
