@@ -274,7 +274,8 @@ class Survey:
         found: dict[int, tuple[int, Section | None]] = {}
         for match in self.matches:
             part = match.optimizer
-            if not match.models:
+            # LBFGS keeps the state of all parameters under its first one.
+            if not match.models or match.is_flat:
                 continue
             depth = len(part.path)
             indices = {

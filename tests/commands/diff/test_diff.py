@@ -749,6 +749,34 @@ def test_steps_that_move_nothing(how: str, tmp_path: Path) -> None:
     assert {row.code for row in report.findings} == {"step-skipped"}
 
 
+def test_the_state_of_lbfgs_is_of_no_single_parameter(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(3, 4)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+    x = torch.randn(8, 3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).pow(4).sum()
+        loss.backward()
+        return loss
+
+    states = []
+    for _ in range(2):
+        optimizer.step(closure)
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        states.append(copy.deepcopy(state))
+    states[1]["model"]["weight"] = states[0]["model"]["weight"]
+    report = of(states[0], states[1], tmp_path)
+
+    assert {row.name for row in report.rows if row.status == "changed"} >= {
+        "model.bias",
+        "optimizer.state.0.d",
+    }
+    (row,) = [row for row in report.rows if row.name == "model.weight"]
+    assert row.status == "same" and row.cause != "stepped"
+
+
 @pytest.mark.parametrize(
     "make",
     [
