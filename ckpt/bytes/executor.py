@@ -223,7 +223,7 @@ class Threads:
                     if progress is not None:
                         progress(task.nbytes)
         except BaseException as error:
-            # Who interrupts does not wait for a tensor of 40 GB.
+            # A user who interrupts does not wait for a tensor of 40 GB.
             wait = isinstance(error, Exception)
             raise
         finally:

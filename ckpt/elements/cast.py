@@ -305,7 +305,7 @@ def _float8_codes(name: str) -> tuple[Array, Array]:
         codes[beyond] = len(values) - 1
     if has_signed_zero:
         codes[np.isnan(singles)] = 0x7F
-    # Where -0 is NaN, a small negative number becomes 0 without a sign.
+    # In a type where -0 is NaN, a small negative number becomes 0 without a sign.
     codes[np.signbit(singles) & (has_signed_zero | (codes > 0))] |= 0x80
     return codes.astype("u1"), beyond
 

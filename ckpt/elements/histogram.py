@@ -266,7 +266,7 @@ def _bin_number(value: float, power: int) -> int:
     if isinstance(value, int):
         return value >> power
     number = floor(ldexp(value, -power))
-    # What is tiny beside the width may have become -0.0.
+    # A number that is tiny beside the width may have become -0.0.
     return min(number, -1) if value < 0 else number
 
 

@@ -152,6 +152,25 @@ _FOUR_BITS: dict[str, Part] = {
     ".quant_state.bitsandbytes__nf4": "note",
     ".quant_state.bitsandbytes__fp4": "note",
 }
+HQQ_SETTINGS = (
+    "shape",
+    "nbits",
+    "group_size",
+    "axis",
+    "packing",
+    "view_as_float",
+    "unpack_view_dtype",
+    "quant_scale",
+    "quant_zero",
+    "compute_dtype",
+    "offload_meta",
+    "encoded_state_dict",
+    "stores_quant_config",
+    "channel_wise",
+    "optimize",
+    "round_zero",
+)
+"""The settings that HQQ writes as tensors beside the codes of a weight."""
 _HQQ: dict[str, Part] = {
     **{
         f"{start}{name}": "zero point"
@@ -159,27 +178,7 @@ _HQQ: dict[str, Part] = {
         for name in ("zero", "zero_q")
     },
     **{f"{start}zero_scale": "scale" for start in ("", "meta.")},
-    **dict.fromkeys(
-        (
-            "shape",
-            "nbits",
-            "group_size",
-            "axis",
-            "packing",
-            "view_as_float",
-            "unpack_view_dtype",
-            "quant_scale",
-            "quant_zero",
-            "compute_dtype",
-            "offload_meta",
-            "encoded_state_dict",
-            "stores_quant_config",
-            "channel_wise",
-            "optimize",
-            "round_zero",
-        ),
-        "note",
-    ),
+    **dict.fromkeys(HQQ_SETTINGS, "note"),
 }
 
 LAYOUTS: tuple[Layout, ...] = (

@@ -80,7 +80,7 @@ class Column(Sequence[R]):
                 rows = list(self._base[self._first : last])
             else:
                 rows = self._make(0, self._count)
-                # What was asked for before stays the same object.
+                # An object that was asked for before stays the same.
                 for index, row in self._some.items():
                     rows[index] = row
             self._all = rows

@@ -470,7 +470,7 @@ def _read_numbers(row: TensorRef) -> list[int]:
 
     count = row.shape[0]
     stride = row.stride[0]
-    # What lies between the numbers is read with them, and left out afterwards.
+    # Bytes between the numbers are read with them, and left out afterwards.
     span_length = (count - 1) * stride + 1 if count else 0
     span = tensor_ref(row.storage, row.dtype, (span_length,), (1,), row.offset)
     code, width = ("i", 4) if row.dtype.bits == 32 else ("q", 8)

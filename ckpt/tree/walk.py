@@ -121,7 +121,7 @@ class _Walk:
         # Containers and long scalars without tensors that were seen before: name and
         # type.
         self._barren: dict[int, tuple[str, str]] = {}
-        # What lies in attributes and was looked into.
+        # Nodes in attributes that were looked into.
         self._entered: dict[int, Node] = {}
         # Modules, their own tensors, objects: what is shown once.
         self._registered: dict[int, str] = {}

@@ -112,7 +112,7 @@ def convert(
             refuse_lost(survey.checkpoint)
         stages = strip_stages(strip, prefix, section, limits)
         has_blocks = survey.checkpoint.traits.has_own_metadata
-        # What llama.cpp computes with.
+        # The type that llama.cpp computes with.
         floats = "float32" if dequantize and has_blocks else None
         if dequantize and not has_blocks:
             stages.insert(
@@ -139,7 +139,7 @@ def convert(
                     optimizer_keys=optimizer_keys,
                 )
             )
-        # What a recipe makes is the model alone.
+        # A recipe makes the model alone.
         makes_model = recipe is not None and not is_known
         inner = None if makes_model else section
         stages.append(

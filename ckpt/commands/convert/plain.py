@@ -508,7 +508,7 @@ class Plain(Spread):
             and isinstance(view.value, _SCALARS)
             and not isinstance(view.value, bytearray)
         ):
-            # Which protocol 2 writes as a call.
+            # Protocol 2 writes it as a call.
             if type(node) is Opaque and view.type != "bytes":
                 self._note_kind(view.type)
             return self._text(view.value)

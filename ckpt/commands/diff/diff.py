@@ -459,7 +459,7 @@ def _pair_sections(
         )
         for side, parts in ((before, ours), (after, theirs)):
             if not parts:
-                # Which raises, with the names that there are.
+                # This raises, with the names that there are.
                 side.section(options.section)
     pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
     if not any(pair.after.kind in _WEIGHTS for pair in pairs):

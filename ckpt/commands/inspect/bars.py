@@ -39,7 +39,7 @@ def spark_text(histogram: Histogram, width: int = CELLS) -> str:
     bins_per_cell = (largest - least) / width
     sums = [0.0] * width
     for index, count in enumerate(counts):
-        # Where the bin begins and ends, counted in cells.
+        # The begin and the end of the bin, counted in cells.
         begin = (max(index, least) - least) / bins_per_cell
         end = (min(index + 1, largest) - least) / bins_per_cell
         first_cell = min(int(begin), width - 1)

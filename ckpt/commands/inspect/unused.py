@@ -202,7 +202,7 @@ def _parameters_text(
     if unknown:
         unnamed = [number for number in numbers if use.match.indices[number] is None]
         among = _candidate_indices(use, unnamed)
-        # Which is which does not matter.
+        # The order of the two does not matter.
         if len(among) == len(unnamed) and not among.intersection(indices):
             return _tensors_text(survey, use.match.model, sorted(among.union(indices)))
         other = (

@@ -258,7 +258,7 @@ def _import_distributed() -> _Distributed:
         raise CkptError("--cluster needs Dask", hint=EXTRA) from None
     for name in logging.root.manager.loggerDict:
         if name.startswith(("distributed", "tornado", "asyncio")):
-            # What fails is said in one line, by us.
+            # A failure is said in one line, by us.
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", module="distributed")
     return cast("_Distributed", module)

@@ -288,7 +288,7 @@ class _Documents:
             if documents is None:
                 return False
             self._page.drawn_from_document(path)
-            # What cannot be drawn is said of this file.
+            # A page that cannot be drawn is said of this file.
             page_payload(documents, __version__)
         except UsageError:
             raise

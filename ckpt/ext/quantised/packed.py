@@ -103,7 +103,7 @@ class Gptq:
         zeros = unpack_bits(packed, self._bits, end - begin)[
             :, first - begin : last - begin
         ]
-        # What is beyond the bits after 1 is added is forgotten, as by gptqmodel.
+        # Bits beyond the width after 1 is added are forgotten, as by gptqmodel.
         return (zeros.astype("<i2") + shift) & ((1 << self._bits) - 1)
 
 

@@ -4,6 +4,7 @@ tensors.
 
 from __future__ import annotations
 
+from ckpt.evidence.scaled import HQQ_SETTINGS
 from ckpt.ext.quantised import bits, floats, hqq, integers, packed
 from ckpt.ext.quantised.schemes import FLOAT8, Scheme
 
@@ -17,26 +18,7 @@ _ACTIVATIONS = (
     "scale_input",
     "qscale_act",
 )
-_OF_HQQ = (
-    "scale",
-    "zero",
-    "shape",
-    "nbits",
-    "group_size",
-    "axis",
-    "packing",
-    "view_as_float",
-    "unpack_view_dtype",
-    "quant_scale",
-    "quant_zero",
-    "compute_dtype",
-    "offload_meta",
-    "encoded_state_dict",
-    "stores_quant_config",
-    "channel_wise",
-    "optimize",
-    "round_zero",
-)
+_OF_HQQ = ("scale", "zero", *HQQ_SETTINGS)
 SCHEMES: tuple[Scheme, ...] = (
     Scheme(
         "FP8",

@@ -305,7 +305,7 @@ class Ahead:
                     self._queue.append(piece)
                 self._made += made
                 idle = len(self._queue)
-        # Who reads it asks for it; else one more makes the next pieces.
+        # The reader asks for it; else one more makes the next pieces.
         alone = idle == 1 and self._is_all
         for _ in range(
             0

@@ -66,7 +66,7 @@ def salvage(
         )
     result, rows = without_lost(current, whys, limits)
     if rows:
-        # What the other precision has of what is lost.
+        # The other precision may have what is lost.
         result = replace(result, copies=())
     is_damaged = checkpoint.account.is_damaged
     if checkpoint.traits.names_are_code and (rows or is_damaged):

@@ -136,7 +136,7 @@ def pickle_refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
         )
         for op, offset in pickle.foreign_opcodes.items()
     ]
-    # What may be called when the result is not changed afterwards.
+    # These may be called when the result is not changed afterwards.
     plain: set[Global] = set()
     for name in pickle.globals.values():
         if not _is_allowed(name):

@@ -153,7 +153,7 @@ def location_of(opened: Checkpoint) -> Location:
     if opened.has_path and not is_far:  # what is far away is not asked for again
         return locate(_path_now(opened))
     (source,) = sources
-    # Who closes it leaves the checkpoint open.
+    # Closing it leaves the checkpoint open.
     return Alone(Window(source, 0, source.size, source.name))
 
 

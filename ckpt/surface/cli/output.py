@@ -117,7 +117,7 @@ def prepare_streams() -> None:
     # dropped.
     sys.stdout = _prepare_stream(sys.stdout or _null_stream(os.O_RDONLY))
     sys.stderr = _prepare_stream(sys.stderr or _null_stream(os.O_WRONLY))
-    # Who calls us may have put another stream there.
+    # A caller may have put another stream there.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not codecs.lookup(encoding).name.startswith("utf"):
         Written.form = lambda text: text.encode(encoding, _HANDLER).decode(encoding)

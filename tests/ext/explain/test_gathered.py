@@ -827,7 +827,7 @@ def test_groups_of_a_resnet_by_names_without_a_wrapper(tmp_path: Path) -> None:
 
 
 def test_a_path_of_the_machine_that_trained(tmp_path: Path) -> None:
-    path = "/root/.cache/torch/transformers/0c370616.309f0c29"
+    path = "/data/cache/torch/transformers/0c370616.309f0c29"
     torch.save(
         {"state_dict": {"w": torch.ones(2)}, "tokenizer": {"vocab_file": path}},
         tmp_path / "m.pt",
