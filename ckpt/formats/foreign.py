@@ -464,12 +464,15 @@ def _directory_error(folder: Location) -> CkptError:
     files = [name for name in names if name.endswith(WEIGHTS)] or [
         name for name in names if _NUMBERED.search(name)
     ]
-    files = files or _archives_of_torch(folder)
+    unread = 0
+    if not files:
+        files, unread = _archives_of_torch(folder)
     if files:
         first = pasted_path(f"{folder.name.rstrip('/')}/{files[0]}") or files[0]
         return FolderError(
             (
                 "a directory without an index; it holds "
+                f"{'at least ' if unread else ''}"
                 f"{counted_noun(len(files), 'checkpoint file')}"
             ),
             hint=f"name one, such as {first}",
@@ -484,17 +487,20 @@ def _directory_error(folder: Location) -> CkptError:
             "no checkpoint lies right in this directory",
             hint=None if pasted is None else f"ckpt ls {pasted} looks below it",
         )
-    return UnsupportedError("a directory without a checkpoint")
+    left_out = f" ({counted_noun(unread, 'file')} not looked into)" if unread else ""
+    return UnsupportedError(f"a directory without a checkpoint{left_out}")
 
 
 _OPENED = 32
 """The most files of a folder whose first bytes are read, where no name says enough."""
 
 
-def _archives_of_torch(folder: Location) -> list[str]:
-    """The files that torch wrote in a folder of this machine, whatever their ending."""
+def _archives_of_torch(folder: Location) -> tuple[list[str], int]:
+    """The files that torch wrote in a folder of this machine, whatever their ending,
+    and the number of files that were not looked into.
+    """
     if not isinstance(folder, LocalPath):
-        return []
+        return [], 0
     names = [name for name in readable_names(folder) if not name.endswith("/")]
     found: list[str] = []
     for name in names[:_OPENED]:
@@ -505,7 +511,7 @@ def _archives_of_torch(folder: Location) -> list[str]:
         with closing(source):
             if begins_as_torch(source.read(0, min(HEAD_BYTES, source.size))):
                 found.append(name)
-    return found
+    return found, len(names[_OPENED:])
 
 
 _NUMBERED = re.compile(

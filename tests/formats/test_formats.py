@@ -645,3 +645,14 @@ def test_the_place_beside_a_checkpoint_has_an_ending_of_its_format(
         for is_same, expected in ((True, same), (False, other)):
             found = formats.out_beside(checkpoint, ".x", same_format=is_same)
             assert found == str(tmp_path / expected)
+
+
+def test_a_directory_says_how_many_files_were_not_looked_into(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"note_{number:02}.txt").write_text("text")
+    with pytest.raises(CkptError, match=r"without a checkpoint \(8 files not looked"):
+        formats.open(str(tmp_path))
+
+    torch.save({"w": torch.ones(1)}, tmp_path / "a.tar")
+    with pytest.raises(CkptError, match="holds at least 1 checkpoint file"):
+        formats.open(str(tmp_path))
