@@ -12,7 +12,10 @@ from collections.abc import Collection
 from math import floor, isqrt
 from typing import TYPE_CHECKING, Any
 
+from ckpt.model.errors import UsageError
+from ckpt.model.names import LazyPattern
 from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +41,46 @@ _EXTRA = (0, 3)
 """Rows of a table behind its grid: BEiT has three for the class token."""
 _MOST = 4096
 """The most points of a side of a grid."""
+_SIDES = LazyPattern(r"(?:([0-9]{1,4})x([0-9]{1,4}):)?([0-9]{1,4})x([0-9]{1,4})")
+"""`14x21`, or `12x101:12x50`."""
+
+
+class Grids(NamedTuple):
+    """The grids that a person names, in points down and across. Without `old` the grid
+    of PRETRAINED is square.
+    """
+
+    old: Grid | None
+    new: Grid
+
+    def sides_of(self, old_count: int, new_count: int) -> tuple[Grid, Grid] | None:
+        """Return both grids where they have so many points, or None."""
+        old = self.old
+        if old is None:
+            side = _side(old_count)
+            if side is None:
+                return None
+            old = (side, side)
+        if old[0] * old[1] != old_count or self.new[0] * self.new[1] != new_count:
+            return None
+        return old, self.new
+
+    def __str__(self) -> str:
+        new = f"{self.new[0]}x{self.new[1]}"
+        return f"{self.old[0]}x{self.old[1]}:{new}" if self.old is not None else new
+
+
+def grids_of(text: str) -> Grids:
+    """Return the grids that a text names. Raises UsageError for any other text."""
+    found = _SIDES.fullmatch(text)
+    sides = [] if found is None else [int(side) for side in found.groups() if side]
+    if not sides or not all(0 < side <= _MOST for side in sides):
+        raise UsageError(
+            f"--grid {show(text, 40)}: not a grid",
+            hint="HxW as 14x21, or 12x101:12x50 for PRETRAINED and TARGET",
+        )
+    *old, down, across = sides
+    return Grids((old[0], old[1]) if old else None, (down, across))
 
 
 class Resampling(NamedTuple):
@@ -135,13 +178,18 @@ def _cubic(distance: float, a: float) -> float:
 
 
 def resampling_of(
-    name: str, old: tuple[int, ...], new: tuple[int, ...], tokens: Collection[int]
+    name: str,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    tokens: Collection[int],
+    grids: Grids | None = None,
 ) -> Resampling | str | None:
     """Return the way from one shape to another, the reason why there is none, or None
     for a tensor without a grid.
 
     `tokens` are the numbers of tokens that may stand before the grid, such as a class
-    token and registers.
+    token and registers. `grids` are named by a person, for
+    lists of positions that are not square.
     """
     lower = name.lower()
     if _RELATIVE in lower:
@@ -158,22 +206,35 @@ def resampling_of(
         return None
     if len(old) == 3 and old[0] != 1:
         return None
-    found = [
-        (count, *sides)
-        for count in sorted({0, *tokens})
-        if (sides := (_side(old[-2] - count), _side(new[-2] - count)))
-        and None not in sides
-    ]
-    if len(old) == 2:
+    found: list[Resampling] = []
+    for count in sorted({0, *tokens}):
+        sides = _sides_of_rows(old[-2] - count, new[-2] - count, grids)
+        if sides is not None:
+            found.append(Resampling("rows", *sides, new, first=count))
+    if len(old) == 2 and grids is None:
         # A list of positions of a text may have a square length too.
-        found = [
-            row for row in found if row[0] or any(word in lower for word in _OF_IMAGES)
-        ]
-    if len(found) != 1:
-        return f"{old[-2]} and {new[-2]} positions are not those of two square grids"
-    count, one, two = found[0]
-    assert one is not None and two is not None
-    return Resampling("rows", (one, one), (two, two), new, first=count)
+        is_of_image = any(word in lower for word in _OF_IMAGES)
+        found = [way for way in found if way.first or is_of_image]
+    if len(found) == 1:
+        return found[0]
+    count_text = f"{old[-2]} and {new[-2]} positions are not those of"
+    if grids is not None:
+        return f"{count_text} --grid {grids}"
+    return f"{count_text} two square grids (--grid HxW names them)"
+
+
+def _sides_of_rows(
+    old_count: int, new_count: int, grids: Grids | None
+) -> tuple[Grid, Grid] | None:
+    """Return the two grids of lists of so many positions: those that are named, else
+    square ones; or None.
+    """
+    if grids is not None:
+        return grids.sides_of(old_count, new_count)
+    one, two = _side(old_count), _side(new_count)
+    if one is None or two is None:
+        return None
+    return (one, one), (two, two)
 
 
 def _of_planes(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from ckpt.commands.rewriting.report import (
     Pairing,
@@ -16,7 +15,7 @@ from ckpt.commands.rewriting.report import (
 )
 from ckpt.elements.cast import AVERAGED
 from ckpt.evidence.survey import Survey
-from ckpt.ext.resizing.grids import resampling_of
+from ckpt.ext.resizing.grids import Grids, grids_of, resampling_of
 from ckpt.ext.resizing.places import Resampled, Stacked, WithMeans
 from ckpt.ext.warmstart.warmstart import Options, coverage_of
 from ckpt.model.dtypes import contiguous
@@ -30,9 +29,6 @@ from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
 from ckpt.tree.find import node_at
 
-Fill = Literal["target", "mean"]
-
-
 _NOTES = 20
 """Lines about tensors that are resized, and about those that are not."""
 _EXPANDED = 1 << 20
@@ -45,6 +41,14 @@ _TOKENS = re.compile(
 """Names of the tokens that stand before the patches of an image."""
 
 
+class Way(NamedTuple):
+    """The options of a person, as typed: `name` is `pad` or `interpolate`."""
+
+    name: str
+    fill: str | None
+    grid: str | None
+
+
 class Fit(NamedTuple):
     """A tensor of PRETRAINED that got the shape of TARGET: `copied` elements are its
     own or computed of them.
@@ -52,6 +56,7 @@ class Fit(NamedTuple):
 
     text: str
     copied: int
+    is_on_named_grid: bool = False
 
 
 class Fitted(NamedTuple):
@@ -69,16 +74,12 @@ def fitted(
     wanted: Survey,
     limits: Limits,
     request: Options,
-    way: str,
-    fill: str | None,
+    way: Way,
 ) -> Fitted:
     """Return PRETRAINED with the tensors resized that `way` means. Raises CkptError as
-    a warm start does.
+    a warm start does, and UsageError where no tensor has the grids that were named.
     """
-    if fill not in (None, "target", "mean"):
-        raise UsageError(f"--fill {show(str(fill), 40)}: not one of target mean")
-    if fill is not None and way != "pad":
-        raise UsageError("--fill goes with --on-mismatch pad")
+    grids = _checked_way(way)
     given = with_ties(given, limits)
     checkpoint = given.checkpoint
     coverage = coverage_of(given, wanted, limits, request)
@@ -92,19 +93,41 @@ def fitted(
         node = node_at(checkpoint.root, row.source.path)
         if tensor_of(node) is None:
             continue
-        if way == "pad":
-            made = _padded(row, fill or "target")
+        if way.name == "pad":
+            made = _padded(row, way.fill or "target")
         else:
-            made = _resampled(row, tokens)
+            made = _resampled(row, tokens, grids)
         if isinstance(made, str):
             notes.append(f"{show(row.name, 80)} is not resized: {made}.")
         elif made is not None:
             edit.put(node, made[0])
             fits[row.name] = made[1]
+    if grids is not None and not any(fit.is_on_named_grid for fit in fits.values()):
+        raise UsageError(
+            f"--grid {grids}: no position embedding of another shape has so many "
+            "positions",
+            path=checkpoint.path,
+            hint="; ".join(notes[:2]) or None,
+        )
     if not fits:
         return Fitted(given, {}, tuple(notes))
     result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     return Fitted(Survey(result, given.model), fits, tuple(notes))
+
+
+def _checked_way(way: Way) -> Grids | None:
+    """Return the grids that `way` names. Raises UsageError for words that it has not,
+    and for options that do not go together.
+    """
+    if way.fill not in (None, "target", "mean"):
+        raise UsageError(f"--fill {show(str(way.fill), 40)}: not one of target mean")
+    if way.fill is not None and way.name != "pad":
+        raise UsageError("--fill goes with --on-mismatch pad")
+    if way.grid is None:
+        return None
+    if way.name != "interpolate":
+        raise UsageError("--grid goes with --on-mismatch interpolate")
+    return grids_of(way.grid)
 
 
 def said(report: RewriteReport, done: Fitted) -> RewriteReport:
@@ -214,12 +237,14 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
     return made, Fit(text, other.numel)
 
 
-def _resampled(row: Pairing, tokens: set[int]) -> tuple[TensorRef, Fit] | str | None:
+def _resampled(
+    row: Pairing, tokens: set[int], grids: Grids | None
+) -> tuple[TensorRef, Fit] | str | None:
     """The tensor of PRETRAINED on the grid of TARGET, the reason why not, or None for a
     tensor without a grid.
     """
     mine, other = _sides(row)
-    how = resampling_of(row.name, other.shape, mine.shape, tokens)
+    how = resampling_of(row.name, other.shape, mine.shape, tokens, grids)
     if how is None or isinstance(how, str):
         return how
     if other.dtype.name not in AVERAGED:
@@ -230,9 +255,10 @@ def _resampled(row: Pairing, tokens: set[int]) -> tuple[TensorRef, Fit] | str | 
                 f"a view of {tensor.storage.nbytes:,} bytes expands to "
                 f"{tensor.nbytes:,}"
             )
-    return _over(other, Resampled(other, how), mine.shape), Fit(
-        f"interpolated {how}", mine.numel
-    )
+    # A table of relative positions is a grid too, but not the one that was named.
+    is_on_named_grid = grids is not None and how.form == "rows" and how.antialias
+    fit = Fit(f"interpolated {how}", mine.numel, is_on_named_grid)
+    return _over(other, Resampled(other, how), mine.shape), fit
 
 
 def _sides(row: Pairing) -> tuple[TensorRef, TensorRef]:

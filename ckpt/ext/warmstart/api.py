@@ -42,6 +42,7 @@ def warmstart(
     align: bool = True,
     on_mismatch: str = "keep",
     fill: str | None = None,
+    grid: str | None = None,
     by_shape: bool = False,
     fuse: bool = False,
     split: bool = False,
@@ -62,7 +63,9 @@ def warmstart(
     as far as they fit.
 
     With `on_mismatch="pad"` tensors get the rows that TARGET has more, `fill="mean"` as
-    the mean of theirs; with `"interpolate"` position embeddings get its grid. `recipe`
+    the mean of theirs; with `"interpolate"` position embeddings get its grid, which
+    `grid` names where it is not square: `"14x21"`, or `"12x101:12x50"` for
+    PRETRAINED and TARGET. `recipe`
     is the path of a recipe, which brings the pretrained weights into another layout
     first; for a GGUF it may be `transformers`. `report.coverage` is the plan. With
     `print_code` nothing is written, and `report.code` are lines of Python. The other
@@ -91,6 +94,8 @@ def warmstart(
         )
     if fill is not None and resized is None:
         raise UsageError("--fill goes with --on-mismatch pad")
+    if grid is not None and resized is None:
+        raise UsageError("--grid goes with --on-mismatch interpolate")
     if print_code and resized is not None:
         raise UsageError(f"--print-code does not print --on-mismatch {resized}")
     if into is None and into_model is None:
@@ -153,7 +158,8 @@ def warmstart(
                 report = job(weights, survey, limits, request)
             else:
                 resizing = load_hook("resizing")
-                done = resizing.fitted(weights, survey, limits, request, resized, fill)
+                way_of_shapes = resizing.Way(resized, fill, grid)
+                done = resizing.fitted(weights, survey, limits, request, way_of_shapes)
                 report = resizing.said(job(done.survey, survey, limits, request), done)
             if print_code and report.coverage is not None:
                 code.extend(

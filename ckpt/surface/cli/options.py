@@ -610,6 +610,15 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             ),
             words=("target", "mean"),
         ),
+        text(
+            "--grid",
+            "HxW",
+            "warmstart*",
+            (
+                "With --on-mismatch interpolate: the grid of TARGET's positions, or "
+                "OLD:NEW for both files. Without it both grids are square."
+            ),
+        ),
         flag(
             "--by-shape",
             "warmstart*",

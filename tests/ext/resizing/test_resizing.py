@@ -280,6 +280,88 @@ def test_grids_with_dimensions_of_their_own(tmp_path: Path) -> None:
     torch.testing.assert_close(state[name], expected, rtol=1e-5, atol=2e-5)
 
 
+def rectangle(
+    old: torch.Tensor, old_grid: tuple[int, int], grid: tuple[int, int], first: int
+) -> torch.Tensor:
+    """The rows of a grid as torch interpolates them, with the first rows as they are."""
+    rows = old.reshape(-1, old.shape[-1])
+    planes = rows[first:].T.reshape(1, -1, *old_grid)
+    planes = interpolate(planes, size=grid, mode="bicubic", antialias=True)
+    return torch.cat([rows[:first], planes.reshape(planes.shape[1], -1).T])
+
+
+@pytest.mark.parametrize(
+    ("old_grid", "grid", "words"),
+    [
+        ((14, 14), (14, 21), "14x21"),
+        ((14, 14), (21, 14), "21x14"),
+        ((12, 101), (12, 50), "12x101:12x50"),
+        ((4, 9), (5, 6), "4x9:5x6"),
+        ((6, 6), (4, 16), "6x6:4x16"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 2])
+def test_grids_that_are_named(
+    tmp_path: Path,
+    old_grid: tuple[int, int],
+    grid: tuple[int, int],
+    words: str,
+    first: int,
+) -> None:
+    """Images that are not square, and spectrograms (AST has 12 x 101 positions)."""
+    tokens: State = {}
+    if first:
+        tokens = {"cls_token": random(1, 1, 6), "dist_token": random(1, 1, 6)}
+    table = random(1, old_grid[0] * old_grid[1] + first, 6)
+    wanted = {**tokens, "pos_embed": torch.zeros(1, grid[0] * grid[1] + first, 6)}
+    options = ("--on-mismatch", "interpolate", "--grid", words)
+    state, text = warmstart(tmp_path, {**tokens, "pos_embed": table}, wanted, *options)
+
+    expected = rectangle(table, old_grid, grid, first)
+    torch.testing.assert_close(state["pos_embed"][0], expected, rtol=1e-5, atol=1e-5)
+    sides = f"{old_grid[0]} x {old_grid[1]} → {grid[0]} x {grid[1]}"
+    assert f"pos_embed: interpolated {sides}, bicubic" in text
+
+
+def test_a_named_grid_is_for_lists_of_any_name(tmp_path: Path) -> None:
+    """A list of positions of a text is none of an image, unless a person says so."""
+    name = "embeddings.position_embeddings.weight"
+    given, wanted = {name: random(16, 6)}, {name: torch.zeros(24, 6)}
+    options = ("--on-mismatch", "interpolate", "--grid", "4x6")
+    state, _ = warmstart(tmp_path, given, wanted, *options)
+
+    expected = rectangle(given[name], (4, 4), (4, 6), 0)
+    torch.testing.assert_close(state[name], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("14x22", "pos_embed is not resized: 196 and 294 positions are not those of"),
+        ("12x12:14x21", "no position embedding of another shape has so many positions"),
+        ("14", "--grid 14: not a grid (HxW as 14x21"),
+        ("0x7", "--grid 0x7: not a grid"),
+        ("9999x1", "--grid 9999x1: not a grid"),
+        ("14x21:", "--grid 14x21:: not a grid"),
+        ("1x2:3x4:5x6", "not a grid"),
+    ],
+)
+def test_a_grid_that_nothing_has(tmp_path: Path, words: str, why: str) -> None:
+    torch.save({**REST, "pos_embed": random(1, 196, 4)}, tmp_path / "a.pth")
+    torch.save({**REST, "pos_embed": random(1, 294, 4)}, tmp_path / "b.pth")
+    done = run(tmp_path, "--on-mismatch", "interpolate", "--grid", words)
+
+    assert done.code == 2 and why in done.err.decode()
+    assert not (tmp_path / "out.pth").exists()
+
+
+def test_a_grid_that_is_not_square_names_the_option(tmp_path: Path) -> None:
+    given, wanted = {"pos_embed": random(1, 196, 4)}, {"pos_embed": random(1, 294, 4)}
+    _, text = warmstart(tmp_path, given, wanted, "--on-mismatch", "interpolate")
+
+    assert "two square grids (--grid HxW names them)" in text
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     table = random(1, 196, 6).to(dtype)
@@ -387,6 +469,11 @@ def test_the_report_says_what_is_copied(tmp_path: Path) -> None:
             "--fill zero: not one of target mean",
         ),
         (("--on-mismatch", "pad", "--print-code"), "--print-code does not print"),
+        (("--grid", "2x2"), "--grid goes with --on-mismatch interpolate"),
+        (
+            ("--on-mismatch", "pad", "--grid", "2x2"),
+            "--grid goes with --on-mismatch interpolate",
+        ),
         (("--on-mismatch", "stretch"), "not one of keep slice error pad interpolate"),
     ],
 )
