@@ -227,6 +227,41 @@ def test_an_average_is_a_section(tmp_path: Path) -> None:
     assert torch.equal(out(average, IMAGE), out(mine, IMAGE))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(32, 48), (48, 32), (32, (32, 48)), ((48, 32), (32, 64))]
+)
+@pytest.mark.parametrize("registers", [0, 4])
+def test_images_of_another_size(
+    old: int | tuple[int, int],
+    new: int | tuple[int, int],
+    registers: int,
+    tmp_path: Path,
+) -> None:
+    """The positions are those that timm itself makes of them when it loads a model."""
+
+    def vit(size: int | tuple[int, int]) -> VisionTransformer:
+        return VisionTransformer(
+            img_size=size, patch_size=8, depth=1, num_heads=4, embed_dim=32,
+            num_classes=5, reg_tokens=registers,
+        )  # fmt: skip
+
+    given, mine = filled(vit(old), 0), filled(vit(new), 1)
+    grids = [model.patch_embed.grid_size for model in (given, mine)]
+    options = ["--on-mismatch", "interpolate"]
+    if any(down != across for down, across in grids):
+        options += ["--grid", ":".join(f"{down}x{across}" for down, across in grids)]
+    made = started(given.state_dict(), mine.state_dict(), tmp_path, *options)
+
+    expected = timm.layers.resample_abs_pos_embed(
+        given.pos_embed.detach(),
+        new_size=list(grids[1]),
+        old_size=list(grids[0]),
+        num_prefix_tokens=1 + registers,
+    )
+    assert torch.allclose(made["pos_embed"], expected, rtol=1e-5, atol=1e-5)
+    mine.load_state_dict(made)
+
+
 def of_meta(state: State) -> State:
     """The state dict of a Llama under the names of Meta's code."""
     words = {

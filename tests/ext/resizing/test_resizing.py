@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -360,6 +361,40 @@ def test_a_grid_that_is_not_square_names_the_option(tmp_path: Path) -> None:
     _, text = warmstart(tmp_path, given, wanted, "--on-mismatch", "interpolate")
 
     assert "two square grids (--grid HxW names them)" in text
+
+
+RESULTS_OF_TIMM = json.loads(
+    (Path(__file__).parent / "timm_positions.json").read_text()
+)["rows"]
+"""The results of timm 1.0.31 for tables of `sawtooth`: of `resample_abs_pos_embed` for
+a kind `abs`, of `resize_rel_pos_bias_table_simple` for a kind `rel`.
+"""
+
+
+def sawtooth(rows: int) -> torch.Tensor:
+    """The table that timm was given, of a width of 2."""
+    return ((torch.arange(rows * 2).reshape(rows, 2) * 7 % 11 - 5) / 4).float()
+
+
+@pytest.mark.parametrize("row", RESULTS_OF_TIMM)
+def test_the_results_of_timm(tmp_path: Path, row: dict[str, Any]) -> None:
+    old, new, first = row["old"], row["new"], row.get("first", 0)
+    is_absolute = row["kind"] == "abs"
+    name = "pos_embed" if is_absolute else "attn.relative_position_bias_table"
+    tokens: State = {"cls_token": random(1, first, 2)} if first else {}
+    table = sawtooth(old[0] * old[1] + first)
+    expected = torch.tensor(row["values"]).reshape(-1, 2)
+    wanted = torch.zeros_like(expected)
+    if is_absolute:
+        table, wanted = table[None], wanted[None]
+    options = ["--on-mismatch", "interpolate"]
+    if new[0] != new[1]:
+        options += ["--grid", f"{new[0]}x{new[1]}"]
+    given = {**tokens, name: table}
+    state, _ = warmstart(tmp_path, given, {**tokens, name: wanted}, *options)
+
+    made = state[name].reshape(-1, 2)
+    torch.testing.assert_close(made, expected, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
