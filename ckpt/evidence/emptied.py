@@ -9,6 +9,7 @@ one layer is empty in all of them, where a partitioned model was saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from ckpt.evidence.sections import Section
@@ -142,11 +143,19 @@ def _is_of(modules: LazyPattern, name: str) -> bool:
     if not name.endswith(".weight"):
         return False
     steps = name.rsplit(".", 3)
-    if modules.fullmatch(steps[-2]) is not None:
+    if _is_module_of(modules, steps[-2]):
         return True
     if len(steps) < 3 or not steps[-3].startswith("lora_"):
         return False
-    return modules.fullmatch(steps[-3]) is not None
+    return _is_module_of(modules, steps[-3])
+
+
+@lru_cache(maxsize=1024)
+def _is_module_of(modules: LazyPattern, word: str) -> bool:
+    """Tell whether a module has one of some names. A large model asks for the same few
+    words a million times.
+    """
+    return modules.fullmatch(word) is not None
 
 
 def _is_emptied(empty: Sequence[str], rows: Sequence[tuple[str, Tensor]]) -> bool:

@@ -441,14 +441,19 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     names = section.names()
     tensors = looks_of(section.entries)
     looks = _look_numbers(tensors)
-    blocks_of: dict[str, list[Block]] = {}
+    # Names hardly ever come back to a layer, and a list for each of a million layers
+    # takes as much memory as their names.
+    first_blocks: dict[str, Block] = {}
+    later_blocks: dict[str, list[Block]] = {}
     for block in name_blocks(names):
-        blocks_of.setdefault(block.begin, []).append(block)
+        if first_blocks.setdefault(block.begin, block) is not block:
+            later_blocks.setdefault(block.begin, []).append(block)
     # A model repeats its layers: one that is alike inside has the roles of the one
     # before.
     known_layers: dict[tuple[object, ...], list[Role]] = {}
     roles = [_UNKNOWN] * len(names)
-    for begin, blocks in blocks_of.items():
+    for begin, first_block in first_blocks.items():
+        blocks = [first_block, *later_blocks.get(begin, ())]
         inside: list[str] = []
         inside_looks: list[int] = []
         for _, first, last in blocks:

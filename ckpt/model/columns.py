@@ -11,7 +11,10 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 R = TypeVar("R")
 C = TypeVar("C", bound="Column")  # type: ignore[type-arg]
@@ -106,6 +109,38 @@ class Column(Sequence[R]):
         column._base = self if self._base is None else self._base
         column._first = self._first + first
         return column
+
+
+class NumberedTexts(Sequence[str]):
+    """The texts `begin0`, `begin1` … up to as many as `numbers` has. Each is made when
+    it is asked for: a million of them would take as much memory as the names of their
+    tensors.
+    """
+
+    __slots__ = ("_begin", "_numbers")
+
+    def __init__(self, begin: str, numbers: range) -> None:
+        self._begin = begin
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Self: ...
+
+    def __getitem__(
+        self, index: int | slice[int | None, int | None, int | None]
+    ) -> str | Self:
+        if isinstance(index, slice):
+            return type(self)(self._begin, self._numbers[index])
+        return f"{self._begin}{self._numbers[index]}"
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._begin.__add__, map(str, self._numbers))
 
 
 class Chain(Sequence[R]):

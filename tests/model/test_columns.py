@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.model.columns import Chain, Column, row_looks, row_parts
+from ckpt.model.columns import Chain, Column, NumberedTexts, row_looks, row_parts
 
 
 class Row:
@@ -121,3 +121,15 @@ def test_a_list_that_is_added_is_not_changed_later() -> None:
     chain = Chain(given)
     chain.append(Row(2))
     assert numbers(given) == [1] and numbers(chain) == [1, 2]
+
+
+def test_numbered_texts() -> None:
+    texts = NumberedTexts("a.b:", range(4))
+
+    assert list(texts) == ["a.b:0", "a.b:1", "a.b:2", "a.b:3"]
+    assert (len(texts), texts[3], texts[-1]) == (4, "a.b:3", "a.b:3")
+    assert list(texts[1:3]) == ["a.b:1", "a.b:2"]
+    assert list(texts[2:][1:]) == ["a.b:3"]
+    assert "a.b:2" in texts and "a.b:4" not in texts
+    with pytest.raises(IndexError):
+        texts[4]

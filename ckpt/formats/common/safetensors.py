@@ -30,7 +30,7 @@ from ckpt.model.checkpoint import (
     Traits,
     Value,
 )
-from ckpt.model.columns import Chain
+from ckpt.model.columns import Chain, NumberedTexts
 from ckpt.model.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits, is_text, parse_json
@@ -464,7 +464,7 @@ def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
     header = header._replace(tensors=table)
     root = Dict()
     make = Maker(probe.file, header)
-    ids = [f"{probe.mark}{row}" for row in range(len(table.names))]
+    ids = NumberedTexts(probe.mark, range(len(table.names)))
     entries: Sequence[Entry]
     storages: Sequence[Storage]
     # Of a file that is cut off.

@@ -225,17 +225,19 @@ class _Folder:
     ) -> list[tuple[list[str], _Node | Leaf]]:
         """Neighbours that are equal, as one: (their names, one of them)."""
         groups: list[tuple[list[str], _Node | Leaf]] = []
-        numbers: list[int] = []
+        last_look = -1
+        last_number: int | None = None
         for name, child in items:
-            number = self._number_node(child)
+            look = self._number_node(child)
+            number = int(name) if is_number(name) else None
             # Equal leaves are put into braces later, by `_brace_leaves`.
-            can_join = isinstance(child, _Node) and len(groups) > 0
-            is_equal = can_join and numbers[-1] == number
-            if is_equal and _is_next_name(groups[-1][0], name):
+            is_equal = look == last_look and isinstance(child, _Node)
+            if is_equal and _is_next_number(last_number, number):
                 groups[-1][0].append(name)
             else:
                 groups.append(([name], child))
-                numbers.append(number)
+            last_look = look
+            last_number = number
         return groups
 
     def _folds(self, names: list[str], node: _Node | Leaf) -> list[Fold]:
@@ -309,14 +311,13 @@ def _scale_fold(fold: Fold, times: int) -> Fold:
     )
 
 
-def _is_next_name(names: list[str], name: str) -> bool:
+def _is_next_number(last: int | None, number: int | None) -> bool:
     """Tell whether a name continues a group. Numbers must follow each other, and only
-    words stand beside words.
+    words, which have None, stand beside words.
     """
-    last = names[-1]
-    if is_number(last) != is_number(name):
-        return False
-    return not is_number(name) or int(name) == int(last) + 1
+    if last is None or number is None:
+        return last is number
+    return number == last + 1
 
 
 def _group_label(names: list[str]) -> str:
