@@ -180,7 +180,7 @@ def test_a_product_of_matrices_is_that_of_its_tiles(
         assert out == pytest.approx(
             left.astype("f8") @ right.astype("f8"), rel=1e-4 if kind == "f4" else 1e-12
         )
-        height, width = _tile_size(rows, rank, columns)
+        height, width = _tile_size(rows, rank, columns, out.dtype.str)
         most = (height + (height > 1)) * width * rank
         assert most <= PRODUCTS or height * width == 1, "larger ones begin threads"
         assert height > 1 or width * rank <= PIECE or width == 1
