@@ -296,7 +296,7 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     with pytest.raises(ckpt.UsageError, match="nothing says which rows"):
         merged(tmp_path, state, rows)
     config = {"trainable_token_indices": {"embed_tokens": [3, 30]}}
-    with pytest.raises(ckpt.UsageError, match="has 30 rows, and .* is of later ones"):
+    with pytest.raises(ckpt.UsageError, match="is of later ones"):
         merged(tmp_path, state, rows, config)
 
     longer = noise(32, 12, seed=9)
@@ -430,6 +430,19 @@ def test_parameters_of_experts_in_one_tensor(turned: bool, tmp_path: Path) -> No
     found = merged(tmp_path, state, adapter, CONFIG)
 
     check(found, {name: state[name] + added[name] for name in state})
+    found = merged(tmp_path, state, adapter, CONFIG, weights=[0.5])
+    check(found, {name: state[name] + added[name] / 2 for name in state})
+
+
+def test_a_key_alone_lies_between_a_larger_query_and_a_value(tmp_path: Path) -> None:
+    state = {"a.qkv_proj.weight": noise(16, 12)}
+    adapter = loras.pairs({"a.k_proj.weight": noise(4, 12)})
+    expected = noise(16, 12)
+    expected[8:12] += loras.delta(adapter, "a.k_proj", 2)
+
+    found = merged(tmp_path, state, adapter, packing="concatenated")
+
+    check(found, {"a.qkv_proj.weight": expected})
 
 
 def test_matrices_of_few_experts_are_held_at_once(
