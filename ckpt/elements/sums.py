@@ -68,12 +68,17 @@ ROWS = 24
 """The rows of a tile of high rank: the fastest kernels of BLAS take so many."""
 ROWS_IN_ORDER = 2
 """The rows of a tile of low rank. OpenBLAS adds the products of two or three rows in
-their order, each rounded once, as torch does. For more rows it may begin several sums.
+their order, each rounded once, as torch does. For more rows it may begin several sums:
+its kernels for AVX2 do, those for AVX-512 do not.
 """
 RANK_IN_ORDER = 32
-"""The highest rank whose tiles have so few rows. They take 1.4 times as long at rank
-16, 2 times at 32 and 5 times at 128.
+"""The highest rank whose tiles have so few rows, unless higher ones have the same
+digits. They take 1.4 times as long at rank 16, 2 times at 32 and 5 times at 128.
 """
+_PROBED_RANK = 32
+"""The rank of the products that show the order of sums."""
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it have fractions that never repeat."""
 _LEAST = 16
 """The fewest columns of a tile that are worth so many rows."""
 
@@ -83,7 +88,9 @@ def matrix_product(left: Array, right: Array, out: Array) -> None:
 
     All three are contiguous, and of one type.
     """
-    rows, columns = _tile_size(left.shape[0], left.shape[1], right.shape[1])
+    rows, columns = _tile_size(
+        left.shape[0], left.shape[1], right.shape[1], left.dtype.str
+    )
     rest = len(left) % rows
     if rest == 1 and rows > 1:  # alone it has another order, so those before it join
         rest = min(len(left), rows + 1)
@@ -100,10 +107,11 @@ def matrix_product(left: Array, right: Array, out: Array) -> None:
             )
 
 
-def _tile_size(rows: int, rank: int, columns: int) -> tuple[int, int]:
-    """The rows and columns of a tile of the product of two matrices."""
+def _tile_size(rows: int, rank: int, columns: int, kind: str) -> tuple[int, int]:
+    """The rows and columns of a tile of the product of two matrices of a kind."""
     rank = max(1, rank)
-    usual = ROWS_IN_ORDER if rank <= RANK_IN_ORDER else ROWS
+    is_low = rank <= RANK_IN_ORDER and not has_order_of_pairs(kind)
+    usual = ROWS_IN_ORDER if is_low else ROWS
     # The last tile may have a row more.
     height = max(1, min(rows, usual, PRODUCTS // (_LEAST * rank) - 1))
     # A single row is a product with a vector, for which threads begin earlier.
@@ -112,6 +120,28 @@ def _tile_size(rows: int, rank: int, columns: int) -> tuple[int, int]:
         return height, max(1, min(columns, most))
     count = -(-columns // (most - most % _LEAST))
     return height, -(-columns // (max(1, count) * _LEAST)) * _LEAST
+
+
+@cache
+def has_order_of_pairs(kind: str) -> bool:
+    """Tell whether tiles of any height that is used have the digits of tiles of two
+    rows, with the kernels that BLAS chose for this processor.
+
+    Numbers without a pattern show it: another order changes most of their sums. Those
+    of numpy.random take longer to import than all else.
+    """
+    import numpy as np
+
+    rows, columns = 2 * ROWS, 5 * _LEAST
+    numbers = np.arange(1, _PROBED_RANK * (rows + columns) + 1) * _GOLDEN % 1 - 0.5
+    left, right = np.split(numbers.astype(kind), [rows * _PROBED_RANK])
+    left, right = left.reshape(rows, -1), right.reshape(-1, columns)
+    expected = np.empty((len(left), columns), kind)
+    _multiply_tiles(left, right, expected, 2, 0)
+    for height in range(2, ROWS + 2):  # the last tile may have a row more
+        if not np.array_equal(np.matmul(left[:height], right), expected[:height]):
+            return False
+    return True
 
 
 def _multiply_tiles(

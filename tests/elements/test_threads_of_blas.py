@@ -164,6 +164,36 @@ def test_a_product_of_low_rank_has_the_digits_of_torch(rows: int, rank: int) -> 
     assert np.mean(out == (left @ right).numpy()) > 0.999
 
 
+PRODUCT = """
+import hashlib
+import numpy as np
+from ckpt.elements.sums import has_order_of_pairs, matrix_product
+numbers = np.arange(1, 341 * 16 + 1) * 0.618033988 % 1 - 0.5
+left = numbers[: 41 * 16].astype("f4").reshape(41, 16)
+right = numbers[41 * 16 :].astype("f4").reshape(16, 300)
+out = np.empty((41, 300), "f4")
+matrix_product(left, right, out)
+print(has_order_of_pairs("<f4"), hashlib.sha256(out).hexdigest())
+"""
+
+
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(),
+    reason="no kernels for AVX-512",
+)
+def test_taller_tiles_of_other_kernels_have_the_same_digits() -> None:
+    """OpenBLAS has kernels for AVX2 and AVX-512, of which it chooses."""
+    kernels = ("Haswell", "SkylakeX")
+    runs = [
+        python("-c", PRODUCT, env=environment(OPENBLAS_CORETYPE=name))
+        for name in kernels
+    ]
+    assert all(done.code == 0 for done in runs), runs
+    answers = [done.out.split() for done in runs]
+    assert [answer[0] for answer in answers] == [b"False", b"True"]
+    assert answers[0][1] == answers[1][1]
+
+
 @pytest.mark.parametrize("kind", ["f4", "f8"])
 @pytest.mark.parametrize("rank", [0, 1, 7, RANK_IN_ORDER + 1, 700, 20_000])
 @pytest.mark.parametrize("rows", [0, 1, 2, ROWS - 1, ROWS, 2 * ROWS + 5])
@@ -180,7 +210,7 @@ def test_a_product_of_matrices_is_that_of_its_tiles(
         assert out == pytest.approx(
             left.astype("f8") @ right.astype("f8"), rel=1e-4 if kind == "f4" else 1e-12
         )
-        height, width = _tile_size(rows, rank, columns)
+        height, width = _tile_size(rows, rank, columns, out.dtype.str)
         most = (height + (height > 1)) * width * rank
         assert most <= PRODUCTS or height * width == 1, "larger ones begin threads"
         assert height > 1 or width * rank <= PIECE or width == 1

@@ -66,7 +66,7 @@ PATHS = {
     "ckpt.elements.sums.ROWS_IN_ORDER": Sides(3, 2),
     "ckpt.elements.sums.RANK_IN_ORDER": Sides(0, 1 << 20),
     "ckpt.elements.sums._LEAST": Sides(1, 16),
-    "ckpt.ext.adapters.products.ELEMENTS": Sides(40, 1 << 17),
+    "ckpt.ext.adapters.products.ELEMENTS": Sides(40, 1 << 18),
     "ckpt.ext.adapters.products._KEPT": Sides(1, 64),
     "ckpt.ext.adapters.checks.ELEMENTS": Sides(40, 1 << 15),
     "ckpt.elements.single._FEW": Sides(NEVER, 0),

@@ -106,7 +106,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         names = " and ".join(
             dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype")
         )
-        names = names or "the target's dtype"
+        names = names or _only_float(report) or "the dtype of their tensors"
         text = (
             f"{counted_noun(overflowed, 'element')} became infinite, because {names} "
             "cannot represent them"
@@ -255,6 +255,16 @@ def _change_text(change: Change) -> str:
     if change.nbytes:
         text += f", {size_text(change.nbytes)}" if text else size_text(change.nbytes)
     return f"{text} of {show(change.section, 60)}" if change.section and text else text
+
+
+def _only_float(report: RewriteReport) -> str:
+    """The name of the one floating dtype of the result, or `` where it has several."""
+    found = {
+        entry.tensor.dtype.name
+        for entry in report.result.tensors
+        if entry.tensor.dtype.kind == "float"
+    }
+    return found.pop() if len(found) == 1 else ""
 
 
 def _leftover_lines(title: str, rows: tuple[Leftover, ...]) -> list[Line]:

@@ -95,12 +95,13 @@ def merge(
             opened = stack.enter_context(
                 at_hand(one, options.limits, plugins=options.plugins)
             )
-            for line in doubt_lines(opened.checkpoint):
-                talk(line)
             with about(opened.path):
                 found.append(
                     read_adapter(opened.survey, options.limits, select=select or None)
                 )
+                # Only now: what is doubted may be why it is no adapter.
+                for line in doubt_lines(opened.checkpoint):
+                    talk(line)
                 if adds_nothing(found[-1]):
                     talk.about(
                         opened.path,
@@ -122,6 +123,7 @@ def merge(
             report = job(
                 survey, found, limits, request, section=section, drop_other=drop_other
             )
+            found.clear()  # a hundred thousand layers, which writing has no need of
             if options.format is None:
                 return report
             return as_format_of(report, options.format, limits, options.ranks)

@@ -38,6 +38,10 @@ A.
 """
 
 
+_FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out")
+"""The settings that are true or false. PEFT takes any text for true, also "false"."""
+
+
 class Settings(NamedTuple):
     """The settings that decide what is added to which tensor."""
 
@@ -49,8 +53,8 @@ class Settings(NamedTuple):
         return value if isinstance(value, str) and value else None
 
     def flag(self, key: str) -> bool:
-        """A setting that is true or false."""
-        return self.values.get(key) is True
+        """A setting that is true or false, or 1 or 0."""
+        return self.values.get(key) in (True, 1)
 
     @property
     def rank(self) -> float | None:
@@ -252,6 +256,11 @@ def refuse_settings(settings: Settings, path: str) -> None:
             raise UnsupportedError(
                 f"{CONFIG} says {key}: {variant} is not merged", path=path
             )
+    for key in _FLAGS:
+        value = settings.values.get(key)
+        if value is not None and value not in (True, False):
+            problem = f"{CONFIG} says {key}: {show(str(value), 40)}"
+            raise UnsupportedError(f"{problem}, which is not true or false", path=path)
     start = settings.text("init_lora_weights") or ""
     if start.lower().startswith(_CHANGING):
         problem = (

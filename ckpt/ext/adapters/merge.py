@@ -24,7 +24,12 @@ from ckpt.ext.adapters.account import account_of
 from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
 from ckpt.ext.adapters.products import derived_place
-from ckpt.ext.adapters.reader import Adapter, read_adapter, tensor_of_entry
+from ckpt.ext.adapters.reader import (
+    GIVEN,
+    Adapter,
+    read_adapter,
+    tensor_of_entry,
+)
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.errors import CkptError, UnsupportedError, UsageError, about
@@ -64,6 +69,7 @@ def merge(
         source = without_adapter(source, inner, limits)
         adapters = [inner._replace(copies={}, wholes={})]
     plan = plan_merge(source, source.tensors, adapters, options)
+    _refuse_unused_scale(plan, options)
     plan, copies = _with_copies(plan, Base(source.tensors, source.path))
     result, ties = _merged_checkpoint(source, plan, limits)
     return chosen._replace(
@@ -105,6 +111,19 @@ def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
         weight != weight or abs(weight) == float("inf") for weight in weights
     ):
         raise UsageError("--weights: not a finite number")
+
+
+def _refuse_unused_scale(plan: Plan, options: Options) -> None:
+    """Raise UsageError for a scale that no layer takes, because all record their
+    alpha.
+    """
+    if options.scale is None or not plan.pairs:
+        return
+    if all(pair.scale.source != GIVEN for pair in plan.pairs):
+        raise UsageError(
+            f"{GIVEN}: all layers record their alpha",
+            hint="--weights X multiplies what is added",
+        )
 
 
 def without_adapter(

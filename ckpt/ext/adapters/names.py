@@ -163,15 +163,23 @@ _FOREIGN: tuple[tuple[str, str], ...] = (
     ("hada_", "LoHa"),
     ("lokr_", "LoKr"),
     (".ia3_", "IA3"),
+    (".on_input", "IA3"),
     (".vera_lambda", "VeRA"),
     (".lora_E", "AdaLoRA"),
     (".oft_", "OFT"),
     (".boft_", "BOFT"),
     (".hra_", "HRA"),
     (".ln_tuning_", "LN tuning"),
-    (".diff", "a full difference"),
+    (".diff", "full differences"),
 )
 """A piece of the name of a tensor -> the method that has it."""
+_OF_LYCORIS: tuple[tuple[str, str], ...] = (
+    (".a1.weight", "GLoRA"),
+    (".b1.weight", "GLoRA"),
+    (".w_norm", "trained norms"),
+    (".b_norm", "trained norms"),
+)
+"""As `_FOREIGN`, for pieces that may be the names of layers elsewhere."""
 
 
 def part_of(name: str) -> Part:
@@ -198,7 +206,8 @@ def _is_foreign(name: str) -> bool:
 
 def method_of(name: str) -> str:
     """Return the method that a foreign tensor belongs to, or ``."""
-    return next((method for mark, method in _FOREIGN if mark in name), "")
+    marks = (*_FOREIGN, *_OF_LYCORIS)
+    return next((method for mark, method in marks if mark in name), "")
 
 
 def layer_of(module: str) -> str:

@@ -26,6 +26,7 @@ from ckpt.ext.adapters.products import (
     Term,
     Work,
     factor_of,
+    span_of,
 )
 from ckpt.ext.adapters.reader import (
     Adapter,
@@ -115,6 +116,8 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 class _Change:
     """The changes of one tensor of the base, as they are gathered."""
 
+    __slots__ = ("magnitudes", "replaced", "terms", "whole")
+
     def __init__(self) -> None:
         self.terms: dict[int, list[Term]] = {}
         self.magnitudes: dict[int, Magnitude] = {}
@@ -147,8 +150,10 @@ class Planner:
         """The plan for all adapters, each after the other."""
         for index, adapter in enumerate(self._adapters):
             self._add_adapter(index, adapter)
+        # Each is let go at once: there may be a hundred thousand.
         targets = [
-            self._make_target(name, change) for name, change in self._changes.items()
+            self._make_target(name, self._changes.pop(name))
+            for name in list(self._changes)
         ]
         return Plan(
             self._adapters,
@@ -396,7 +401,7 @@ class Planner:
         if is_turned:
             left, right = right.turned, left.turned
         self._put_term(
-            index, weight, Term(Span(0, rows), Span(0, columns), left, right, factor)
+            index, weight, Term(span_of(rows), span_of(columns), left, right, factor)
         )
         return weight
 
@@ -423,7 +428,7 @@ class Planner:
                 f"{name} is DoRA on a fused weight, which is not merged",
                 path=self._base.path,
             )
-        term = Term(Span(*rows), Span(0, shape[1]), left, right, factor)
+        term = Term(Span(*rows), span_of(shape[1]), left, right, factor)
         self._put_term(index, weight, term)
         return weight
 
@@ -645,7 +650,7 @@ class Planner:
             else Span(sum(sizes[:place]), own)
         )
         self._put_term(
-            index, weight, Term(rows, Span(0, shape[1]), left, right, factor)
+            index, weight, Term(rows, span_of(shape[1]), left, right, factor)
         )
         return weight
 
@@ -716,7 +721,7 @@ class Planner:
             self._put_term(
                 index,
                 name,
-                Term(Span(0, shape[0]), Span(0, shape[1]), part, right, factor),
+                Term(span_of(shape[0]), span_of(shape[1]), part, right, factor),
             )
             first += shape[0]
         return list(parts)
@@ -899,18 +904,13 @@ class Planner:
             else shape[2]
         )
         rows = base.tensor.numel // max(1, columns)
-        names = {
-            id(ref): self._names[id(ref)]
-            for ref in _refs_of(steps)
-            if id(ref) in self._names
-        }
         work = Work(
             rows,
             columns,
             tuple(steps),
             tuple(change.replaced),
             self._options.is_exact,
-            names,
+            self._names,
         )
         return Target(name, entry, change.whole, work)
 
@@ -967,12 +967,6 @@ def _refuse_lengthless(adapter: Adapter) -> None:
 def _is_embedding(name: str) -> bool:
     """Tell whether a name belongs to the embedding of a language model."""
     return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
-
-
-def _refs_of(steps: Iterable[Step]) -> list[TensorRef]:
-    """The tensors of adapters that steps read."""
-    refs = [ref for step in steps for term in step.terms for ref in term.refs]
-    return refs + [step.magnitude.ref for step in steps if step.magnitude is not None]
 
 
 def _is_stack(steps: Iterable[Step], shape: tuple[int, ...]) -> bool:

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-ELEMENTS = 1 << 17
-"""Elements of a block of rows: few enough for the cache. A single row may have more."""
-_PRODUCT = 5
-"""The row of scratch memory that a product has."""
+ELEMENTS = 1 << 18
+"""Elements of a block of rows. Fewer cost more calls, and more leave the cache. A
+single row may have more.
+"""
+_PRODUCT = 2
+"""The row of scratch memory that a product has: one that rounding uses after it, so
+that less of the cache is needed.
+"""
 _KEPT = 2
 """Right matrices that stay in memory: blocks of two experts may be computed at once."""
 
@@ -81,7 +85,13 @@ class Factor(NamedTuple):
 def factor_of(ref: TensorRef) -> Factor:
     """The matrix of a tensor: its first dimension, and all others."""
     columns = prod(ref.shape[1:])
-    return Factor(ref, (ref.shape[0], columns), (columns, 1))
+    return Factor(ref, *_dense_layout(ref.shape[0], columns))
+
+
+@lru_cache(maxsize=64)
+def _dense_layout(rows: int, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The shape and the strides of a matrix, which many layers share."""
+    return (rows, columns), (columns, 1)
 
 
 class Span(NamedTuple):
@@ -103,6 +113,12 @@ class Span(NamedTuple):
         begin = max(0, -((self.first - low) // self.step))
         end = min(self.size, -((self.first - high) // self.step))
         return begin, max(begin, end)
+
+
+@lru_cache(maxsize=64)
+def span_of(size: int) -> Span:
+    """All rows or columns of a tensor, which many layers share."""
+    return Span(0, size)
 
 
 class Term(NamedTuple):
@@ -254,7 +270,8 @@ class Computing:
         import numpy as np
 
         problems: list[str] = []
-        was_finite = np.isfinite(values)
+        was_finite = rows.row("?", 0, values.size).reshape(values.shape)
+        np.isfinite(values, out=was_finite)
         # The processor notes each overflow, so most blocks need no second look.
         with np.errstate(
             over="call", invalid="call", call=lambda kind, _: problems.append(kind)
@@ -302,7 +319,7 @@ class Computing:
         product = self._read_matrix(term.left.cut_rows(begin, end - begin))
         if term.right is not None:
             right = self._right_matrix(term.right)
-            held = rows.row(self.kind, _PRODUCT, len(product) * right.shape[1])
+            held = self._product_row(rows, len(product) * right.shape[1])
             left, product = product, held.reshape(len(product), -1)
             matrix_product(left, right, product)
         if term.scale != 1:
@@ -313,6 +330,12 @@ class Computing:
         )
         columns = slice(term.columns.first, term.columns.end, term.columns.step)
         values[chosen, columns] += product
+
+    def _product_row(self, rows: cast.Rows, size: int) -> Array:
+        """Scratch memory for so many numbers of a product."""
+        if self.kind == "<f4":
+            return rows.words(_PRODUCT, size).view(self.kind)
+        return rows.row(self.kind, _PRODUCT, size)
 
     def _replace_rows(self, values: Array, replaced: Rows, first: int) -> None:
         """Put the rows of another tensor in the place of those with their indices."""

@@ -386,6 +386,10 @@ def _whole_tensors(
 # --- the scale ------------------------------------------------------------------------
 
 
+GIVEN = "--scale"
+"""The source of a scale that was given, because none is recorded."""
+
+
 class Scale(NamedTuple):
     """The factor of B @ A, and where it comes from. `value` is None where nothing says
     it.
@@ -398,8 +402,9 @@ class Scale(NamedTuple):
 def scale_of(
     adapter: Adapter, layer: Layer, rank: int, given: float | None = None
 ) -> Scale:
-    """The scale of a layer of this rank. Raises UsageError where its settings are of
-    another rank.
+    """The scale of a layer of this rank: the recorded one, else the given one.
+
+    Raises UsageError where none is given and its settings are of another rank.
     """
     alpha = layer.parts.get("alpha")
     if alpha is not None:
@@ -409,22 +414,25 @@ def scale_of(
                 f"{show(alpha.name, 80)} is not a number", path=adapter.path
             )
         return Scale(value / rank, "alpha")
-    if given is not None:
-        return Scale(given, "--scale")
     settings = adapter.settings_of(layer)
     with about(adapter.path):
-        return _scale_of(settings, adapter, layer, rank)
+        return _scale_of(settings, adapter, layer, rank, given)
 
 
 def _scale_of(
-    settings: Settings | None, adapter: Adapter, layer: Layer, rank: int
+    settings: Settings | None,
+    adapter: Adapter,
+    layer: Layer,
+    rank: int,
+    given: float | None,
 ) -> Scale:
     """The scale of a layer by its settings, or by the custom of the program that wrote
     it.
     """
     if settings is not None:
         said = settings.rank_of(layer.name)
-        if said is not None and said != rank:
+        is_of_another = said is not None and said != rank
+        if is_of_another and given is None:
             problem = (
                 f"{CONFIG} says rank {said:g} for {show(layer.name, 80)}, whose "
                 f"tensors have {rank}"
@@ -433,8 +441,10 @@ def _scale_of(
                 problem, path=adapter.path, hint="--scale X, which is alpha / rank"
             )
         value = settings.scale_of(layer.name, rank)
-        if value is not None:
+        if value is not None and not is_of_another:
             return Scale(value, CONFIG)
+    if given is not None:
+        return Scale(given, GIVEN)
     if adapter.style in _FREE:
         return Scale(1.0, f"none recorded, 1 as {adapter.style} takes it")
     return Scale(None, "")

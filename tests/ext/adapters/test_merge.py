@@ -295,6 +295,9 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     check(merged(tmp_path, state, rows, config), {**state, name: expected})
     with pytest.raises(ckpt.UsageError, match="nothing says which rows"):
         merged(tmp_path, state, rows)
+    config = {"trainable_token_indices": {"embed_tokens": [3, 30]}}
+    with pytest.raises(ckpt.UsageError, match="is of later ones"):
+        merged(tmp_path, state, rows, config)
 
     longer = noise(32, 12, seed=9)
     grown = {
@@ -311,6 +314,24 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     assert [(row.name, row.what) for row in report.left_alone] == [
         (name, "is [32, 12], and was [30, 12]: vocab_size in config.json must say 32")
     ]
+
+
+@pytest.mark.parametrize("elements", [1, 60, 1 << 18])
+def test_rows_of_tokens_at_the_ends_of_blocks(
+    elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "ELEMENTS", elements)
+    name = "model.embed_tokens.weight"
+    state = loras.base()
+    indices = [0, 4, 5, 9, 29]
+    rows = {f"{PREFIX}{name[:-7]}.trainable_tokens_delta": noise(5, 12, seed=8)}
+    expected = state[name].clone()
+    expected[indices] = noise(5, 12, seed=8)
+    config = {"trainable_token_indices": {"embed_tokens": indices}}
+
+    found = merged(tmp_path, state, rows, config)
+
+    assert torch.equal(found[name], expected)
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
@@ -409,6 +430,44 @@ def test_parameters_of_experts_in_one_tensor(turned: bool, tmp_path: Path) -> No
     found = merged(tmp_path, state, adapter, CONFIG)
 
     check(found, {name: state[name] + added[name] for name in state})
+    found = merged(tmp_path, state, adapter, CONFIG, weights=[0.5])
+    check(found, {name: state[name] + added[name] / 2 for name in state})
+
+
+def test_a_key_alone_lies_between_a_larger_query_and_a_value(tmp_path: Path) -> None:
+    state = {"a.qkv_proj.weight": noise(16, 12)}
+    adapter = loras.pairs({"a.k_proj.weight": noise(4, 12)})
+    expected = noise(16, 12)
+    expected[8:12] += loras.delta(adapter, "a.k_proj", 2)
+
+    found = merged(tmp_path, state, adapter, packing="concatenated")
+
+    check(found, {"a.qkv_proj.weight": expected})
+
+
+def test_matrices_of_few_experts_are_held_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory does not follow the number of experts."""
+    monkeypatch.setattr(products, "ELEMENTS", 1)
+    monkeypatch.setattr(products, "_KEPT", 1)
+    held: list[int] = []
+    right_matrix = products.Computing._right_matrix
+
+    def counted(self: products.Computing, factor: products.Factor) -> Any:
+        matrix = right_matrix(self, factor)
+        held.append(len(self._rights))
+        return matrix
+
+    monkeypatch.setattr(products.Computing, "_right_matrix", counted)
+    adapter = expert_adapter()
+    state = {
+        f"layers.0.mlp.experts.{name}": noise(*tensor.shape, seed=20)
+        for name, tensor in expert_products(adapter).items()
+    }
+    merged(tmp_path, state, adapter, CONFIG)
+
+    assert held and max(held) == 1
 
 
 def apart(state: State) -> State:
@@ -816,9 +875,14 @@ def test_what_is_beyond_the_range_of_the_base_is_counted(tmp_path: Path) -> None
         f"{PREFIX}w.lora_B.weight": torch.full((2, 4), 100.0),
     }
     path = loras.save_base(state, tmp_path / "base.safetensors")
-    report = ckpt.merge(
-        path,
-        loras.save_adapter(adapter, tmp_path / "adapter"),
-        out=tmp_path / "out.safetensors",
-    )
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+    out = tmp_path / "out.safetensors"
+    report = ckpt.merge(path, folder, out=out)
     assert report.saved is not None and report.saved.overflowed == 4
+
+    done = process.ckpt("merge", path, folder, "-o", out, "--force")
+    assert b"4 elements became infinite, because float16 cannot represent" in done.out
+    mixed = {**state, "norm.weight": torch.ones(2)}
+    path = loras.save_base(mixed, tmp_path / "mixed.safetensors")
+    done = process.ckpt("merge", path, folder, "-o", out, "--force")
+    assert b"because the dtype of their tensors cannot represent" in done.out

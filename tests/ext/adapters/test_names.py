@@ -10,6 +10,7 @@ from typing import Any
 
 import loras
 import oracle
+import process
 import pytest
 import torch
 from inside import inside
@@ -519,12 +520,111 @@ PAIR = {f"{LAYER}.lora_A.weight": noise(4, 12), f"{LAYER}.lora_B.weight": noise(
             {},
             "is int8, and has no numbers to add",
         ),
+        (
+            PAIR,
+            {"use_rslora": "false"},
+            "adapter_config.json says use_rslora: false, which is not true or false",
+        ),
+        (PAIR, {"use_dora": [1]}, "use_dora: [1], which is not true or false"),
+        (PAIR, {"fan_in_fan_out": 2}, "fan_in_fan_out: 2, which is not true or false"),
     ],
 )
 def test_what_has_no_place_is_refused(
     adapter: State, config: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     assert says in refused(tmp_path, loras.base(), adapter, config)
+
+
+@pytest.mark.parametrize("begin", ["lora_unet_a_q.", "diffusion_model.a.q."])
+@pytest.mark.parametrize(
+    ("ends", "method"),
+    [
+        (("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"), "LoHa"),
+        (("hada_t1", "hada_t2"), "LoHa"),
+        (("lokr_w1", "lokr_w2"), "LoKr"),
+        (("lokr_w1_a", "lokr_w1_b", "lokr_t2"), "LoKr"),
+        (("oft_blocks",), "OFT"),
+        (("weight", "on_input"), "IA3"),
+        (("diff", "diff_b"), "full differences"),
+    ],
+)
+def test_methods_of_lycoris_are_refused_by_their_names(
+    begin: str, ends: tuple[str, ...], method: str, tmp_path: Path
+) -> None:
+    line = refused_beside_a_pair(begin, ends, tmp_path)
+    assert ends[-1] in line or "{" in line
+    assert f", of {method}: only LoRA and DoRA are merged" in line
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [
+        (("a1.weight", "a2.weight", "b1.weight"), ", of GLoRA: only"),
+        (("w_norm", "b_norm"), ", of trained norms: only"),
+        (("reshape_weight",), "q.reshape_weight: only LoRA"),
+    ],
+)
+def test_flat_names_that_are_no_part_of_lora_are_refused(
+    ends: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    assert says in refused_beside_a_pair("lora_unet_a_q.", ends, tmp_path)
+
+
+def refused_beside_a_pair(begin: str, ends: tuple[str, ...], folder: Path) -> str:
+    """The error for tensors beside a pair of kohya that fits."""
+    pair = {
+        "lora_unet_b_q.lora_down.weight": noise(4, 12),
+        "lora_unet_b_q.lora_up.weight": noise(8, 4),
+    }
+    state = {"a.q.weight": noise(8, 12), "b.q.weight": noise(8, 12)}
+    others = {begin + end: noise(2, 2) for end in ends}
+    return refused(folder, state, {**pair, **others})
+
+
+def test_a_flag_may_be_one_or_zero(tmp_path: Path) -> None:
+    base = loras.save_base(loras.base(), tmp_path / "base.safetensors")
+    scales = []
+    for value in (True, 1, 1.0, False, 0, None):
+        folder = loras.save_adapter(PAIR, tmp_path / "adapter", use_rslora=value)
+        account = ckpt.merge(base, folder, dry_run=True).account
+        assert account is not None
+        scales.append(account.merged[0].scale)
+    assert scales == [4, 4, 4, 2, 2, 2]
+
+
+def test_a_scale_is_taken_where_no_alpha_is_recorded(tmp_path: Path) -> None:
+    base = loras.save_base(loras.base(), tmp_path / "base.safetensors")
+    other = "lora_unet_model_layers_1_self_attn_q_proj"
+    with_alpha = {
+        f"{other}.lora_down.weight": noise(4, 12),
+        f"{other}.lora_up.weight": noise(8, 4),
+        f"{other}.alpha": torch.tensor(8.0),
+    }
+    loras.save_base(with_alpha, tmp_path / "alpha.safetensors")
+    said = loras.save_adapter(PAIR, tmp_path / "said")
+    unsaid = loras.save_adapter(PAIR, tmp_path / "unsaid", lora_alpha=None)
+    of_another = loras.save_adapter(PAIR, tmp_path / "of_another", r=8)
+
+    for recorded in (said, tmp_path / "alpha.safetensors"):
+        with pytest.raises(ckpt.UsageError, match="--scale: all layers record their"):
+            ckpt.merge(base, recorded, scale=5, dry_run=True)
+        account = ckpt.merge(base, [recorded, unsaid], scale=5, dry_run=True).account
+        assert account is not None
+        assert [row.scale for row in account.merged] == [2, 5]
+    account = ckpt.merge(base, of_another, scale=5, dry_run=True).account
+    assert account is not None and account.merged[0].scale == 5
+
+
+def test_damaged_settings_are_one_line(tmp_path: Path) -> None:
+    base = loras.save_base(loras.base(), tmp_path / "base.safetensors")
+    folder = loras.save_adapter(PAIR, tmp_path / "adapter")
+    (folder / "adapter_config.json").write_text('{"r": 4, "lora_alpha": }')
+
+    done = process.ckpt("merge", base, folder, "-o", tmp_path / "out.safetensors")
+
+    assert done.code == 2 and not done.out
+    assert done.err.count(b"\n") == 1
+    assert b"damaged adapter_config.json: expecting value" in done.err
 
 
 def test_a_layer_that_may_be_two_is_refused_until_one_is_named(tmp_path: Path) -> None:
