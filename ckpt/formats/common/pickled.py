@@ -325,11 +325,11 @@ def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     for part in storages.parts:
         made = part.made if isinstance(part, Column) else part
         ids.update(map(id, made))
-    for part in flat.tensors.parts:
+    for entries in flat.tensors.parts:
         # Persistent ids name the storages of all tensors in columns.
-        if isinstance(part, Column):
+        if isinstance(entries, Column):
             continue
-        for entry in part:
+        for entry in entries:
             for tensor in parts_of(entry.tensor):
                 if id(tensor.storage) not in ids:
                     ids.add(id(tensor.storage))
