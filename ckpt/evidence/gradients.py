@@ -110,9 +110,8 @@ class _Bounded:
         )
         if not held or not 0 < nbytes <= self._left:
             return None
-        from ckpt.elements.blocks import (
-            elements,
-        )  # here: few files have state that no step has changed
+        # Here: few files have state that no step has changed.
+        from ckpt.elements.blocks import elements
 
         try:
             for ref in moments:
@@ -270,9 +269,8 @@ def _file_of(node: Node) -> str | None:
     tensor = tensor_of(node)
     if not isinstance(tensor, TensorRef):
         return None
-    from ckpt.elements.boxes import (
-        boxes_in,
-    )  # here: few files have counters of steps in tensors
+    # Here: few files have counters of steps in tensors.
+    from ckpt.elements.boxes import boxes_in
     from ckpt.elements.computed import lacks_bytes
 
     if lacks_bytes(tensor):

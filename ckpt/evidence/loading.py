@@ -193,11 +193,8 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     """Return the line that opens a folder as the model that its config.json names, or
     as an adapter; or None.
     """
-    from ckpt.evidence.pretrained import (
-        base_of_adapter,
-        merged_parts,
-        pretrained_class,
-    )  # here: a file alone has no config
+    # Here: a file alone has no config.
+    from ckpt.evidence.pretrained import base_of_adapter, merged_parts, pretrained_class
 
     base = base_of_adapter(checkpoint)
     if base is not None and merged_parts(

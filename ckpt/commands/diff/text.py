@@ -1163,9 +1163,7 @@ def name_lines(report: DiffReport) -> Sequence[Line]:
 
 def html_diff(report: DiffReport) -> str:
     """Return the lines of `ckpt diff`."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(diff_lines(report, width=WIDTH))

@@ -504,17 +504,15 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     if survey.knows_gradients:
         yield from unused.unused_findings(survey)
         if survey.record is not None:
-            from ckpt.commands.inspect.unused import (
-                loose_findings,  # here: only a record of a model says so much
-            )
+            # Here: only a record of a model says so much.
+            from ckpt.commands.inspect.unused import loose_findings
 
             yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey, plan)
         yield from _reordered_findings(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
-        from ckpt.commands.inspect.unused import (
-            loose_findings,
-        )  # here: few files hold modules
+        # Here: few files hold modules.
+        from ckpt.commands.inspect.unused import loose_findings
 
         yield from loose_findings(survey.unseen.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")

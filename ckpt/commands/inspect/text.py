@@ -373,9 +373,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     if values:
         out += flowing_lines(head("values"), values, width)
     if metadata:
-        from ckpt.commands.inspect.card_text import (
-            metadata_pieces,
-        )  # here: few files have more than a format
+        # Here: few files have more than a format.
+        from ckpt.commands.inspect.card_text import metadata_pieces
 
         out += flowing_lines(head("metadata"), metadata_pieces(metadata), width)
     if report.card is not None and not report.selected:
@@ -758,9 +757,8 @@ def _fact_text(node: Node) -> str:
 
 def _counters_text(values: list[Value]) -> str:
     """The counters of epochs and steps among values below one key."""
-    from ckpt.commands.inspect.card_text import (
-        counters_below,
-    )  # here: few files have values below a key
+    # Here: few files have values below a key.
+    from ckpt.commands.inspect.card_text import counters_below
 
     return counters_below(values)
 

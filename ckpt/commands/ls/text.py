@@ -320,10 +320,8 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
 
 def html_ls(report: LsReport) -> str:
     """Return the table of `ckpt ls` and its closing line."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     rows = report.rows
     folders = {os.path.dirname(row.path) for row in rows}

@@ -547,19 +547,15 @@ def _list_lines(title: str, rows: Sequence[Pairing], width: int | None) -> list[
 
 def html_coverage(coverage: Coverage) -> str:
     """Return the lines of `ckpt warmstart` on what is loaded into a model."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(coverage_lines(coverage, width=WIDTH))
 
 
 def html_rewrite(report: RewriteReport) -> str:
     """Return the lines of a command that writes."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(rewrite_lines(report, WIDTH))

@@ -95,17 +95,15 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     if not roots and cause is not None:
         raise DamagedDataError(f"{cause}, so its list of tensors (data.pkl) is lost")
     if not roots:
-        held = (
-            f"{counted_noun(len(names), 'whole record')} of it "
-            f"{'has' if len(names) == 1 else 'have'} no names"
+        problem = (
+            f"cut off: the file ends at {source.size:,} bytes, before the end of its "
+            "list of tensors (data.pkl)"
         )
-        raise CutOffError(
-            (
-                f"cut off: the file ends at {source.size:,} bytes, before the end of "
-                "its list of tensors (data.pkl)"
-            )
-            + (f", so {held}" if names else "")
-        )
+        if names:
+            verb = "has" if len(names) == 1 else "have"
+            held = counted_noun(len(names), "whole record")
+            problem += f", so {held} of it {verb} no names"
+        raise CutOffError(problem)
     if len(roots) > 1:
         raise UnreadableError(
             "the archive has two roots: "
@@ -119,11 +117,12 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     sound = Records()
     for record in records.values():
         inner = record.name.partition("/")[2]
-        if (inner not in _TEXTS and not inner.startswith(_CODE)) or _is_sound(
-            archive, record, limits
-        ):
+        is_code = inner.startswith(_CODE)
+        # Storages are compared with their checksums when they are read.
+        is_read_later = inner not in _TEXTS and not is_code
+        if is_read_later or _is_sound(archive, record, limits):
             sound.add(record)
-        elif inner.startswith(_CODE):
+        elif is_code:
             damage.append(
                 f"{show(inner, 80)} does not match its recorded checksum: the code is "
                 "left out"

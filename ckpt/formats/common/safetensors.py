@@ -433,9 +433,8 @@ def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> N
 
     Of a file that is cut off the end is not looked at.
     """
-    position = 0
     begins, ends = table.begins, table.ends
-    # Each after the one before.
+    # The library writes each after the one before.
     if begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]:
         position = ends[-1]
     else:
@@ -449,9 +448,8 @@ def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> N
             f"{size:,}"
         )
     if position < size:
-        from ckpt.formats.common.trailing import (
-            trailing_text,
-        )  # here: few files have more
+        # Here: few files have more.
+        from ckpt.formats.common.trailing import trailing_text
 
         what = trailing_text(source, start + position)
         raise UnreadableError(
@@ -538,10 +536,15 @@ class Maker:
 
     def __call__(self, id: str, row: int) -> Entry:
         """The tensor in a row of the header, over a storage with this id."""
-        table, new = self._header.tensors, tuple.__new__
-        name, begin = table.names[row], table.begins[row]
+        table = self._header.tensors
+        # `tuple.__new__` makes a row without the checks of a call of its class, which
+        # takes several times as long. The fields stand in the order of the class.
+        new = tuple.__new__
+        name = table.names[row]
+        begin = table.begins[row]
         look = self._look_of(table.kinds[row], table.ends[row] - begin)
-        nbytes, first = look.storage.nbytes, self._header.begin + begin
+        nbytes = look.storage.nbytes
+        first = self._header.begin + begin
         place: Place = new(Range, (self._source, first, nbytes, None, False, None))
         is_short = nbytes and first + nbytes > self._source.size
         if is_short:
@@ -550,18 +553,8 @@ class Maker:
         if is_short:
             self.short[storage] = 0
         self.storages.append(storage)
-        return new(
-            Entry,
-            (
-                (name,),
-                name,
-                new(TensorRef, (storage, *look[1:])),
-                None,
-                None,
-                True,
-                True,
-            ),
-        )
+        tensor = new(TensorRef, (storage, *look[1:]))
+        return new(Entry, ((name,), name, tensor, None, None, True, True))
 
     def column(self, ids: Sequence[str]) -> Tensors:
         """All tensors, which are whole, over storages with these ids."""

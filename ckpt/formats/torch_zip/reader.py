@@ -135,9 +135,8 @@ def _judge_others(
 
     Return the names of the latter. Raises UnreadableError, LimitError.
     """
-    from ckpt.formats.common.following import (
-        judge_records,
-    )  # here: few archives hold others
+    # Here: few archives hold others.
+    from ckpt.formats.common.following import judge_records
 
     root, data = f"{archive.root}/", f"{archive.root}/data/"
     names = [name for name in archive.records if not name.endswith("/")]
@@ -168,9 +167,8 @@ def _judge_others(
 def _read_nested(
     data: bytes | Range, contents: Contents, limits: Limits, depth: int
 ) -> Node:
-    from ckpt.formats.common.stream import (
-        read_nested,
-    )  # here: few checkpoints hold others
+    # Here: few checkpoints hold others.
+    from ckpt.formats.common.stream import read_nested
 
     return read_nested(data, contents, limits, depth)
 

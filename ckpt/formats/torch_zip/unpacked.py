@@ -96,9 +96,8 @@ FORMAT = Format(
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    from ckpt.formats.torch_zip.reader import (
-        read_from,
-    )  # here: few folders are such an archive
+    # Here: few folders are such an archive.
+    from ckpt.formats.torch_zip.reader import read_from
 
     folder = _folder_of(probe)
     assert folder is not None
