@@ -5,6 +5,7 @@ dtypes, then values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 from ckpt.bytes.executor import Executor, Local
@@ -221,12 +222,8 @@ class DiffReport(NamedTuple):
         """The parameters that stayed unchanged while others changed: the names in the
         finding `frozen`.
         """
-        return tuple(
-            name
-            for row in self.findings
-            if row.code == "frozen"
-            for name in row.tensors
-        )
+        frozen = (row.tensors for row in self.findings if row.code == "frozen")
+        return tuple(chain.from_iterable(frozen))
 
     def __repr__(self) -> str:
         names = f"{show(self.before.path)} → {show(self.after.path)}"
@@ -373,22 +370,16 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
             f"only on one side: {row.name}, another name of {row.of}" for row in tied
         ]
         notes += [f"not compared: {name}" for name in unjoined]
-        notes += [
-            f"renamed: {rename.text[0]} to {rename.text[1]}"
-            for pair in aligned
-            for rename in pair.renames
-        ]
+        for pair in aligned:
+            for rename in pair.renames:
+                before_text, after_text = rename.text
+                notes.append(f"renamed: {before_text} to {after_text}")
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
-    made = (
-        ()
-        if options.structure
-        else order(
-            [
-                *findings(rows, *sides, same=not differs, whole=everything_asked),
-                *_of_weights(rows, before, after),
-            ]
-        )
-    )
+    made: Sequence[Finding] = ()
+    # Without values nothing is known of what training did.
+    if not options.structure:
+        of_rows = findings(rows, *sides, same=not differs, whole=everything_asked)
+        made = order([*of_rows, *_of_weights(rows, before, after)])
     return DiffReport(
         before.checkpoint,
         after.checkpoint,
@@ -502,11 +493,10 @@ def _lone_sections(
     before: Survey, after: Survey, ours: Sequence[Section], theirs: Sequence[Section]
 ) -> list[str]:
     """The sections that only one side has, for people."""
-    return [
-        f"{part.name or '(the root)'} of {survey.path}"
-        for side, survey in ((ours, before), (theirs, after))
-        for part in side
-    ]
+    texts: list[str] = []
+    for parts, survey in ((ours, before), (theirs, after)):
+        texts += [f"{part.name or '(the root)'} of {survey.path}" for part in parts]
+    return texts
 
 
 def _by_path(ours: list[Section], theirs: list[Section]) -> list[Pair]:
