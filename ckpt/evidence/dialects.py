@@ -333,13 +333,13 @@ def dialects_of(names: Iterable[str]) -> list[Dialect]:
             if not number:
                 continue
             for family, column, row, part in _PLACES[cell]:
-                key = _Candidate(FAMILIES.index(family), column, prefix)
-                seen.setdefault(key, set()).add((row, part))
+                candidate = _Candidate(FAMILIES.index(family), column, prefix)
+                seen.setdefault(candidate, set()).add((row, part))
     counts: Counter[_Candidate] = Counter()
     for key, rows in seen.items():
         numbered = 0
-        for row in FAMILIES[key.family].rows:
-            text = row[key.column]
+        for cells in FAMILIES[key.family].rows:
+            text = cells[key.column]
             if "#" in text:
                 numbered += len(parts_of(text))
         if 2 * len(rows) >= numbered:

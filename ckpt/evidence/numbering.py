@@ -1027,7 +1027,7 @@ def _stateless_numbers(use: GradientUse) -> set[int]:
     return numbers
 
 
-def _possible_indices(match: Match, number: int) -> Sequence[int]:
+def _possible_indices(match: Match, number: int) -> tuple[int, ...]:
     """The indices of the tensors that a parameter of an optimizer can be; none where
     that is unknown.
     """

@@ -478,18 +478,17 @@ def _refuse_codes(
         traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
     )
     chosen = survey.weights(section) if is_whole else [survey.only_model(section)]
-    entries = [entry for part in chosen for entry in part.selected(select, survey.path)]
+    names: list[str] = []
+    for part in chosen:
+        names += [entry.name for entry in part.selected(select, survey.path)]
     try:
-        refuse_scaled(survey, [entry.name for entry in entries], "--dtype")
+        refuse_scaled(survey, names, "--dtype")
     except UsageError as error:
         quantised = find_hook("quantised")
-        if (
-            quantised is not None
-            and quantised.find_logical(
-                survey.checkpoint, limits, for_values=True
-            ).logical
-        ):
-            error.hint = f"--dequantize makes values of them; {error.hint}"
+        if quantised is not None:
+            found = quantised.find_logical(survey.checkpoint, limits, for_values=True)
+            if found.logical:
+                error.hint = f"--dequantize makes values of them; {error.hint}"
         raise
 
 
@@ -499,11 +498,10 @@ def scales_of(survey: Survey, section: str | None) -> frozenset[str]:
     """
     beside = survey.scaled.beside
     names = {survey.tensors[index].name for index in beside}
-    depth = (
-        len(survey.only_model(section).name) + 1
-        if beside and section is not None
-        else 0
-    )
+    depth = 0
+    if beside and section is not None:
+        # The name of the section, and the dot behind it.
+        depth = len(survey.only_model(section).name) + 1
     return frozenset(names | {name[depth:] for name in names})
 
 
@@ -515,7 +513,13 @@ def _convert_survey(
     drop_other: bool,
     scales: frozenset[str] = frozenset(),
 ) -> RewriteReport:
-    format, traits, plain, to, encoding, section, select = request
+    format = request.format
+    traits = request.traits
+    plain = request.plain
+    to = request.to
+    encoding = request.encoding
+    section = request.section
+    select = request.select
     with about(survey.path):
         _refuse_blocks(survey.checkpoint, traits, to)
     if select and traits.is_pickle:
@@ -577,11 +581,8 @@ def _convert_survey(
             dropped += losses_of(checkpoint, edit, edit.lost, drop_other)
         if traits.is_pickle and not checkpoint.traits.names_are_code:
             # The others take one section, and name what lies beside it.
-            dropped += [
-                row
-                for part in survey.sections
-                for row in weightless_leftovers(checkpoint, part)
-            ]
+            for part in survey.sections:
+                dropped += weightless_leftovers(checkpoint, part)
         changes += [
             change for change in made_plain(edit) if plain or change.kind == "apart"
         ]
@@ -641,15 +642,14 @@ def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
     Quantized modules also save numbers as tensors that their pickle has as numbers.
     """
     whole = Survey(checkpoint).only_model(section)
+    layouts = {entry.tensor.layout for entry in whole.entries}
+    if not layouts.isdisjoint(("quantized", "wrapper", "jagged")):
+        return True
+    if not whole.is_module:
+        return False
     return any(
-        entry.tensor.layout in ("quantized", "wrapper", "jagged")
-        for entry in whole.entries
-    ) or (
-        whole.is_module
-        and any(
-            is_quantized(value.type) and value.path[: len(whole.path)] == whole.path
-            for value in checkpoint.values
-        )
+        is_quantized(value.type) and value.path[: len(whole.path)] == whole.path
+        for value in checkpoint.values
     )
 
 
@@ -694,7 +694,10 @@ def _to_tensors(
     select: Globs | None,
     drop_other: bool,
 ) -> RewriteReport:
-    checkpoint, current, format, traits, was_module = result
+    checkpoint = result.checkpoint
+    current = result.current
+    format = result.format
+    traits = result.traits
     parts = Survey(current)
     chosen = parts.only_model(section)
     entries: list[Entry] = []
@@ -733,24 +736,23 @@ def _to_tensors(
             )
     values = [] if chosen.is_module else _values_inside(parts, chosen)
     twice = {chosen.relative(entry.name) for entry in same}
-    refused = [
-        (entry, why)
-        for entry in entries
-        if (
-            why := "two tensors of one name"
-            if entry.name in twice
-            else unfit(_decoded(entry, to))
-        )
-    ]
+    refused: list[tuple[Entry, str]] = []
+    for entry in entries:
+        why = "two tensors of one name"
+        if entry.name not in twice:
+            why = unfit(_decoded(entry, to)) or ""
+        if why:
+            refused.append((entry, why))
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lazy = (
-        {}
-        if chosen.is_module
-        else {row.name: row for row in uninitialized_leftovers(current, chosen)}
-    )
+    lazy: dict[str, Leftover] = {}
+    if not chosen.is_module:
+        lazy = {row.name: row for row in uninitialized_leftovers(current, chosen)}
     rows = [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
-    leftovers += rows if was_module else []
-    lost += [] if was_module else rows
+    # The attributes of every module are left out; those of a dict are lost.
+    if result.was_module:
+        leftovers += rows
+    else:
+        lost += rows
     if lost and not drop_other:
         listed = and_more(
             [f"{show_name(row.name, 60)} ({row.what})" for row in lost], 5, "; "
@@ -763,16 +765,14 @@ def _to_tensors(
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
     cast = CastRefs(to)
-    scales = (
-        scales_of(parts, chosen.name if chosen.path else None)
-        if to is not None
-        else frozenset()
-    )
-    uncast = [
-        (entry, why)
-        for entry in entries
-        if to is not None and (why := _kept_as_it_is(entry, to, scales))
-    ]
+    scales: frozenset[str] = frozenset()
+    uncast: list[tuple[Entry, str]] = []
+    if to is not None:
+        scales = scales_of(parts, chosen.name if chosen.path else None)
+        for entry in entries:
+            reason = _kept_as_it_is(entry, to, scales)
+            if reason:
+                uncast.append((entry, reason))
     entries = [
         entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor))
         for entry in entries
@@ -833,11 +833,11 @@ def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> 
             path=checkpoint.path,
             way=("convert", "--dtype", "bfloat16"),
         )
-    for part in (
-        part for entry in checkpoint.tensors for part in parts_of(entry.tensor)
-    ):
-        if part.dtype.block is not None and not can_unpack(part):
-            unpacked(part)  # raises
+    for entry in checkpoint.tensors:
+        for part in parts_of(entry.tensor):
+            if part.dtype.block is not None and not can_unpack(part):
+                # It raises the error that says why.
+                unpacked(part)
 
 
 def _uncast_leftovers(rows: list[tuple[Entry, str]]) -> list[Leftover]:

@@ -375,7 +375,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
                 before_text, after_text = rename.text
                 notes.append(f"renamed: {before_text} to {after_text}")
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
-    made: Sequence[Finding] = ()
+    made: tuple[Finding, ...] = ()
     # Without values nothing is known of what training did.
     if not options.structure:
         of_rows = findings(rows, *sides, same=not differs, whole=everything_asked)

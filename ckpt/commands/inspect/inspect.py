@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.bytes.location import path_beside
@@ -97,17 +98,14 @@ def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
         if not names or field is None:
             continue
         key = show(f"{section}{'.' if section else ''}state.{names[0]}.{field}", 120)
+        indices = [use.match.indices[number] for number in use.never]
         yield Finding(
             "resume-stops",
             (
                 f"Unless {show_folded_names(names)} are frozen, a strict load stops: "
                 f'"Missing key in checkpoint state_dict: {key}".'
             ),
-            tuple(
-                survey.tensors[index].name
-                for number in use.never
-                if (index := use.match.indices[number]) is not None
-            ),
+            tuple(survey.tensors[index].name for index in indices if index is not None),
             plan(("completed",)).command,
             consequence=(
                 "Load with planner=DefaultLoadPlanner(allow_partial_load=True)."
@@ -172,13 +170,11 @@ class AdapterFound(NamedTuple):
         """
         found = self.adapter
         ranks = found.ranks
-        rank = (
-            f"rank {ranks[0]}"
-            if len(ranks) == 1
-            else f"ranks {ranks[0]} to {ranks[-1]}"
-            if ranks
-            else ""
-        )
+        rank = ""
+        if len(ranks) == 1:
+            rank = f"rank {ranks[0]}"
+        elif ranks:
+            rank = f"ranks {ranks[0]} to {ranks[-1]}"
         extra = "DoRA" if found.has_magnitude else ""
         base = f"base {show(self.base, 60)}" if self.base else ""
         texts = [
@@ -355,7 +351,7 @@ def inspect(
     if section is not None:
         name = survey.section(section).name
         chosen = [part for part in parts if part.name == name]
-        indices = [index for part in chosen for index in part.indices]
+        indices = list(chain.from_iterable(part.indices for part in chosen))
         values = tuple(
             value
             for value in values
@@ -549,7 +545,7 @@ def _refused_findings(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
     for file, rows in files.items():
         words = ("plain", file) if file else ("plain",)
         way = Way(None) if checkpoint.traits.names_are_code else plan(words)
-        places = dict.fromkeys(place for row in rows for place in row.where)
+        places = dict.fromkeys(chain.from_iterable(row.where for row in rows))
         follows = _ALONE if way.command is not None and way.keeps == "weights" else None
         of = f" {show(file, 80)}:" if file else ""
         text = f"weights_only=True refuses{of} {refusals_text(tuple(rows))}."
@@ -667,7 +663,7 @@ def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
         if row.group == "unknown" and not row.is_script:
             files.setdefault(row.file, []).append(row)
     for file, rows in files.items():
-        where = tuple(dict.fromkeys(place for row in rows for place in row.where))
+        where = tuple(dict.fromkeys(chain.from_iterable(row.where for row in rows)))
         unknown = [f"{row.module}.{row.name}" for row in rows]
         text = (
             f"Loading {_file_text(file)} imports {and_more(unknown, 3)}, which ckpt "
@@ -950,13 +946,13 @@ def _way_without(
     globs = exclude_patterns(chosen, names)
     if not globs or len(chosen) == len(names):
         return Way(None)
-    words = [word for glob in globs for word in ("--exclude", glob)]
-    section = (
-        ["--section", part.name]
-        if len(survey.candidates) > 1 or part not in survey.candidates
-        else []
-    )
-    return plan(("slim", *words, *section))
+    words = ["slim"]
+    for glob in globs:
+        words += ["--exclude", glob]
+    # The only model needs no name.
+    if len(survey.candidates) > 1 or part not in survey.candidates:
+        words += ["--section", part.name]
+    return plan(tuple(words))
 
 
 def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
@@ -978,7 +974,7 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
             if len(ties) > 1
             else ""
         )
-        tied = tuple(name for names in ties for name in names)
+        tied = tuple(chain.from_iterable(ties))
         yield Finding(
             "tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied
         )
@@ -997,7 +993,7 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         )
         least = "At least " if any(row.is_bound for row in held) else ""
         text = f"{least}{size_text(total)} are stored that no tensor uses: {views}."
-        names = tuple(name for row in held for name in row.tensors)
+        names = tuple(chain.from_iterable(row.tensors for row in held))
         yield Finding("bloat", text, names, plan(("smaller",)).command)
 
 
@@ -1082,11 +1078,8 @@ def _is_apart(entries: Sequence[Entry]) -> bool:
             storages = part.tensors.storages
             used += storages.made if isinstance(storages, Column) else storages
         else:
-            used += [
-                part_ref.storage
-                for entry in part
-                for part_ref in parts_of(entry.tensor)
-            ]
+            for entry in part:
+                used += [part_ref.storage for part_ref in parts_of(entry.tensor)]
     return len(set(used)) == len(used)
 
 
@@ -1098,10 +1091,7 @@ def _storage_users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRe
     for entry in checkpoint.tensors:
         tensor = entry.tensor
         if type(tensor) is TensorRef:
-            user = (entry.name, tensor)
-            same = users.setdefault(id(tensor.storage), fresh := [user])
-            if same is not fresh:
-                same.append(user)
+            users.setdefault(id(tensor.storage), []).append((entry.name, tensor))
         else:
             for label, part in tensor.parts:
                 users.setdefault(id(part.storage), []).append(
@@ -1121,18 +1111,16 @@ def _storage_use(storage: Storage, users: list[tuple[str, TensorRef]]) -> Storag
         used += min(*seen.values(), span) if len(seen) == 1 else span
         is_bound |= len(seen) > 1 and sum(seen.values()) < span
         overlaps |= len({ref.extent for ref in group}) > 1
-    ties = any(
-        len(names) > 1 and last > first for (first, last), names in ranges.items()
-    )
-    kind: Kind = (
-        "overlapping"
-        if overlaps
-        else "packed"
-        if len(ranges) > 1
-        else "tied"
-        if ties
-        else "own"
-    )
+    kind: Kind = "own"
+    if overlaps:
+        kind = "overlapping"
+    elif len(ranges) > 1:
+        kind = "packed"
+    else:
+        for (first, last), names in ranges.items():
+            # Tensors without elements share nothing.
+            if len(names) > 1 and last > first:
+                kind = "tied"
     return StorageUse(storage, tuple(name for name, _ in users), kind, used, is_bound)
 
 
@@ -1141,11 +1129,11 @@ def _count_seen_bytes(ref: TensorRef) -> int:
     its extent.
     """
     first, last = ref.extent
-    return (
-        min(unexpanded_view(ref).nbytes, last - first)
-        if ref.dtype.bits >= 8
-        else last - first
-    )
+    extent = last - first
+    # Elements of less than a byte share their bytes.
+    if ref.dtype.bits < 8:
+        return extent
+    return min(unexpanded_view(ref).nbytes, extent)
 
 
 def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
@@ -1159,13 +1147,10 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     ties: list[tuple[str, ...]] = []
     if _is_apart(survey.tensors):
         return ties
-    uses = Counter(
-        [
-            id(part.storage)
-            for entry in survey.tensors
-            for part in parts_of(entry.tensor)
-        ]
-    )
+    ids: list[int] = []
+    for entry in survey.tensors:
+        ids += [id(part.storage) for part in parts_of(entry.tensor)]
+    uses = Counter(ids)
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
         for index, entry in _named_entries(sections):

@@ -277,21 +277,26 @@ class _Rehome(Edit):
         """Storages of random states on the CPU: set_rng_state takes them from nowhere
         else.
         """
-        found = [
-            (part.kind == "rng", entry)
-            for part in survey.sections
-            if part.kind not in _TRAINED
-            for entry in part.entries
-            if entry.tensor.dtype.name == "uint8" and entry.tensor.device == "cpu"
-        ]
+        found: list[tuple[bool, Entry]] = []
+        for section in survey.sections:
+            if section.kind in _TRAINED:
+                continue
+            for entry in section.entries:
+                tensor = entry.tensor
+                if tensor.dtype.name == "uint8" and tensor.device == "cpu":
+                    found.append((section.kind == "rng", entry))
         sizes = {_OF_CPU}
+        # Who saves the state of the CPU saves that of the GPU beside it.
         if any(entry.tensor.shape == (_OF_CPU,) for _, entry in found):
-            sizes.add(_OF_GPU)  # who saves the one saves the other beside it
+            sizes.add(_OF_GPU)
         stayed = [
             entry for is_named, entry in found if is_named or _is_state(entry, sizes)
         ]
         self.stayed = [entry.name for entry in stayed]
-        return {part.storage for entry in stayed for part in parts_of(entry.tensor)}
+        storages: set[Storage] = set()
+        for entry in stayed:
+            storages.update(part.storage for part in parts_of(entry.tensor))
+        return storages
 
     def storage(self, storage: Storage) -> Storage:
         moved = self._storages.get(storage)
@@ -340,18 +345,17 @@ class _Rehome(Edit):
         return self._devices[id(node)]
 
     def leaf(self, node: Node) -> Node:
-        if (
-            self._objects
-            and not self._is_program
-            and isinstance(node, str)
-            and len(node) < 20
-            and is_accelerator(node)
-        ):
-            to = self.asked.target(str(node))
-            if to is not None:
-                self._count_move(str(node), to, "text", 0)
-                return self._text(to)
-        return node
+        # What a text means is not known, so it is changed on request only.
+        if not self._objects or self._is_program or not isinstance(node, str):
+            return node
+        # No device has a name of so many letters.
+        if len(node) >= 20 or not is_accelerator(node):
+            return node
+        to = self.asked.target(str(node))
+        if to is None:
+            return node
+        self._count_move(str(node), to, "text", 0)
+        return self._text(to)
 
     def _count_move(self, before: str, after: str, unit: str, nbytes: int) -> None:
         count, total = self.counts.get((before, after, unit), (0, 0))

@@ -296,11 +296,11 @@ def _mend_storages(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     for entry in checkpoint.tensors:
         for part in parts_of(entry.tensor):
             ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
-    made = {
-        storage: new
-        for storage, end in ends.items()
-        if (new := _shorten_storage(storage, end)) is not storage
-    }
+    made: dict[Storage, Storage] = {}
+    for storage, end in ends.items():
+        shorter = _shorten_storage(storage, end)
+        if shorter is not storage:
+            made[storage] = shorter
     if not made:
         return checkpoint
     return edited_checkpoint(

@@ -198,12 +198,11 @@ def _call_leftovers(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
     """List the calls on load that the weights leave behind, unless a name in `listed`
     stands for them.
     """
-    called = (
-        row
-        for row in checkpoint.imports
-        if row.group == "called" and listed.isdisjoint(row.where)
-    )
-    return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
+    leftovers: list[Leftover] = []
+    for row in checkpoint.imports:
+        if row.group == "called" and row.calls and listed.isdisjoint(row.where):
+            leftovers.append(Leftover("(run on load)", row.calls[0]))
+    return leftovers
 
 
 def _holds_weights(node: Node) -> bool:

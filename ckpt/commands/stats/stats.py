@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from math import isfinite, prod, sqrt
 from typing import Literal
 
@@ -548,9 +549,8 @@ def _measure_plans(
     checksums: bool,
 ) -> list[Measurement | Failed]:
     """Return the numbers of each tensor, put together from the numbers of its spans."""
-    results = iter(
-        run_each(executor, [task for plan in plans for task in plan.tasks], progress)
-    )
+    tasks = list(chain.from_iterable(plan.tasks for plan in plans))
+    results = iter(run_each(executor, tasks, progress))
     measurements = [
         _merge_spans(plan, [next(results) for _ in plan.tasks]) for plan in plans
     ]

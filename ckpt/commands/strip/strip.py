@@ -163,15 +163,10 @@ def sure_places(parts: Sequence[Section]) -> list[str]:
         if part.is_module:
             continue
         inner = inner_modules(part.names())
-        keys = (
-            {
-                str(key)
-                for entry in part.entries
-                for key in entry.path[len(part.path) : -1]
-            }
-            if inner.sure
-            else ()
-        )
+        keys: set[str] = set()
+        if inner.sure:
+            for entry in part.entries:
+                keys.update(map(str, entry.path[len(part.path) : -1]))
         for place in inner.every:
             is_sure = place in inner.sure and "module" not in keys
             found[place] = found.get(place, True) and is_sure
@@ -197,8 +192,10 @@ def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
         if not part.is_module:
             continue
         node = part.node
-        while (inner := _inner_module(look(node))) is not None:
+        inner = _inner_module(look(node))
+        while inner is not None:
             node = inner
+            inner = _inner_module(look(node))
         if node is not part.node:
             modules[id(part.node)] = node
     return modules

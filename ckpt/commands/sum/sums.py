@@ -429,20 +429,14 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
         part, theirs = _only_model_or_all(survey), like.model
     own = _tensor_shapes(part)
     names = part.names()
-    full = dict(
-        zip(
-            map(unwrapping_rule(names), names),
-            (entry.name for entry in part.entries),
-            strict=True,
-        )
-    )
-    reshaped = {
-        full[name]: (shape, other)
-        for name, shape in own.items()
-        if (other := theirs.get(name)) is not None
-        and shape is not None
-        and shape != other
-    }
+    unwrapped_names = map(unwrapping_rule(names), names)
+    full_names = (entry.name for entry in part.entries)
+    full = dict(zip(unwrapped_names, full_names, strict=True))
+    reshaped: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for name, shape in own.items():
+        other = theirs.get(name)
+        if shape is not None and other is not None and shape != other:
+            reshaped[full[name]] = (shape, other)
     # A name of one memory stands for all of its names, for many writers save it once.
     tied = _tied_names(part)
     ours = {like.tied.get(name, name) for name in own}
