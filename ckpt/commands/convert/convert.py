@@ -100,21 +100,14 @@ class Decode(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         name = class_of(call)
-        data = {
-            "scalar": 1,
-            "_reconstruct": 2,
-            "datetime": 0,
-            "date": 0,
-            "time": 0,
-        }.get(
-            name.rpartition(".")[2] if name.startswith(("numpy.", "datetime.")) else ""
-        )
-        return tuple(
-            [
-                as_bytes(arg) if i == data and type(arg) is ByteStr else self.leaf(arg)
-                for i, arg in enumerate(call.args)
-            ]
-        )
+        data_index = None
+        if name.startswith(("numpy.", "datetime.")):
+            data_index = _DATA_ARGUMENTS.get(name.rpartition(".")[2])
+        args: list[Node] = []
+        for index, arg in enumerate(call.args):
+            is_data = index == data_index and type(arg) is ByteStr
+            args.append(as_bytes(arg) if is_data else self.leaf(arg))
+        return tuple(args)
 
     def state(self, call: Opaque, state: Node) -> Node:
         if class_of(call).endswith(".multiarray._reconstruct") and is_tuple(state):
@@ -135,6 +128,11 @@ class Decode(Edit):
             self.decoded += not node.isascii()
         return self._texts[id(node)]
 
+
+_DATA_ARGUMENTS = {"scalar": 1, "_reconstruct": 2, "datetime": 0, "date": 0, "time": 0}
+"""Functions of numpy and datetime, and which of their arguments is bytes: Python 2 has
+one type for those and for texts.
+"""
 
 _SHORT = {
     **dict.fromkeys(("bf16", "bfloat", "bfloat16"), "bfloat16"),
@@ -248,10 +246,9 @@ class Cast(Edit):
         for chosen in survey.weights(section):
             for entry in chosen.entries:
                 tensor = entry.tensor
-                if (
-                    tensor.dtype.kind not in ("float", "quantized")
-                    or tensor.dtype == to
-                ):
+                if tensor.dtype.kind not in ("float", "quantized"):
+                    continue
+                if tensor.dtype == to:
                     continue
                 why = _kept_as_it_is(entry, to, scales)
                 if why is None and isinstance(tensor, TensorRef):
@@ -280,29 +277,24 @@ class Cast(Edit):
 
     def instead(self, node: Node) -> Node | None:
         # A call that names its dtype becomes one whose storage says it.
-        if (
-            type(node) is Opaque
-            and isinstance(node.meaning, TensorRef)
-            and type(node.func) is Global
-        ):
-            typed = self._args_without_dtype(node.func, node.args)
-            if typed is not None:
-                return self.shell_of(
-                    Opaque(node.how, _V2, typed, None, node.offset), node
-                )
-        return None
+        if type(node) is not Opaque or not isinstance(node.meaning, TensorRef):
+            return None
+        if type(node.func) is not Global:
+            return None
+        typed = self._args_without_dtype(node.func, node.args)
+        if typed is None:
+            return None
+        return self.shell_of(Opaque(node.how, _V2, typed, None, node.offset), node)
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
-        args = call.args
-        if (
-            type(call.func) is Global
-            and call.func.name == "_rebuild_from_type_v2"
-            and is_tuple(args[2])
-        ):
+        func, args = call.func, call.args
+        if type(func) is not Global or func.name != "_rebuild_from_type_v2":
+            return args
+        # (function, class, arguments of the function, state).
+        typed = None
+        if is_tuple(args[2]):
             typed = self._args_without_dtype(args[0], args[2])
-            if typed is not None:
-                return (_V2, args[1], typed, *args[3:])
-        return args
+        return args if typed is None else (_V2, args[1], typed, *args[3:])
 
     def _args_without_dtype(
         self, func: Node, args: tuple[Node, ...]
@@ -310,15 +302,14 @@ class Cast(Edit):
         """The arguments of `_rebuild_tensor_v3` without the dtype, when its storage is
         cast.
         """
-        if (
-            type(func) is Global
-            and func.name == "_rebuild_tensor_v3"
-            and type(args[0]) is PersistentId
-        ):
-            meaning = args[0].meaning
-            if type(meaning) is Storage and self.storage(meaning) is not meaning:
-                return (*args[:6], *args[7:])
-        return None
+        if type(func) is not Global or func.name != "_rebuild_tensor_v3":
+            return None
+        # torch writes dtypes that have no class of storages so, over untyped ones. What
+        # is cast to has such a class.
+        storage = args[0].meaning if type(args[0]) is PersistentId else None
+        if type(storage) is not Storage or self.storage(storage) is storage:
+            return None
+        return (*args[:6], *args[7:])
 
     def changes(self) -> list[Change]:
         return self._refs.changes("storage")
