@@ -254,8 +254,8 @@ def _object_view(call: Opaque) -> View:
 
 
 def _is_module(state: dict[str, Node]) -> bool:
-    """Tell whether attributes are those of an nn.Module, whose class needs no name that
-    is known.
+    """Tell whether an nn.Module has these attributes. Its class needs no name that is
+    known.
     """
     return "_parameters" in state and "_modules" in state
 

@@ -170,7 +170,7 @@ def _with_kept(
 
 
 def _slim_changes(result: Checkpoint, edit: _Slim, name: str) -> list[Change]:
-    """What was done, for the report."""
+    """The lines of the report on what is kept, packed and made plain."""
     # safetensors hold a tied tensor once.
     tied = {} if result.traits.is_pickle else tied_names(result.tensors)
     stored = [entry for entry in result.tensors if entry.name not in tied]

@@ -338,7 +338,7 @@ def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
 
 
 def _list_refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
-    """What `weights_only` refuses, with the names of what holds it, each once."""
+    """The refusals of `weights_only`, each once with the names of what it is about."""
     # Dicts without values: sets that keep their order.
     names_of: dict[str, dict[str, None]] = {}
     for pickle in contents.pickles:

@@ -446,7 +446,7 @@ _Expected = tuple[DType | None, Node]
 
 
 def _expected_numels(main: Pickle) -> dict[str, _Expected]:
-    """What the persistent ids of a pickle say of each key. The first one counts."""
+    """The dtype and the count of each key, as the first persistent id has them."""
     expectations: dict[str, _Expected] = {}
     for persistent in main.persistent:
         pid = persistent.pid

@@ -164,8 +164,8 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
 
 
 def _read_each_shard(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
-    """Read each shard as a checkpoint of its own, as all but those of safetensors
-    are.
+    """Read each shard as a checkpoint of its own. Shards of safetensors are read by
+    their headers alone where that is enough.
     """
     places = layout.places
     prefixes = {name: shard_mark(probe, number) for number, name in enumerate(places)}
