@@ -522,12 +522,8 @@ def _convert_survey(
             path=survey.path,
             hint="ckpt slim takes them",
         )
-    if (
-        section is not None
-        and traits.is_pickle
-        and to is None
-        and not survey.checkpoint.traits.names_are_code
-    ):
+    is_program = survey.checkpoint.traits.names_are_code
+    if section is not None and traits.is_pickle and to is None and not is_program:
         raise UsageError(
             (
                 f"--section chooses what --dtype casts; {traits.label} holds the whole "
@@ -552,12 +548,11 @@ def _convert_survey(
             current, decode.copy(current.root), limits, origin=None
         )
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
-    is_code = current.traits.names_are_code  # a script gives tensors alone
-    apart = (
-        not traits.is_pickle
-        and not is_code
-        and (plain or _holds_apart(current, section))
-    )
+    # Tensors in parts are taken apart where a format holds dense ones alone. A program
+    # gives nothing but dense tensors.
+    apart = False
+    if not traits.is_pickle and not current.traits.names_are_code:
+        apart = plain or _holds_apart(current, section)
     was_module = False
     if apart or (plain and traits.is_pickle):
         edit = Plain(encoding, dense=apart)
@@ -578,15 +573,8 @@ def _convert_survey(
             change for change in made_plain(edit) if plain or change.kind == "apart"
         ]
         if edit.lost and plain:
-            changes.append(
-                Change(
-                    "dropped",
-                    "what cannot be made plain",
-                    "None",
-                    len(edit.lost),
-                    "object",
-                )
-            )
+            what = "what cannot be made plain"
+            changes.append(Change("dropped", what, "None", len(edit.lost), "object"))
     if not traits.is_pickle:
         result = Result(checkpoint, current, format, traits, was_module)
         return _to_tensors(
