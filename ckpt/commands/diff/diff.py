@@ -253,9 +253,8 @@ class DiffReport(NamedTuple):
                 path=self._lacking_paths(),
             )
         if self.lost:
-            lacking = [
-                file.path for file in (self.before, self.after) if file.account.unread
-            ] or [self.after.path]
+            files = [file for file in (self.before, self.after) if file.account.unread]
+            lacking = [file.path for file in files or (self.after,)]
             problem = f"not compared: {and_more(self.lost, 3, '; ')}"
             raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 
@@ -264,12 +263,16 @@ class DiffReport(NamedTuple):
         was not read; else both paths.
         """
         row = self.unread[0]
-        sides = ((self.before, row.before), (self.after, row.after))
-        held = [
-            (file.path, file, entry.name) for file, entry in sides if entry is not None
-        ]
-        lacking = [path for path, file, name in held if _is_lost(file, name)]
-        return " or ".join(dict.fromkeys(lacking or [path for path, *_ in held]))
+        paths: list[str] = []
+        lacking: list[str] = []
+        for file, entry in ((self.before, row.before), (self.after, row.after)):
+            if entry is None:
+                continue
+            paths.append(file.path)
+            if _is_lost(file, entry.name):
+                lacking.append(file.path)
+        # A file that is compared with itself is named once.
+        return " or ".join(dict.fromkeys(lacking or paths))
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -284,10 +287,12 @@ class DiffReport(NamedTuple):
             for pair in self.pairs
             if not _WEIGHTS.isdisjoint((pair.before.kind, pair.after.kind))
         ]
+        if not weights:
+            return ()
         return tuple(
-            each
-            for each in (weights[0] if weights else ())
-            if all(_has_rename(other, each) for other in weights)
+            rename
+            for rename in weights[0]
+            if all(_has_rename(renames, rename) for renames in weights)
         )
 
     def count(self, status: Status, role: str | None = None) -> int:
@@ -322,9 +327,9 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     options = options or Options()
     everything_asked = not options.select and options.section is None
     pairs, ours, theirs = _pair_sections(before, after, options)
-    undecided = (
-        _undecided_models(before, after, ours, theirs) if everything_asked else []
-    )
+    undecided: list[str] = []
+    if everything_asked:
+        undecided = _undecided_models(before, after, ours, theirs)
     alone = _lone_sections(before, after, ours, theirs)
     pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
@@ -333,10 +338,11 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
     names = _pair_names(before, after, pairs, options, keyed)
-    for pair, each in zip(pairs, names, strict=True):
-        whole, found = _pair_rows(before, after, pair, each, options)
-        found, others = _without_tied(before, after, each, found)
+    for pair, pair_names in zip(pairs, names, strict=True):
+        whole, found = _pair_rows(before, after, pair, pair_names, options)
+        found, others = _without_tied(before, after, pair_names, found)
         tied += others
+        # The only model needs no name in front of its tensors.
         if several or pair not in weights:
             found = [row._replace(labels=_full_names(row)) for row in found]
         aligned.append(whole)
@@ -403,23 +409,23 @@ def _of_weights(
     """Yield what makes numbers of weights none that a model computes with: codes, and a
     side without weights.
     """
+    # A file that is compared with itself is looked at once.
     for side in (before, after) if before.path != after.path else (after,):
-        for row in emptied_findings(side):
-            yield row._replace(message=f"{show(side.path, None)}: {row.message}")
-    codes = codes_of(before), codes_of(after)
-    if any(codes):
-        moved = [row for row in rows if row.status in ("changed", "retyped")]
-        sides = [(row, (row.before, row.after)) for row in moved]
-        yield from codes_finding(
-            [
-                row.name
-                for row, entries in sides
-                if any(
-                    entry and entry.name in held
-                    for entry, held in zip(entries, codes, strict=True)
-                )
-            ]
-        )
+        for finding in emptied_findings(side):
+            message = f"{show(side.path, None)}: {finding.message}"
+            yield finding._replace(message=message)
+    codes_before = codes_of(before)
+    codes_after = codes_of(after)
+    if codes_before or codes_after:
+        names: list[str] = []
+        for row in rows:
+            if row.status not in ("changed", "retyped"):
+                continue
+            is_code_before = row.before and row.before.name in codes_before
+            is_code_after = row.after and row.after.name in codes_after
+            if is_code_before or is_code_after:
+                names.append(row.name)
+        yield from codes_finding(names)
 
 
 _WEIGHTS = frozenset(("model", "ema"))
@@ -468,21 +474,18 @@ def _undecided_models(
     """A sentence on the models, or averages, that both sides have left, taken off the
     lists: no place or number pairs them.
     """
-    rows = []
-    for kind in (
-        _WEIGHTS & {part.kind for part in ours} & {part.kind for part in theirs}
-    ):
-        sides = [
-            [part for part in side if part.kind == kind] for side in (ours, theirs)
-        ]
-        names = [
-            f"{_names_of(side)} of {one.path}"
-            for side, one in zip(sides, (before, after), strict=True)
-        ]
-        rows.append(f"{' and '.join(names)}: nothing says which is which")
-        for side, parts in zip((ours, theirs), sides, strict=True):
-            side[:] = [part for part in side if part not in parts]
-    return sorted(rows)
+    sentences: list[str] = []
+    for kind in _WEIGHTS:
+        our_parts = [part for part in ours if part.kind == kind]
+        their_parts = [part for part in theirs if part.kind == kind]
+        if not our_parts or not their_parts:
+            continue
+        our_names = f"{_names_of(our_parts)} of {before.path}"
+        their_names = f"{_names_of(their_parts)} of {after.path}"
+        sentences.append(f"{our_names} and {their_names}: nothing says which is which")
+        ours[:] = [part for part in ours if part.kind != kind]
+        theirs[:] = [part for part in theirs if part.kind != kind]
+    return sorted(sentences)
 
 
 def _names_of(parts: Sequence[Section]) -> str:

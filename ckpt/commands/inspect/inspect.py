@@ -423,55 +423,55 @@ def _way_out(report: Inspection, plan: Plan) -> Way | None:
 
 
 def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
+    """The prefixes of wrappers on the names of models and averages."""
     prefixes: list[Prefix] = []
     for part in parts:
         if part.kind not in ("model", "ema"):
             continue
-        leading: dict[str, int] = {}
-        inner: dict[str, list[str]] = {}
         names = part.names()
-        for prefix in map(wrapper_prefix, wrapped_names(names)):
-            if prefix:
-                leading[prefix] = leading.get(prefix, 0) + 1
-        for name in names if "._" in "\n".join(names) else ():
-            for wrapper, place in inner_wrappers(name):
-                inner.setdefault(wrapper, []).append(place)
-        single = {tensor for tensor in set(looks_of(part.entries)) if not tensor.shape}
-        pairs = zip(names, looks_of(part.entries), strict=True) if single else ()
-        counters = {
-            name
-            for name, tensor in pairs
-            if tensor in single and name.endswith(AVERAGE_COUNTERS)
-        }
-        prefixes += [
-            Prefix(
-                prefix,
-                writers_of_prefix(
-                    prefix, counters=counters, is_average=part.kind == "ema"
-                ),
-                part,
-                count,
+        leading = Counter(filter(None, map(wrapper_prefix, wrapped_names(names))))
+        counters = _average_counters(part)
+        for prefix, count in leading.items():
+            writers = writers_of_prefix(
+                prefix, counters=counters, is_average=part.kind == "ema"
             )
-            for prefix, count in leading.items()
-        ]
-        prefixes += [
-            Prefix(
-                places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
-                writers_of_prefix(wrapper),
-                part,
-                len(places),
-            )
-            for wrapper, places in inner.items()
-        ]
+            prefixes.append(Prefix(prefix, writers, part, count))
+        inner: dict[str, list[str]] = {}
+        # One search in all names: most models have no such attribute.
+        if "._" in "\n".join(names):
+            for name in names:
+                for wrapper, place in inner_wrappers(name):
+                    inner.setdefault(wrapper, []).append(place)
+        for wrapper, places in inner.items():
+            place = places[0] if len(set(places)) == 1 else f"*.{wrapper}."
+            writers = writers_of_prefix(wrapper)
+            prefixes.append(Prefix(place, writers, part, len(places)))
         prefixes += _inner_prefixes(part)
     return tuple(prefixes)
+
+
+def _average_counters(part: Section) -> set[str]:
+    """The names that a counter of AveragedModel can have: of tensors without
+    dimensions.
+    """
+    tensors = looks_of(part.entries)
+    # Most tensors share one object for dtype and shape, so few are looked at.
+    single = {tensor for tensor in set(tensors) if not tensor.shape}
+    if not single:
+        return set()
+    return {
+        name
+        for name, tensor in zip(part.names(), tensors, strict=True)
+        if tensor in single and name.endswith(AVERAGE_COUNTERS)
+    }
 
 
 def _inner_prefixes(part: Section) -> Iterator[Prefix]:
     """Yield the places inside of names where DataParallel or DDP is around a part of
     the model.
     """
-    if not part.is_module:  # its classes would say what it is
+    # The classes of a pickled module say what it is.
+    if not part.is_module:
         yield from _prefixes_at(part, inner_modules(part.names()).sure)
 
 
