@@ -104,6 +104,7 @@ def take_apart(
 
 def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | None:
     kept: dict[str, Node] = {}
+    # A parameter around the tensor, as torch writes it, and attributes of its own.
     while (
         type(node) is Opaque
         and type(node.func) is Global
@@ -136,11 +137,9 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
         return Apart("a jagged tensor", parts) if parts else None
     if tensor.layout == "quantized" and dense:
         parts = _quantized_parts(node, tensor)
-        return (
-            Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept})
-            if parts
-            else None
-        )
+        if not parts:
+            return None
+        return Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept})
     return None
 
 
@@ -188,12 +187,11 @@ def _bare_tensor(node: Node) -> Node:
 
 def _inner_args(call: Opaque) -> tuple[Node, ...]:
     """The arguments of the call that makes a tensor, which a class may wrap."""
-    func, args = call.func, call.args
-    inner = (
-        args[2]
-        if type(func) is Global and func.name in _FROM_TYPE and len(args) > 2
-        else args
-    )
+    func = call.func
+    inner: Node = call.args
+    if type(func) is Global and func.name in _FROM_TYPE and len(call.args) > 2:
+        # (function, class, arguments of the function, state).
+        inner = call.args[2]
     return inner if is_tuple(inner) else ()
 
 
@@ -226,10 +224,11 @@ def _quantized_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
             "scale": number_as(scheme[1], "float64"),
             "zero_point": number_as(scheme[2], "int64"),
         }
+    # One scale for each channel, along the axis.
     parts |= {"scales": scheme[1], "zero_points": scheme[2]}
-    return (
-        parts if len(scheme) < 4 else {**parts, "axis": number_as(scheme[3], "int64")}
-    )
+    if len(scheme) > 3:
+        parts["axis"] = number_as(scheme[3], "int64")
+    return parts
 
 
 class Spread(Edit):
@@ -265,10 +264,10 @@ class Spread(Edit):
         """
         if id(node) in self._spreads:
             return self._spreads[id(node)]
-        if not (
-            type(node) is Dict
-            or (type(node) is Opaque and node.meaning is None and node.keys)
-        ):
+        is_dict = type(node) is Dict
+        if type(node) is Opaque and node.meaning is None and node.keys:
+            is_dict = True
+        if not is_dict or not isinstance(node, (Dict, Opaque)):
             return node
         taken_apart = [
             self._apart(value) if isinstance(key, str) else None
@@ -299,6 +298,7 @@ class Spread(Edit):
         spread: Dict | Opaque = Dict() if type(node) is Dict else _without_items(node)
         spread.set(keys, values)
         self._spreads[id(node)] = spread
+        # Its id must not be taken by another node.
         self._alive.append(node)
         return spread
 

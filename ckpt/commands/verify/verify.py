@@ -137,14 +137,7 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     account = checkpoint.account
     losses = account.noticed(*LOST)
     problems: list[Problem] = []
-    for code in (
-        "shards",
-        "unfinished",
-        "stale-index",
-        *LOST,
-        "ranks-differ",
-        "damaged-file",
-    ):
+    for code in _DAMAGE:
         for notice in account.noticed(code):
             way_out = f" ({notice.hint})" if notice.hint else ""
             problems.append(Problem(notice.message + way_out, notice.tensors))
@@ -156,15 +149,8 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         checked.append(f"{counted_noun(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
         checked.append(counted_noun(len(checkpoint.parts), "file"))
-    indexed = [
-        part
-        for part in (checkpoint, *_member_checkpoints(checkpoint))
-        if part.parts
-        and not part.members
-        and not (
-            part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state
-        )
-    ]
+    parts = (checkpoint, *_member_checkpoints(checkpoint))
+    indexed = [part for part in parts if _is_indexed(part)]
     if checkpoint.traits.fills_a_state and not losses:
         data = [
             part
@@ -187,10 +173,10 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         )
     mixed = Survey(checkpoint).mixed
     doubts = account.messages(("mixed-steps",))
-    doubts += [] if mixed is None else [mixed.text]
-    report = _make_report(checkpoint, problems, checked, odd)._replace(
-        doubts=tuple(doubts)
-    )
+    if mixed is not None:
+        doubts.append(mixed.text)
+    report = _make_report(checkpoint, problems, checked, odd)
+    report = report._replace(doubts=tuple(doubts))
     if not losses:
         return report
     names = set(account.lost_names)
@@ -199,6 +185,25 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         whole=tuple(name for name in every if name not in names),
         lost=tuple(name for name in every if name in names),
     )
+
+
+_DAMAGE = (
+    "shards",
+    "unfinished",
+    "stale-index",
+    *LOST,
+    "ranks-differ",
+    "damaged-file",
+)
+"""The codes of notices that mean damage, in the order of the report."""
+
+
+def _is_indexed(checkpoint: Checkpoint) -> bool:
+    """Tell whether an index puts a checkpoint together from several files."""
+    traits = checkpoint.traits
+    if traits.is_archive or traits.is_set or traits.fills_a_state:
+        return False
+    return bool(checkpoint.parts) and not checkpoint.members
 
 
 def _member_checkpoints(checkpoint: Checkpoint) -> list[Checkpoint]:
@@ -216,6 +221,7 @@ def _index_doubts(checkpoint: Checkpoint) -> list[str]:
     every: list[TensorRef] = []
     for entry in checkpoint.tensors:
         every += parts_of(entry.tensor)
+    # Some writers count a tied tensor once, others under each name.
     ranges = {(part.storage, part.extent): part.nbytes for part in every}
     held = {sum(part.nbytes for part in every), sum(ranges.values())}
     if checkpoint.index_bytes in held:
@@ -321,11 +327,9 @@ def with_likeness(
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
-    settled = (
-        checkpoint.account.messages(("unverified-size",))
-        if comparison.has_shapes
-        else []
-    )
+    settled: list[str] = []
+    if comparison.has_shapes:
+        settled = checkpoint.account.messages(("unverified-size",))
     kept = tuple(row for row in report.not_checked if row not in settled)
     return report._replace(
         checked=(*report.checked, comparison.checked), not_checked=kept
