@@ -41,11 +41,12 @@ def file_system_of(fd: int) -> FileSystem:
         mount = _proc_field(f"/proc/self/fdinfo/{fd}", "mnt_id:")
         with open("/proc/self/mountinfo", "rb") as lines:
             for line in lines:
+                # The number of the mount, of its parent, and the device.
                 number, _, device, *_ = line.split(b" ", 3)
                 if number == mount:
-                    return FileSystem(
-                        line.partition(b" - ")[2].split()[0].decode(), device.decode()
-                    )
+                    # Any number of optional fields end with a dash: the type follows.
+                    type_name = line.partition(b" - ")[2].split()[0]
+                    return FileSystem(type_name.decode(), device.decode())
     except (OSError, ValueError, IndexError):
         pass
     return UNKNOWN
@@ -59,9 +60,9 @@ def shared_block(fd: int, sources: Iterable[int | None]) -> int:
     shared.
     """
     here = file_system_of(fd)
-    if here.type not in _SHARING or all(
-        source is None or file_system_of(source) != here for source in sources
-    ):
+    if here.type not in _SHARING:
+        return 0
+    if all(source is None or file_system_of(source) != here for source in sources):
         return 0
     try:
         return os.fstatvfs(fd).f_bsize
@@ -77,15 +78,20 @@ def reserve_space(fd: int, size: int, most: int) -> None:
     does.
     """
     room = os.fstatvfs(fd)
-    free = (room.f_bavail if os.geteuid() else room.f_bfree) * room.f_frsize
-    if free < size and room.f_blocks:  # a file system that counts nothing says 0
+    # A part of the disk is kept for root.
+    blocks = room.f_bavail if os.geteuid() else room.f_bfree
+    free = blocks * room.f_frsize
+    # A file system that counts nothing says 0.
+    if free < size and room.f_blocks:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if not hasattr(os, "posix_fallocate"):  # macOS
+    # macOS has no such call.
+    if not hasattr(os, "posix_fallocate"):
         return
     try:
         if size and most:
             os.posix_fallocate(fd, 0, min(size, most))
     except OSError as error:
+        # The file system cannot reserve: a full disk then shows while writing.
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from ckpt.bytes.far import (
@@ -120,11 +120,11 @@ def run_bundled(
 
     To hand over each of them would cost more than its work.
     """
-    whole = [
+    bundles = [
         Task(_run_all, (bundle,), sum(task.nbytes for task in bundle))
         for bundle in _bundle_tasks(tasks)
     ]
-    return [result for results in executor.run(whole, progress) for result in results]
+    return list(chain.from_iterable(executor.run(bundles, progress)))
 
 
 def run_each(
@@ -136,15 +136,19 @@ def run_each(
     where a source fails.
     """
     bundles: list[Bundle[R]] = [Bundle(bundle) for bundle in _bundle_tasks(tasks)]
-    return [result for results in executor.run(bundles, progress) for result in results]
+    return list(chain.from_iterable(executor.run(bundles, progress)))
 
 
 def _bundle_tasks(tasks: Sequence[Task[R]]) -> list[list[Task[R]]]:
+    """Put small neighbours together. The bundles depend on the tasks alone, so results
+    are the same for any number of workers.
+    """
     bundles: list[list[Task[R]]] = []
     room = 0
     for task in tasks:
         if not bundles or task.nbytes > room or len(bundles[-1]) == _MOST:
             bundles.append([])
+            # A sixteenth of a large task: the workers still end at about the same time.
             room = max(SPAN // 16, task.nbytes)
         bundles[-1].append(task)
         room -= task.nbytes
@@ -180,16 +184,14 @@ class Serial:
         self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
     ) -> list[R]:
         results = []
-        for task, result in zip(
-            tasks, map(Task.__call__, iterate_ahead(tasks)), strict=True
-        ):
-            results.append(result)
+        for task in iterate_ahead(tasks):
+            results.append(task())
             if progress is not None:
                 progress(task.nbytes)
         return results
 
 
-def _in_turn(turns: Turns, number: int, task: Task[R]) -> R:
+def _run_in_turn(turns: Turns, number: int, task: Task[R]) -> R:
     with turns.turn(number):
         return task()
 
@@ -214,11 +216,9 @@ class Threads:
         wait = True
         try:
             with reading_ahead(task.reads() for task in tasks) as turns:
-                for task, result in zip(
-                    tasks,
-                    pool.map(partial(_in_turn, turns), range(len(tasks)), tasks),
-                    strict=True,
-                ):
+                run_one = partial(_run_in_turn, turns)
+                answers = pool.map(run_one, range(len(tasks)), tasks)
+                for task, result in zip(tasks, answers, strict=True):
                     results.append(result)
                     if progress is not None:
                         progress(task.nbytes)
@@ -279,7 +279,8 @@ def in_order(
         while pending:
             yield pending.popleft().result()
     except BaseException as error:
-        wait = isinstance(error, Exception)  # who interrupts waits for nothing
+        # Who interrupts, or leaves the loop over the results, waits for nothing.
+        wait = isinstance(error, Exception)
         raise
     finally:
         pool.shutdown(wait, cancel_futures=True)
@@ -346,46 +347,58 @@ class Forks:
                 ours, theirs = Pipe(duplex=False)
                 try:
                     pid = os.fork()
-                except (
-                    OSError
-                ):  # there may be no more processes: those that are there do it all
+                except OSError:
+                    # There may be no more processes: those that are there do it all.
                     ours.close()
                     theirs.close()
                     break
-                if not pid:
-                    # So that the end of this process is an end of the numbers.
+                if pid == 0:
+                    # So that the end of the parent is an end of the numbers, and an
+                    # error for who writes a result.
                     os.close(given)
-                    for pipe in (*pipes, ours):  # and an error for who writes
+                    for pipe in (*pipes, ours):
                         pipe.close()
                     _run_tasks(tasks, taken, theirs)
                 pids.append(pid)
                 pipes.append(ours)
-                # only the copy has it now, so its end is the end of the pipe
+                # Only the copy has it now, so its end is the end of the pipe.
                 theirs.close()
             if not pids:
                 yield from (task() for task in tasks)
                 return
             numbers = iter(range(len(tasks)))
+            # Two for each process: it has one to go on with while its result is read.
             _write_task_numbers(numbers, 2 * len(pids), given)
-            there: dict[int, tuple[bool, Any]] = {}
+            answers: dict[int, _Answer] = {}
             for number in range(len(tasks)):
-                while number not in there:
+                while number not in answers:
                     for ready in wait(pipes):
-                        place, done, answer = _receive_result(cast("Connection", ready))
-                        there[place] = done, answer
+                        answer = _receive_answer(cast("Connection", ready))
+                        answers[answer.number] = answer
                         _write_task_numbers(numbers, 1, given)
-                done, answer = there.pop(number)
-                if not done:
-                    raise answer
-                yield answer
+                answer = answers.pop(number)
+                if not answer.is_result:
+                    raise answer.value
+                yield answer.value
         finally:
             for pipe in pipes:
                 pipe.close()
             os.close(taken)
             os.close(given)
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)  # it waits for a number, or has ended
+                # It waits for a number, or has ended.
+                os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+
+
+class _Answer(NamedTuple):
+    """The answer of a process to the task of a number: its result, or the error that it
+    raised.
+    """
+
+    number: int
+    is_result: bool
+    value: Any
 
 
 _NUMBER = 8
@@ -405,20 +418,22 @@ def _run_tasks(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoRe
     process, whatever happens.
     """
     try:
-        while number := os.read(numbers, _NUMBER):
-            place = int.from_bytes(number, "little")
+        while data := os.read(numbers, _NUMBER):
+            number = int.from_bytes(data, "little")
             try:
-                answer: tuple[int, bool, object] = (place, True, tasks[place]())
+                answer = _Answer(number, True, tasks[number]())
             except Exception as error:
-                answer = (place, False, error)
+                answer = _Answer(number, False, error)
             pipe.send(answer)
     finally:
-        os._exit(0)  # nothing of the copied process is unwound or flushed
+        # Nothing of the copied process is unwound or flushed: what it holds in buffers
+        # is the parent's, which writes it too.
+        os._exit(0)
 
 
-def _receive_result(pipe: Connection) -> Any:
+def _receive_answer(pipe: Connection) -> _Answer:
     try:
-        return pipe.recv()
+        return cast("_Answer", pipe.recv())
     except EOFError:
         raise MemoryError(
             "a process was killed, or its result does not pickle"
@@ -471,6 +486,6 @@ def split_spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
     multiple of `step`.
     """
     count = max(step, SPAN // max(1, size) // step * step)
-    return [(first, min(first + count, numel)) for first in range(0, numel, count)] or [
-        (0, 0)
-    ]
+    spans = [(first, min(first + count, numel)) for first in range(0, numel, count)]
+    # No elements are one task too: its result says what a tensor without any is.
+    return spans or [(0, 0)]

@@ -80,7 +80,8 @@ def raise_fence(*, network: bool = False, workers: bool = True) -> Fence:
     if machine is None or sys.maxsize < 1 << 32:
         return Fence(missing=f"the calls of {name} are not known")
     try:
-        import ctypes  # here: it takes longer than all other parts of the fence
+        # Here: it takes longer than all other parts of the fence.
+        import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
     except (ImportError, OSError):
@@ -219,9 +220,11 @@ def filter_of(
     steps: list[Step] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, machine.audit),
-        (_RETURN, 0, 0, _KILL),  # a call of 32 bits: no code of this process makes one
+        # A call of 32 bits has other numbers: no code of this process makes one.
+        (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 0, 1, syscalls.UNKNOWN),  # the calls of x32 too
+        # The calls of x32 too, whose numbers have a high bit.
+        (_AT_LEAST, 0, 1, syscalls.UNKNOWN),
         (_RETURN, 0, 0, _ABSENT),
     ]
     groups = [
@@ -232,15 +235,17 @@ def filter_of(
         syscalls.SYSTEM,
         syscalls.SERVING,
     ]
-    for group in [*groups, *([] if network else [syscalls.NETWORK])]:
+    if not network:
+        groups.append(syscalls.NETWORK)
+    for group in groups:
         steps += _answer_steps(group, machine, _REFUSE)
     steps += _answer_steps(syscalls.OPAQUE, machine, _ABSENT)
 
     opening = [(_ANY_BIT, _WRITING, _REFUSE)]
     copying = [(_ANY_BIT, _SPACES, _REFUSE), (_ANY_BIT, _THREAD, _ALLOW)]
     killing = [(_EQUAL, pid, _ALLOW)]
-    # these are killed in the end; from version 6 on, Landlock refuses it for all other
-    # processes
+    # The workers are killed in the end. From version 6 on, Landlock refuses it for all
+    # other processes.
     if workers:
         killing += [(_ANY_BIT, _NEGATIVE, _REFUSE), (_EQUAL, 0, _REFUSE)]
     for name, argument, tests, otherwise in (

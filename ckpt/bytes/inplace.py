@@ -41,6 +41,8 @@ from ckpt.model.rows import NamedTuple
 
 _LACKING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """The errors of a system that does not know RWF_DSYNC."""
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
+"""The errors of a file that is there and cannot be written."""
 
 
 class ThroughSink(Sink):
@@ -81,7 +83,8 @@ def cut(fd: int, size: int) -> None:
         # The last byte again, as it is: with it goes the size, and nothing else of the
         # file.
         with suppress(OSError):
-            os.pwritev(fd, [os.pread(fd, 1, size - 1)], size - 1, os.RWF_DSYNC)
+            last_byte = os.pread(fd, 1, size - 1)
+            os.pwritev(fd, [last_byte], size - 1, os.RWF_DSYNC)
             return
     os.fsync(fd)
 
@@ -158,20 +161,14 @@ def locked_file(path: str, *, to_change: bool) -> Iterator[Held]:
 
     Raises NotOpenedError, WriteError, also when another process rewrites the file.
     """
-    flags = (
-        (os.O_RDWR if to_change else os.O_RDONLY)
-        | os.O_CLOEXEC
-        | getattr(os, "O_NONBLOCK", 0)
-    )
+    access = os.O_RDWR if to_change else os.O_RDONLY
+    # O_NONBLOCK: opening a FIFO without a writer must not hang.
+    flags = access | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
     try:
         fd = os.open(path, flags)
     except OSError as error:
-        if to_change and error.errno in (
-            errno.EACCES,
-            errno.EPERM,
-            errno.EROFS,
-            errno.EBUSY,
-        ):
+        # With these it may be read still, so the error is one of writing.
+        if to_change and error.errno in _READ_ONLY:
             raise WriteError(
                 f"cannot be written: {write_failure_reason(error)}", path=path
             ) from None

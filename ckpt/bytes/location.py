@@ -203,11 +203,9 @@ class Instead:
         return self._folder.parent()
 
     def child(self, name: str, links: Links = "file") -> Location:
-        return (
-            LocalPath(self._path)
-            if name == self._other
-            else self._folder.child(name, links)
-        )
+        if name == self._other:
+            return LocalPath(self._path)
+        return self._folder.child(name, links)
 
     def open(self) -> Source:
         return self._folder.open()
@@ -230,14 +228,17 @@ def _is_cached(path: str) -> bool:
     """Tell whether a link in `models--x--y/snapshots/REVISION/` leads directly into
     `models--x--y/blobs/`.
     """
-    parts = os.path.realpath(os.path.dirname(path) or os.curdir).split(os.sep)
-    target = os.path.dirname(os.path.realpath(path))
-    return any(
-        part == "snapshots"
-        and _CACHED.fullmatch(above)
-        and target == os.sep.join([*parts[:index], "blobs"])
-        for index, (above, part) in enumerate(pairwise(parts[:-1]), start=1)
-    )
+    folder = os.path.realpath(os.path.dirname(path) or os.curdir)
+    target_folder = os.path.dirname(os.path.realpath(path))
+    parts = folder.split(os.sep)
+    # The revision itself does not count: its name is a hash, or whatever a user calls
+    # it.
+    for index, (above, part) in enumerate(pairwise(parts[:-1]), start=1):
+        if part == SNAPSHOTS and _CACHED.fullmatch(above):
+            blobs = os.sep.join([*parts[:index], "blobs"])
+            if target_folder == blobs:
+                return True
+    return False
 
 
 SNAPSHOTS = "snapshots"
@@ -256,8 +257,9 @@ def locate(path: str) -> Location:
     """The location of a path or URL. Raises UsageError for a URL that lacks a part."""
     if not is_url(path):
         return LocalPath(path)
-    locate_url = load_hook("url location").locate_url  # only a URL pays for it
-    return cast("Callable[[str], Location]", locate_url)(path)
+    # Only a URL pays for the module that finds it.
+    hook = load_hook("url location").locate_url
+    return cast("Callable[[str], Location]", hook)(path)
 
 
 def published_files(path: str) -> dict[str, Published]:
@@ -277,10 +279,9 @@ def names_opened_ahead(folder: Location, names: Iterable[str]) -> Iterator[str]:
     if not is_url(folder.name):
         yield from names
         return
-    begun = load_hook("url location").begun
-    yield from cast("Callable[[Location, Iterable[str]], Iterator[str]]", begun)(
-        folder, names
-    )
+    hook = load_hook("url location").begun
+    begin = cast("Callable[[Location, Iterable[str]], Iterator[str]]", hook)
+    yield from begin(folder, names)
 
 
 def shown_path(text: str) -> str:
@@ -296,11 +297,9 @@ def with_home(path: str) -> str:
     """A path with `~` as the folder of the user, as a shell has it. A file that is
     really called so comes first.
     """
-    return (
-        os.path.expanduser(path)
-        if path.startswith("~") and not os.path.lexists(path)
-        else path
-    )
+    if path.startswith("~") and not os.path.lexists(path):
+        return os.path.expanduser(path)
+    return path
 
 
 def read_file(location: Location, limits: Limits, what: str) -> bytes:
@@ -341,11 +340,11 @@ def path_beside(
     folder that takes no files, the name is one for the working folder. None where no
     folder takes it.
     """
-    stem, own = _split_ending(
-        path.rpartition("/")[2] if is_url(path) else path, endings
-    )
-    kept = other and (not endings or own.endswith(tuple(endings)))
-    ending = own if kept else endings[0]
+    # A result is written here, and not to where its input was loaded from.
+    local_path = path.rpartition("/")[2] if is_url(path) else path
+    stem, own_ending = _split_ending(local_path, endings)
+    is_kept = other and (not endings or own_ending.endswith(tuple(endings)))
+    ending = own_ending if is_kept else endings[0]
     folder, name = os.path.split(stem)
     for place in (folder, ""):
         if os.access(place or os.curdir, os.W_OK | os.X_OK):
@@ -364,14 +363,18 @@ def _split_ending(path: str, endings: Sequence[str]) -> tuple[str, str]:
         own = next((ending for ending in endings if path.endswith(ending)), "")
         return path.removesuffix(own), own
     stem, own = os.path.splitext(path.removesuffix(".index.json"))
-    if own == ".tar":  # epoch_3.pth.tar
+    # `epoch_3.pth.tar`: no archive, but the way of many old training scripts to call a
+    # checkpoint.
+    if own == ".tar":
         stem, inner = os.path.splitext(stem)
         own = f"{inner}{own}"
     return stem, own
 
 
 def _free_path(folder: str, name: str, suffix: str, ending: str) -> str | None:
+    """Return a path that nothing has yet, or None after many tries."""
     rest = _MOST - len(os.fsencode(f"{suffix}{ending}"))
+    # Letter by letter: a letter may have several bytes, and none may be cut in two.
     while len(os.fsencode(name)) > rest:
         name = name[:-1]
     for number in range(1, _TRIES):

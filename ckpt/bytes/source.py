@@ -15,7 +15,7 @@ import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import accumulate
 from itertools import count as numbers
 from threading import RLock
@@ -217,7 +217,7 @@ class File(BaseSource):
 
     @contextmanager
     def descriptor(self) -> Iterator[int | None]:
-        fd = self._take()
+        fd = self._take_descriptor()
         try:
             yield fd
         finally:
@@ -225,11 +225,9 @@ class File(BaseSource):
 
     @property
     def address(self) -> str | None:
-        return (
-            os.path.abspath(self.name)
-            if self._opened is None
-            else self._opened.path or None
-        )
+        if self._opened is None:
+            return os.path.abspath(self.name)
+        return self._opened.path or None
 
     @property
     def identity(self) -> Identity:
@@ -249,9 +247,10 @@ class File(BaseSource):
 
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
-        fd = self._take()
+        fd = self._take_descriptor()
         try:
             data = os.pread(fd, min(count, MOST), offset)
+            # A short read is no error: a signal or a network file system may end it.
             while len(data) < count:
                 more = os.pread(fd, min(count - len(data), MOST), offset + len(data))
                 if not more:
@@ -270,7 +269,7 @@ class File(BaseSource):
         count = len(buffer)
         self._check_range(offset, count, self.name)
         done = 0
-        fd = self._take()
+        fd = self._take_descriptor()
         try:
             while done < count:
                 more = _read_into(fd, buffer[done : done + MOST], offset + done)
@@ -304,8 +303,8 @@ class File(BaseSource):
         if self._opened is not None and not is_ending():
             self._opened.drop()
 
-    def _take(self) -> int:
-        """An open descriptor, until `_release`. Raises NotOpenedError."""
+    def _take_descriptor(self) -> int:
+        """An open descriptor, until `_release_descriptor`. Raises NotOpenedError."""
         if self._opened is None:
             return self._fd
         try:
@@ -346,7 +345,8 @@ class Given(Memory):
     @property
     def identity(self) -> Identity:
         if self._digest is None:
-            from hashlib import sha256  # here: only who compares pays for it
+            # Here: only who compares pays for it.
+            from hashlib import sha256
 
             self._digest = sha256(self._data).hexdigest()
         return (self.size, self._digest)
@@ -435,10 +435,11 @@ class Extended(BaseSource):
 
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count)
-        inside = max(0, min(count, self._source.size - offset))
-        head = self._source.read(offset, inside) if inside else b""
-        begin = max(0, offset - self._source.size)
-        return head + self._more[begin : begin + count - inside]
+        own_end = self._source.size
+        head_count = max(0, min(count, own_end - offset))
+        head = self._source.read(offset, head_count) if head_count else b""
+        begin = max(0, offset - own_end)
+        return head + self._more[begin : begin + count - head_count]
 
     def check_unchanged(self) -> None:
         self._source.check_unchanged()
@@ -509,7 +510,8 @@ class Joined(BaseSource):
             source, begin = self.at(offset)
             taken = min(count, source.size - begin)
             pieces.append(source.read(begin, taken))
-            offset, count = offset + taken, count - taken
+            offset += taken
+            count -= taken
         return b"".join(pieces)
 
     def check_unchanged(self) -> None:
@@ -543,8 +545,9 @@ def open_address(address: str) -> Source:
     """The source with this address. Raises NotOpenedError."""
     if not is_url(address):
         return File(address)
-    opened = load_hook("url location").open_url  # only a URL pays for it
-    return cast("Callable[[str], Source]", opened)(address)
+    # Only a URL pays for the module that opens it.
+    open_url = cast("Callable[[str], Source]", load_hook("url location").open_url)
+    return open_url(address)
 
 
 def reopened(address: str, identity: Identity) -> Source:
@@ -562,8 +565,11 @@ def inflate_exactly(data: bytes, size: int, what: str) -> bytes:
     """Inflate raw deflate data to exactly `size` bytes. Raises DamagedDataError for any
     other size.
     """
+    # A negative number: without the header and the checksum of zlib, as in archives.
     machine = zlib.decompressobj(-15)
     try:
+        # One byte more than recorded is enough to know that there are more: a few bytes
+        # of deflate data can hold gigabytes.
         out = machine.decompress(data, size + 1)
     except zlib.error:
         raise DamagedDataError(f"{what}: damaged deflate data") from None
@@ -607,11 +613,11 @@ def read_pipe(path: str, most: int) -> bytes | None:
     """
     try:
         mode = os.stat(path).st_mode
-    except OSError:  # opening it says why
+    except OSError:
+        # Opening it says why.
         return None
-    if not stat.S_ISCHR(mode) and not (
-        stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)
-    ):
+    is_own_pipe = stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)
+    if not stat.S_ISCHR(mode) and not is_own_pipe:
         return None
     with open(path, "rb") as stream:
         return stream.read(most)
@@ -619,6 +625,7 @@ def read_pipe(path: str, most: int) -> bytes | None:
 
 def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
     """Read into a buffer, and return the number of bytes that were read."""
+    # Not every system has it.
     if hasattr(os, "preadv"):
         return os.preadv(fd, [buffer], offset)
     data = os.pread(fd, len(buffer), offset)
@@ -630,11 +637,9 @@ def _open_error(error: OSError, path: str | None = None) -> Exception:
     """The error for a file that was not opened. A process that may open no more files
     says nothing of the file.
     """
-    return (
-        error
-        if error.errno in TOO_MANY
-        else NotOpenedError(read_failure_reason(error), path=path)
-    )
+    if error.errno in TOO_MANY:
+        return error
+    return NotOpenedError(read_failure_reason(error), path=path)
 
 
 LOST_BLOB = "no such file: the Hugging Face cache has lost its blob"
@@ -650,12 +655,12 @@ def lost_blob(path: str) -> str | None:
     except ValueError:
         return None
     match = re.search(r"/models--([^/]+)/snapshots/[^/]+/", os.path.abspath(path))
-    # The name of a model may hold two dashes, that of an organisation may not.
-    return (
-        None
-        if match is None
-        else f"hf download {pasted_path(match[1].replace('--', '/', 1)) or 'ORG/MODEL'}"
-    )
+    if match is None:
+        return None
+    # The name of a model may hold two dashes, that of an organisation may not: the
+    # first ones stand for the slash.
+    model = pasted_path(match[1].replace("--", "/", 1))
+    return f"hf download {model or 'ORG/MODEL'}"
 
 
 CLOSED = "the checkpoint is closed"
@@ -716,7 +721,8 @@ TOO_MANY = (errno.EMFILE, errno.ENFILE)
 never a NotOpenedError.
 """
 TOO_MANY_TEXT = "too many open files (ulimit -n 256 allows more)"
-_LOCK = RLock()  # a finalizer may close a file in the middle of all of this
+# Reentrant: a finalizer may close a file in the middle of all of this.
+_LOCK = RLock()
 # A child must not find it held by a thread that it does not have.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -744,10 +750,11 @@ class Descriptor:
         self._users = 0
         self._is_closed = False
         with _LOCK:
-            self._fd = _opened(path)
+            self._fd = _open_for_reading(path)
             _OPEN[self] = None
             self.status = os.fstat(self._fd)
-        if not os.path.isabs(path):  # the process may go to another folder
+        # The process may go to another folder before the file is opened again.
+        if not os.path.isabs(path):
             self.path = os.path.join(_working_folder(), path)
             """The path from the root, with its links and `..` as they were given."""
 
@@ -757,8 +764,9 @@ class Descriptor:
         """
         with _LOCK:
             if self._fd < 0:
-                self._fd = self._again()
+                self._fd = self._open_again()
             self._users += 1
+            # To the end of the dict: it was used last.
             _OPEN.pop(self, None)
             _OPEN[self] = None
             return self._fd
@@ -798,11 +806,14 @@ class Descriptor:
         if not self._users:
             self._close_descriptor()
 
-    def _again(self) -> int:
+    def _open_again(self) -> int:
+        """Open the file once more. Raises NotOpenedError if it is another one by
+        now.
+        """
         if self._is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         try:
-            fd = _opened(self.path)
+            fd = _open_for_reading(self.path)
         except FileNotFoundError:
             raise changed_error() from None
         if is_changed_file(os.fstat(fd), self.status):
@@ -811,13 +822,15 @@ class Descriptor:
         return fd
 
     def _close_descriptor(self) -> None:
-        fd, self._fd = self._fd, -1  # whatever comes of it, it is never closed twice
+        # Whatever comes of closing it, it is never closed twice: by then its number may
+        # be another file's.
+        fd = self._fd
+        self._fd = -1
         _OPEN.pop(self, None)
         if fd >= 0:
-            try:
+            # Nothing was written to it, so nothing is lost.
+            with suppress(OSError):
                 os.close(fd)
-            except OSError:
-                pass  # nothing was written to it, so nothing is lost
 
 
 class Duplicate(Descriptor):
@@ -848,18 +861,20 @@ class Duplicate(Descriptor):
 
 def is_changed_file(now: os.stat_result, then: os.stat_result) -> bool:
     """Tell whether a file is another one by now, or has other bytes."""
+    if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
+        return True
+    if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+        return True
+    if now.st_ctime_ns == then.st_ctime_ns:
+        return False
     # Who sets the time back after a change cannot set ctime. Names and rights change it
     # too, and no byte: whoever replaces a file by a rename leaves the one that is read
     # here whole.
-    named = (now.st_nlink, now.st_mode, now.st_uid, now.st_gid)
-    touched = now.st_ctime_ns != then.st_ctime_ns and named == (
-        then.st_nlink,
-        then.st_mode,
-        then.st_uid,
-        then.st_gid,
-    )
-    same = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
-    return touched or same != (then.st_dev, then.st_ino, then.st_size, then.st_mtime_ns)
+    return _names_and_rights(now) == _names_and_rights(then)
+
+
+def _names_and_rights(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_nlink, status.st_mode, status.st_uid, status.st_gid
 
 
 def changed_error(path: str | None = None) -> NotOpenedError:
@@ -877,8 +892,12 @@ class _Process:
     """True if `most` follows from the limit of this process."""
 
 
-def _opened(path: str) -> int:
+def _open_for_reading(path: str) -> int:
+    """Open a file, and close others for it where this process keeps too many. Raises
+    OSError, ValueError.
+    """
     _close_dropped()
+    # Asking for the limit takes an import, which a few files are not worth.
     if len(_OPEN) >= _Process.most and not _Process.is_known:
         _Process.most = min(MOST_OPEN, _raise_open_limit(_WANTED) // 2)
         _Process.is_known = True
@@ -888,8 +907,9 @@ def _opened(path: str) -> int:
     except OSError as error:
         if error.errno not in TOO_MANY:
             raise
-    # Others in this process hold many.
-    _Process.most, _Process.is_known = (max(1, len(_OPEN) // 2), True)
+    # Others in this process hold many: from now on we keep half of what we have.
+    _Process.most = max(1, len(_OPEN) // 2)
+    _Process.is_known = True
     _close_least_used(0)
     return os.open(path, _FLAGS)
 
@@ -912,11 +932,13 @@ def _raise_open_limit(count: int) -> int:
     is raised first.
     """
     try:
+        # Windows has no such module.
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY or soft >= count:
             return count
+        # Nobody but root may raise the hard limit.
         if hard != resource.RLIM_INFINITY:
             count = min(count, hard)
         if soft < count:
@@ -929,5 +951,6 @@ def _raise_open_limit(count: int) -> int:
 def _working_folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it was removed, and what is open can be read still
+    except OSError:
+        # It was removed, and what is open can be read still.
         return ""

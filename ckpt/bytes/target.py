@@ -27,7 +27,10 @@ from ckpt.model.places import Checksum, Place
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, pasted_path, show, size_text
 
-NO_REPLACE, EXCHANGE = 1, 2
+NO_REPLACE = 1
+"""RENAME_NOREPLACE of renameat2: fail where the new name exists."""
+EXCHANGE = 2
+"""RENAME_EXCHANGE of renameat2: both names change places at once."""
 NOT_HERE = (
     errno.EPERM,
     errno.ENOTSUP,
@@ -40,6 +43,7 @@ NOT_HERE = (
 
 
 _FICLONE = 0x40049409
+"""The ioctl by which a file shares all blocks of another one."""
 
 Belongs = Callable[[str], bool]
 """A function that tells whether a file of this name may be removed with the folder that
@@ -88,11 +92,9 @@ class Target(NamedTuple):
     @property
     def warning(self) -> str | None:
         """The warning about what stays behind when the file is replaced, or None."""
-        if (
-            self.replaced is not None
-            and stat.S_ISREG(self.replaced.st_mode)
-            and self.replaced.st_nlink > 1
-        ):
+        old = self.replaced
+        # A folder has links too: one for itself, and one for each folder in it.
+        if old is not None and stat.S_ISREG(old.st_mode) and old.st_nlink > 1:
             return "its other hard links keep the old content"
         return None
 
@@ -182,9 +184,11 @@ def foreign(folder: str, belongs: Belongs) -> list[str]:
 
 def rename_with_flags(old: str, new: str, how: int) -> bool:
     """Rename by renameat2; False where the system cannot do that. Raises OSError."""
+    # Here: only who writes pays for it. Python has no function for this call.
     import ctypes
 
-    here = -100  # AT_FDCWD
+    # AT_FDCWD: relative paths begin in the working folder.
+    here = -100
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -192,6 +196,7 @@ def rename_with_flags(old: str, new: str, how: int) -> bool:
     if rename(here, os.fsencode(old), here, os.fsencode(new), how) == 0:
         return True
     number = ctypes.get_errno()
+    # EINVAL: the file system does not know the flag.
     if number in (errno.EINVAL, *NOT_HERE):
         return False
     raise OSError(number, os.strerror(number))
@@ -234,15 +239,18 @@ def check_folder(path: str, real: str, *, parents: bool) -> None:
     it need not be there yet.
     """
     folder = os.path.dirname(real)
-    above = os.path.dirname(path) or folder
+    shown_folder = os.path.dirname(path) or folder
+    # The nearest folder that is there decides whether the others can be made.
     while parents and not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        pasted = None if os.path.lexists(above) else pasted_path(above)
+        # Something else may have the name of the folder: then mkdir would fail too.
+        is_missing = not os.path.lexists(shown_folder)
+        pasted = pasted_path(shown_folder) if is_missing else None
         way = None if pasted is None else f"mkdir -p {pasted}"
-        raise WriteError("there is no such folder", path=above, hint=way)
+        raise WriteError("there is no such folder", path=shown_folder, hint=way)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise WriteError("no permission to write into this folder", path=above)
+        raise WriteError("no permission to write into this folder", path=shown_folder)
 
 
 def write_failure_reason(error: Exception) -> str:
@@ -346,7 +354,9 @@ class Sink:
             return
         end = offset + count
         if self._block and not (offset - self.position) % self._block:
-            head, tail = -offset % self._block, end % self._block
+            # The bytes up to the next whole block, and those behind the last one.
+            head = -offset % self._block
+            tail = end % self._block
             if head + tail < count:
                 self.write(source.read(offset, head))
                 self._copy_range(source, offset + head, end - tail)
@@ -356,21 +366,7 @@ class Sink:
 
     def _copy_range(self, source: Source, offset: int, end: int) -> None:
         self.flush()
-        with source.descriptor() as fd:
-            try:
-                while fd is not None and offset < end:
-                    step = min(end - offset, _KERNEL_COPY)
-                    moved = os.copy_file_range(fd, self.fd, step, offset, self._at)
-                    if not moved:
-                        break
-                    offset += moved
-                    self._count_written(moved)
-                    if self._progress is not None:
-                        self._progress(moved)
-            except (OSError, AttributeError):
-                # these file systems cannot; a real error comes up again in the plain
-                # way
-                pass
+        offset = self._copy_in_kernel(source, offset, end)
         with reading_ahead_at_once([(source, offset, end)]):
             while offset < end:
                 step = min(end - offset, BLOCK)
@@ -378,6 +374,26 @@ class Sink:
                 offset += step
                 if self._progress is not None:
                     self._progress(step)
+
+    def _copy_in_kernel(self, source: Source, offset: int, end: int) -> int:
+        """Copy as much of a range as the kernel copies, and return where it stopped."""
+        with source.descriptor() as fd:
+            try:
+                while fd is not None and offset < end:
+                    step = min(end - offset, _KERNEL_COPY)
+                    moved = os.copy_file_range(fd, self.fd, step, offset, self._at)
+                    # 0 at the end of a file: the source was cut, and reading says so.
+                    if not moved:
+                        break
+                    offset += moved
+                    self._count_written(moved)
+                    if self._progress is not None:
+                        self._progress(moved)
+            except (OSError, AttributeError):
+                # These file systems cannot, or macOS lacks the call. A real error comes
+                # up again in the plain way.
+                pass
+        return offset
 
     def reserve(
         self, size: int, sources: Sequence[Source] = (), holes: int = 0
@@ -395,7 +411,9 @@ class Sink:
     def flush(self) -> None:
         """Pass the gathered bytes to the operating system."""
         if self._pending:
-            data, self._pending = self._pending, bytearray()
+            data = self._pending
+            # Before the write: what fails half-way is not written twice.
+            self._pending = bytearray()
             self._write(data)
 
     def complete(self) -> None:
@@ -443,13 +461,12 @@ def distinct_sources(sources: Sequence[Source]) -> tuple[Source, ...]:
     """One source for each device, mode and group: a folder of 10,000 files is not asked
     about 10,000 sources each time.
     """
-    kinds = {}
+    by_kind: dict[tuple[int, int, int], Source] = {}
     for source in sources:
-        if source.status is not None:
-            kinds[source.status.st_dev, source.status.st_mode, source.status.st_gid] = (
-                source
-            )
-    return tuple(kinds.values())
+        status = source.status
+        if status is not None:
+            by_kind[status.st_dev, status.st_mode, status.st_gid] = source
+    return tuple(by_kind.values())
 
 
 def begin_writeback(fd: int, offset: int, count: int) -> None:
@@ -472,8 +489,9 @@ class MemorySink(Sink):
     def taken(self) -> bytes:
         """Return the bytes that were written since the last call."""
         self.flush()
-        kept, self._kept = bytes(self._kept), bytearray()
-        return kept
+        data = bytes(self._kept)
+        self._kept = bytearray()
+        return data
 
     def _write(self, data: bytes | bytearray | memoryview) -> None:
         self._kept += data
@@ -536,6 +554,7 @@ class FolderSink(Sink):
                 if self._progress is not None:
                     self._progress(source.size)
             except OSError:
+                # Another device, or a file system that shares nothing: a plain copy.
                 sink.reserve(source.size, holes=_hole_bytes([source]))
                 sink.copy(source, 0, source.size)
 
@@ -544,8 +563,10 @@ class FolderSink(Sink):
         to another file by now.
         """
         path = os.path.join(self.path, name)
+        # The file itself: a hard link to a symbolic one would break with its target.
+        real_path = os.path.realpath(source.name)
         try:
-            os.link(os.path.realpath(source.name), path, follow_symlinks=False)
+            os.link(real_path, path, follow_symlinks=False)
         except OSError as error:
             if error.errno not in (errno.EXDEV, *NOT_HERE):
                 raise
@@ -629,10 +650,11 @@ def writing_folder(
     sink = FolderSink(to, _temporary_path(to), sources, progress)
 
     def begin() -> int:
+        # A folder that replaces another gets its mode with its owner, when it is
+        # complete. Until then nobody else looks into it.
         os.mkdir(sink.path, 0o777 if to.replaced is None else 0o700)
-        return os.open(
-            sink.path, os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | os.O_CLOEXEC
-        )
+        flags = os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | os.O_CLOEXEC
+        return os.open(sink.path, flags)
 
     def complete(fd: int) -> None:
         if to.replaced is not None:
@@ -650,6 +672,9 @@ def writing_folder(
 
 
 def _temporary_path(to: Target) -> str:
+    """Return a new name in the folder of a target."""
+    # In the same folder: a rename to another file system would be a copy. A part of the
+    # name is cut, because file systems take 255 bytes.
     folder, name = os.path.split(to.real)
     return os.path.join(folder, f".{name[:200]}.{os.urandom(6).hex()}{SUFFIX}")
 
@@ -673,7 +698,8 @@ def _placing_result(
     fd = -1
     try:
         fd = begin()
-        lock_file(fd, fcntl.LOCK_SH)  # other runs see that it is in use
+        # Other runs see that it is in use, and is not left over from a killed one.
+        lock_file(fd, fcntl.LOCK_SH)
         yield
         complete(fd)
         try:
@@ -685,6 +711,7 @@ def _placing_result(
                 raise UsageError(
                     "already exists", path=to.path, hint="--force to replace"
                 ) from None
+            # What is complete may have taken hours: it is not removed.
             sink.is_kept = True
             what = "checkpoint" if is_folder else "file"
             problem = f"cannot be put in place: {write_failure_reason(error)}"
@@ -726,9 +753,9 @@ def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
         mode &= ~0o006
     if not all(status.st_mode & stat.S_IRGRP for status in read):
         mode &= ~0o060
-    fd = os.open(
-        path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, mode
-    )
+    # O_EXCL and no link followed: nobody can have put another file under this name.
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, mode)
     try:
         own = os.fstat(fd)
         foreign = any(
@@ -756,17 +783,18 @@ def remove_file(path: str) -> list[str]:
     except FileNotFoundError:
         pass
     except OSError as error:
-        return [
-            (
-                f"{show(path, None)} is left over, it cannot be removed: "
-                f"{write_failure_reason(error)}"
-            )
-        ]
-    except BaseException:  # a signal that came just now
+        return [_left_over_text(path, error)]
+    except BaseException:
+        # A signal that came just now: the file must go before the process does.
         with suppress(OSError):
             os.unlink(path)
         raise
     return []
+
+
+def _left_over_text(path: str, error: OSError) -> str:
+    reason = write_failure_reason(error)
+    return f"{show(path, None)} is left over, it cannot be removed: {reason}"
 
 
 def close_descriptor(fd: int) -> list[str]:
@@ -786,7 +814,8 @@ def _put_in_place(temporary: str, to: Target) -> None:
         os.replace(temporary, to.real)
         return
     try:
-        os.link(temporary, to.real)  # unlike a rename, it never replaces a file
+        # Unlike a rename, a link never replaces a file that somebody made meanwhile.
+        os.link(temporary, to.real)
     except OSError as error:
         if error.errno not in NOT_HERE:
             raise
@@ -798,11 +827,8 @@ def _rename_over_claim(old: str, new: str) -> None:
     """Rename over an empty file that this call creates: no file of others is
     replaced.
     """
-    os.close(
-        os.open(
-            new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(new, flags, 0o600))
     try:
         os.replace(old, new)
     except OSError:
@@ -817,15 +843,15 @@ def lock_file(fd: int, how: int) -> None:
     try:
         fcntl.flock(fd, how)
     except AttributeError:
+        # This system has no such call.
         return
     except OSError as error:
-        if error.errno not in (
-            errno.ENOLCK,
-            errno.ENOSYS,
-            errno.ENOTSUP,
-            errno.EOPNOTSUPP,
-        ):
+        if error.errno not in _NO_LOCKS:
             raise
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""The errors of a file system that has no locks."""
 
 
 def keep_mode(fd: int, old: os.stat_result) -> None:
@@ -833,23 +859,29 @@ def keep_mode(fd: int, old: os.stat_result) -> None:
     new one gets no more than others.
     """
     mode = stat.S_IMODE(old.st_mode)
-    with suppress(OSError):  # only its owner, or root, may give a file away
+    # Only root may give a file away.
+    with suppress(OSError):
         os.fchown(fd, old.st_uid, old.st_gid)
     if os.fstat(fd).st_gid != old.st_gid:
+        # The owner may give it to a group of theirs.
         with suppress(OSError):
             os.fchown(fd, -1, old.st_gid)
         if os.fstat(fd).st_gid != old.st_gid:
-            mode &= ~0o070 | (mode & 0o007) << 3
+            others_as_group = (mode & 0o007) << 3
+            mode &= ~0o070 | others_as_group
+    # Last: changing the owner clears the bits of setuid and setgid.
     os.fchmod(fd, mode)
 
 
 def sync_folder(folder: str) -> None:
     """Force the names in a folder to the disk."""
+    # A rename is in the folder, not in the file: fsync of the file does not keep it.
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
-        close_descriptor(fd)  # it was only opened for this
+        # It was only opened for this, so what fails here loses nothing.
+        close_descriptor(fd)
 
 
 def write_error(error: OSError, to: Target, size: int) -> WriteError:
@@ -873,7 +905,9 @@ def _put_folder(temporary: str, to: Target) -> str | None:
     """
     if to.replaced is None:
         if not rename_with_flags(temporary, to.real, NO_REPLACE):
-            os.mkdir(to.real)  # claims the name; a rename replaces an empty folder
+            # Making it claims the name: a rename replaces an empty folder, and no
+            # other.
+            os.mkdir(to.real)
             try:
                 os.rename(temporary, to.real)
             except OSError:
@@ -883,11 +917,13 @@ def _put_folder(temporary: str, to: Target) -> str | None:
         return None
     if rename_with_flags(temporary, to.real, EXCHANGE):
         return temporary
+    # The same name with another number, so that `left_over` finds it after a kill.
     aside = f"{temporary.removesuffix(SUFFIX)[:-12]}{os.urandom(6).hex()}{SUFFIX}"
     os.rename(to.real, aside)
     try:
         os.rename(temporary, to.real)
-    except BaseException:  # a signal too: the old one is what a user expects there
+    except BaseException:
+        # A signal too: the old one is what a user expects there.
         os.rename(aside, to.real)
         raise
     return aside
@@ -897,9 +933,10 @@ def _removed_old(old: str, to: Target, belongs: Belongs) -> list[str]:
     """Remove the folder that was replaced. What failed, or is kept, in a line."""
     assert to.replaced is not None
     try:
-        if not os.path.samestat(
-            os.stat(old, follow_symlinks=False), to.replaced
-        ) or foreign(old, belongs):
+        status = os.stat(old, follow_symlinks=False)
+        # Between the check and the exchange somebody may have put another folder there,
+        # or a file of their own into it.
+        if not os.path.samestat(status, to.replaced) or foreign(old, belongs):
             return [
                 (
                     "what was there has changed meanwhile, and is kept at "
@@ -920,13 +957,9 @@ def removed_folder(path: str) -> list[str]:
     except FileNotFoundError:
         pass
     except OSError as error:
-        return [
-            (
-                f"{show(path, None)} is left over, it cannot be removed: "
-                f"{write_failure_reason(error)}"
-            )
-        ]
-    except BaseException:  # a signal that came just now
+        return [_left_over_text(path, error)]
+    except BaseException:
+        # A signal that came just now: the folder must go before the process does.
         with suppress(OSError):
             _remove_folder(path)
         raise
@@ -952,22 +985,23 @@ def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:
     """
     if is_url(path):
         return []
-    folder, own = os.path.split(os.path.realpath(path))
-    mine = re.compile(
-        rf"\.{name or re.escape(own[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}"
-    )
+    folder, own_name = os.path.split(os.path.realpath(path))
+    names = name or re.escape(own_name[:200])
+    temporary = re.compile(rf"\.{names}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
     files: list[tuple[str, int]] = []
     with suppress(OSError):
         for other in sorted(os.listdir(folder)):
-            if mine.fullmatch(other):
-                whole = os.path.join(folder, other)
-                with suppress(OSError):
-                    fd = os.open(whole, os.O_RDONLY | NOFOLLOW | os.O_CLOEXEC)
-                    try:
-                        lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        files.append((whole, _total_size(fd, whole)))
-                    finally:
-                        os.close(fd)
+            if not temporary.fullmatch(other):
+                continue
+            whole = os.path.join(folder, other)
+            # One that cannot be opened or locked is in use, or somebody else's.
+            with suppress(OSError):
+                fd = os.open(whole, os.O_RDONLY | NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    files.append((whole, _total_size(fd, whole)))
+                finally:
+                    os.close(fd)
     return files
 
 

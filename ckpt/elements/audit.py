@@ -24,6 +24,7 @@ from ckpt.elements.crc import combine_crcs
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
 from ckpt.model.places import Checksum, Place, Range
+from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, TensorRef, parts_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ summed.
 """
 
 
+CrcResult = tuple[int, str | None]
+"""A CRC-32, or 0 and the reason why there is none."""
+
+
 def crc_of_bytes(place: Range, first: int, count: int) -> int:
     """The CRC-32 of `count` bytes of a place from byte `first`. Raises
     UnreadableError.
@@ -44,7 +49,8 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
         for block in place.read_blocks(first, count):
             crc = zlib.crc32(block, crc)
         return crc
-    begin, end = place.offset + first, place.offset + first + count
+    begin = place.offset + first
+    end = begin + count
     view = memoryview(thread_buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
     with reading_ahead_at_once([(place.source, begin, end)]):
         while end - begin >= _STEP:
@@ -54,7 +60,7 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
         return zlib.crc32(place.source.read(begin, end - begin), crc)
 
 
-def crc_of(place: Range) -> tuple[int, str | None]:
+def crc_of(place: Range) -> CrcResult:
     """The CRC-32 of a record or of a part of one, or (0, why its data does not
     inflate).
     """
@@ -68,22 +74,22 @@ def parts_of_record(place: Range) -> list[tuple[int, int]]:
     """The (first, last) bytes of each task. What is deflated is inflated from its
     start.
     """
-    return (
-        split_spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
-    )
+    if place.inflated is None:
+        return split_spans(place.size, 1, 1)
+    return [(0, place.size)]
 
 
 def join_crcs(
-    parts: Sequence[tuple[int, int]], results: Sequence[tuple[int, str | None]]
-) -> tuple[int, str | None]:
+    parts: Sequence[tuple[int, int]], results: Sequence[CrcResult]
+) -> CrcResult:
     """Merge the CRCs of the parts of a record, or return (0, the reason why its data
     does not inflate).
     """
     crc = 0
-    for (first, last), (part, problem) in zip(parts, results, strict=True):
+    for (first, last), (part_crc, problem) in zip(parts, results, strict=True):
         if problem is not None:
             return 0, problem
-        crc = combine_crcs(crc, part, last - first) if first else part
+        crc = combine_crcs(crc, part_crc, last - first) if first else part_crc
     return crc, None
 
 
@@ -99,25 +105,34 @@ def unsound(
     Those that the reader knows to be lost are not looked at. All records with a
     checksum are read, with `far` those behind a URL too.
     """
-    gone = set(checkpoint.account.lost_names)
-    whys: dict[str, str] = {}
-    rest: list[Entry] = []
+    lost_names = set(checkpoint.account.lost_names)
+    reasons: dict[str, str] = {}
+    found: list[Entry] = []
     for entry in checkpoint.tensors:
-        if entry.name in gone:
+        if entry.name in lost_names:
             continue
         try:
-            for part in parts_of(entry.tensor):
-                for place in _tensor_places(part):
-                    deque(place.list_checksums(), 0)
-            rest.append(entry)
+            _find_bytes(entry.tensor)
         except (LimitError, NotOpenedError):
+            # These say something of the limits or of the file, and not of the tensor.
             raise
         except CkptError as error:
-            whys[entry.name] = error.problem
-    bad = are_damaged([entry.tensor for entry in rest], executor, far=far)
-    return whys | {
-        entry.name: DAMAGED for entry, is_bad in zip(rest, bad, strict=True) if is_bad
-    }
+            reasons[entry.name] = error.problem
+        else:
+            found.append(entry)
+    bad = are_damaged([entry.tensor for entry in found], executor, far=far)
+    for entry, is_bad in zip(found, bad, strict=True):
+        if is_bad:
+            reasons[entry.name] = DAMAGED
+    return reasons
+
+
+def _find_bytes(tensor: Tensor) -> None:
+    """Find where all bytes of a tensor are. Raises CkptError where some are not."""
+    for part in parts_of(tensor):
+        for place in _tensor_places(part):
+            # Listing the checksums opens the files of a place that lies in several.
+            deque(place.list_checksums(), 0)
 
 
 def _tensor_places(part: TensorRef) -> list[Place]:
@@ -137,37 +152,48 @@ def are_damaged(
     Each record is read once. What lies behind a URL is not read a second time for this,
     but with `far`, and what cannot be read is not damaged here.
     """
-    records: dict[Range, Checksum] = {}
-    over: list[list[Range]] = []
+    recorded: dict[Range, Checksum] = {}
+    places_of: list[list[Range]] = []
     for tensor in tensors:
-        checksums: list[Checksum] = []
-        for part in parts_of(tensor):
-            with suppress(CkptError):
-                checksums += part.storage.list_checksums() if part.numel else ()
-        checksums = [
-            checksum
-            for checksum in checksums
-            if far or checksum.place.source.far is None
-        ]
-        records.update((checksum.place, checksum) for checksum in checksums)
-        over.append([checksum.place for checksum in checksums])
-    cuts = {place: parts_of_record(place) for place in records}
-    tasks = [
-        Task(crc_of, (place.slice_stored(first, last),), last - first)
-        for place, row in cuts.items()
-        for first, last in row
-    ]
+        checksums = _checksums_of(tensor, far)
+        recorded.update((checksum.place, checksum) for checksum in checksums)
+        places_of.append([checksum.place for checksum in checksums])
+    cuts = {place: parts_of_record(place) for place in recorded}
+    tasks: list[Task[CrcResult]] = []
+    for place, spans in cuts.items():
+        for first, last in spans:
+            part = place.slice_stored(first, last)
+            tasks.append(Task(crc_of, (part,), last - first))
     results = iter(run_each(executor, tasks))
     bad: set[Range] = set()
-    for place, row in cuts.items():
-        answers = [next(results) for _ in row]
-        read = [answer for answer in answers if not isinstance(answer, Failed)]
-        if len(read) == len(answers) and join_crcs(row, read) != (
-            records[place].crc,
-            None,
-        ):
+    for place, spans in cuts.items():
+        answers = [next(results) for _ in spans]
+        crcs = [answer for answer in answers if not isinstance(answer, Failed)]
+        if len(crcs) < len(answers):
+            continue
+        if join_crcs(spans, crcs) != (recorded[place].crc, None):
             bad.add(place)
-    return [not bad.isdisjoint(places) for places in over]
+    return [not bad.isdisjoint(places) for places in places_of]
+
+
+def _checksums_of(tensor: Tensor, far: bool) -> list[Checksum]:
+    """The checksums of the records of a tensor that are compared."""
+    checksums: list[Checksum] = []
+    for part in parts_of(tensor):
+        if part.numel:
+            with suppress(CkptError):
+                checksums += part.storage.list_checksums()
+    if far:
+        return checksums
+    return [checksum for checksum in checksums if checksum.place.source.far is None]
+
+
+class _Begun(NamedTuple):
+    """A record that threads compare: its parts, and the CRC of each part to come."""
+
+    checksum: Checksum
+    parts: list[tuple[int, int]]
+    futures: list[Future[CrcResult]]
 
 
 class Audit:
@@ -179,9 +205,7 @@ class Audit:
 
     def __init__(self) -> None:
         self._known: set[Range] = set()
-        self._rows: list[
-            tuple[Checksum, list[tuple[int, int]], list[Future[tuple[int, str | None]]]]
-        ] = []
+        self._begun: list[_Begun] = []
         self._found: list[Checksum] = []
         self._pool: ThreadPoolExecutor | None = None
 
@@ -189,20 +213,23 @@ class Audit:
         """Compare the records that the bytes of a place come from with their checksums,
         now or beside other work.
         """
-        for checksum in () if place is None else place.list_checksums():
-            if checksum.place in self._known:
+        if place is None:
+            return
+        for checksum in place.list_checksums():
+            record = checksum.place
+            if record in self._known:
                 continue
-            self._known.add(checksum.place)
-            if checksum.place.size <= SMALL and checksum.place.inflated is None:
-                self._compare_crc(checksum, crc_of(checksum.place))
+            self._known.add(record)
+            if record.size <= SMALL and record.inflated is None:
+                self._compare_crc(checksum, crc_of(record))
                 continue
-            parts = parts_of_record(checksum.place)
+            parts = parts_of_record(record)
             pool = self._thread_pool()
-            done = [
-                pool.submit(crc_of, checksum.place.slice_stored(first, last))
+            futures = [
+                pool.submit(crc_of, record.slice_stored(first, last))
                 for first, last in parts
             ]
-            self._rows.append((checksum, parts, done))
+            self._begun.append(_Begun(checksum, parts, futures))
 
     def passed(self, checksum: Checksum, crc: int) -> None:
         """Note the CRC of a record whose bytes were read for another purpose."""
@@ -213,22 +240,20 @@ class Audit:
         """The checksums that the bytes contradict, of all records so far. Raises
         UnreadableError.
         """
-        for checksum, parts, done in self._rows:
-            self._compare_crc(
-                checksum, join_crcs(parts, [future.result() for future in done])
-            )
-        self._rows.clear()
+        for begun in self._begun:
+            results = [future.result() for future in begun.futures]
+            self._compare_crc(begun.checksum, join_crcs(begun.parts, results))
+        self._begun.clear()
         return self._found
 
-    def _compare_crc(self, checksum: Checksum, result: tuple[int, str | None]) -> None:
+    def _compare_crc(self, checksum: Checksum, result: CrcResult) -> None:
         if result != (checksum.crc, None):
             self._found.append(checksum)
 
     def _thread_pool(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            from concurrent.futures import (
-                ThreadPoolExecutor,
-            )  # here: most files have nothing to compare
+            # Here: most files have nothing to compare.
+            from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(min(8, count_cpus()))
         return self._pool

@@ -48,12 +48,11 @@ def _read_part(
     place: Place, start: int, count: int, tally: Tally | None
 ) -> Iterator[bytes]:
     """`count` bytes of a place for one of the tensors that may share it."""
+    # Deflated bytes are kept: each tensor would inflate all of them again.
     data = place.kept_bytes()
-    return (
-        place.read_blocks(start, count, tally)
-        if data is None
-        else iter([data[start : start + count]])
-    )
+    if data is None:
+        return place.read_blocks(start, count, tally)
+    return iter([data[start : start + count]])
 
 
 def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
@@ -71,9 +70,11 @@ def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
     big = place.big
     if is_dense(ref):
         stream = _read_part(place, first, last - first, tally)
+        # An element that two blocks share could not be turned in either.
         if big or ref.conj or ref.neg:
             stream = in_whole_elements(stream, max(width, 1))
     else:
+        # Strides may lead back and forth, so all that the view spans is read first.
         data = bytearray(last - first)
         position = 0
         for block in _read_part(place, first, last - first, tally):
@@ -104,6 +105,7 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
     """Tell whether two streams hold the same bytes, in blocks of any size. Stops at the
     first difference.
     """
+    # An empty block would look like the end.
     first, second = filter(None, first), filter(None, second)
     first_rest = second_rest = b""
     while True:
@@ -114,13 +116,15 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
         count = min(len(first_rest), len(second_rest))
         if first_rest[:count] != second_rest[:count]:
             return False
-        first_rest, second_rest = first_rest[count:], second_rest[count:]
+        first_rest = first_rest[count:]
+        second_rest = second_rest[count:]
 
 
 def is_dense(ref: TensorRef) -> bool:
     """Tell whether the elements are contiguous in the order of the shape."""
     step = 1
     for size, stride in zip(reversed(ref.shape), reversed(ref.stride), strict=True):
+        # The stride of a dimension of size 1 leads nowhere: torch writes any number.
         if size != 1 and stride != step:
             return False
         step *= size
@@ -136,19 +140,16 @@ def is_permuted(ref: TensorRef) -> bool:
 
 def memory_order(ref: TensorRef) -> tuple[int, ...]:
     """The dimensions in the order of memory, the outermost first."""
-    return tuple(
-        sorted(
-            range(len(ref.shape)),
-            key=lambda place: (-ref.stride[place], -ref.shape[place], place),
-        )
-    )
+    # Of equal strides, as of a dimension of size 1, the larger dimension is outside.
+    dims = range(len(ref.shape))
+    return tuple(sorted(dims, key=lambda dim: (-ref.stride[dim], -ref.shape[dim], dim)))
 
 
 def permute_dims(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
     """The same elements with the dimensions in another order."""
     return ref._replace(
-        shape=tuple(ref.shape[place] for place in order),
-        stride=tuple(ref.stride[place] for place in order),
+        shape=tuple(ref.shape[dim] for dim in order),
+        stride=tuple(ref.stride[dim] for dim in order),
     )
 
 
@@ -168,11 +169,9 @@ def is_big(storage: Storage) -> bool:
     than one byte.
     """
     place = storage.place
-    return (
-        place is not None
-        and place.big
-        and (storage.dtype is None or storage.dtype.bits > 8)
-    )
+    if place is None or not place.big:
+        return False
+    return storage.dtype is None or storage.dtype.bits > 8
 
 
 def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
@@ -192,36 +191,39 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     for piece, begin, count in stretches:
         recorded = piece.checksum_of(begin, count)
         run = piece.run
-        if run is not None and run.source.status is not None:
-            if not crc or (
-                recorded is not None and (count > SMALL or len(stretches) == 1)
-            ):
-                sink.copy(run.source, run.offset + begin, count)
-                if crc and recorded is not None:
-                    total = (
-                        crcs.combine_crcs(total, recorded.crc, count)
-                        if total
-                        else recorded.crc
-                    )
-                elif sink.audit is not None:
-                    sink.audit.check(piece)
-                continue
-        own = 0
+        # The kernel copies from a file only. It shows no bytes, so their CRC must be
+        # known, if one is asked for.
+        is_file = run is not None and run.source.status is not None
+        is_crc_known = recorded is not None and (count > SMALL or len(stretches) == 1)
+        if run is not None and is_file and (is_crc_known or not crc):
+            sink.copy(run.source, run.offset + begin, count)
+            if crc and recorded is not None:
+                total = _append_crc(total, recorded, count)
+            elif sink.audit is not None:
+                sink.audit.check(piece)
+            continue
+        own_crc = 0
         passed = None if sink.audit is None else sink.audit.passed
         for block in piece.stream_blocks(begin, count, sink.tally, passed):
             if recorded is not None:
-                own = zlib.crc32(block, own)
+                own_crc = zlib.crc32(block, own_crc)
             elif crc:
                 total = zlib.crc32(block, total)
             sink.write(block)
         if recorded is not None:
-            _note_passed(recorded, own, storage, sink)
-            total = (
-                crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
-            )
+            _note_passed(recorded, own_crc, storage, sink)
+            # The recorded one, also where it does not match: damage must stay visible
+            # in the copy.
+            total = _append_crc(total, recorded, count)
         elif sink.audit is not None:
             sink.audit.check(piece)
     return total if crc else 0
+
+
+def _append_crc(total: int, recorded: Checksum, count: int) -> int:
+    """Return the CRC of what was written with a record of `count` bytes behind it."""
+    # Nothing was written yet, or bytes with the CRC 0: combining is the same for both.
+    return crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
 
 
 def _note_passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
@@ -247,9 +249,11 @@ class _Buffers(threading.local):
         """A buffer of exactly `size` bytes."""
         held = self._held.get((side, size))
         if held is None:
+            # Few sizes are used again and again; another one would keep its memory.
             if len(self._held) > 8:
                 self._held.clear()
-            held = self._held[side, size] = bytearray(size)
+            held = bytearray(size)
+            self._held[side, size] = held
         return held
 
 
@@ -271,16 +275,19 @@ def same_ranges(
 
     Stops early.
     """
+    rest = count % BLOCK
     if count >= BLOCK:
-        first_buffer, second_buffer = thread_buffer(0, BLOCK), thread_buffer(1, BLOCK)
-        views = memoryview(first_buffer), memoryview(second_buffer)
-        for position in range(0, count - count % BLOCK, BLOCK):
-            source.read_into(first + position, views[0])
-            other.read_into(second + position, views[1])
-            # whole buffers, because Python compares memoryviews item by item
+        first_buffer = thread_buffer(0, BLOCK)
+        second_buffer = thread_buffer(1, BLOCK)
+        first_view = memoryview(first_buffer)
+        second_view = memoryview(second_buffer)
+        for position in range(0, count - rest, BLOCK):
+            source.read_into(first + position, first_view)
+            other.read_into(second + position, second_view)
+            # Whole buffers, because Python compares memoryviews item by item.
             if first_buffer != second_buffer:
                 return False
-    rest = count % BLOCK
-    return not rest or source.read(first + count - rest, rest) == other.read(
-        second + count - rest, rest
-    )
+    if not rest:
+        return True
+    last = count - rest
+    return source.read(first + last, rest) == other.read(second + last, rest)

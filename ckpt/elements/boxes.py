@@ -74,6 +74,23 @@ class Box(NamedTuple):
         return all(size == 1 for size in self.sizes[: max(0, inner - 1)])
 
 
+class _Placed(NamedTuple):
+    """A box, its first byte in the whole, and the one behind its last."""
+
+    begin: int
+    end: int
+    box: Box
+
+
+class _Order(NamedTuple):
+    """Boxes by their first bytes. `ends` has for each the last byte of it and of all
+    before, which never falls: boxes are found in it by halving.
+    """
+
+    placed: list[_Placed]
+    ends: list[int]
+
+
 class Boxes(BasePlace):
     """The elements of a tensor in the order of its shape, cut into boxes that do not
     overlap.
@@ -118,7 +135,7 @@ class Boxes(BasePlace):
         self._resolved: Place | None = None
         """The same bytes as ranges, once they are known to be some."""
         self._boxes: Sequence[Box] | None = None
-        self._order: tuple[list[tuple[int, int, Box]], list[int]] | None = None
+        self._order: _Order | None = None
 
     @property
     def boxes(self) -> Sequence[Box]:
@@ -147,9 +164,10 @@ class Boxes(BasePlace):
         return next(self.list_sources(), None)
 
     def list_readings(self, first: int, last: int) -> Iterator[Reading]:
-        if self.problem is None:
-            for box in self.boxes_between(first, last):
-                yield from self._readings_of(box, first, last)
+        if self.problem is not None:
+            return
+        for box in self.boxes_between(first, last):
+            yield from self._readings_of(box, first, last)
 
     def list_checksums(self) -> Iterator[Checksum]:
         if not self.nbytes:
@@ -184,17 +202,19 @@ class Boxes(BasePlace):
             runs = self._runs()
             if runs is None:
                 self._resolved = self
+            elif len(runs) == 1:
+                self._resolved = runs[0][1]
             else:
-                self._resolved = (
-                    runs[0][1] if len(runs) == 1 else Runs(self.nbytes, runs)
-                )
+                self._resolved = Runs(self.nbytes, runs)
         return self._resolved
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
         size = self.nbytes - start if count is None else count
-        if not size:  # no bytes are never missing
+        # Before `resolved`, which raises where a box is missing: no bytes are never
+        # missing.
+        if not size:
             return
         place = self.resolved()
         if place is self:
@@ -231,7 +251,7 @@ class Boxes(BasePlace):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Without them there is nothing to read.
+        # The boxes themselves, because the function that makes them may not pickle.
         boxes = () if self.problem is not None else tuple(self.boxes)
         return _rebuild_boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
 
@@ -248,56 +268,64 @@ class Boxes(BasePlace):
             run = place_of(box.tensor()).run
             if run is None:
                 return None
-            runs.append((self.dtype.nbytes(flat_index(box.offsets, self.shape)), run))
+            first_byte = self.dtype.nbytes(flat_index(box.offsets, self.shape))
+            runs.append((first_byte, run))
         return sorted(runs, key=lambda row: row[0])
 
     def boxes_between(self, first: int, last: int) -> Iterator[Box]:
         """The boxes with elements between two bytes, and those around them."""
         if self._order is None:
-            rows = sorted(
-                ((*self.span_of(box), box) for box in self.boxes if prod(box.sizes)),
-                key=lambda row: row[0],
-            )
-            self._order = rows, [*accumulate((end for _, end, _ in rows), max)]
-        rows, ends = self._order
-        for begin, end, box in rows[bisect_right(ends, first) :]:
+            self._order = self._sort_boxes()
+        placed, ends = self._order
+        for begin, end, box in placed[bisect_right(ends, first) :]:
             if begin >= last:
                 return
             if end > first:
                 yield box
 
+    def _sort_boxes(self) -> _Order:
+        placed = [
+            _Placed(*self.span_of(box), box) for box in self.boxes if prod(box.sizes)
+        ]
+        placed.sort(key=lambda row: row.begin)
+        # A box of columns ends far behind the beginning of those after it.
+        ends = list(accumulate((row.end for row in placed), max))
+        return _Order(placed, ends)
+
     def span_of(self, box: Box) -> tuple[int, int]:
         """The first byte of a box, and the one behind its last."""
-        far = [
+        corner = [
             offset + size - 1
             for offset, size in zip(box.offsets, box.sizes, strict=True)
         ]
-        width = self.dtype.nbytes
-        return width(flat_index(box.offsets, self.shape)), width(
-            flat_index(far, self.shape) + 1
-        )
+        first = flat_index(box.offsets, self.shape)
+        last = flat_index(corner, self.shape)
+        return self.dtype.nbytes(first), self.dtype.nbytes(last + 1)
 
     def _readings_of(self, box: Box, first: int, last: int) -> Iterator[Reading]:
         """The bytes of a box that are among these of the whole: those alone where they
         are one run, else whole rows.
         """
         begin, end = self.span_of(box)
-        low, high = max(0, first - begin), min(end, last) - begin
+        low = max(0, first - begin)
+        high = min(end, last) - begin
         if not box.is_run(self.shape):
-            row, own = (
-                self.dtype.nbytes(prod(shape[1:])) for shape in (self.shape, box.sizes)
-            )
+            # Rows of the first dimension: in the whole, and in the box.
+            row_bytes = self.dtype.nbytes(prod(self.shape[1:]))
+            box_row_bytes = self.dtype.nbytes(prod(box.sizes[1:]))
             top = box.offsets[0] if box.offsets else 0
             rows = box.sizes[0] if box.sizes else 1
-            low = max(0, first // row - top) * own
-            high = min(rows, -(-last // row) - top) * own
+            last_row = -(-last // row_bytes)
+            low = max(0, first // row_bytes - top) * box_row_bytes
+            high = min(rows, last_row - top) * box_row_bytes
         is_part = low > 0 or high < self.dtype.nbytes(prod(box.sizes))
         for source, start, stop in box.part.reads():
-            yield (
-                (source, start + low, min(stop, start + high + _EDGE))
-                if is_part
-                else (source, start, stop)
-            )
+            if is_part:
+                # What `reads` gives begins with the head of the item, whose length is
+                # not known yet: so much more is read behind.
+                yield source, start + low, min(stop, start + high + _EDGE)
+            else:
+                yield source, start, stop
 
     def _gather_bytes(self, start: int, count: int) -> Iterator[memoryview]:
         """`count` bytes from byte `start`, in blocks that are valid until the next one.
@@ -351,7 +379,8 @@ def boxes_shown(ref: TensorRef) -> Boxes | None:
     UnreadableError where they cannot be read.
     """
     place = ref.storage.place
-    if not isinstance(place, Boxes):  # no other place knows of indices
+    # No other place knows of indices.
+    if not isinstance(place, Boxes):
         return None
     is_own = ref.shape == place.shape and ref.dtype.bits == place.dtype.bits
     if not is_own or ref.offset or not is_dense(ref):
@@ -398,21 +427,24 @@ def _split_bands(
     shape: tuple[int, ...], width: int, start: int, end: int
 ) -> Iterator[_Band]:
     """The bands with the elements `start` to `end`."""
+    # The first dimension of which one row is no larger than a band.
     level = 0
     while level < len(shape) - 1 and prod(shape[level + 1 :]) * width > BAND:
         level += 1
-    row = prod(shape[level + 1 :])
-    step = max(1, BAND // (row * width))
+    row_numel = prod(shape[level + 1 :])
+    rows_at_once = max(1, BAND // (row_numel * width))
     rows = shape[level] if shape else 1
-    row_number = start // row
-    while row_number * row < end:
-        rest, first = divmod(row_number, rows)
-        last = min(rows, first + step, -(-end // row) - rest * rows)
+    # Rows are counted on through all indices of the dimensions before them.
+    row_number = start // row_numel
+    end_row = -(-end // row_numel)
+    while row_number * row_numel < end:
+        outer_number, first = divmod(row_number, rows)
+        last = min(rows, first + rows_at_once, end_row - outer_number * rows)
         outer: list[int] = []
         for size in reversed(shape[:level]):
-            rest, index = divmod(rest, size)
+            outer_number, index = divmod(outer_number, size)
             outer.append(index)
-        yield _Band(tuple(reversed(outer)), first, last, row_number * row)
+        yield _Band(tuple(reversed(outer)), first, last, row_number * row_numel)
         row_number += last - first
 
 
@@ -426,51 +458,54 @@ def _fill_band(
     """The bytes of a band. The boxes cover all of it."""
     level = len(band.outer)
     inner = shape[level + 1 :]
-    row = prod(inner) * width
-    data = held.band((band.last - band.first) * row)
+    row_bytes = prod(inner) * width
+    band_rows = band.last - band.first
+    data = held.band(band_rows * row_bytes)
     for box in boxes:
-        if not all(
-            offset <= index < offset + size
-            for index, offset, size in zip(
-                band.outer, box.offsets, box.sizes, strict=False
-            )
-        ):
+        if not _reaches_band(box, band):
             continue
         offset, size = (box.offsets[level], box.sizes[level]) if shape else (0, 1)
-        low, high = max(band.first, offset), min(band.last, offset + size)
+        low = max(band.first, offset)
+        high = min(band.last, offset + size)
         if low >= high:
             continue
-        begins = tuple(
-            index - offset
-            for index, offset in zip(band.outer, box.offsets, strict=False)
+        # The index of the first element in the box itself.
+        outer_in_box = [
+            index - begin for index, begin in zip(band.outer, box.offsets, strict=False)
+        ]
+        row_in_box = flat_index(
+            (*outer_in_box, low - offset), (*box.sizes[:level], size)
         )
-        sizes = box.sizes[level + 1 :]
-        inner_numel = prod(sizes)
-        first = (
-            flat_index((*begins, low - offset), (*box.sizes[:level], size))
-            * inner_numel
-        )
+        inner_sizes = box.sizes[level + 1 :]
+        inner_numel = prod(inner_sizes)
+        first = row_in_box * inner_numel
         last = first + (high - low) * inner_numel
-        if sizes == inner:
-            fill_span(
-                box.tensor(),
-                first,
-                last,
-                data[(low - band.first) * row : (high - band.first) * row],
-            )
+        if inner_sizes == inner:
+            # Whole rows lie end to end in the box as in the band.
+            begin = (low - band.first) * row_bytes
+            end = (high - band.first) * row_bytes
+            fill_span(box.tensor(), first, last, data[begin:end])
             continue
         part = held.part((last - first) * width)
         fill_span(box.tensor(), first, last, part)
-        begins_inside = (low - band.first, *box.offsets[level + 1 :])
         _scatter_box(
             data,
-            (band.last - band.first, *inner),
+            (band_rows, *inner),
             part,
-            (high - low, *sizes),
+            (high - low, *inner_sizes),
             width,
-            begins_inside,
+            (low - band.first, *box.offsets[level + 1 :]),
         )
     return data
+
+
+def _reaches_band(box: Box, band: _Band) -> bool:
+    """Tell whether a box has elements at the indices of a band in the dimensions before
+    its rows.
+    """
+    # A band has fewer indices than a box has dimensions.
+    dims = zip(band.outer, box.offsets, box.sizes, strict=False)
+    return all(offset <= index < offset + size for index, offset, size in dims)
 
 
 def _scatter_box(

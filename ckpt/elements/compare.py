@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import chain
 from math import isfinite, prod, sqrt
 
 from ckpt.bytes.executor import Executor, Failed, Serial, Task, run_each
@@ -72,11 +73,9 @@ class Change(NamedTuple):
         """Tell whether it is only known that a tensor differs, for its elements have no
         numbers or its indices differ.
         """
-        return (
-            bool(self.differing)
-            and self.squares is None
-            and not (any(self.nan) or any(self.inf))
-        )
+        if not self.differing or self.squares is not None:
+            return False
+        return not any(self.nan) and not any(self.inf)
 
     @property
     def is_finite_alike(self) -> bool:
@@ -88,13 +87,9 @@ class Change(NamedTuple):
     @property
     def rms(self) -> float | None:
         """The root of the mean square of the difference."""
-        return (
-            None
-            if self.squares is None
-            else sqrt(self.squares / self.numel)
-            if self.numel
-            else 0.0
-        )
+        if self.squares is None:
+            return None
+        return sqrt(self.squares / self.numel) if self.numel else 0.0
 
     @property
     def rel_l2(self) -> float | None:
@@ -105,6 +100,7 @@ class Change(NamedTuple):
         """
         if self.squares is None or self.reference is None:
             return None
+        # Squares of large numbers are too large for a float64.
         if not isfinite(self.squares) or not isfinite(self.reference):
             return None
         if self.reference:
@@ -171,21 +167,17 @@ class _Part(NamedTuple):
         is_whole = self.lines is not None
         spans = [(0, self.one.numel)] if is_whole else cut_spans(self.one, self.two)
         for first, last in spans:
-            first_slice, second_slice = (
-                slice_of(self.one, first, last),
-                slice_of(self.two, first, last),
-            )
+            one = slice_of(self.one, first, last)
+            two = slice_of(self.two, first, last)
             arguments = (
-                first_slice,
-                second_slice,
+                one,
+                two,
                 self.tolerance,
                 self.always,
                 self.histogram,
                 self.lines,
             )
-            tasks.append(
-                Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes)
-            )
+            tasks.append(Task(compare_span, arguments, one.nbytes + two.nbytes))
         return tasks
 
     def result(self, differences: Sequence[Difference | None]) -> Change | None:
@@ -196,40 +188,38 @@ class _Part(NamedTuple):
             return None
         if not _have_numbers(self.one, self.two):
             return _all_of(self.one)
-        if (
-            not self.always
-            and self.one.dtype == self.two.dtype
-            and all(map(_is_same, differences))
-        ):
+        is_one_dtype = self.one.dtype == self.two.dtype
+        # Bytes that differ may decode to the same numbers, as of blocks with other
+        # scales.
+        if not self.always and is_one_dtype and all(map(_is_same, differences)):
             return None
         whole = Difference()
         for difference in differences:
             assert difference is not None
             whole.merge(difference)
             whole.odd = difference.odd
-        index = (
-            None
-            if whole.at is None
-            else _element_index(whole.at, self.shape, self.order)
-        )
+        index = None
+        if whole.at is not None:
+            index = _element_index(whole.at, self.shape, self.order)
         # If no two finite elements differ, there is a change but no number for it.
         is_finite = index is not None or not whole.differing
         times = self.times
         if whole.histogram is not None:
             whole.histogram.repeated(times)
         return Change(
-            whole.differing * times,
-            whole.other_bytes * times if self.one.dtype == self.two.dtype else 0,
-            whole.numel * times,
-            whole.largest if is_finite else None,
-            whole.squares * times if is_finite else None,
-            whole.reference * times,
-            index,
-            (whole.nan[0] * times, whole.nan[1] * times),
-            (whole.inf[0] * times, whole.inf[1] * times),
-            self.tolerance is not None and whole.close,
-            whole.histogram,
-            whole.odd,
+            differing=whole.differing * times,
+            # Of two dtypes all bytes differ, which says nothing.
+            other_bytes=whole.other_bytes * times if is_one_dtype else 0,
+            numel=whole.numel * times,
+            max_abs=whole.largest if is_finite else None,
+            squares=whole.squares * times if is_finite else None,
+            reference=whole.reference * times,
+            at=index,
+            nan=(whole.nan[0] * times, whole.nan[1] * times),
+            inf=(whole.inf[0] * times, whole.inf[1] * times),
+            close=self.tolerance is not None and whole.close,
+            histogram=whole.histogram,
+            odd=whole.odd,
         )
 
 
@@ -254,32 +244,35 @@ class Comparison(NamedTuple):
         }
         if not by_label:
             return None
-        values = next(
-            (
-                by_label[label]
-                for label in ("", "values", "int_repr")
-                if label in by_label
-            ),
-            None,
-        ) or (next(iter(by_label.values())) if len(self.labels) == 1 else None)
+        values = self._values_change(by_label)
         if values is not None and (len(by_label) == 1 or self.always):
             return values
-        if (
-            len(by_label) == 1
-            and isinstance(self.before, Composite)
-            and self.before.layout == "wrapper"
-        ):
-            label, only = next(iter(by_label.items()))
-            if dict(self.before.parts)[label].shape == self.before.shape:
-                # One code per element: it says which elements differ, not by how much.
-                return only._replace(
-                    max_abs=None, squares=None, at=None, histogram=None
-                )
+        if len(by_label) == 1 and self._has_only_codes(next(iter(by_label))):
+            # One code per element: it says which elements differ, not by how much.
+            only = next(iter(by_label.values()))
+            return only._replace(max_abs=None, squares=None, at=None, histogram=None)
         # The indices differ, so elements cannot be compared one by one.
         moved = _all_of(self.before)
-        return (
-            moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
-        )
+        if values is None:
+            return moved
+        return moved._replace(nan=values.nan, inf=values.inf)
+
+    def _values_change(self, by_label: dict[str, Change]) -> Change | None:
+        """Return the change of the part that holds the values of the elements, or
+        None.
+        """
+        # A plain tensor has no label, a sparse one its values, a quantized one its
+        # whole numbers.
+        for label in ("", "values", "int_repr"):
+            if label in by_label:
+                return by_label[label]
+        return next(iter(by_label.values())) if len(self.labels) == 1 else None
+
+    def _has_only_codes(self, label: str) -> bool:
+        """Tell whether a part of a wrapper has one code for each element."""
+        if not isinstance(self.before, Composite) or self.before.layout != "wrapper":
+            return False
+        return dict(self.before.parts)[label].shape == self.before.shape
 
 
 def plan_comparison(
@@ -298,27 +291,27 @@ def plan_comparison(
     bins. With `lines` the rows and columns are told that the base does not have.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
-    same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
-        old.shape == new.shape for old, new in pairs
-    )
-    if (
-        isinstance(before, Composite)
-        and isinstance(after, Composite)
-        and kind_of(before) != kind_of(after)
-    ):
-        # With another scale or class, the same bytes mean something else.
-        same_parts = False
-    if not same_parts:
+    if not _have_same_parts(before, after):
         return Comparison(before, (), (), always, is_other=True)
-    labels = (
-        ("",)
-        if isinstance(before, TensorRef)
-        else tuple(label for label, _ in before.parts)
-    )
+    if isinstance(before, TensorRef):
+        labels: tuple[str, ...] = ("",)
+    else:
+        labels = tuple(label for label, _ in before.parts)
     parts = tuple(
         _plan_part(old, new, tolerance, always, histogram, lines) for old, new in pairs
     )
     return Comparison(before, labels[: len(parts)], parts, always)
+
+
+def _have_same_parts(before: Tensor, after: Tensor) -> bool:
+    """Tell whether two tensors can be compared part by part."""
+    # With another scale or class, the same bytes mean something else.
+    if isinstance(before, Composite) and isinstance(after, Composite):
+        if kind_of(before) != kind_of(after):
+            return False
+    old_shapes = [part.shape for part in parts_of(before)]
+    new_shapes = [part.shape for part in parts_of(after)]
+    return old_shapes == new_shapes
 
 
 def kind_of(tensor: Composite) -> Hashable:
@@ -344,10 +337,13 @@ def _plan_part(
     as_it_is = _Part(
         before, after, 1, (), before.shape, allowed, always, histogram, known=True
     )
-    if not before.numel or before.storage.place is after.storage.place is None:
+    old_place = before.storage.place
+    new_place = after.storage.place
+    # Tensors on meta have no data.
+    if not before.numel or (old_place is None and new_place is None):
         return as_it_is
-    if before.storage.place is None or after.storage.place is None:
-        return as_it_is._replace(change=_all_of(before))  # only one side is on meta
+    if old_place is None or new_place is None:
+        return as_it_is._replace(change=_all_of(before))
     old, new, times = without_repeats(
         _numeric(before, after.dtype), _numeric(after, before.dtype)
     )
@@ -399,33 +395,44 @@ def compare_all(
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
     tasks = [part.tasks() for part in parts]
-    every = [task for row in tasks for task in row]
-    results_of = _regroup_results(run_each(executor, every, progress), tasks)
+    # All tasks in one call: the executor keeps every processor busy to the end.
+    all_tasks = list(chain.from_iterable(tasks))
+    results_of = _regroup_results(run_each(executor, all_tasks, progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are
     # measured too.
-    again = [
-        Task(compare_span, (*task.arguments[:3], True, *task.arguments[4:]))
-        for row, results in zip(tasks, results_of, strict=True)
-        if any(isinstance(result, Difference) for result in results)
-        for task, result in zip(row, results, strict=True)
-        if result is None
-    ]
+    again: list[Task[Difference | None]] = []
+    for row, results in zip(tasks, results_of, strict=True):
+        if _has_difference(results):
+            again += [
+                _always_measured(task)
+                for task, result in zip(row, results, strict=True)
+                if result is None
+            ]
     measured = iter(run_each(executor, again))
-    changes = iter(
-        [
-            _part_change(
-                part,
-                [next(measured) if outcome is None else outcome for outcome in results]
-                if any(isinstance(outcome, Difference) for outcome in results)
-                else results,
-            )
-            for part, results in zip(parts, results_of, strict=True)
-        ]
-    )
+    changes: list[Change | Failed | None] = []
+    for part, results in zip(parts, results_of, strict=True):
+        if _has_difference(results):
+            results = [
+                next(measured) if result is None else result for result in results
+            ]
+        changes.append(_part_change(part, results))
+    change_of_next = iter(changes)
     return [
-        _comparison_change(comparison, [next(changes) for _ in comparison.parts])
+        _comparison_change(comparison, [next(change_of_next) for _ in comparison.parts])
         for comparison in comparisons
     ]
+
+
+def _has_difference(results: Sequence[Span]) -> bool:
+    return any(isinstance(result, Difference) for result in results)
+
+
+def _always_measured(task: Task[Difference | None]) -> Task[Difference | None]:
+    """The same task of `compare_span` with `always`. The bytes are read a second time
+    and not counted again.
+    """
+    before, after, tolerance, _, *others = task.arguments
+    return Task(compare_span, (before, after, tolerance, True, *others))
 
 
 def _regroup_results(
@@ -494,13 +501,13 @@ def _straighten_dims(
     Tensors that are channels-last or transposed on both sides are then read from first
     to last.
     """
-    order = tuple(range(len(before.shape)))
     if before.stride == after.stride and not is_dense(before):
-        lying = memory_order(before)
-        old, new = permute_dims(before, lying), permute_dims(after, lying)
+        order = memory_order(before)
+        old = permute_dims(before, order)
+        new = permute_dims(after, order)
         if is_dense(old):
-            return old, new, lying
-    return before, after, order
+            return old, new, order
+    return before, after, tuple(range(len(before.shape)))
 
 
 # --- the work -------------------------------------------------------------------------
@@ -518,38 +525,41 @@ def compare_span(
     `always` is not set. With `lines` they are whole.
     """
     difference = Difference()
+    dtypes = (before.dtype, after.dtype)
+    is_one_dtype = before.dtype == after.dtype
     if not _have_numbers(before, after):
-        return (
-            None
-            if before.dtype == after.dtype and _same_bytes(before, after)
-            else difference
-        )
+        is_same = is_one_dtype and _same_bytes(before, after)
+        return None if is_same else difference
     difference.histogram = Histogram() if histogram else None
     if lines is not None:
         difference.lines = LineSums(prod(before.shape[:-1]), before.shape[-1])
-    if before.dtype == after.dtype:
-        if (pair := _read_short_pair(before, after)) is not None:
-            if pair[0] == pair[1] and not always:
-                return None
-            difference.add(*pair, (before.dtype, after.dtype), tolerance)
-            return _settled(difference, (before, after), lines)
-        if not always and _same_bytes(before, after):
+    pair = _read_short_pair(before, after) if is_one_dtype else None
+    if pair is not None:
+        old_bytes, new_bytes = pair
+        if old_bytes == new_bytes and not always:
             return None
+        difference.add(old_bytes, new_bytes, dtypes, tolerance)
+        return _settle_difference(difference, (before, after), lines)
+    # Most tensors of two checkpoints are the same, and comparing bytes is several times
+    # faster than computing with numbers: those that differ are read once more.
+    if is_one_dtype and not always and _same_bytes(before, after):
+        return None
     for old, new in zip(
         numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True
     ):
-        difference.add(old, new, (before.dtype, after.dtype), tolerance)
-    return _settled(difference, (before, after), lines)
+        difference.add(old, new, dtypes, tolerance)
+    return _settle_difference(difference, (before, after), lines)
 
 
-def _settled(
+def _settle_difference(
     difference: Difference, sides: tuple[TensorRef, TensorRef], lines: LineTest | None
 ) -> Difference:
     """Return a difference after its last block."""
     difference.settle()
     if difference.lines is not None and lines is not None:
         difference.odd = odd_lines(difference.lines, sides[lines.base], lines)
-        difference.lines = None  # what is found goes to another process, not the sums
+        # What is found goes to another process, not the sums.
+        difference.lines = None
     return difference
 
 
@@ -567,12 +577,13 @@ def _read_short_pair(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes]
     """
     if before.numel > spans.ELEMENTS:
         return None
-    old, new = place_of(before).run, place_of(after).run
-    if old is None or new is None:
+    old_run = place_of(before).run
+    new_run = place_of(after).run
+    if old_run is None or new_run is None:
         return None
-    return old.source.read(old.offset, before.nbytes), new.source.read(
-        new.offset, after.nbytes
-    )
+    old_bytes = old_run.source.read(old_run.offset, before.nbytes)
+    new_bytes = new_run.source.read(new_run.offset, after.nbytes)
+    return old_bytes, new_bytes
 
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:

@@ -138,9 +138,8 @@ class Computed(PlaceInOrder):
         if self.dtype == self.of.dtype:
             yield from elements(self.of, tally)
             return
-        for block in in_whole_elements(
-            elements(self.of, tally), max(1, self.of.dtype.bits // 8)
-        ):
+        width = max(1, self.of.dtype.bits // 8)
+        for block in in_whole_elements(elements(self.of, tally), width):
             converted, overflowed, vanished = cast.cast_and_count(
                 block, self.of.dtype, self.dtype
             )
@@ -196,11 +195,11 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     """
     place = ref.storage.noted
     if place is not None:
+        # First, because this raises where bytes are missing.
         stored = place.as_stored(*ref.extent)
-        is_same = (
-            dtype in (None, ref.dtype) and not (ref.conj or ref.neg) and is_dense(ref)
-        )
-        if stored is not None and is_same and not (place.big and ref.dtype.bits > 8):
+        is_own_dtype = dtype is None or dtype == ref.dtype
+        is_turned = ref.conj or ref.neg or (place.big and ref.dtype.bits > 8)
+        if stored is not None and is_own_dtype and not is_turned and is_dense(ref):
             return stored
     return Computed(ref, dtype or ref.dtype)
 
@@ -228,7 +227,8 @@ def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
     """
     if not is_dense(ref):
         width = ref.dtype.bits // 8
-        into[:] = memoryview(_gather_elements(ref))[first * width : last * width]
+        data = memoryview(_gather_elements(ref))
+        into[:] = data[first * width : last * width]
         return
     part = slice_of(ref, first, last)
     run = place_of(part).run

@@ -8,6 +8,7 @@ another one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -166,9 +167,9 @@ class Sums(NamedTuple):
 
         with np.errstate(all="ignore"):
             both = np.sqrt(self.ours * self.theirs)
-            cosines = np.where(
-                both > 0, (self.ours + self.theirs - self.error) / (2 * both), 0
-            )
+            # |a - b|^2 = |a|^2 + |b|^2 - 2 a b: the product follows from three sums.
+            products = (self.ours + self.theirs - self.error) / 2
+            cosines = np.where(both > 0, products / both, 0)
             is_apart = (cosines < _APART) & (self.error > _SHARE**2 * self.theirs)
             is_apart &= self.theirs > 0
         if not is_apart.any():
@@ -192,18 +193,20 @@ def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
     """
     import numpy as np
 
-    rows, columns = prod(base.shape[:-1]), base.shape[-1]
-    sides = (0, 2 - test.base, 1 + test.base)  # the base stands last
+    rows = prod(base.shape[:-1])
+    columns = base.shape[-1]
+    # The sums of the error come first, then those of both sides: the base stands last.
+    order = (0, 2 - test.base, 1 + test.base)
     groups = None if test.read_groups is None else test.read_groups()
     if groups is None:
         groups = np.arange(columns) // _WINDOW
-    odd = (
-        Sums(*[sums.by_row[side].astype("<f8") for side in sides]).odd_lines(None),
-        Sums(*[sums.by_column[side] for side in sides]).odd_lines(groups),
-    )
-    if not any(odd):
+    of_rows = Sums(*[sums.by_row[index].astype("<f8") for index in order])
+    of_columns = Sums(*[sums.by_column[index] for index in order])
+    odd_rows = of_rows.odd_lines(None)
+    odd_columns = of_columns.odd_lines(groups)
+    if not odd_rows and not odd_columns:
         return OddLines()
-    found = OddLines(tuple(odd[0]), tuple(odd[1]), (rows, columns))
+    found = OddLines(tuple(odd_rows), tuple(odd_columns), (rows, columns))
     return _of_many_elements(found, base, max(1, CHUNK // columns))
 
 
@@ -221,19 +224,14 @@ def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
             squares = np.square(matrix)
             fourths = np.square(squares)
             by_row.append(np.stack([squares.sum(1), fourths.sum(1)]))
-            of_columns += np.stack(
-                [part[:, columns].sum(0) for part in (squares, fourths)]
-            )
+            of_columns[0] += squares[:, columns].sum(0)
+            of_columns[1] += fourths[:, columns].sum(0)
     of_rows = np.concatenate(by_row, axis=1).astype("<f8")[:, list(odd.rows)]
-    rows = has_many_elements(of_rows[0], of_rows[1])
-    across = has_many_elements(of_columns[0], of_columns[1])
+    are_rows_kept = has_many_elements(of_rows[0], of_rows[1])
+    are_columns_kept = has_many_elements(of_columns[0], of_columns[1])
     return odd._replace(
-        rows=tuple(
-            [number for number, is_many in zip(odd.rows, rows, strict=True) if is_many]
-        ),
-        columns=tuple(
-            [number for number, is_many in zip(columns, across, strict=True) if is_many]
-        ),
+        rows=tuple(compress(odd.rows, are_rows_kept)),
+        columns=tuple(compress(columns, are_columns_kept)),
     )
 
 

@@ -11,6 +11,7 @@ from ckpt.bytes import executor
 from ckpt.elements.blocks import elements, thread_buffer
 from ckpt.elements.computed import can_cut, place_of
 from ckpt.model.errors import UnsupportedError
+from ckpt.model.places import Range
 from ckpt.model.tensors import TensorRef
 
 ELEMENTS = 1 << 16
@@ -28,10 +29,12 @@ def cut_spans(*refs: TensorRef) -> list[tuple[int, int]]:
     the tensors alone.
     """
     numel = refs[0].numel
-    spans = executor.split_spans(
-        numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS
-    )
-    return spans if len(spans) == 1 or all(map(can_cut, refs)) else [(0, numel)]
+    width = max(ref.dtype.bits for ref in refs) // 8
+    spans = executor.split_spans(numel, width, ELEMENTS)
+    if len(spans) == 1 or all(map(can_cut, refs)):
+        return spans
+    # Every task would read all that lies before its span.
+    return [(0, numel)]
 
 
 # --- the same elements with fewer reads -----------------------------------------------
@@ -43,22 +46,16 @@ def without_repeats(
     """Both tensors without the repetitions (stride 0) that they share, and the number
     of repetitions.
     """
-    repeated = [
-        size > 1 and first == second == 0
-        for size, first, second in zip(
-            before.shape, before.stride, after.stride, strict=True
-        )
-    ]
-    if not any(repeated):
+    dims = zip(before.shape, before.stride, after.stride, strict=True)
+    is_repeated = [size > 1 and one == two == 0 for size, one, two in dims]
+    if not any(is_repeated):
         return before, after, 1
     shape = tuple(
-        1 if again else size for size, again in zip(before.shape, repeated, strict=True)
+        1 if again else size
+        for size, again in zip(before.shape, is_repeated, strict=True)
     )
-    return (
-        _with_shape(before, shape),
-        _with_shape(after, shape),
-        before.numel // prod(shape),
-    )
+    times = before.numel // prod(shape)
+    return _with_shape(before, shape), _with_shape(after, shape), times
 
 
 def refuse_unfolded(ref: TensorRef) -> None:
@@ -91,20 +88,12 @@ def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
     """The elements of a tensor in blocks of ELEMENTS. Each is valid until the thread's
     next block of that `side`.
     """
+    # Blocks begin at the same elements for every kind of place, so that sums of floats,
+    # which depend on the order of adding, are the same for all.
     size = ELEMENTS * (ref.dtype.bits // 8)
     run = place_of(ref).run
     if run is not None:
-        whole = (
-            memoryview(thread_buffer(side, size))
-            if ref.nbytes >= size
-            else memoryview(b"")
-        )
-        for position in range(0, ref.nbytes, size):
-            if ref.nbytes - position < size:
-                yield run.source.read(run.offset + position, ref.nbytes - position)
-            else:
-                run.source.read_into(run.offset + position, whole)
-                yield whole
+        yield from _blocks_of_range(run, ref.nbytes, size, side)
         return
     rest = bytearray()
     for block in elements(ref):
@@ -116,3 +105,21 @@ def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
         del rest[:start]
     if rest:
         yield bytes(rest)
+
+
+def _blocks_of_range(
+    run: Range, nbytes: int, size: int, side: int
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a range in blocks of `size`, which are read into one
+    buffer.
+    """
+    whole = memoryview(b"")
+    if nbytes >= size:
+        whole = memoryview(thread_buffer(side, size))
+    for position in range(0, nbytes, size):
+        left = nbytes - position
+        if left < size:
+            yield run.source.read(run.offset + position, left)
+        else:
+            run.source.read_into(run.offset + position, whole)
+            yield whole

@@ -32,31 +32,24 @@ def dot_product(first: Array, second: Array) -> float:
     rest = len(first) % size
     if rest:
         last = float(first[-rest:].dot(second[-rest:]))
-        return (
-            dot_product(first[:-rest], second[:-rest]) + last
-            if len(first) > rest
-            else last
-        )
+        if len(first) == rest:
+            return last
+        return dot_product(first[:-rest], second[:-rest]) + last
+    # One call for all pieces, because each call gives up the GIL.
+    products = np.matmul(first.reshape(-1, 1, size), second.reshape(-1, size, 1))
     total = 0.0
-    # One call for all pieces, because each call gives up the GIL. `sum` has other
-    # digits from Python 3.12 on.
-    for piece in (
-        np.matmul(first.reshape(-1, 1, size), second.reshape(-1, size, 1))
-        .ravel()
-        .tolist()
-    ):
-        total += piece
+    # One after the other: `sum` has other digits from Python 3.12 on.
+    for product in products.ravel().tolist():
+        total += product
     return total
 
 
 def total(values: Array) -> float:
     """The sum of a row, in a third of the time of numpy's own."""
-    return dot_product(
-        values,
-        _ones_row(
-            values.dtype.str, 1 << (len(values) - 1).bit_length() if len(values) else 1
-        )[: len(values)],
-    )
+    # A row of ones is kept for each power of two, so that few are made.
+    length = 1 << (len(values) - 1).bit_length() if len(values) else 1
+    ones = _ones_row(values.dtype.str, length)
+    return dot_product(values, ones[: len(values)])
 
 
 PRODUCTS = 1 << 18
@@ -92,7 +85,8 @@ def matrix_product(left: Array, right: Array, out: Array) -> None:
         left.shape[0], left.shape[1], right.shape[1], left.dtype.str
     )
     rest = len(left) % rows
-    if rest == 1 and rows > 1:  # alone it has another order, so those before it join
+    # A single row has another order of adding, so the tile before joins it.
+    if rest == 1 and rows > 1:
         rest = min(len(left), rows + 1)
     whole_rows = len(left) - rest
     whole_columns = right.shape[1] - right.shape[1] % max(1, columns)

@@ -189,11 +189,11 @@ def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | Non
         mark in text for mark in (".lora_", "_lora.", ".lora.", ".hada_", ".lokr_")
     ):
         return None
-    pieces = [
-        (number, piece)
-        for number, name in enumerate(names)
-        if (piece := piece_of(name)) is not None
-    ]
+    pieces: list[tuple[int, Piece]] = []
+    for number, name in enumerate(names):
+        piece = piece_of(name)
+        if piece is not None:
+            pieces.append((number, piece))
     layers = {
         piece.module: piece.component for _, piece in pieces if piece.part != "alpha"
     }

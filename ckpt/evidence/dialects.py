@@ -327,29 +327,40 @@ def dialects_of(names: Iterable[str]) -> list[Dialect]:
     """The dialects that names are written in: at least half of the numbered rows of the
     table are there, below one prefix.
     """
-    rows: dict[tuple[int, int, str], set[tuple[int, int]]] = {}
+    seen: dict[_Candidate, set[tuple[int, int]]] = {}
     for name in names:
         for prefix, cell, number, _ in _name_readings(name):
-            if number:
-                for family, column, row, part in _PLACES[cell]:
-                    rows.setdefault(
-                        (FAMILIES.index(family), column, prefix), set()
-                    ).add((row, part))
-    counts: Counter[tuple[int, int, str]] = Counter()
-    for key, seen in rows.items():
-        family = FAMILIES[key[0]]
-        cells = [
-            part
-            for row in family.rows
-            if "#" in row[key[1]]
-            for part in parts_of(row[key[1]])
-        ]
-        if 2 * len(seen) >= len(cells):
-            counts[key] = len(seen)
-    best: dict[int, tuple[int, int, str]] = {}
+            if not number:
+                continue
+            for family, column, row, part in _PLACES[cell]:
+                candidate = _Candidate(FAMILIES.index(family), column, prefix)
+                seen.setdefault(candidate, set()).add((row, part))
+    counts: Counter[_Candidate] = Counter()
+    for key, rows in seen.items():
+        numbered = 0
+        for cells in FAMILIES[key.family].rows:
+            text = cells[key.column]
+            if "#" in text:
+                numbered += len(parts_of(text))
+        if 2 * len(rows) >= numbered:
+            counts[key] = len(rows)
+    # Of each family the dialect of most names: a few rows are the same in several.
+    best: dict[int, _Candidate] = {}
     for key, _ in counts.most_common():
-        best.setdefault(key[0], key)
-    return [Dialect(FAMILIES[key[0]], key[1], key[2]) for key in best.values()]
+        best.setdefault(key.family, key)
+    return [
+        Dialect(FAMILIES[key.family], key.column, key.prefix) for key in best.values()
+    ]
+
+
+class _Candidate(NamedTuple):
+    """A dialect that names may be in: the number of its family, its column in the table
+    of it, and the prefix of all names.
+    """
+
+    family: int
+    column: int
+    prefix: str
 
 
 class Translation(NamedTuple):

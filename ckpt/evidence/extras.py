@@ -168,19 +168,18 @@ def exclude_patterns(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
     """
     ends = dict.fromkeys(name.rpartition(".")[2] for name in chosen)
     wanted = set(chosen)
-    for texts in (
-        [f"*{end}" for end in ends],
-        [
-            text
-            for end in ends
-            for text in ((end, f"*.{end}") if end in wanted else (f"*.{end}",))
-        ],
-        _by_templates(chosen),
-    ):
+    whole_parts: list[str] = []
+    for end in ends:
+        # A star does not stand for nothing: `*.alpha` leaves `alpha` out.
+        if end in wanted:
+            whole_parts.append(end)
+        whole_parts.append(f"*.{end}")
+    # The shortest first.
+    for texts in ([f"*{end}" for end in ends], whole_parts, _by_templates(chosen)):
+        if len(texts) > 2 * _LEAST:
+            continue
         globs = Globs((), texts)
-        if len(texts) <= 2 * _LEAST and all(
-            (name in wanted) != globs.match(name) for name in names
-        ):
+        if all((name in wanted) != globs.match(name) for name in names):
             return texts
     return []
 

@@ -67,11 +67,11 @@ def _gradient_use(match: Match) -> GradientUse:
     have = [slot.has_state for slot in match.slots]
     if not any(have) or match.is_flat or _stands_for_several(match):
         return GradientUse(match, (), (), 0.0)
-    steps = {
-        number: step
-        for number, slot in enumerate(match.slots)
-        if slot.has_state and (step := counter(slot.step)) is not None
-    }
+    steps: dict[int, float] = {}
+    for number, slot in enumerate(match.slots):
+        step = counter(slot.step) if slot.has_state else None
+        if step is not None:
+            steps[number] = step
     most = max(steps.values(), default=0.0)
     never = tuple(
         number
@@ -110,9 +110,8 @@ class _Bounded:
         )
         if not held or not 0 < nbytes <= self._left:
             return None
-        from ckpt.elements.blocks import (
-            elements,
-        )  # here: few files have state that no step has changed
+        # Here: few files have state that no step has changed.
+        from ckpt.elements.blocks import elements
 
         try:
             for ref in moments:
@@ -204,22 +203,27 @@ class MixedSteps(NamedTuple):
     steps: frozenset[float]
 
 
+def _counters_by_file(matches: Iterable[Match]) -> dict[str, list[Node]]:
+    """The step counters of parameters with state, by the files that hold them."""
+    nodes: dict[str, list[Node]] = {}
+    for match in matches:
+        for slot in match.slots:
+            file = _file_of(slot.step) if slot.has_state else None
+            if file is not None:
+                nodes.setdefault(file, []).append(slot.step)
+    return nodes
+
+
 def mixed_steps(
     checkpoint: Checkpoint, matches: Iterable[Match], optimizers: Sequence[Path]
 ) -> MixedSteps | None:
     """Return the files that seem to be of another step, or None. Reads the counters of
     the optimizer.
     """
-    nodes: dict[str, list[Node]] = {}
-    for slot in (slot for match in matches for slot in match.slots if slot.has_state):
-        file = _file_of(slot.step)
-        if file is not None:
-            nodes.setdefault(file, []).append(slot.step)
-    files = (
-        {file: Counter(_counter_values(held)) for file, held in nodes.items()}
-        if len(nodes) > 1
-        else {}
-    )
+    nodes = _counters_by_file(matches)
+    if len(nodes) < 2:
+        return None
+    files = {file: Counter(_counter_values(held)) for file, held in nodes.items()}
     files = {file: held for file, held in files.items() if held}
     tops = {file: max(held) for file, held in files.items()}
     if len(set(tops.values())) < 2:
@@ -230,20 +234,23 @@ def mixed_steps(
         return None
     own = set(_own_steps(checkpoint, optimizers))
     recorded = own & set(tops.values())
+    # An optimizer that was started later counts on its own.
     if own and not recorded:
-        return None  # an optimizer that was started later counts on its own
+        return None
     counts: Counter[float] = Counter()
     for file, held in files.items():
         counts[tops[file]] += held[tops[file]]
     usual = recorded.pop() if len(recorded) == 1 else counts.most_common(1)[0][0]
     least = _LEAST if own else _LEAST_ALONE
-    elsewhere = {
-        step for file, held in files.items() if tops[file] == usual for step in held
-    }
+    elsewhere: set[float] = set()
     for file, held in files.items():
-        if tops[file] != usual and (
-            held[tops[file]] < least or tops[file] in elsewhere
-        ):
+        if tops[file] == usual:
+            elsewhere.update(held)
+    for file, held in files.items():
+        top = tops[file]
+        # Few counters, or a step that parameters of the other files lag at too, say
+        # nothing of the file.
+        if top != usual and (held[top] < least or top in elsewhere):
             return None
     others = sorted(file for file, step in tops.items() if step != usual)
     steps = " and ".join(
@@ -270,9 +277,8 @@ def _file_of(node: Node) -> str | None:
     tensor = tensor_of(node)
     if not isinstance(tensor, TensorRef):
         return None
-    from ckpt.elements.boxes import (
-        boxes_in,
-    )  # here: few files have counters of steps in tensors
+    # Here: few files have counters of steps in tensors.
+    from ckpt.elements.boxes import boxes_in
     from ckpt.elements.computed import lacks_bytes
 
     if lacks_bytes(tensor):

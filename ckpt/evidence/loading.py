@@ -91,21 +91,16 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if outdated is not None:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
-        runs = (
-            "; torch runs the pickle in .metadata"
-            if checkpoint.traits.is_pickle
-            else ""
-        )
-        fill = (
-            "import torch.distributed.checkpoint; state is your model's state "
-            f"dict{runs}"
-        )
-        return Load(
-            template.format(path=string_literal(_local_path(checkpoint.path))), fill
-        )
+        # DCP loads into a state dict that is there: nobody else knows the model.
+        fill = "import torch.distributed.checkpoint; state is your model's state dict"
+        if checkpoint.traits.is_pickle:
+            fill += "; torch runs the pickle in .metadata"
+        path = string_literal(_local_path(checkpoint.path))
+        return Load(template.format(path=path), fill)
     if checkpoint.traits.is_set and not template:
         return Load(None, reason=checkpoint.traits.no_load or _OF_RANKS)
     refused = checkpoint.weights_only
+    # Without it every storage goes to the device that it was saved on.
     options = ['map_location="cpu"']
     if refused:
         options.append("weights_only=False")
@@ -116,7 +111,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         note = NEEDED.format(refusals_text(refused) + _until_imported(refused))
         packages = dict.fromkeys(_top_package(row.module) for row in checkpoint.imports)
         needed = [package for package in packages if package in PACKAGES]
-        note += f"; needs {and_more(needed, 3)}" if needed else ""
+        if needed:
+            note += f"; needs {and_more(needed, 3)}"
     if checkpoint.traits.is_archive:
         return _load_of_member(checkpoint, models, ", ".join(options), note)
     if checkpoint.traits.is_set:
@@ -132,13 +128,12 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(_shards_expression(checkpoint, ", ".join(options)), note)
     path = string_literal(_local_path(checkpoint.path))
     if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
-        path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
+        # By that ending torch 2.13 reads safetensors.
+        path = f'open({path}, "rb")'
     expression = template.format(path=path, options=", ".join(options))
-    return Load(
-        expression
-        + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""),
-        note,
-    )
+    if checkpoint.traits.is_pickle:
+        expression += _model_path(checkpoint, models)
+    return Load(expression, note)
 
 
 def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
@@ -150,17 +145,16 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(None, reason=_OF_RANKS)
     loads: dict[str, Load] = {}
     roots = [member for member in checkpoint.members if not member.key]
+    keys = {(member.key,) for member in checkpoint.members}
     for member in checkpoint.members:
+        # An optimizer beside the model, both at the root.
         if not member.key and len(roots) > 1 and not member.is_model:
-            continue  # an optimizer beside the model, both at the root
+            continue
         depth = 1 if member.key else 0
-        inside = [part for part in models if part.path[:depth] == (member.key,)[:depth]]
-        if not member.key:
-            inside = [
-                part
-                for part in models
-                if part.path[:1] not in {(m.key,) for m in checkpoint.members}
-            ]
+        if member.key:
+            inside = [part for part in models if part.path[:1] == (member.key,)]
+        else:
+            inside = [part for part in models if part.path[:1] not in keys]
         if inside or (member.is_model and not models):
             relative = [part._replace(path=part.path[depth:]) for part in inside]
             loads[member.key] = load_of(member.checkpoint, relative)
@@ -171,13 +165,11 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         )
     if len(loads) == 1:
         (load,) = loads.values()
-        # Then every name is another one.
+        # The names of a wrapper fit no model of transformers.
         is_wrapped = any(wrapped_names(part.names()) for part in models)
-        return (
-            load
-            if load.note or is_wrapped
-            else load._replace(model=_pretrained_line(checkpoint))
-        )
+        if load.note or is_wrapped:
+            return load
+        return load._replace(model=_pretrained_line(checkpoint))
     if checkpoint.traits.fills_a_state:
         return Load(
             None, reason="each of its models is a distributed checkpoint of its own"
@@ -193,42 +185,32 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     """Return the line that opens a folder as the model that its config.json names, or
     as an adapter; or None.
     """
-    from ckpt.evidence.pretrained import (
-        base_of_adapter,
-        merged_parts,
-        pretrained_class,
-    )  # here: a file alone has no config
+    # Here: a file alone has no config.
+    from ckpt.evidence.pretrained import base_of_adapter, merged_parts, pretrained_class
 
+    path = string_literal(_local_path(checkpoint.path))
     base = base_of_adapter(checkpoint)
-    if base is not None and merged_parts(
-        {entry.name: entry.tensor.shape for entry in checkpoint.tensors}
-    ):
-        return None  # no PEFT of today has such layers
     if base is not None:
-        line = (
-            "peft.PeftModel.from_pretrained(base, "
-            f"{string_literal(_local_path(checkpoint.path))})"
-        )
+        shapes = {entry.name: entry.tensor.shape for entry in checkpoint.tensors}
+        # No PEFT of today has such layers.
+        if merged_parts(shapes):
+            return None
+        line = f"peft.PeftModel.from_pretrained(base, {path})"
         return f"{line}  # base is {string_literal(base)}" if base else line
     name = pretrained_class(checkpoint)
-    return (
-        None
-        if name is None
-        else f"{name}.from_pretrained({string_literal(_local_path(checkpoint.path))})"
-    )
+    return None if name is None else f"{name}.from_pretrained({path})"
 
 
 def _code_reason(checkpoint: Checkpoint) -> str | None:
+    """Return the reason why code in a file speaks against loading it, or None."""
     codes = {notice.code for notice in checkpoint.account.notices}
     if "code-inside" in codes:
         return "loading it runs the code that it holds"
     if "unknown-import" in codes:
         return "loading it imports modules that ckpt does not know"
-    return (
-        "loading it runs operators that ckpt does not know"
-        if "unknown-operator" in codes
-        else None
-    )
+    if "unknown-operator" in codes:
+        return "loading it runs operators that ckpt does not know"
+    return None
 
 
 def _strange_reason(checkpoint: Checkpoint) -> str | None:
@@ -236,24 +218,21 @@ def _strange_reason(checkpoint: Checkpoint) -> str | None:
 
     It is a name that only the author's code has, or that loading calls.
     """
+    # The worst first: what runs, what may run, what is missing, what is odd.
     called = [row for row in checkpoint.imports if row.group == "called"]
     runs = next((row for row in called if is_own(row.module)), None)
     if runs is not None:
-        what = (
-            f" with the attribute {show(runs.attributes[0], 60)}"
-            if runs.attributes
-            else ""
-        )
+        what = ""
+        if runs.attributes:
+            what = f" with the attribute {show(runs.attributes[0], 60)}"
         return f"loading this file runs {runs.module}.{runs.name}{what}"
     for row in called:
         if not row.is_enum or _top_package(row.module) in PACKAGES:
             return f"loading this file calls the unknown {row.module}.{row.name}"
     for row in checkpoint.imports:
-        if (
-            row.group not in ("known", "odd")
-            and not row.is_script
-            and _top_package(row.module) not in PACKAGES
-        ):
+        if row.group in ("known", "odd") or row.is_script:
+            continue
+        if _top_package(row.module) not in PACKAGES:
             return f"needs {row.module}.{row.name} from the author's code"
     odd = next((row for row in checkpoint.imports if row.group == "odd"), None)
     if odd is not None:
@@ -278,21 +257,17 @@ def _outdated_reason(checkpoint: Checkpoint) -> str | None:
         if (row.module, row.name) == ("torch._utils", "_rebuild_sparse_csr_tensor"):
             return f"torch 2 has no {row.module}.{row.name} any more"
     for part in checkpoint.containers:
-        place = f" ({part.name})" if part.name else ""
-        if (
-            part.type.startswith("torch.optim.")
-            and "param_groups" in part.keys
-            and "defaults" not in part.keys
-        ):
-            return f"torch 2 cannot load this {part.type}{place}, which has no defaults"
-        if (
-            part.type in _RNN
-            and "_flat_weights" not in part.keys
-            and _names_weights(part.node)
-        ):
+        # A state dict has the same keys, but no class of torch.optim.
+        is_optimizer = part.type.startswith("torch.optim.")
+        missing = None
+        if is_optimizer and "param_groups" in part.keys:
+            missing = "defaults"
+        elif part.type in _RNN and _names_weights(part.node):
+            missing = "_flat_weights"
+        if missing is not None and missing not in part.keys:
+            place = f" ({part.name})" if part.name else ""
             return (
-                f"torch 2 cannot load this {part.type}{place}, which has no "
-                "_flat_weights"
+                f"torch 2 cannot load this {part.type}{place}, which has no {missing}"
             )
     return None
 
@@ -334,26 +309,27 @@ def look_at(path: str, *options: str) -> str | None:
     None when the next command cannot open the path again.
     """
     name = pasted_path(path)
-    return (
-        " ".join(["ckpt", "inspect", name, *options])
-        if name and is_lasting(path)
-        else None
-    )
+    if not name or not is_lasting(path):
+        return None
+    return " ".join(["ckpt", "inspect", name, *options])
 
 
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))
 
 
 def _model_path(checkpoint: Checkpoint, models: Sequence[Section]) -> str:
+    """The subscripts that lead to the only model, or nothing."""
     if len(models) != 1:
         return ""
     path = models[0].path
-    types = {row.path: row.type for row in checkpoint.containers}
     steps = path_subscripts(path)
-    if steps is None or any(
-        types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))
-    ):
+    if steps is None:
         return ""
+    # An object above the model would need its attributes, and those are not checked.
+    types = {row.path: row.type for row in checkpoint.containers}
+    for depth in range(len(path)):
+        if types.get(path[:depth]) not in _SUBSCRIPTED:
+            return ""
     return f"{steps}.state_dict()" if models[0].is_module else steps
 
 
@@ -457,10 +433,10 @@ def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
     expression = template.format(
         path=string_literal(_local_path(checkpoint.path)), options=options
     )
-    imported = next((line for name, line in _FROM.items() if name in template), None)
-    return Load(
-        expression, note if imported is None else f"{imported}; it unpickles every file"
-    )
+    for name, line in _FROM.items():
+        if name in template:
+            return Load(expression, f"{line}; it unpickles every file")
+    return Load(expression, note)
 
 
 def _shards_expression(checkpoint: Checkpoint, options: str) -> str:
@@ -522,6 +498,15 @@ def _local_path(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2] if is_url(path) else path
 
 
+def _readable_char(char: str) -> str:
+    """A character as it is, or its escape in Python where it could be mistaken."""
+    if char.isascii():
+        return char
+    if char not in STAND_INS and show_literal(char) == char:
+        return char
+    return ascii(char)[1:-1]
+
+
 def string_literal(text: str) -> str:
     """A string as Python source, in double quotes unless it contains them; only what
     can be read is not escaped.
@@ -531,12 +516,7 @@ def string_literal(text: str) -> str:
     """
     quoted = repr(text)
     if not text.isascii():
-        quoted = "".join(
-            char
-            if char.isascii() or (char not in STAND_INS and show_literal(char) == char)
-            else ascii(char)[1:-1]
-            for char in quoted
-        )
+        quoted = "".join(map(_readable_char, quoted))
     if quoted.startswith("'") and '"' not in quoted:
         return f'"{quoted[1:-1]}"'
     return quoted

@@ -231,7 +231,8 @@ def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
     counts: Counter[tuple[int, ...] | None] = Counter()
     if match.exact:
         counts.update(shapes)
-    else:  # the model has other tensors, which it may hold instead
+    else:
+        # The model has other tensors, which it may hold instead.
         for model in match.models:
             counts.update(entry.tensor.shape for entry in model.entries)
     return frozenset(
@@ -324,7 +325,8 @@ def _make_slot(key: Node, name: str | None, state: Node) -> Slot:
         if tensor is not None:
             shapes[field] = tensor.shape
     shape = _parameter_shape(shapes)
-    if "projector" in fields:  # GaLore and its kin keep moments of a projection
+    # GaLore and its kin keep moments of a projection.
+    if "projector" in fields:
         shape = None
     several = {state_shape for state_shape in shapes.values() if state_shape}
     moments: list[TensorRef] = []
@@ -457,8 +459,8 @@ class _Matching:
         for models in self._model_chains(_count_slots(groups)):
             paths = frozenset(model.path for model in models)
             if paths in seen:
-                # their first order that fits, which is that of the file where they are
-                # twins
+                # The first order that fits counts, which is the one of the file where
+                # they are twins.
                 continue
             chain = self._fit_models(models, groups)
             if chain is not None:
@@ -502,8 +504,8 @@ class _Matching:
         if not is_exact and (len(models) > 1 or not shapes):
             return None
         if len(slots) == 1 and not is_exact and prod(shapes[0]) < 2:
-            # a temperature (`log_alpha`) is no tensor of a model that has one element
-            # too
+            # A temperature (`log_alpha`) is no tensor of a model that has one element
+            # too.
             return None
         assigned = _assign_candidates(groups, rows)
         return None if assigned is None else _Fit(models, assigned, is_exact)

@@ -17,7 +17,7 @@ from math import isqrt
 from typing import Literal
 
 from ckpt.evidence.gradients import GradientUse, says_gradients
-from ckpt.evidence.matching import by_order, each_once
+from ckpt.evidence.matching import Match, by_order, each_once
 from ckpt.evidence.optimizers import Optimizer, optimizer_facts
 from ckpt.evidence.order import disorder_reason, may_be_sorted
 from ckpt.evidence.roles import RecordMatch, Trust
@@ -314,10 +314,12 @@ def _ordered_parameters(
     and so would the reverse. An optimizer that holds as many parameters rules both out.
     """
     count = _by_parameters(survey, model) or _by_names(survey, model)
-    every = [index for place in count.places for index in place.indices]
-    likely = [
-        index for place in count.places if not place.out for index in place.indices
-    ]
+    every: list[int] = []
+    likely: list[int] = []
+    for place in count.places:
+        every += place.indices
+        if not place.out:
+            likely += place.indices
     known = [index for index in likely if survey.roles[index].role == "parameter"]
     held = sum(len(_numbers_of(use, model)) for use in _uses_of_model(survey, model))
     for indices in (every, likely, known):
@@ -343,9 +345,8 @@ def numbered_by_names(
             unwrapped_name(name): index
             for name, index in zip(model.names(), model.indices, strict=True)
         }
-        indices = sorted(
-            {own[key] for name in names if (key := unwrapped_name(name)) in own}
-        )
+        keys = set(map(unwrapped_name, names))
+        indices = sorted(own[key] for key in keys if key in own)
         if len(indices) == len(names) == len(asked.all):
             had = _had_gradients(survey, model)
             rows = [
@@ -704,11 +705,8 @@ def _numbered_by_record(
     )
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
-    held = {
-        facts.parameters
-        for part in survey.sections
-        if (facts := _optimizer_of(part)) is not None
-    }
+    facts_of = map(_optimizer_of, survey.sections)
+    held = {facts.parameters for facts in facts_of if facts is not None}
     if (
         record.source != "snapshot"
         and held
@@ -982,24 +980,17 @@ def _places_of_slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place]
     """The parameters of the only optimizer in its own order, which is the model's where
     it has one group.
     """
-    if (
-        len(uses) != 1
-        or uses[0].match.by_name
-        or uses[0].match.groups != 1
-        or len(uses[0].match.models) != 1
-    ):
+    if len(uses) != 1:
         return None
     use = uses[0]
+    match = use.match
+    # Groups put parameters into another order than the model's, and names into none.
+    if match.by_name or match.groups != 1 or len(match.models) != 1:
+        return None
     stateless = _stateless_numbers(use)
     places = []
-    for number, index in enumerate(use.match.indices):
-        indices = (
-            (index,)
-            if index is not None
-            else use.match.candidates[number]
-            if use.match.candidates
-            else ()
-        )
+    for number in range(len(match.indices)):
+        indices = _possible_indices(match, number)
         if not indices:
             return None
         is_never = number in stateless
@@ -1020,17 +1011,30 @@ def _uses_of_model(survey: Survey, model: Section) -> list[GradientUse]:
         for use in survey.uses
         if any(part.path == model.path for part in use.match.models)
     ]
-    alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [
-        model.path
-    ]
-    return mine or (list(survey.uses) if alone else [])
+    if mine:
+        return mine
+    paths = [section.path for section in survey.models]
+    is_alone = len(survey.uses) == 1 and paths == [model.path]
+    return list(survey.uses) if is_alone else []
 
 
 def _stateless_numbers(use: GradientUse) -> set[int]:
     """The numbers of the parameters that may never have had a gradient."""
-    return {
-        number for number, slot in enumerate(use.match.slots) if not slot.has_state
-    }.union(use.never)
+    numbers = set(use.never)
+    for number, slot in enumerate(use.match.slots):
+        if not slot.has_state:
+            numbers.add(number)
+    return numbers
+
+
+def _possible_indices(match: Match, number: int) -> tuple[int, ...]:
+    """The indices of the tensors that a parameter of an optimizer can be; none where
+    that is unknown.
+    """
+    index = match.indices[number]
+    if index is not None:
+        return (index,)
+    return match.candidates[number] if match.candidates else ()
 
 
 def _possible_states(uses: Sequence[GradientUse]) -> dict[int, set[bool]] | None:
@@ -1040,14 +1044,8 @@ def _possible_states(uses: Sequence[GradientUse]) -> dict[int, set[bool]] | None
     possible: dict[int, set[bool]] = {}
     for use in uses:
         stateless = _stateless_numbers(use)
-        for number, index in enumerate(use.match.indices):
-            indices = (
-                (index,)
-                if index is not None
-                else use.match.candidates[number]
-                if use.match.candidates
-                else ()
-            )
+        for number in range(len(use.match.indices)):
+            indices = _possible_indices(use.match, number)
             if not indices and not use.match.by_name:
                 return None
             for possible_index in indices:

@@ -30,30 +30,31 @@ def disorder_reason(
     each dtype, in their order.
     """
     indices = {name: index for index, name in enumerate(names)}
-    pairs = [
-        (index, indices[f"{name[:-6]}bias"])
-        for name, index in indices.items()
-        if name.endswith("weight") and f"{name[:-6]}bias" in indices
-    ]
+    pairs: list[tuple[int, int]] = []
+    for name, index in indices.items():
+        bias = f"{name.removesuffix('weight')}bias"
+        if name.endswith("weight") and bias in indices:
+            pairs.append((index, indices[bias]))
+    # torch registers a weight before its bias, and the alphabet has them the other way
+    # round.
     if pairs and all(bias < weight for weight, bias in pairs):
         return _SORTED
     if all(map(_is_ascending, blocks)):
-        families = (
-            children
-            for block in blocks
-            for children in _children_by_module(block).values()
-        )
-        if not all(_is_ascending(_child_numbers(children)) for children in families):
-            return _SORTED
+        # Sorted as text, which only a list of ten and more shows: 1, 10, 2.
+        for block in blocks:
+            for children in _children_by_module(block).values():
+                if not _is_ascending(_child_numbers(children)):
+                    return _SORTED
     for parent, children in _children_by_module(names).items():
         numbers = _child_numbers(children)
-        if len(numbers) < len(children) or sorted(numbers) != list(range(len(numbers))):
-            continue  # the keys of a dict, or a list with modules that hold no tensors
+        # Else they are the keys of a dict, or a list with modules that hold no tensors.
+        is_list = len(numbers) == len(children)
+        if not is_list or sorted(numbers) != list(range(len(numbers))):
+            continue
         for first, second in pairwise(numbers):
             if second < first:
-                before, after = (
-                    show(f"{parent}{number}", 80) for number in (first, second)
-                )
+                before = show(f"{parent}{first}", 80)
+                after = show(f"{parent}{second}", 80)
                 return (
                     f"{before} stands before {after}, so the order of the model is lost"
                 )
@@ -66,13 +67,13 @@ def may_be_sorted(blocks: Sequence[Sequence[str]]) -> bool:
     """
     if not all(map(_is_ascending, blocks)):
         return False
-    telling = {
-        pair
-        for block in blocks
-        for children in _children_by_module(block).values()
-        for pair in pairwise(children)
-        if _DIGITS.sub("", pair[0]) != _DIGITS.sub("", pair[1])
-    }
+    telling: set[tuple[str, str]] = set()
+    for block in blocks:
+        for children in _children_by_module(block).values():
+            for first, second in pairwise(children):
+                # `layer1` before `layer2` is the order of a model as well.
+                if _DIGITS.sub("", first) != _DIGITS.sub("", second):
+                    telling.add((first, second))
     return len(telling) >= _TELLING
 
 

@@ -14,12 +14,14 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.rows import NamedTuple
 
-_LEAST, _DISTINCT = 3, 2
-"""Parameters, and shapes of them, that are enough to say anything."""
-_PARTS, _STEPS = 64, 1_000_000
-"""Parts of a model whose order is looked for, and the shapes that the search compares
-at most.
-"""
+_LEAST = 3
+"""Parameters that are enough to say anything."""
+_DISTINCT = 2
+"""Shapes of them that are enough."""
+_PARTS = 64
+"""The most parts of a model whose order is looked for."""
+_STEPS = 1_000_000
+"""The most shapes that the search compares."""
 
 Shape = tuple[int, ...]
 
@@ -50,20 +52,15 @@ def reordered(survey: Survey) -> list[Reordered]:
         return []
     found = []
     for match in survey.matches:
-        if (
-            match.models
-            or match.by_name
-            or match.is_flat
-            or any(slot.name for slot in match.slots)
-        ):
+        if match.models or match.by_name or match.is_flat:
             continue
-        rows = [
-            row
-            for model in survey.models
-            if (row := _of_model(survey, match, model)) is not None
-        ]
-        if len(rows) == 1:
-            found += rows
+        if any(slot.name for slot in match.slots):
+            continue
+        rows = [_of_model(survey, match, model) for model in survey.models]
+        reorderings = [row for row in rows if row is not None]
+        # Where it could belong to either of two models, nothing is said.
+        if len(reorderings) == 1:
+            found += reorderings
     return found
 
 
@@ -73,15 +70,12 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     """
     given = [slot.shape for slot in match.slots]
     known = [shape for shape in given if shape is not None]
-    if (
-        len(known) < _LEAST
-        or len(set(known)) < _DISTINCT
-        or 2 * len(known) < len(given)
-    ):
+    if len(known) < _LEAST or len(set(known)) < _DISTINCT:
         return None
-    if any(
-        slot.has_state and slot.shape is None for slot in match.slots
-    ) or model.tensors < len(given):
+    # Of the others no state says a shape: they could be any parameters.
+    if 2 * len(known) < len(given) or model.tensors < len(given):
+        return None
+    if any(slot.has_state and slot.shape is None for slot in match.slots):
         return None
     indices = each_once(
         (index, entry)
@@ -95,19 +89,14 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     blocks: dict[str, list[str]] = {}
     for name, entry in zip(model.names(), model.entries, strict=True):
         blocks.setdefault(entry.tensor.dtype.name, []).append(name)
-    if disorder_reason(
-        model.names(), list(blocks.values())
-    ) is not None or may_be_sorted(list(blocks.values())):
+    # Then the order of the model itself is not the one that the optimizer got.
+    names_by_dtype = list(blocks.values())
+    if disorder_reason(model.names(), names_by_dtype) is not None:
         return None
-    differs = next(
-        (
-            number
-            for number, (shape, other) in enumerate(zip(given, shapes, strict=True))
-            if shape not in (None, other)
-        ),
-        None,
-    )
-    if differs is None:
+    if may_be_sorted(names_by_dtype):
+        return None
+    differs = _count_fitting(shapes, given)
+    if differs == len(given):
         return None
     names = [model.relative(survey.tensors[index].name) for index in indices]
     row = Reordered(
@@ -119,6 +108,16 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     return row._replace(parts=_parts_in_order(names, shapes, given))
 
 
+def _count_fitting(shapes: Sequence[Shape], given: Sequence[Shape | None]) -> int:
+    """Count the first shapes that are as given, where one is given at all."""
+    count = 0
+    for shape, other in zip(shapes, given, strict=True):
+        if other is not None and other != shape:
+            break
+        count += 1
+    return count
+
+
 def _parts_in_order(
     names: Sequence[str], shapes: Sequence[Shape], given: Sequence[Shape | None]
 ) -> tuple[str, ...]:
@@ -126,9 +125,9 @@ def _parts_in_order(
     start = len(common_component(names))
     parts: dict[str, list[Shape]] = {}
     for name, shape in zip(names, shapes, strict=True):
-        parts.setdefault(
-            name[: start + len(name[start:].partition(".")[0])], []
-        ).append(shape)
+        # What all names have in common, and the component behind it.
+        component = name[start:].partition(".")[0]
+        parts.setdefault(name[:start] + component, []).append(shape)
     if not 1 < len(parts) <= _PARTS:
         return ()
     found: list[tuple[str, ...]] = []
@@ -142,14 +141,7 @@ def _parts_in_order(
         for part, own in parts.items():
             if part in chosen:
                 continue
-            same = next(
-                (
-                    n
-                    for n, shape in enumerate(own)
-                    if given[place + n] not in (None, shape)
-                ),
-                len(own),
-            )
+            same = _count_fitting(own, given[place : place + len(own)])
             steps += same + 1
             if steps > _STEPS:
                 return ()

@@ -102,24 +102,22 @@ class Survey:
         as in `model.parameters()`.
         """
         looks = looks_of(self.tensors)
-        if len(self.checkpoint.storages) >= len(self.tensors):  # no two share a storage
+        # No two share a storage: their rows need not be made.
+        if len(self.checkpoint.storages) >= len(self.tensors):
             return sum([looks[index].numel for index in indices])
         views: dict[object, int] = {}
         for index in indices:
             tensor = self.tensors[index].tensor
-            views[tensor.view if isinstance(tensor, TensorRef) else index] = (
-                tensor.numel
-            )
+            view = tensor.view if isinstance(tensor, TensorRef) else index
+            views[view] = tensor.numel
         return sum(views.values())
 
     def _with_role(self, role: str) -> list[int]:
         roles = self.roles
-        return [
-            index
-            for section in self.main
-            for index in section.indices
-            if roles[index].role == role
-        ]
+        found: list[int] = []
+        for section in self.main:
+            found += [index for index in section.indices if roles[index].role == role]
+        return found
 
     def section_name(self, name: str) -> str:
         """Return the name of a section as it is asked for: `.` is the root, as in a
@@ -181,11 +179,8 @@ class Survey:
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
-            words = [
-                word
-                for section in chosen
-                if (word := shell_word(section.name)) is not None
-            ]
+            # A name that no shell takes cannot be proposed.
+            words = filter(None, (shell_word(section.name) for section in chosen))
             listed = and_more([f"{option} {word}" for word in words], 8, ", or ")
             raise UsageError(
                 f"holds {len(chosen)} models", path=self.path, hint=listed or None

@@ -35,6 +35,7 @@ def wrapper_prefix(name: str) -> str:
         return ""
     end = 0
     for part in name.split("."):
+        # The last part is the tensor itself, whatever it is called.
         if part not in WRAPPERS or end + len(part) + 1 > len(name) - 1:
             break
         end += len(part) + 1
@@ -207,7 +208,8 @@ def _outer_wrapper(part: str) -> str:
     """
     start = len(wrapper_prefix(part))
     rest = part
-    while rest.endswith(_MODULE):  # one wrapper around another one
+    # One wrapper around another one.
+    while rest.endswith(_MODULE):
         rest = rest.removesuffix("module.")
     place = rest.find(_MODULE, start)
     return rest[: place + 1] if place > start else ""
@@ -295,7 +297,8 @@ def writers_of_prefix(
                 writer = "AveragedModel"
             elif is_average:
                 writer = f"the average, {writer}"
-            is_average = False  # the outermost `module` is the average's
+            # The outermost `module` is the average's.
+            is_average = False
         writers.append(writer)
         base += f"{part}."
     return " around ".join(writers)

@@ -12,6 +12,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.bytes.location import Location, is_cached_model, locate, path_beside
@@ -135,8 +136,8 @@ def _open_location(
     partial: bool = False,
     rest: Rest | None = None,
 ) -> Checkpoint:
-    collecting = gc.isenabled()
-    # a tree of a million nodes has no garbage: the collector would double the time
+    was_collecting = gc.isenabled()
+    # A tree of a million nodes has no garbage: the collector would double the time.
     gc.disable()
     probe = None
     try:
@@ -145,9 +146,8 @@ def _open_location(
             probe.names_from, probe.keep_damaged = rest
         checkpoint = _read_probe(probe, limits, plugins)
         if not mark and _file_name(location.name).startswith(_RANKED):
-            from ckpt.formats.common.parallel import (
-                with_rank,
-            )  # here: few files have such a name
+            # Here: few files have such a name.
+            from ckpt.formats.common.parallel import with_rank
 
             checkpoint = with_rank(checkpoint, probe)
         if probe.names_from is not None:
@@ -156,7 +156,8 @@ def _open_location(
                 "--names-from goes with a distributed checkpoint without .metadata"
             )
         if probe.source is not None and probe.source not in checkpoint.sources:
-            probe.close()  # an index: the checkpoint holds the files that it names
+            # An index: the checkpoint holds the files that it names.
+            probe.close()
         else:
             for source in checkpoint.sources:
                 source.check_unchanged()
@@ -171,7 +172,7 @@ def _open_location(
             probe.close()
         raise error
     finally:
-        if collecting:
+        if was_collecting:
             gc.enable()
 
 
@@ -195,15 +196,14 @@ def _read_probe(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
         checkpoint = _salvage_checkpoint(probe, limits, plugins)
         if checkpoint is None:
             raise
-        damage = (
-            error.problem
-            if probe.archive is None
-            else probe.archive.cause or error.problem
-        )
+        damage = error.problem
+        if probe.archive is not None and probe.archive.cause:
+            damage = probe.archive.cause
+        # One of several files says which.
         why = f"{show(_file_name(probe.path), 80)}: {damage}" if probe.mark else damage
-        # is_edited: it is written anew, for a copy would be as damaged.
         notices = _notices_with_reason(checkpoint.account.notices, why)
         account = checkpoint.account._replace(notices=notices)
+        # is_edited: it is written anew, for a copy would be as damaged.
         return replace(checkpoint, account=account, is_edited=True, damage=damage)
 
 
@@ -219,9 +219,8 @@ def _salvage_checkpoint(
     CkptError.
     """
     if probe.head.startswith(LOCAL_MAGIC):
-        from ckpt.formats.common.recovered import (
-            recovered,
-        )  # here: only a damaged file pays for it
+        # Here: only a damaged file pays for it.
+        from ckpt.formats.common.recovered import recovered
 
         probe.archive = recovered(probe.file, limits, keep_damaged=probe.keep_damaged)
         return format_of(probe, plugins).read(probe, limits)
@@ -235,14 +234,16 @@ def _salvage_checkpoint(
 
 def _notices_with_reason(notices: Iterable[Notice], why: str) -> tuple[Notice, ...]:
     """The notices, in which the account of what is lost begins with the reason."""
-    out = [
-        row._replace(message=f"{why}; {row.message}")
-        if row.code == "incomplete"
-        else row
-        for row in notices
-    ]
-    is_said = any(row.code == "incomplete" for row in out)
-    return (*out, *([] if is_said else [Notice("container", why)]))
+    out: list[Notice] = []
+    is_said = False
+    for notice in notices:
+        if notice.code == "incomplete":
+            is_said = True
+            notice = notice._replace(message=f"{why}; {notice.message}")
+        out.append(notice)
+    if not is_said:
+        out.append(Notice("container", why))
+    return tuple(out)
 
 
 def refusal_error(
@@ -279,15 +280,18 @@ def is_checkpoint_file(
     try:
         probe = probe_at(locate(path), limits, plugins)
         single = (format for format in _asked_formats(plugins) if format.files is None)
-        return any(format.sniff(probe) for format in single) or _holds_checkpoints(
-            probe
-        )
+        if any(format.sniff(probe) for format in single):
+            return True
+        return _holds_checkpoints(probe)
     except NotOpenedError:
         raise
-    except CkptError:  # a zip archive that is damaged
-        return probe is not None and (
-            (cut_off and begins_as_torch(probe.head)) or _holds_checkpoints(probe)
-        )
+    except CkptError:
+        # A zip archive that is damaged.
+        if probe is None:
+            return False
+        if cut_off and begins_as_torch(probe.head):
+            return True
+        return _holds_checkpoints(probe)
     finally:
         if probe is not None:
             probe.close()
@@ -351,17 +355,15 @@ def _advise_undo(error: CkptError, probe: Probe) -> CkptError:
     """The error of a zip archive names --undo where that brings a whole archive
     back.
     """
-    if (
-        probe.source is None
-        or not probe.head.startswith(LOCAL_MAGIC)
-        or not isinstance(error, UnreadableError)
-        or isinstance(error, NotOpenedError)
-        or error.path not in (None, probe.path)
-    ):
+    if not isinstance(error, UnreadableError) or isinstance(error, NotOpenedError):
         return error
-    from ckpt.formats.common.appended import (
-        explained,
-    )  # here: only a damaged file pays for it
+    # An error of another file: of a shard, or of one that an index names.
+    if error.path not in (None, probe.path):
+        return error
+    if probe.source is None or not probe.head.startswith(LOCAL_MAGIC):
+        return error
+    # Here: only a damaged file pays for it.
+    from ckpt.formats.common.appended import explained
 
     return explained(error, probe.source, probe.limits)
 
@@ -377,12 +379,12 @@ def probe_at(
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
     if is_cached_model(location.name):
-        from ckpt.formats.common.cached import (
-            snapshot_of,
-        )  # here: few paths lead into a cache
+        # Here: few paths lead into a cache.
+        from ckpt.formats.common.cached import snapshot_of
 
         location = snapshot_of(location, limits)
-    shared = budget or Budget(limits)  # one for all shards
+    # One for all shards: a set of many small ones is bounded too.
+    shared = budget or Budget(limits)
 
     def inner(other: Location, mark: str) -> Checkpoint:
         return _open_location(other, limits, plugins, mark, shared, partial=partial)
@@ -392,12 +394,10 @@ def probe_at(
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:
     """The format that recognises a file; else `foreign`, which names and refuses it."""
-    return (
-        next(
-            (format for format in _asked_formats(plugins) if format.sniff(probe)), None
-        )
-        or _foreign_format()
-    )
+    for format in _asked_formats(plugins):
+        if format.sniff(probe):
+            return format
+    return _foreign_format()
 
 
 def _holds_checkpoints(probe: Probe) -> bool:
@@ -407,9 +407,8 @@ def _holds_checkpoints(probe: Probe) -> bool:
 
 
 def _foreign_format() -> Format:
-    from ckpt.formats.foreign import (
-        FORMAT,
-    )  # here: only what no format reads pays for it
+    # Here: only what no format reads pays for it.
+    from ckpt.formats.foreign import FORMAT
 
     return FORMAT
 
@@ -457,28 +456,26 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
     With `same_format` the source's own ending stays, unless it belongs to another
     format. A folder has the ending that makes the result one.
     """
+    path = checkpoint.path
+    # Not from `written_formats`, which imports the modules of all formats.
     own = next(
         (row for row in FORMATS if checkpoint.format == row.name and _is_written(row)),
         None,
     )
-    if own is not None and own.traits.is_folder and same_format:
-        return path_beside(checkpoint.path, suffix, own.suffixes)
     if own is None or not same_format:
-        tensors_only = (
-            not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
-        )
-        usual = written_format("safetensors" if tensors_only else "torch-zip")
-        return path_beside(checkpoint.path, suffix, usual.suffixes)
-    if checkpoint.path.endswith(own.suffixes):
-        return path_beside(checkpoint.path, suffix, ())
-    others = tuple(
-        ending for format in written_formats().values() for ending in format.suffixes
-    )
-    return path_beside(
-        checkpoint.path,
-        suffix,
-        own.suffixes if checkpoint.path.endswith(others) else (),
-    )
+        traits = checkpoint.traits
+        is_tensors_only = not traits.is_pickle and not traits.names_are_code
+        usual = written_format("safetensors" if is_tensors_only else "torch-zip")
+        return path_beside(path, suffix, usual.suffixes)
+    if own.traits.is_folder:
+        return path_beside(path, suffix, own.suffixes)
+    if path.endswith(own.suffixes):
+        return path_beside(path, suffix, ())
+    suffixes = [format.suffixes for format in written_formats().values()]
+    other_endings = tuple(chain.from_iterable(suffixes))
+    # Any other ending stays: people call checkpoints as they like.
+    endings = own.suffixes if path.endswith(other_endings) else ()
+    return path_beside(path, suffix, endings)
 
 
 def written_format(name: str) -> Format:
@@ -520,18 +517,18 @@ def relister_of(name: str) -> CanRelist | None:
 
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
-    return (
-        cast("CanVerify", _import_format_module(format.verifier))
-        if format.verifier
-        else None
-    )
+    if not format.verifier:
+        return None
+    return cast("CanVerify", _import_format_module(format.verifier))
 
 
 def lister_of(format: Format) -> CanList | None:
     """The module that lists what the files of a format record, None when they record no
     checksums.
     """
-    verifier = _import_format_module(format.verifier) if format.verifier else None
+    if not format.verifier:
+        return None
+    verifier = _import_format_module(format.verifier)
     return cast("CanList", verifier) if hasattr(verifier, "recorded") else None
 
 
@@ -539,11 +536,9 @@ def salvager_of(format: Format) -> CanSalvage | None:
     """The module that knows what is left of a cut file of a format, None when there is
     none.
     """
-    return (
-        cast("CanSalvage", _import_format_module(format.salvager))
-        if format.salvager
-        else None
-    )
+    if not format.salvager:
+        return None
+    return cast("CanSalvage", _import_format_module(format.salvager))
 
 
 def _import_format_module(name: str) -> object:
@@ -568,10 +563,10 @@ def plugin_formats() -> tuple[Format, ...]:
             if not isinstance(format, Format):
                 raise TypeError(f"{entry.value} is no ckpt.formats.format.Format")
             _loaded.append(format)
-        except Exception as error:  # whatever the code of the distribution raises
+        except Exception as error:
+            # Whatever the code of the distribution raises. But who asks about many
+            # files must not take a stop by the fence for a file that nobody knows.
             if is_stopped(error):
-                # who asks about many files must not take this for a file that nobody
-                # knows
                 raise
             raise UsageError(
                 (

@@ -207,35 +207,35 @@ def holds_checkpoints(probe: Probe) -> bool:
 
     One that cannot be looked into counts too: nobody knows what is in it.
     """
-    from ckpt.formats.common.following import (
-        has_objects,
-        is_object_array,
-    )  # here: most files are known
+    # Here: most files are known.
+    from ckpt.formats.common.following import has_objects, is_object_array
 
     if probe.source is None:
         return False
     try:
         if probe.archive is not None:
-            return any(map(_is_ours, probe.archive.records)) or has_objects(
-                probe.archive
-            )
-    except CkptError:  # refused as a whole; the names in it decide
-        return probe.size > _INSIDE or _names_checkpoints(
-            probe.file.read(0, probe.size)
-        )
-    if (
-        probe.head.startswith(_CLOSED)
-        or _is_behind(probe)
-        or is_object_array(probe.head)
-    ):
+            names = probe.archive.records
+            return any(map(_is_ours, names)) or has_objects(probe.archive)
+    except CkptError:
+        # Refused as a whole; the names in it decide.
+        return _may_name_checkpoints(probe)
+    if probe.head.startswith(_CLOSED) or is_object_array(probe.head):
         return True
+    if _is_behind(probe):
+        return True
+    # numpy takes it for an archive, which zipfile finds from the end.
     if probe.head.startswith(b"PK\x05\x06") and probe.size > _EMPTY:
-        return True  # numpy takes it for an archive, which zipfile finds from the end
+        return True
     if probe.is_tar:
-        return probe.size > _INSIDE or _names_checkpoints(
-            probe.file.read(0, probe.size)
-        )
+        return _may_name_checkpoints(probe)
     return _holds_inside(probe)
+
+
+def _may_name_checkpoints(probe: Probe) -> bool:
+    """Tell whether a name of a checkpoint is among the bytes of a file, or the file is
+    too large to be searched.
+    """
+    return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
 
 
 _CLOSED = (
@@ -257,16 +257,14 @@ def _is_behind(probe: Probe) -> bool:
     """Tell whether an archive with checkpoints lies behind other bytes: zipfile and
     torch find it from the end.
     """
-    from ckpt.formats.common.two_files import (
-        directories,
-        names_of,
-    )  # here: most files are none
+    # Here: most files are none.
+    from ckpt.formats.common.two_files import directories, names_of
 
-    return any(
-        _is_ours(name.decode("utf-8", "replace"))
-        for begin, size, _ in directories(probe.file)
-        for name in names_of(probe.file, begin, size)
-    )
+    for begin, size, _ in directories(probe.file):
+        names = names_of(probe.file, begin, size)
+        if any(_is_ours(name.decode("utf-8", "replace")) for name in names):
+            return True
+    return False
 
 
 def _overwritten_error(probe: Probe) -> CkptError | None:
@@ -275,11 +273,8 @@ def _overwritten_error(probe: Probe) -> CkptError | None:
     Bytes in front of an archive shift all that its directory says. Where nothing is
     shifted, the lost bytes are its own.
     """
-    from ckpt.formats.common.two_files import (
-        directories,
-        headers_of,
-        names_of,
-    )  # here: most files are none
+    # Here: most files are none.
+    from ckpt.formats.common.two_files import directories, headers_of, names_of
 
     for begin, size, is_shifted in directories(probe.file):
         names = [
@@ -304,9 +299,8 @@ def _overwritten_error(probe: Probe) -> CkptError | None:
 
 
 def _is_array_of_objects(head: bytes) -> bool:
-    from ckpt.formats.common.following import (
-        is_object_array,
-    )  # here: most files are none
+    # Here: most files are none.
+    from ckpt.formats.common.following import is_object_array
 
     return is_object_array(head)
 
@@ -316,12 +310,13 @@ _EMPTY = 22
 
 
 def _is_ours(name: str) -> bool:
+    """Tell whether a file of this name may be a checkpoint, a pickle, or another
+    archive.
+    """
     lower = name.lower()
-    return (
-        lower.endswith((*_OURS, *_PACKED))
-        or _BIN.search(lower) is not None
-        or name in _OF_TAR
-    )
+    if lower.endswith((*_OURS, *_PACKED)) or name in _OF_TAR:
+        return True
+    return _BIN.search(lower) is not None
 
 
 _INSIDE = 32 << 20
@@ -337,11 +332,8 @@ def _holds_inside(probe: Probe) -> bool:
     """Tell whether a stream of gzip, bzip2, xz or zlib holds another archive with
     checkpoints, or cannot be looked into.
     """
-    from ckpt.formats.common.packed import (
-        beginning,
-        is_broken,
-        packing,
-    )  # here: most files are no stream
+    # Here: most files are no stream.
+    from ckpt.formats.common.packed import beginning, is_broken, packing
     from ckpt.formats.common.tar import is_tar
 
     how = packing(probe.head)

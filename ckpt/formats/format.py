@@ -331,9 +331,8 @@ class Probe:
         """Tell whether the file is a tar archive, whatever else its first bytes say:
         torch asks so before all but zip.
         """
-        from ckpt.formats.common.tar import (
-            is_tar,
-        )  # here: formats of tar archives import this module
+        # Here: formats of tar archives import this module.
+        from ckpt.formats.common.tar import is_tar
 
         return is_tar(self.head)
 

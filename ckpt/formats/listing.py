@@ -165,9 +165,8 @@ def _dtype(name: str) -> DType:
     """The element type of a name. Raises KeyError."""
     if name in BY_NAME:
         return BY_NAME[name]
-    from ckpt.formats import (
-        known_formats,
-    )  # here: the table imports this room's modules
+    # Here: the table imports this room's modules.
+    from ckpt.formats import known_formats
 
     return {dtype.name: dtype for format in known_formats() for dtype in format.dtypes}[
         name

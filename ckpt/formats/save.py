@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
 
@@ -43,9 +43,9 @@ from ckpt.model.errors import (
     about,
 )
 from ckpt.model.limits import Limits
-from ckpt.model.places import Checksum
+from ckpt.model.places import Checksum, Range
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import blocks_in, parts_of
+from ckpt.model.tensors import Tensor, blocks_in, parts_of
 from ckpt.model.text import and_more, pasted_path, show
 from ckpt.tree.find import metadata_of
 
@@ -106,30 +106,25 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
         if _has_wrong_ending(path, choice):
             raise UsageError(f"the ending does not fit --format {choice}", path=path)
         return choice
-    usual = next(
-        (name for name, format in formats.items() if path.endswith(format.suffixes)),
-        None,
-    )
-    if usual is None:
-        read = next(
-            (row for row in FORMATS if row.suffixes and path.endswith(row.suffixes)),
-            None,
-        )
-        if read is not None and not read.writer:
+    for name, format in formats.items():
+        if path.endswith(format.suffixes):
+            return name
+    for format in FORMATS:
+        if not format.suffixes or not path.endswith(format.suffixes):
+            continue
+        if not format.writer:
             raise UsageError(
-                f"ckpt reads {read.traits.label} and does not write it", path=path
+                f"ckpt reads {format.traits.label} and does not write it", path=path
             )
-        hint = "--format " + " or --format ".join(formats)
-        if endings:
-            outs = [pasted_path(path.rstrip("/") + ending) for ending in endings]
-            hint = " or ".join(f"-o {out}" for out in outs if out is not None)
-        problem = (
-            "the ending names no format"
-            if path
-            else "--format is missing: a folder of results names none"
-        )
-        raise UsageError(problem, path=path or None, hint=hint or None)
-    return usual
+        break
+    hint = "--format " + " or --format ".join(formats)
+    if endings:
+        outs = [pasted_path(path.rstrip("/") + ending) for ending in endings]
+        hint = " or ".join(f"-o {out}" for out in outs if out is not None)
+    problem = "the ending names no format"
+    if not path:
+        problem = "--format is missing: a folder of results names none"
+    raise UsageError(problem, path=path or None, hint=hint or None)
 
 
 def with_format_ending(path: str, format: str) -> str:
@@ -137,17 +132,16 @@ def with_format_ending(path: str, format: str) -> str:
     or to none.
     """
     formats = written_formats()
-    if path.endswith(formats[format].suffixes):
+    own_suffixes = formats[format].suffixes
+    if path.endswith(own_suffixes):
         return path
-    endings = sorted(
-        (ending for other in formats.values() for ending in other.suffixes),
-        key=len,
-        reverse=True,
-    )
-    stem = next(
-        (path.removesuffix(ending) for ending in endings if path.endswith(ending)), path
-    )
-    return f"{stem}{formats[format].suffixes[0]}"
+    endings: list[str] = []
+    for other in formats.values():
+        endings += other.suffixes
+    # The longest first: one ending may be the end of another one.
+    endings.sort(key=len, reverse=True)
+    found = next((ending for ending in endings if path.endswith(ending)), "")
+    return path.removesuffix(found) + own_suffixes[0]
 
 
 def _has_wrong_ending(path: str, name: str) -> bool:
@@ -190,8 +184,10 @@ def can_keep_format(checkpoint: Checkpoint) -> bool:
     """Tell whether ckpt writes a checkpoint in its own format, with code only while
     that code is in it.
     """
-    name, has_code = checkpoint.format, checkpoint.traits.names_are_code
-    return is_written(name) and (has_code or not traits_of(name).names_are_code)
+    name = checkpoint.format
+    if not is_written(name):
+        return False
+    return checkpoint.traits.names_are_code or not traits_of(name).names_are_code
 
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
@@ -242,9 +238,9 @@ def save_checkpoint(
     """
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
-    drafted = _same_file(checkpoint, format) or writer_of(format).draft(
-        checkpoint, limits
-    )
+    drafted = _same_file(checkpoint, format)
+    if drafted is None:
+        drafted = writer_of(format).draft(checkpoint, limits)
     with (
         Audit() as audit,
         _writing_target(to, format, drafted.size, progress, checkpoint) as sink,
@@ -312,12 +308,15 @@ def _names_over(checkpoint: Checkpoint, damaged: Sequence[Checksum]) -> tuple[st
     return tuple(
         entry.name
         for entry in checkpoint.tensors
-        if any(
-            checksum.place in places
-            for part in parts_of(entry.tensor)
-            for checksum in part.storage.list_checksums()
-        )
+        if not places.isdisjoint(_record_places(entry.tensor))
     )
+
+
+def _record_places(tensor: Tensor) -> Iterator[Range]:
+    """The places of the records that the storages of a tensor come from."""
+    for part in parts_of(tensor):
+        for checksum in part.storage.list_checksums():
+            yield checksum.place
 
 
 def _writing_target(
@@ -346,10 +345,9 @@ def _run_checks(
     of each.
     """
     done: list[tuple[str, float]] = []
-    for name, check in {
-        "structure": check_structure(format, limits),
-        **(checks or {}),
-    }.items():
+    # The structure first: the others read a file that is what was planned.
+    all_checks = {"structure": check_structure(format, limits), **(checks or {})}
+    for name, check in all_checks.items():
         begin = time.perf_counter()
         instead = check(path, planned)
         done.append((instead or name, time.perf_counter() - begin))
@@ -442,7 +440,10 @@ def save_shards(
         )
     start = time.perf_counter()
     for name in shards.shard_names(stem, len(parts)):
-        to(name)  # of a set that is not to be replaced
+        # Refuses the shards of a set that is not to be replaced.
+        to(name)
+    # Other names than those of the old shards: until the index takes its place, the old
+    # set stays whole.
     names = shards.shard_names(stem, len(parts), old.taken)
     targets = [to(name)._replace(like=index.replaced) for name in names]
     drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
@@ -480,6 +481,7 @@ def save_shards(
             damaged = damaged_in(checkpoint, audit, keep=keep_damaged)
             checkpoint.check_unchanged()
     except BaseException:
+        # Shards that took their places before another one failed: no index names them.
         if sinks and not (sinks[0].is_placed or sinks[0].is_kept):
             for sink, target in zip(sinks[1:], targets, strict=False):
                 if sink.is_placed:
@@ -487,24 +489,23 @@ def save_shards(
         raise
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
-    overflowed = sum(sink.overflowed for sink in sinks)
-    gone = (
-        *([os.path.basename(single.path)] if single.is_replacing else []),
-        *old.shards,
-    )
-    warnings = [line for sink in sinks for line in sink.warnings]
+    gone = tuple(old.shards)
+    if single.is_replacing:
+        gone = (os.path.basename(single.path), *gone)
+    warnings: list[str] = []
+    for sink in sinks:
+        warnings += sink.warnings
     warnings += _clear_replaced(folder, gone, old.stray)
     return SavedFile(
         index.path,
         "sharded",
         total,
-        None,
-        tuple(done.items()),
-        seconds,
-        len(parts),
-        overflowed,
-        tuple(warnings),
-        damaged,
+        checks=tuple(done.items()),
+        seconds=seconds,
+        shards=len(parts),
+        overflowed=sum(sink.overflowed for sink in sinks),
+        warnings=tuple(warnings),
+        damaged=damaged,
         vanished=sum(sink.vanished for sink in sinks),
     )
 
@@ -515,33 +516,31 @@ def is_source(checkpoint: Checkpoint, path: str) -> bool:
 
     Links are followed.
     """
+    sources = checkpoint.all_sources()
     if is_url(path):
-        read = (
-            checkpoint.path,
-            *(source.address for source in checkpoint.all_sources()),
-        )
+        addresses = [checkpoint.path, *(source.address for source in sources)]
+        # With a slash: `run1` is no folder of `run10/a.pth`.
+        folder = f"{path.rstrip('/')}/"
         return any(
-            folder is not None and f"{folder}/".startswith(f"{path.rstrip('/')}/")
-            for folder in read
+            address is not None and f"{address}/".startswith(folder)
+            for address in addresses
         )
     try:
         there = os.stat(path)
     except (OSError, ValueError):
         return False
+    # An index, which is not kept open.
     if os.path.isfile(checkpoint.path) and os.path.samefile(checkpoint.path, path):
-        return True  # an index, which is not kept open
+        return True
     if os.path.isdir(path):
-        inside = os.path.join(os.path.realpath(path), "")
+        folder = os.path.join(os.path.realpath(path), "")
         return any(
-            os.path.realpath(source.name).startswith(inside)
-            for source in checkpoint.all_sources()
+            os.path.realpath(source.name).startswith(folder) for source in sources
         )
-    statuses = [
-        source.status
-        for source in checkpoint.all_sources()
-        if source.status is not None
-    ]
-    return any(os.path.samestat(status, there) for status in statuses)
+    statuses = [source.status for source in sources]
+    return any(
+        status is not None and os.path.samestat(status, there) for status in statuses
+    )
 
 
 def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:
@@ -589,7 +588,7 @@ def append(
     checked = time.perf_counter()
     with inplace.appending_sink(source, progress) as sink:
         sink.write(content)
-        # the content must be on the disk before the bytes that make it valid
+        # The content must be on the disk before the bytes that make it valid.
         sink.sync()
         sink.write(validity)
     more = len(content) + len(validity)
@@ -605,12 +604,10 @@ def can_relist(checkpoint: Checkpoint) -> bool:
     """Tell whether the items of a checkpoint in a folder can get other names in
     place.
     """
-    relister = relister_of(checkpoint.format) if checkpoint.traits.is_folder else None
-    return (
-        relister is not None
-        and not is_url(checkpoint.path)
-        and relister.listing(checkpoint) is not None
-    )
+    if not checkpoint.traits.is_folder or is_url(checkpoint.path):
+        return False
+    relister = relister_of(checkpoint.format)
+    return relister is not None and relister.listing(checkpoint) is not None
 
 
 def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
@@ -721,13 +718,11 @@ def undo_rewrite(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
     """
     with inplace.locked_file(path, to_change=not dry_run) as held:
         size = held.source.size
-        appenders = [
-            appender
-            for name in written_formats()
-            if (appender := appender_of(name)) is not None
-        ]
-        ends = (appender.end_before(held.source, limits) for appender in appenders)
-        end = next((end for end in ends if end is not None), None)
+        end = None
+        for appender in filter(None, map(appender_of, written_formats())):
+            end = appender.end_before(held.source, limits)
+            if end is not None:
+                break
         if end is None:
             raise NoRewriteError("there is no in-place rewrite to undo", path=path)
         if not dry_run:
@@ -746,23 +741,21 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
         )
     lost = writer_of(format).losses(checkpoint)
     if lost:
+        hint = None
+        if format == "torch-legacy":
+            hint = "ckpt convert --format torch-zip holds them"
         raise LossError(
             f"{format} cannot hold {and_more(lost, 5, '; ')}",
             path=checkpoint.path,
-            hint="ckpt convert --format torch-zip holds them"
-            if format == "torch-legacy"
-            else None,
+            hint=hint,
         )
 
 
 def _same_file(checkpoint: Checkpoint, format: str) -> Draft | None:
     """A copy of the file itself, when nothing in it changes."""
     source = checkpoint.source
-    if (
-        checkpoint.is_edited
-        or checkpoint.format != format
-        or source is None
-        or traits_of(format).is_folder
-    ):
+    if checkpoint.is_edited or checkpoint.format != format or source is None:
+        return None
+    if traits_of(format).is_folder:
         return None
     return Draft(source.size, lambda sink: sink.copy(source, 0, source.size))

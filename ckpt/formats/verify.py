@@ -73,11 +73,8 @@ def recorded(
 
     No tensor data is read, except counters of steps. Raises CkptError.
     """
-    # here: who verifies without a list needs none
-    from ckpt.formats.common.recorded import (
-        of_sizes,
-        steps_of,
-    )
+    # Here: who verifies without a list needs none.
+    from ckpt.formats.common.recorded import of_sizes, steps_of
 
     worker = executor or Local()
 
@@ -87,11 +84,9 @@ def recorded(
             with about(location.name):
                 format = format_of(probe, plugins)
                 lister = lister_of(format)
-                files = (
-                    []
-                    if lister is None
-                    else lister.recorded(probe, limits, worker, inner)
-                )
+                files: list[RecordedFile] = []
+                if lister is not None:
+                    files = lister.recorded(probe, limits, worker, inner)
                 if lister is None or (len(files) == 1 and not files[0].name):
                     with format.read(probe, limits) as checkpoint:
                         files = files or of_sizes(checkpoint)

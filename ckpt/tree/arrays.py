@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 from ckpt.model.nodes import ByteStr, Node, Opaque
 from ckpt.model.rows import NamedTuple
@@ -35,9 +36,12 @@ class NumpyDType(NamedTuple):
     @property
     def itemsize(self) -> int | None:
         digits = self.code[1:]
+        # `isdigit` alone takes digits of other scripts, and a file may write a million.
         if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
             return None
-        return int(digits) * (4 if self.code[0] == "U" else 1)
+        # U8 has eight characters, and each of them takes four bytes.
+        bytes_per_unit = 4 if self.code[0] == "U" else 1
+        return int(digits) * bytes_per_unit
 
     def decode(self, data: bytes, count: int) -> list[Node] | None:
         """`count` numbers or texts; None when the bytes do not fit this dtype."""
@@ -45,37 +49,48 @@ class NumpyDType(NamedTuple):
         if size is None or len(data) < size * count:
             return None
         order = ">" if self.order == ">" else "<"
-        formats = {"f2": "e", "f4": "f", "f8": "d", "b1": "?"}
-        formats |= {
-            f"{kind}{n}": code
-            for kind, codes in (("i", "bhiq"), ("u", "BHIQ"))
-            for n, code in zip((1, 2, 4, 8), codes, strict=True)
-        }
-        if self.unit:
-            formats[self.code] = "q"
-        if self.code in formats:
-            return list(struct.unpack_from(f"{order}{count}{formats[self.code]}", data))
+        # A time is stored as an int64, the number of its units.
+        form = "q" if self.unit else _FORMS.get(self.code)
+        if form is not None:
+            return list(struct.unpack_from(f"{order}{count}{form}", data))
         if self.code in ("c8", "c16"):
-            flat = struct.unpack_from(
-                f"{order}{2 * count}{'f' if self.code == 'c8' else 'd'}", data
-            )
+            half = "f" if self.code == "c8" else "d"
+            parts = struct.unpack_from(f"{order}{2 * count}{half}", data)
             return [
-                f"({re!r}{'+' if im >= 0 else ''}{im!r}j)"
-                for re, im in zip(flat[::2], flat[1::2], strict=True)
+                f"({real!r}{'+' if imag >= 0 else ''}{imag!r}j)"
+                for real, imag in zip(parts[::2], parts[1::2], strict=True)
             ]
-        pieces = [data[i * size : (i + 1) * size] for i in range(count)]
+        pieces = [data[index * size : (index + 1) * size] for index in range(count)]
         if self.code[:1] == "U":
-            # By hand, because a codec by name would import a module.
-            codes = [struct.unpack(f"{order}{size // 4}I", piece) for piece in pieces]
-            return [
-                "".join(
-                    chr(code) if code < 0x110000 else "\ufffd" for code in row
-                ).rstrip("\0")
-                for row in codes
-            ]
+            return [_decode_utf32(piece, order) for piece in pieces]
         if self.code[:1] == "S":
             return [piece.rstrip(b"\0") for piece in pieces]
         return None
+
+
+def _decode_utf32(data: bytes, order: str) -> str:
+    """Return the text of an element of `U`, without the zeros that fill it up."""
+    # By hand, because a codec by name would import a module.
+    codes = struct.unpack(f"{order}{len(data) // 4}I", data)
+    letters = [chr(code) if code <= sys.maxunicode else "\ufffd" for code in codes]
+    return "".join(letters).rstrip("\0")
+
+
+_FORMS = {
+    "b1": "?",
+    "i1": "b",
+    "i2": "h",
+    "i4": "i",
+    "i8": "q",
+    "u1": "B",
+    "u2": "H",
+    "u4": "I",
+    "u8": "Q",
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+}
+"""The codes of numbers, and how the module struct calls them."""
 
 
 class NumpyArray(NamedTuple):
@@ -94,55 +109,68 @@ def array_of(node: Node) -> NumpyArray | None:
     """The numpy array of a node; None when the node is not a readable numpy array."""
     if type(node) is not Opaque:
         return None
+    # Protocol 5 writes `_frombuffer(data, dtype, shape, order)`.
     if node.class_name.endswith(".numeric._frombuffer") and len(node.args) >= 3:
-        dtype, shape = numpy_dtype(node.args[1]), _shape_of(node.args[2])
-        order = node.args[3] if len(node.args) > 3 else "C"
-        if dtype is None or shape is None:
-            return None
-        if order not in ("C", "F"):  # numpy takes "f" and "A" too, and "K" with axes
-            return None
-        return NumpyArray(shape, dtype, order == "F", as_bytes(node.args[0]))
+        return _array_of_buffer(node)
+    # The others write an empty array, and a state that fills it.
     if not node.class_name.endswith(".multiarray._reconstruct") or not node.states:
         return None
     state = node.states[-1]
     if type(state) is not tuple or len(state) < 4:
         return None
-    size, kind, fortran, raw = state[-4:]
-    dtype, sizes = numpy_dtype(kind), _shape_of(size)
-    if (
-        dtype is None
-        or sizes is None
-        or type(fortran) not in (bool, int)
-        or fortran not in (0, 1)
-    ):
+    # Before these four there may be a version.
+    shape_node, dtype_node, fortran, raw = state[-4:]
+    dtype = numpy_dtype(dtype_node)
+    shape = _shape_of(shape_node)
+    if dtype is None or shape is None:
+        return None
+    if type(fortran) not in (bool, int) or fortran not in (0, 1):
         return None
     if type(raw) is list:
-        return NumpyArray(sizes, dtype, bool(fortran), None, raw)
+        return NumpyArray(shape, dtype, bool(fortran), None, raw)
+    # Python 2 writes bytes as a text of its own, without a call.
     data = raw.raw if isinstance(raw, ByteStr) else as_bytes(raw)
-    return NumpyArray(sizes, dtype, bool(fortran), data)
+    return NumpyArray(shape, dtype, bool(fortran), data)
+
+
+def _array_of_buffer(call: Opaque) -> NumpyArray | None:
+    """Return the array of a call of `_frombuffer`, or None."""
+    dtype = numpy_dtype(call.args[1])
+    shape = _shape_of(call.args[2])
+    if dtype is None or shape is None:
+        return None
+    order = call.args[3] if len(call.args) > 3 else "C"
+    # numpy takes "f" and "A" too, and "K" with axes: these are not understood here.
+    if order not in ("C", "F"):
+        return None
+    return NumpyArray(shape, dtype, order == "F", as_bytes(call.args[0]))
 
 
 def _shape_of(node: Node) -> tuple[int, ...] | None:
+    # numpy itself takes 64 dimensions at most.
     if type(node) is not tuple or len(node) > 64:
         return None
-    sizes = tuple([n for n in node if type(n) is int and 0 <= n < 2**63])
-    return sizes if len(sizes) == len(node) else None
+    # Exact types: in Python True is an int, and no size.
+    sizes = [size for size in node if type(size) is int and 0 <= size < 2**63]
+    return tuple(sizes) if len(sizes) == len(node) else None
 
 
 def numpy_dtype(node: Node) -> NumpyDType | None:
+    """Return the dtype that a node is, or None."""
     if type(node) is not Opaque or not node.args or not isinstance(node.args[0], str):
         return None
     if node.class_name not in ("numpy.dtype", "numpy.dtypes.dtype"):
         return None
     order = "|"
     for state in node.states:
+        # numpy reads a state of five parts in another order, and takes bytes for a
+        # text.
         if type(state) is not tuple or len(state) < 6 or not isinstance(state[1], str):
-            # numpy reads a state of five parts in another order, and takes bytes for a
-            # text
             return None
         order = str(state[1])
     code = str(node.args[0])[:16]
-    return NumpyDType(code, order, _time_unit(node) if code in _TIMES else "")
+    unit = _time_unit(node) if code in _TIMES else ""
+    return NumpyDType(code, order, unit)
 
 
 _TIMES = {"M8": "datetime64", "m8": "timedelta64"}
@@ -156,13 +184,17 @@ def _time_unit(node: Opaque) -> str:
     """
     state = node.states[-1] if node.states else None
     last = state[-1] if type(state) is tuple and len(state) == 9 else None
-    unit = last[1] if type(last) is tuple and len(last) == 2 else None
-    if type(unit) is not tuple or len(unit) != 4 or type(unit[1]) is not int:
+    parts = last[1] if type(last) is tuple and len(last) == 2 else None
+    if type(parts) is not tuple or len(parts) != 4:
         return ""
-    name = as_bytes(unit[0])
-    if name not in _UNITS or unit[2:] != (1, 1) or not 0 < unit[1] < 2**31:
+    # The last two divide the unit and count its events. numpy writes 1 for both.
+    name = as_bytes(parts[0])
+    count = parts[1]
+    if name not in _UNITS or parts[2:] != (1, 1):
         return ""
-    return ("" if unit[1] == 1 else str(unit[1])) + name.decode("ascii")
+    if type(count) is not int or not 0 < count < 2**31:
+        return ""
+    return ("" if count == 1 else str(count)) + name.decode("ascii")
 
 
 _UNITS = (
@@ -219,15 +251,15 @@ def as_bytes(node: Node) -> bytes | None:
         return node.raw
     if type(node) is not Opaque or _is_changed(node):
         return None
-    name, args = node.class_name, node.args
-    if name == "_codecs.encode":
-        return (
-            _encode_text(args[0], args[1] if len(args) == 2 else "utf-8")
-            if 1 <= len(args) <= 2
-            else None
-        )
-    if name in _BYTES:
-        return b"" if not args else _encode_text(*args) if len(args) == 2 else None
+    args = node.args
+    if node.class_name == "_codecs.encode" and 1 <= len(args) <= 2:
+        return _encode_text(args[0], args[1] if len(args) == 2 else "utf-8")
+    if node.class_name in _BYTES:
+        if not args:
+            return b""
+        # `bytes("text", "latin-1")` of Python 3.
+        if len(args) == 2:
+            return _encode_text(args[0], args[1])
     return None
 
 
@@ -242,14 +274,16 @@ def _encode_text(text: Node, codec: Node) -> bytes | None:
     """A text in one of the codecs that Python itself uses here; any other codec would
     be imported by its name.
     """
+    # A loader decodes the strings of Python 2 first, by an encoding of its own.
     if not isinstance(text, str) or (type(text) is ByteStr and not text.isascii()):
-        # a loader decodes the strings of Python 2 first, by an encoding of its own
         return None
     if not isinstance(codec, str) or codec not in CODECS:
         return None
+    if codec in _LATIN1:
+        encoding = "latin-1"
+    else:
+        encoding = "utf-8" if codec in _UTF8 else "ascii"
     try:
-        return str(text).encode(
-            "latin-1" if codec in _LATIN1 else "ascii" if codec == "ascii" else "utf-8"
-        )
+        return str(text).encode(encoding)
     except UnicodeEncodeError:
         return None

@@ -43,9 +43,9 @@ def with_unique_names(
     """
     taken: set[str] = set()
     for part in row_parts(rows):
-        taken.update(
-            part.names if isinstance(part, Entries) else [row.name for row in part]
-        )
+        # Columns give their names without making their rows.
+        names = part.names if isinstance(part, Entries) else [row.name for row in part]
+        taken.update(names)
     if len(taken) == len(rows):
         return rows, []
     counts: dict[str, int] = {}
@@ -55,10 +55,12 @@ def with_unique_names(
         name = row.name
         count = counts.get(name, 0) + 1
         if count > 1:
-            while f"{name}#{count}" in taken:  # a key that looks like a mark
+            # A key of the file may look like a mark.
+            while f"{name}#{count}" in taken:
                 count += 1
-            marks.append((name, f"{name}#{count}"))
-            row = row._replace(name=marks[-1][1])
+            marked_name = f"{name}#{count}"
+            marks.append((name, marked_name))
+            row = row._replace(name=marked_name)
         counts[name] = count
         out.append(row)
     return out, marks
@@ -71,6 +73,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     for a hostile tree.
     """
     nodes: list[tuple[Path, Node]] = []
+    # The part of the name that is still to be found below each node; None at the end.
     todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
     visits = 0
     searched: set[tuple[int, str]] = set()
@@ -89,35 +92,42 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         view = look(node)
         if view.kind in ("scalar", "tensor", "storage"):
             continue
+        # Keys such as `a`, `a.a`, `a.a.a` in a dict that holds itself match in more
+        # ways than anybody can wait for. Each further way counts all children.
         if (id(node), rest) in searched:
             visits += len(view.children)
         searched.add((id(node), rest))
-        parts = rest.split(".")
-        begins = (
-            {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-            if len(parts) < _PARTS
-            else None
-        )
-        matches = [
-            (child, (*path, *inner), None if rest == text else rest[len(text) + 1 :])
-            for inner, text, child in _children_named(view, begins)
-            if rest == text or rest.startswith(f"{text}.")
-        ]
+        matches: list[tuple[Node, Path, str | None]] = []
+        for inner, text, child in _children_named(view, _beginnings_of(rest)):
+            if rest == text:
+                matches.append((child, (*path, *inner), None))
+            elif rest.startswith(f"{text}."):
+                matches.append((child, (*path, *inner), rest[len(text) + 1 :]))
         todo += reversed(matches)
     return nodes
+
+
+def _beginnings_of(name: str) -> set[str] | None:
+    """Return the names that a child on the way to a dotted name can have: `a`, `a.b`,
+    `a.b.c`. None for a name with so many parts that comparing each child is cheaper.
+    """
+    parts = name.split(".")
+    if len(parts) >= _PARTS:
+        return None
+    return {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def _children_named(
     view: View, names: set[str] | None
 ) -> Iterator[tuple[Path, str, Node]]:
     """The children that have one of the names; all without `names`."""
-    if names is None or view.kind != "mapping" or set(map(type, view.keys)) != {str}:
+    if names is None or view.kind != "mapping" or not are_texts(view.keys):
         yield from named_children(view)
         return
-    for index in sorted(
-        view.keys.index(name)
-        for name in names.intersection(cast("Sequence[str]", view.keys))
-    ):
+    # A state dict has 100,000 keys, of which a few are asked for: no child is made for
+    # the others.
+    found = names.intersection(cast("Sequence[str]", view.keys))
+    for index in sorted(map(view.keys.index, found)):
         key = str(view.keys[index])
         yield (key,), key, view.children[index]
 
@@ -221,23 +231,29 @@ def counter(node: Node) -> float | None:
     found = tensor_of(node)
     tensor = None if found is None else unwrap_dtensor(found)
     if isinstance(tensor, TensorRef):
-        form = _FORMS.get(tensor.dtype.name)
-        if form is None or tensor.numel != 1 or tensor.storage.place is None:
-            return None
-        from ckpt.elements.blocks import (
-            elements,
-        )  # here: few files hold their counters in tensors
+        return _counter_in_tensor(tensor)
+    if node is None or tensor is not None:
+        return None
+    value = look(node).value
+    # From 2**53 on a float does not hold each int: two counters would look equal.
+    if isinstance(value, (int, float)) and abs(value) < 2**53:
+        return float(value)
+    return None
 
-        try:
-            return float(struct.unpack(form, b"".join(elements(tensor)))[0])
-        except (
-            UnreadableError
-        ):  # a part of the checkpoint is missing, which is a finding of its own
-            return None
-    value = look(node).value if node is not None and tensor is None else None
-    return (
-        float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
-    )
+
+def _counter_in_tensor(tensor: TensorRef) -> float | None:
+    """Return the number in a tensor with one element, or None."""
+    form = _FORMS.get(tensor.dtype.name)
+    if form is None or tensor.numel != 1 or tensor.storage.place is None:
+        return None
+    # Here: few files hold their counters in tensors.
+    from ckpt.elements.blocks import elements
+
+    try:
+        return float(struct.unpack(form, b"".join(elements(tensor)))[0])
+    except UnreadableError:
+        # A part of the checkpoint is missing, which is a finding of its own.
+        return None
 
 
 METADATA = "__metadata__"
@@ -250,15 +266,15 @@ def is_metadata(path: Path) -> bool:
 
 def metadata_of(root: Node) -> dict[str, str]:
     """The metadata in the tree of a safetensors file."""
-    if type(root) is Dict:
-        for key, value in zip(root.keys, root.values, strict=True):
-            if type(key) is str and key == METADATA and type(value) is Dict:
-                pairs = zip(value.keys, value.values, strict=True)
-                return {
-                    name: text
-                    for name, text in pairs
-                    if type(name) is type(text) is str
-                }
+    if type(root) is not Dict:
+        return {}
+    for key, value in zip(root.keys, root.values, strict=True):
+        if type(key) is str and key == METADATA and type(value) is Dict:
+            return {
+                name: text
+                for name, text in zip(value.keys, value.values, strict=True)
+                if type(name) is type(text) is str
+            }
     return {}
 
 
@@ -364,10 +380,14 @@ outside modules.
 """
 
 
+# A plain tuple and no NamedTuple, which takes seven times as long to make: there is one
+# for each node of a tree.
 Step = tuple[Path, str, Node, Role | None, Registered, bool]
+"""A child: path, name, node, kind, registered, persistent."""
 
 
 _KEY_ITEMS = 20
+"""The most items of a tuple that is compared as a key."""
 _LONG_KEY = 256
 """The letters of a text that is a key from which on it is compared by its hash, which
 Python salts and keeps.
@@ -401,9 +421,12 @@ def module_steps(
     """
     state = view.attributes
     prefix = f"{name}." if path else ""
+    # torch keeps the names of the buffers that state_dict() leaves out in a set.
     transient = look(state.get("_non_persistent_buffers_set"))
     hidden = {str(item) for item in transient.children if isinstance(item, str)}
-    inside = registered is not False
+    # A module in a plain list of another module is seen by no state_dict(), and neither
+    # is anything that it registers.
+    is_inside = registered is not False
     kinds: tuple[tuple[str, Role | None], ...] = (
         ("_parameters", "parameter"),
         ("_buffers", "buffer"),
@@ -413,34 +436,27 @@ def module_steps(
     for attribute, kind in kinds:
         if attribute == "_modules":
             for own in saved:
-                if state[own] is not None:
-                    yield (*path, own), f"{prefix}{own}", state[own], None, inside, True
-        inner = look(state.get(attribute))
-        if inner.kind != "mapping":
+                child = state[own]
+                if child is not None:
+                    yield (*path, own), f"{prefix}{own}", child, None, is_inside, True
+        registry = look(state.get(attribute))
+        if registry.kind != "mapping":
             continue
         for index, (key, child) in enumerate(
-            zip(inner.keys, inner.children, strict=True)
+            zip(registry.keys, registry.children, strict=True)
         ):
             if child is None:
-                # the module declares this parameter, buffer or child but does not have
-                # it
+                # The module declares this parameter, buffer or child but does not have
+                # it.
                 continue
             step = key_of(key, index)
+            child_path = (*path, attribute, step)
             persistent = not (kind == "buffer" and str(step) in hidden)
-            yield (
-                (*path, attribute, step),
-                f"{prefix}{step}",
-                child,
-                kind,
-                inside,
-                persistent,
-            )
+            yield child_path, f"{prefix}{step}", child, kind, is_inside, persistent
     for key, child in state.items():
-        if key in REGISTERED or key in saved:
+        if key in REGISTERED or key in saved or key == "_non_persistent_buffers_set":
             continue
-        if key in _QUIET and (type(child) in _SMALL or not len(look(child).children)):
-            continue
-        if key == "_non_persistent_buffers_set":
+        if key in _QUIET and (type(child) in _SMALL or not look(child).children):
             continue
         yield (*path, key), f"{prefix}{key}", child, None, False, True
 
@@ -480,8 +496,10 @@ def repeated_keys(keys: Sequence[Node]) -> dict[int, int]:
 
 def is_compared(key: Node) -> bool:
     """Tell whether `repeated_keys` compares a key with the others."""
-    if type(key) is tuple:  # of scalars: tuples in tuples can unfold without end
+    # Only tuples of scalars: tuples in tuples can unfold without end.
+    if type(key) is tuple:
         return len(key) <= _KEY_ITEMS and all(type(item) in SCALARS for item in key)
+    # Python cannot use a bytearray as a key: a file that does is refused by loading.
     return type(key) is Global or (is_scalar(key) and type(key) is not bytearray)
 
 
@@ -509,15 +527,14 @@ def merge_repeats(node: Node, name: str) -> str | None:
     repeats = repeated_keys(node.keys)
     if not repeats:
         return None
+    first_repeated = node.keys[next(iter(repeats))]
     values = list(node.values)
     for index, earlier in repeats.items():
         values[earlier] = values[index]
     kept = [index for index in range(len(values)) if index not in repeats]
-    key = show(key_text(node.keys[next(iter(repeats))]), 80)
-    node.keys, node.values = (
-        [node.keys[index] for index in kept],
-        [values[index] for index in kept],
-    )
+    node.keys = [node.keys[index] for index in kept]
+    node.values = [values[index] for index in kept]
+    key = show(key_text(first_repeated), 80)
     more = f", and {len(repeats) - 1:,} more" if len(repeats) > 1 else ""
     return (
         f"the key {key}{_of_name(name)} is set twice in one dict{more}: the last value "
@@ -533,7 +550,8 @@ def key_text(key: Node) -> str:
     """A text that is the same for keys that are equal in Python, such as 1, 1.0 and
     True.
     """
-    if type(key) is ByteStr and not key.isascii():  # torch reads it as UTF-8
+    # torch reads the texts of Python 2 as UTF-8.
+    if type(key) is ByteStr and not key.isascii():
         with contextlib.suppress(UnicodeDecodeError):
             return repr(key.encode("latin-1").decode("utf-8"))
     # Its letters are not written out for each key.
@@ -547,11 +565,15 @@ def key_text(key: Node) -> str:
         return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
     if type(key) is Global:
         return f"<{key.qualified}>"
+    # Bytes, as protocol 2 writes them.
     data = as_bytes(key) if type(key) is Opaque else None
-    if data is not None:  # bytes, as protocol 2 writes them
+    if data is not None:
         return repr(data)
-    if key != key:  # NaN is not equal to another NaN
+    # NaN is not equal to another NaN, so a dict may hold several.
+    if key != key:
         return f"nan {id(key)}"
     if isinstance(key, int):
+        # Python refuses to write out an int of more than 4,300 digits, and takes long
+        # for one of fewer.
         return hex(key) if key.bit_length() > 512 else str(int(key))
     return repr(key)

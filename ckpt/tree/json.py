@@ -41,7 +41,7 @@ def scalar_json(view: View) -> tuple[Json, str | None]:
         return scalar_text(view, _WHOLE), None
     value = view.value
     if isinstance(value, float) and not isfinite(value):
-        return None, "nan" if value != value else "inf" if value > 0 else "-inf"
+        return None, _kind_of_float(value)
     if type(value) is int and value.bit_length() > INT_BITS:
         return None, f"int of {value.bit_length()} bits"
     if isinstance(value, ByteStr) and not value.isascii():
@@ -61,10 +61,14 @@ def number_json(name: str, value: float | None) -> dict[str, Json]:
     """
     if value is None or isfinite(value):
         return {name: value}
-    return {
-        name: None,
-        f"{name}_is": "nan" if value != value else "inf" if value > 0 else "-inf",
-    }
+    return {name: None, f"{name}_is": _kind_of_float(value)}
+
+
+def _kind_of_float(value: float) -> str:
+    """Return the name of a float that is not finite, which JSON has no number for."""
+    if value != value:
+        return "nan"
+    return "inf" if value > 0 else "-inf"
 
 
 def plain(node: Node, repeats: Repeats | None = None) -> Json:
@@ -95,18 +99,28 @@ def plain(node: Node, repeats: Repeats | None = None) -> Json:
         fields: dict[str, Json] = {}
         counts: dict[str, int] = {}
         for key, child in zip(view.keys, view.children, strict=True):
-            text = (
-                str(key)
-                if isinstance(key, str)
-                else scalar_text(look(key))
-                if look(key).kind == "scalar"
-                else "?"
-            )
+            text = _text_of_key(key)
             name = text
-            while name in fields:  # the count goes on where the last equal key ended
+            # The count goes on where the last equal key ended: a search from 2 on for
+            # each of many equal keys would take a time that grows with their square.
+            while name in fields:
                 counts[text] = counts.get(text, 1) + 1
                 name = f"{text}#{counts[text]}"
             fields[name] = convert(child, depth - 1)
         return fields
 
-    return convert(node, 200)
+    return convert(node, _DEPTH)
+
+
+def _text_of_key(key: Node) -> str:
+    """Return the name of a field for a key: its text, or `?` for a container."""
+    if isinstance(key, str):
+        return str(key)
+    view = look(key)
+    return scalar_text(view) if view.kind == "scalar" else "?"
+
+
+_DEPTH = 200
+"""The most containers in each other: more would end the stack of Python, which
+`convert` uses.
+"""

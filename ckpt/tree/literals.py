@@ -89,11 +89,10 @@ def text_pieces(
             if index:
                 yield ", "
             yield from text_pieces(child, limit, depth - 1, repeats)
-        yield (
-            "," + closing
-            if view.type == "tuple" and len(view.children) == 1
-            else closing
-        )
+        # In Python `(1)` is a number, and `(1,)` a tuple.
+        if view.type == "tuple" and len(view.children) == 1:
+            yield ","
+        yield closing
     elif view.kind == "mapping":
         yield "{" if view.type == "dict" else f"{view.type}({{"
         for index, (key, child) in enumerate(
@@ -123,29 +122,33 @@ def scalar_text(view: View, limit: int = 80) -> str:
     `Class(value)`.
     """
     value = view.value
+    # bool before int, of which it is a subclass.
     if isinstance(value, bool) or value is None:
         text = str(value)
     elif isinstance(value, int):
-        text = (
-            str(value)
-            if value.bit_length() <= 512
-            else f"<int of {value.bit_length()} bits>"
-        )
+        bits = value.bit_length()
+        # Python refuses to write out an int of more than 4,300 digits.
+        text = str(value) if bits <= 512 else f"<int of {bits} bits>"
     elif isinstance(value, float):
         text = repr(value)
     elif isinstance(value, ByteStr) and not value.isascii():
         text = repr(value.raw[:limit])
     elif isinstance(value, str):
         plain = str(value)
-        if view.type in ("torch.dtype", "name", "complex", "range", "slice"):
+        if view.type in _UNQUOTED:
             return plain[:limit]
         text = repr(plain[:limit] + ("…" if len(plain) > limit else ""))
     else:
-        assert isinstance(value, (bytes, bytearray))  # all that is left of the scalars
+        # Nothing else is left of the scalars.
+        assert isinstance(value, (bytes, bytearray))
         text = repr(bytes(value[:limit]))
     if view.type in _PLAIN_TYPES:
         return text
     return f"{view.type}({text})"
+
+
+_UNQUOTED = frozenset(("torch.dtype", "name", "complex", "range", "slice"))
+"""Types whose value is the text of an expression already."""
 
 
 _PLAIN_TYPES = frozenset({"str", "int", "float", "bool", "None", "bytes", "bytearray"})
@@ -156,13 +159,9 @@ def call_text(call: Opaque, limit: int = 120) -> str:
     args: list[str] = [brief_text(arg, limit, 2) for arg in call.args[:8]]
     if len(call.args) > 8:
         args.append("…")
-    if type(call.func) is Opaque:
-        name = (
-            f"({brief_text(call.func, limit, 2)})"
-            if call.class_name.startswith("(")
-            else call.class_name
-        )
-    else:
-        name = call.class_name
+    name = call.class_name
+    # What is called has no name where it is the result of another call.
+    if type(call.func) is Opaque and name.startswith("("):
+        name = f"({brief_text(call.func, limit, 2)})"
     text = f"{name}({', '.join(args)})"
     return text if len(text) <= limit * 2 else text[: limit * 2 - 1] + "…"

@@ -48,20 +48,12 @@ def packed_parameters(node: Node) -> tuple[str, Node] | None:
     """Return the class and the content of packed parameters (`torch.ScriptObject`), or
     None.
     """
-    if (
-        type(node) is not Opaque
-        or len(node.states) != 1
-        or class_of(node) != SCRIPT_OBJECT
-    ):
+    if type(node) is not Opaque or len(node.states) != 1:
+        return None
+    if class_of(node) != SCRIPT_OBJECT or node.items or node.keys:
         return None
     state = node.states[0]
-    if (
-        node.items
-        or node.keys
-        or not is_tuple(state)
-        or len(state) != 2
-        or not isinstance(state[1], str)
-    ):
+    if not is_tuple(state) or len(state) != 2 or not isinstance(state[1], str):
         return None
     return str(state[1]).removeprefix(_CLASSES), state[0]
 
@@ -70,15 +62,14 @@ def convolution_attributes(call: Opaque, name: str) -> dict[str, Node] | None:
     """Return the attributes of a quantized convolution, or None. Its pickle has only
     their values.
     """
-    state = call.states[0] if len(call.states) == 1 else None
-    if not (
-        is_quantized(name) and "Conv" in name.rpartition(".")[2] and is_tuple(state)
-    ):
+    if not is_quantized(name) or "Conv" not in name.rpartition(".")[2]:
         return None
-    if (
-        len(state) != len(_CONV_FIELDS)
-        or tensor_of(state[_CONV_FIELDS.index("weight")]) is None
-    ):
+    state = call.states[0] if len(call.states) == 1 else None
+    if not is_tuple(state) or len(state) != len(_CONV_FIELDS):
+        return None
+    # So many values could be those of another class: one with a weight is a
+    # convolution.
+    if tensor_of(state[_CONV_FIELDS.index("weight")]) is None:
         return None
     return dict(zip(_CONV_FIELDS, state, strict=True))
 
@@ -96,21 +87,23 @@ def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
     """
     if not is_quantized(name):
         return []
-    keys = [
+    saved = [
         key
         for key in ("_packed_params", "_packed_weight", "param")
         if packed_parameters(state.get(key)) is not None
     ]
-    if any(key.startswith("_") for key in keys) and "dtype" in state:
-        keys.append("dtype")
+    if any(key.startswith("_") for key in saved) and "dtype" in state:
+        saved.append("dtype")
     if "scale" in state and "zero_point" in state:
-        keys += ["scale", "zero_point"]
+        saved += ["scale", "zero_point"]
     # Of a convolution: others register theirs.
     if tensor_of(state.get("weight")) is not None:
-        keys += [
+        tensors = [
             key for key in ("weight", "bias") if tensor_of(state.get(key)) is not None
         ]
-    return [key for key in state if key in keys]
+        saved += tensors
+    # In the order in which the module has them.
+    return [key for key in state if key in saved]
 
 
 def state_version(name: str) -> int | None:
@@ -122,28 +115,26 @@ def state_version(name: str) -> int | None:
     """
     if not is_quantized(name):
         return None
-    module, _, short = name.rpartition(".")
-    if ".sparse." in name or not ("Linear" in short or short in ("LSTM", "GRU")):
+    module, _, short_name = name.rpartition(".")
+    is_linear = "Linear" in short_name
+    if ".sparse." in name or not (is_linear or short_name in ("LSTM", "GRU")):
         return 1
-    if "Linear" not in short:
-        return 2 if module.endswith(".dynamic.modules.rnn") else 1
-    return 4 if ".dynamic." in name else 3
+    if is_linear:
+        return 4 if ".dynamic." in name else 3
+    return 2 if module.endswith(".dynamic.modules.rnn") else 1
 
 
 def unpack_parameters(key: str, content: Node) -> Node:
     """Return the value that state_dict() has under `key` for packed parameters of this
     content.
     """
-    # (version, [weight], ...).
-    if key == "_packed_weight" and is_tuple(content) and len(content) > 1:
-        tensors = content[1]
-        if (
-            type(tensors) is list
-            and len(tensors) == 1
-            and tensor_of(tensors[0]) is not None
-        ):
-            return tensors[0]
-    return content
+    if key != "_packed_weight" or not is_tuple(content) or len(content) < 2:
+        return content
+    # The content of an embedding: (version, [weight], ...).
+    tensors = content[1]
+    if type(tensors) is not list or len(tensors) != 1 or tensor_of(tensors[0]) is None:
+        return content
+    return tensors[0]
 
 
 _NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
@@ -154,11 +145,9 @@ def numpy_dtype(code: str) -> DType | None:
     if code == "b1":
         return BY_NAME["bool"]
     kind, digits = code[:1], code[1:]
-    if (
-        kind not in _NUMPY
-        or not (digits.isascii() and digits.isdigit())
-        or len(digits) > 2
-    ):
+    # `isdigit` alone takes digits of other scripts.
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= 2
+    if kind not in _NUMPY or not is_number:
         return None
     return BY_NAME.get(f"{_NUMPY[kind]}{int(digits) * 8}")
 
@@ -168,6 +157,7 @@ def numpy_tensor(array: NumpyArray) -> TensorRef | None:
 
     None means that torch lacks the dtype, or that the data is not complete.
     """
+    # torch has no times: their numbers of units are kept.
     dtype = BY_NAME["int64"] if array.dtype.unit else numpy_dtype(array.dtype.code)
     if dtype is None or array.data is None:
         return None
@@ -175,15 +165,16 @@ def numpy_tensor(array: NumpyArray) -> TensorRef | None:
     if len(data) != dtype.nbytes(prod(array.shape)):
         return None
     if array.dtype.order == ">":
+        # Here: numpy is needed for it, and few arrays are big-endian.
         from ckpt.elements.cast import swapped
 
         data = swapped(data, dtype)
     storage = Storage("", "cpu", dtype, len(data), Range(Memory(data), 0, len(data)))
-    stride = (
-        contiguous(array.shape[::-1])[::-1]
-        if array.fortran
-        else contiguous(array.shape)
-    )
+    if array.fortran:
+        # Column by column is row by row of the dimensions turned around.
+        stride = contiguous(array.shape[::-1])[::-1]
+    else:
+        stride = contiguous(array.shape)
     return tensor_ref(storage, dtype, array.shape, stride, 0, requires_grad=False)
 
 
@@ -198,15 +189,12 @@ def number_as(node: Node, dtype: Literal["float32", "float64", "int64"]) -> Node
     """A number as a tensor without dimensions; anything that is no number of this kind
     as it is.
     """
-    kind, code = (
-        (int, "<q")
-        if dtype == "int64"
-        else (float, "<f" if dtype == "float32" else "<d")
-    )
-    if type(node) is not kind:
+    # An exact type, for in Python True is an int too.
+    if type(node) is not (int if dtype == "int64" else float):
         return node
+    form = {"float32": "<f", "float64": "<d", "int64": "<q"}[dtype]
     try:
-        return of_bytes(struct.pack(code, node), dtype, ())
+        return of_bytes(struct.pack(form, node), dtype, ())
     except (struct.error, OverflowError):
         return node
 

@@ -22,27 +22,32 @@ class Scalar(NamedTuple):
 def class_of(call: Opaque) -> str:
     """The Python 3 name of the class of an object, from the call that made it."""
     name = call.class_name
-    if name in (
-        "copy_reg._reconstructor",
-        "copyreg._reconstructor",
-        "copyreg.__newobj__",
-        "copy_reg.__newobj__",
-    ):
-        if call.args and type(call.args[0]) is Global:
-            name = call.args[0].qualified
-    return "builtins." + name[12:] if name.startswith("__builtin__.") else name
+    if name in _MAKERS and call.args and type(call.args[0]) is Global:
+        name = call.args[0].qualified
+    # Protocol 2 writes the names of Python 2.
+    if name.startswith("__builtin__."):
+        return "builtins." + name.removeprefix("__builtin__.")
+    return name
+
+
+_MAKERS = (
+    "copy_reg._reconstructor",
+    "copyreg._reconstructor",
+    "copyreg.__newobj__",
+    "copy_reg.__newobj__",
+)
+"""Functions whose first argument is the class of the object that they make."""
 
 
 def _read_attribute(call: Opaque, name: str) -> Scalar | None:
     """`getattr(module.Class, "name")`, as protocol 2 writes functions that are
     attributes.
     """
-    if (
-        len(call.args) == 2
-        and type(call.args[0]) is Global
-        and isinstance(call.args[1], str)
-    ):
-        return Scalar("name", f"{call.args[0].qualified}.{call.args[1]}")
+    if len(call.args) != 2:
+        return None
+    owner, attribute = call.args
+    if type(owner) is Global and isinstance(attribute, str):
+        return Scalar("name", f"{owner.qualified}.{attribute}")
     return None
 
 
@@ -70,76 +75,92 @@ def _read_device(call: Opaque, name: str) -> Scalar | None:
 def _read_path(call: Opaque, name: str) -> Scalar | None:
     if not all(isinstance(part, str) for part in call.args):
         return None
-    windows = "Windows" in name
     parts = [str(part) for part in call.args]
-    separator = "\\" if windows else "/"
-    text = separator.join(parts)
-    if parts and parts[0].endswith(separator) and len(parts) > 1:
+    separator = "\\" if "Windows" in name else "/"
+    # The first part of a path from the root is the root: `/`, or `C:\`.
+    if len(parts) > 1 and parts[0].endswith(separator):
         text = parts[0] + separator.join(parts[1:])
+    else:
+        text = separator.join(parts)
     return Scalar(name, text or ".")
 
 
 def _read_moment(call: Opaque, name: str) -> Scalar | None:
-    kind = {"datetime": datetime, "date": date, "time": time}[name.rpartition(".")[2]]
     data = as_bytes(call.args[0]) if call.args else None
+    # Python 2 writes bytes as a text of its own.
     if data is None and call.args and isinstance(call.args[0], ByteStr):
         data = call.args[0].raw
+    if data is None or len(data) not in _MOMENT_BYTES:
+        return None
     try:
-        if data is not None and len(data) in (4, 6, 10):
-            if kind is date:
-                value: date | time = date(data[0] * 256 + data[1], data[2], data[3])
-            elif kind is time:
-                value = time(
-                    data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6], "big")
-                )
-            else:
-                year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10], "big")
-                value = datetime(
-                    year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro
-                )
-            zone = _zone_suffix(call.args[1]) if len(call.args) > 1 else ""
-            return Scalar(name, value.isoformat() + zone)
+        moment = _decode_moment(name.rpartition(".")[2], data)
+        zone = _zone_suffix(call.args[1]) if len(call.args) > 1 else ""
     except (ValueError, IndexError):
-        pass
-    return None
+        return None
+    return Scalar(name, moment.isoformat() + zone)
+
+
+_MOMENT_BYTES = (4, 6, 10)
+"""The bytes of a date, of a time, and of both."""
+
+
+def _decode_moment(kind: str, data: bytes) -> date | time:
+    """Return the date, the time or the datetime in the bytes of its pickle. Raises
+    ValueError, IndexError.
+
+    Source: `_getstate` of the classes in Lib/_pydatetime.py.
+    """
+    if kind == "date":
+        return date(data[0] * 256 + data[1], data[2], data[3])
+    # The highest bit of one byte is `fold`, and no part of the number.
+    if kind == "time":
+        microsecond = int.from_bytes(data[3:6], "big")
+        return time(data[0] & 0x7F, data[1], data[2], microsecond)
+    year = data[0] * 256 + data[1]
+    microsecond = int.from_bytes(data[7:10], "big")
+    return datetime(
+        year, data[2] & 0x7F, data[3], data[4], data[5], data[6], microsecond
+    )
 
 
 def _zone_suffix(node: Node) -> str:
     """A timezone as the end of an ISO time: `+00:00`, or its class in brackets without
     a fixed offset.
     """
-    if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
-        span = node.args[0]
-        if type(span) is Opaque and _read_duration(span, "") is not None:
-            return _offset_text(span)
-    return (
-        f" [{class_of(node)}]"
-        if type(node) is Opaque and as_bytes(node) is None
-        else " [a timezone]"
-    )
+    if type(node) is not Opaque or as_bytes(node) is not None:
+        return " [a timezone]"
+    if class_of(node) == "datetime.timezone" and node.args:
+        offset = node.args[0]
+        if type(offset) is Opaque and _read_duration(offset, "") is not None:
+            return _offset_text(offset)
+    # An offset that is not fixed follows from the class, which is never built.
+    return f" [{class_of(node)}]"
 
 
 def _offset_text(span: Opaque) -> str:
+    """Return the offset of a timezone as in `+02:00`. Raises ValueError."""
     days, seconds, _ = span.args
     if type(days) is not int or type(seconds) is not int:
         raise ValueError("not a duration")
+    # A negative duration has negative days and positive seconds.
     minutes = (days * 86_400 + seconds) // 60
-    return (
-        f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
-    )
+    sign = "-" if minutes < 0 else "+"
+    return f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def _read_timezone(call: Opaque, name: str) -> Scalar | None:
-    """`timezone(offset)` and `ZoneInfo` as text: `+02:00`, `Europe/Berlin`."""
-    given = call.args[1] if len(call.args) == 2 else None
-    own = " " + given if type(given) is str else ""
+    """`timezone(offset)` as text: `+02:00`, and its name behind that where it has
+    one.
+    """
+    given_name = call.args[1] if len(call.args) == 2 else None
+    suffix = f" {given_name}" if type(given_name) is str else ""
+    if len(call.args) != 1 and not suffix:
+        return None
+    offset = call.args[0]
+    if type(offset) is not Opaque or _read_duration(offset, "") is None:
+        return None
     try:
-        span = call.args[0] if len(call.args) == 1 or own else None
-        return (
-            Scalar(name, _offset_text(span) + own)
-            if type(span) is Opaque and _read_duration(span, "") is not None
-            else None
-        )
+        return Scalar(name, _offset_text(offset) + suffix)
     except ValueError:
         return None
 
@@ -153,20 +174,13 @@ def _read_uuid(call: Opaque, name: str) -> Scalar | None:
     state = call.states[0] if len(call.states) == 1 else None
     if type(state) is not Dict or call.args:
         return None
-    number = next(
-        (
-            value
-            for key, value in zip(state.keys, state.values, strict=True)
-            if key == "int"
-        ),
-        None,
-    )
+    pairs = zip(state.keys, state.values, strict=True)
+    number = next((value for key, value in pairs if key == "int"), None)
     if type(number) is not int or not 0 <= number < 2**128:
         return None
     text = f"{number:032x}"
-    return Scalar(
-        name, "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-    )
+    groups = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+    return Scalar(name, "-".join(groups))
 
 
 def _read_text(call: Opaque, name: str) -> Scalar | None:
@@ -185,30 +199,37 @@ def _read_duration(call: Opaque, name: str) -> Scalar | None:
 
 
 def _read_number(call: Opaque, name: str) -> Scalar | None:
+    """`complex`, `range`, `slice`, `Fraction` and `Decimal` of the numbers that they
+    are called with.
+    """
     kind = name.rpartition(".")[2]
+    # Protocol 2 uses the names of Python 2.
+    if kind == "xrange":
+        kind = "range"
     args = call.args
     if kind == "complex":
         parts = [arg for arg in args if type(arg) is int or type(arg) is float]
         if len(parts) == len(args) == 2:
-            return Scalar(
-                kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)"
-            )
-    if kind == "xrange":  # protocol 2 uses the names of Python 2
-        kind = "range"
+            real, imag = parts
+            sign = "+" if imag >= 0 else ""
+            return Scalar(kind, f"({real!r}{sign}{imag!r}j)")
     if kind in ("range", "slice"):
-        if all(
-            arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args
-        ):
+        if all(arg is None or _is_short_int(arg) for arg in args):
             return Scalar(kind, f"{kind}({', '.join(map(str, args))})")
-    if kind == "Fraction" and len(args) == 2:
-        numbers = [arg for arg in args if type(arg) is int and arg.bit_length() < 512]
-        if len(numbers) == 2:
-            return Scalar(
-                name, "/".join(map(str, numbers[: 1 if numbers[1] == 1 else 2]))
-            )
+    if kind == "Fraction" and len(args) == 2 and all(map(_is_short_int, args)):
+        # As Python prints it: 3, and not 3/1.
+        numbers = args[:1] if args[1] == 1 else args
+        return Scalar(name, "/".join(map(str, numbers)))
     if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
         return Scalar(name, str(args[0]))
     return None
+
+
+def _is_short_int(node: Node) -> bool:
+    """Tell whether a node is an int that may be written out: Python refuses to do so
+    with more than 4,300 digits.
+    """
+    return type(node) is int and node.bit_length() < 512
 
 
 def _numpy_scalar(call: Opaque, name: str) -> Scalar | None:
@@ -229,19 +250,15 @@ def device_text(node: Node) -> str | None:
     """
     if isinstance(node, str):
         return str(node)
-    if (
-        type(node) is Opaque
-        and node.class_name == "torch.device"
-        and node.args
-        and isinstance(node.args[0], str)
-    ):
-        index = node.args[1] if len(node.args) > 1 else None
-        return (
-            f"{node.args[0]}:{index}"
-            if type(index) is int and index.bit_length() < 64
-            else str(node.args[0])
-        )
-    return None
+    if type(node) is not Opaque or node.class_name != "torch.device" or not node.args:
+        return None
+    kind = node.args[0]
+    if not isinstance(kind, str):
+        return None
+    index = node.args[1] if len(node.args) > 1 else None
+    if type(index) is int and index.bit_length() < 64:
+        return f"{kind}:{index}"
+    return str(kind)
 
 
 READERS: dict[str, Callable[[Opaque, str], Scalar | None]] = {

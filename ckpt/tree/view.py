@@ -109,6 +109,8 @@ def attribute_nodes(call: Opaque) -> list[tuple[str, Node]]:
     """The attributes that Python code set on a tensor or a dict, by name, without the
     parts of a wrapper.
     """
+    # The attributes of a wrapper (DTensor, torchao) are the tensors that it is made of,
+    # which the Composite lists already.
     if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
         return []
     states = list(call.states)
@@ -118,14 +120,17 @@ def attribute_nodes(call: Opaque) -> list[tuple[str, Node]]:
         and call.func.name in _WITH_ATTRIBUTES
     ):
         states.append(call.args[3])
-    return [
-        (str(key), value)
-        for state in states
-        for part in (state if is_tuple(state) else (state,))
-        if type(part) is Dict
-        for key, value in zip(part.keys, part.values, strict=True)
-        if isinstance(key, str)
-    ]
+    named: list[tuple[str, Node]] = []
+    for state in states:
+        # A class with `__slots__` has two parts: its dict, and its slots.
+        parts = state if is_tuple(state) else (state,)
+        for part in parts:
+            if type(part) is Dict:
+                pairs = zip(part.keys, part.values, strict=True)
+                named += [
+                    (str(key), value) for key, value in pairs if isinstance(key, str)
+                ]
+    return named
 
 
 def attributes(call: Opaque) -> list[str]:
@@ -137,6 +142,8 @@ def attributes(call: Opaque) -> list[str]:
 
 def look(node: Node) -> View:
     """The view of a node."""
+    # Exact types, most frequent first: this runs for every node of a tree. A NamedTuple
+    # such as TensorRef would pass `isinstance(node, tuple)`.
     kind = type(node)
     if kind in SCALARS:
         return View("scalar", SCALAR_NAMES[kind], node)
@@ -164,6 +171,8 @@ def look(node: Node) -> View:
     if type(node) is TensorRef or type(node) is Composite:
         return View("tensor", "torch.Tensor", node)
     assert type(node) is Opaque, kind
+    # A checkpoint in the bytes of another one, or a value that TorchScript tagged with
+    # its type: the wrapping is not shown.
     if isinstance(node.meaning, (Nested, Tagged)):
         return look(node.meaning.root)
     if node.meaning is not None:
@@ -192,31 +201,35 @@ class Persistent(NamedTuple):
 
 def persistent_parts(call: Opaque) -> Persistent | None:
     """Return the parts of a persistent object, or None for any other call."""
-    if (
-        type(call.func) is not Global
-        or call.func.name != RECONSTRUCT
-        or len(call.args) != 1
-    ):
+    function = call.func
+    if type(function) is not Global or function.name != RECONSTRUCT:
         return None
-    meta = call.args[0]
-    if type(meta) is not Dict or call.func.module.rpartition(".")[2] != "persistence":
+    # Projects copy the module into packages of their own, so only its last name counts.
+    if function.module.rpartition(".")[2] != "persistence":
+        return None
+    meta = call.args[0] if len(call.args) == 1 else None
+    if type(meta) is not Dict:
         return None
     fields = {
         str(key): value
         for key, value in zip(meta.keys, meta.values, strict=True)
         if type(key) is str
     }
-    kind, state = fields.get("class_name"), fields.get("state")
-    if type(kind) is not str or type(state) is not Dict:
+    class_name = fields.get("class_name")
+    state = fields.get("state")
+    if type(class_name) is not str or type(state) is not Dict:
         return None
-    return Persistent(kind, fields.get(SOURCE), state)
+    return Persistent(class_name, fields.get(SOURCE), state)
 
 
 def _object_view(call: Opaque) -> View:
+    """The view of an object, by what is known of its class."""
     name = class_of(call)
-    kept = persistent_parts(call)
-    if kept is not None:
-        return _persistent_view(kept)
+    persistent = persistent_parts(call)
+    if persistent is not None:
+        return _persistent_view(persistent)
+    # A reader that returns None does not know this call: the object is then shown by
+    # its fields, as one of an unknown class.
     if name in scalars.READERS:
         scalar = scalars.READERS[name](call, name)
         if scalar is not None:
@@ -225,46 +238,71 @@ def _object_view(call: Opaque) -> View:
         view = _READERS[name](call, name)
         if view is not None:
             return view
-    conv = convolution_attributes(call, name)
-    state = conv or _state_attributes(call)
-    if conv is not None or ("_parameters" in state and "_modules" in state):
+    convolution = convolution_attributes(call, name)
+    state = convolution or _state_attributes(call)
+    if convolution is not None or _is_module(state):
         return View("module", name, keys=list(state), children=list(state.values()))
     if name.startswith("omegaconf."):
-        inner = state.get("_content", state.get("_val", call))
-        if type(inner) is not Opaque or not inner.class_name.startswith("omegaconf."):
-            seen = look(inner)
-            return View(
-                seen.kind,
-                name,
-                seen.value,
-                seen.keys,
-                seen.children,
-                is_call=seen.is_call,
-            )
-    if (
-        call.how == "reduce"
-        and len(call.args) == 1
-        and not (call.states or call.items or call.keys)
-    ):
-        value = call.args[0]  # of an enum, most likely
-        data = value if type(value) in SCALARS else as_bytes(value)
-        if data is not None or value is None:
-            # Python's classes begin with a capital, as those of enums do.
-            is_call = not name.rpartition(".")[2].lstrip("_")[:1].isupper()
-            return View("scalar", name, data, is_call=is_call)
+        content = _omegaconf_content(call, state, name)
+        if content is not None:
+            return content
+    view = _one_value_view(call, name)
+    if view is not None:
+        return view
     keys, children = _object_fields(call, state)
     return View("object", name, None, keys, children)
 
 
-def _persistent_view(kept: Persistent) -> View:
+def _is_module(state: dict[str, Node]) -> bool:
+    """Tell whether an nn.Module has these attributes. Its class needs no name that is
+    known.
+    """
+    return "_parameters" in state and "_modules" in state
+
+
+def _omegaconf_content(call: Opaque, state: dict[str, Node], name: str) -> View | None:
+    """Return the view of what a container of OmegaConf holds, under the name of its
+    class, or None.
+    """
+    content = state.get("_content", state.get("_val", call))
+    # A node of OmegaConf inside a node is left to the fields: following it could lead
+    # back to this call.
+    if type(content) is Opaque and content.class_name.startswith("omegaconf."):
+        return None
+    view = look(content)
+    return View(
+        view.kind, name, view.value, view.keys, view.children, is_call=view.is_call
+    )
+
+
+def _one_value_view(call: Opaque, name: str) -> View | None:
+    """Return the view of a class that is called with one scalar, or None.
+
+    It is an enum, most likely.
+    """
+    if call.how != "reduce" or len(call.args) != 1:
+        return None
+    if call.states or call.items or call.keys:
+        return None
+    value = call.args[0]
+    data = value if type(value) in SCALARS else as_bytes(value)
+    if data is None and value is not None:
+        return None
+    # Python's classes begin with a capital, as those of enums do. A function would
+    # return anything, so what it is called with must not look like its value.
+    short_name = name.rpartition(".")[2].lstrip("_")
+    is_call = not short_name[:1].isupper()
+    return View("scalar", name, data, is_call=is_call)
+
+
+def _persistent_view(persistent: Persistent) -> View:
     """The view of a persistent object: its attributes, and last the source text of its
     class.
     """
-    state = _attributes_in([kept.state])
-    is_module = "_parameters" in state and "_modules" in state
-    state.setdefault(SOURCE, kept.source)
-    kind: Literal["module", "object"] = "module" if is_module else "object"
-    return View(kind, kept.type, keys=list(state), children=list(state.values()))
+    state = _attributes_in([persistent.state])
+    kind: Literal["module", "object"] = "module" if _is_module(state) else "object"
+    state.setdefault(SOURCE, persistent.source)
+    return View(kind, persistent.type, keys=list(state), children=list(state.values()))
 
 
 def _state_attributes(call: Opaque) -> dict[str, Node]:
@@ -272,21 +310,24 @@ def _state_attributes(call: Opaque) -> dict[str, Node]:
     state is not a dict.
     """
     states = call.states
+    # `copyreg._reconstructor(class, base, state)` carries a state in its arguments. Its
+    # class is not the name of what is called.
     if len(call.args) > 2 and class_of(call) != call.class_name:
         states = [call.args[2], *states]
     return _attributes_in(states)
 
 
 def _attributes_in(states: Iterable[Node]) -> dict[str, Node]:
-    """The attributes that states set, by name."""
+    """The attributes that states set, by name. A later state wins, as in Python."""
     fields: dict[str, Node] = {}
     for state in states:
         for part in _parts_of_state(state):
-            if type(part) is Dict:
-                for key, value in zip(part.keys, part.values, strict=True):
-                    name = _attribute_name(key)
-                    if name is not None:
-                        fields[name] = value
+            if type(part) is not Dict:
+                continue
+            for key, value in zip(part.keys, part.values, strict=True):
+                name = _attribute_name(key)
+                if name is not None:
+                    fields[name] = value
     return fields
 
 
@@ -316,8 +357,11 @@ def _parts_of_state(state: Node) -> tuple[Node, ...]:
 def _object_fields(
     call: Opaque, state: dict[str, Node]
 ) -> tuple[list[Node], list[Node]]:
-    """The parts of an object: arguments and items by number, then named parts."""
+    """The keys and the parts of an object: arguments and items by number, then named
+    parts.
+    """
     numbered: list[Node] = []
+    # The arguments of `copyreg._reconstructor` name the class and say nothing of it.
     if class_of(call) == call.class_name:
         numbered += call.args
     numbered += call.items
@@ -339,28 +383,42 @@ def _object_fields(
         if name not in items or items[name] is not value:
             keys.append(name)
             children.append(value)
-    for whole in call.states if state else ():
-        for part in _parts_of_state(whole):
-            # Keys that are not strings are not attributes, but they are shown.
-            if type(part) is Dict:
-                odd = [
-                    pair
-                    for pair in zip(part.keys, part.values, strict=True)
-                    if _attribute_name(pair[0]) is None
-                ]
-                keys += [key for key, _ in odd]
-                children += [child for _, child in odd]
-    if not state:
-        for position, whole in enumerate(map(inside, call.states)):
-            if type(whole) is list or is_tuple(whole):
-                numbered += whole
-            elif type(whole) is Dict:
-                keys += whole.keys
-                children += whole.values
-            else:
-                keys.append("state" if not position else f"state{position}")
-                children.append(whole)
+    if state:
+        _add_odd_keys(call, keys, children)
+    else:
+        _add_whole_states(call, numbered, keys, children)
     return [*range(len(numbered)), *keys], [*numbered, *children]
+
+
+def _add_odd_keys(call: Opaque, keys: list[Node], children: list[Node]) -> None:
+    """Add what states hold under keys that are not strings. Those are not attributes,
+    but they are shown.
+    """
+    for state in call.states:
+        for part in _parts_of_state(state):
+            if type(part) is not Dict:
+                continue
+            for key, child in zip(part.keys, part.values, strict=True):
+                if _attribute_name(key) is None:
+                    keys.append(key)
+                    children.append(child)
+
+
+def _add_whole_states(
+    call: Opaque, numbered: list[Node], keys: list[Node], children: list[Node]
+) -> None:
+    """Add states that set no attributes: `__setstate__` of the class takes them in a
+    form of its own.
+    """
+    for position, state in enumerate(map(inside, call.states)):
+        if type(state) is list or is_tuple(state):
+            numbered += state
+        elif type(state) is Dict:
+            keys += state.keys
+            children += state.values
+        else:
+            keys.append("state" if position == 0 else f"state{position}")
+            children.append(state)
 
 
 # --- readers: class -> View, or None for a call that the class does not make ----------
@@ -368,30 +426,30 @@ def _object_fields(
 
 def _ordered_dict(call: Opaque, name: str) -> View | None:
     keys, values = _mapping_pairs(call)
+    # torch hangs the versions of modules on a state dict as an attribute.
     metadata = _state_attributes(call).get("_metadata")
     short = name.rpartition(".")[2]
     return View("mapping", short, None, keys, values, metadata)
 
 
 def _mapping_pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
-    given: list[tuple[Node, Node]] = []
+    """The keys and the values of a dict: of its arguments, then what is set later."""
+    keys: list[Node] = []
+    values: list[Node] = []
     for arg in call.args:
         if type(arg) is Dict:
-            given += zip(arg.keys, arg.values, strict=True)
-        elif type(arg) is list or is_tuple(
-            arg
-        ):  # OrderedDict([[key, value], ...]) of Python 2
-            given += [
-                (pair[0], pair[1])
-                for pair in arg
-                if (type(pair) is list or is_tuple(pair)) and len(pair) == 2
-            ]
-    if not given:
+            keys += arg.keys
+            values += arg.values
+        # Python 2 writes OrderedDict([[key, value], ...]) instead of setting items.
+        elif type(arg) is list or is_tuple(arg):
+            for pair in arg:
+                if (type(pair) is list or is_tuple(pair)) and len(pair) == 2:
+                    keys.append(pair[0])
+                    values.append(pair[1])
+    if not keys:
+        # As they are: they may be columns that make each row when it is asked for.
         return call.keys, call.values
-    return [*(key for key, _ in given), *call.keys], [
-        *(value for _, value in given),
-        *call.values,
-    ]
+    return [*keys, *call.keys], [*values, *call.values]
 
 
 def _default_dict(call: Opaque, name: str) -> View | None:
@@ -399,7 +457,8 @@ def _default_dict(call: Opaque, name: str) -> View | None:
 
 
 def _lazy_view(call: Opaque, name: str) -> View | None:
-    return View("object", name)  # its argument is requires_grad
+    # Its argument is requires_grad, which says nothing without a tensor.
+    return View("object", name)
 
 
 _SETS = ("builtins.set", "builtins.frozenset")
@@ -408,14 +467,16 @@ _SETS = ("builtins.set", "builtins.frozenset")
 def _collection_view(call: Opaque, name: str) -> View | None:
     short = name.removeprefix("builtins.").removeprefix("collections.")
     items: list[Node] = []
+    # The second argument of a deque is its length.
     for arg in call.args[:1]:
+        # Protocol 2 has no sets: it writes one as a call, also inside of another call.
         while (
             type(arg) is Opaque
             and class_of(arg) in _SETS
             and len(arg.args) == 1
             and not arg.items
         ):
-            arg = arg.args[0]  # protocol 2 writes a set as a call
+            arg = arg.args[0]
         if type(arg) is Opaque and arg.class_name == "torch.Size":
             return look(arg)
         if type(arg) is Set:
@@ -435,25 +496,22 @@ def _size_view(call: Opaque, name: str) -> View | None:
 
 
 def _packed_view(call: Opaque, name: str) -> View | None:
-    inside = packed_parameters(call)
-    if inside is None:
+    packed = packed_parameters(call)
+    if packed is None:
         return None
-    named, content = inside
+    class_name, content = packed
     rows = content if type(content) is list or is_tuple(content) else (content,)
-    return View("sequence", named, children=rows)
+    return View("sequence", class_name, children=rows)
 
 
 def _numpy_array(call: Opaque, name: str) -> View | None:
     stored = array_of(call)
     if stored is None:
         return None
+    shape = list(stored.shape)
     if stored.items is not None:
-        return View(
-            "sequence",
-            f"numpy.ndarray object {list(stored.shape)}",
-            children=stored.items,
-        )
-    kind = f"numpy.ndarray {stored.dtype.name} {list(stored.shape)}"
+        return View("sequence", f"numpy.ndarray object {shape}", children=stored.items)
+    kind = f"numpy.ndarray {stored.dtype.name} {shape}"
     numel = prod(stored.shape)
     if numel > ARRAY_ELEMENTS or stored.data is None:
         return View("object", kind)
@@ -462,9 +520,8 @@ def _numpy_array(call: Opaque, name: str) -> View | None:
         return View("object", kind)
     if not stored.shape:
         return View("scalar", kind, values[0])
-    return View(
-        "sequence", kind, children=nest_values(values, stored.shape, stored.fortran)
-    )
+    rows = nest_values(values, stored.shape, stored.fortran)
+    return View("sequence", kind, children=rows)
 
 
 def nest_values(
@@ -473,21 +530,24 @@ def nest_values(
     """Flat values as nested lists, row by row. In a Fortran array the first index
     changes fastest.
     """
+    # A shape such as (10**9, 0) has many rows and no values: none is made.
     if not values:
-        return []  # even when the shape has many rows
+        return []
     if len(shape) == 1:
         return values
     rows = shape[0]
+    inner = shape[1:]
     if fortran:
-        return [nest_values(values[row::rows], shape[1:], True) for row in range(rows)]
-    width = prod(shape[1:])
+        return [nest_values(values[row::rows], inner, True) for row in range(rows)]
+    width = prod(inner)
     return [
-        nest_values(values[row * width : (row + 1) * width], shape[1:], False)
+        nest_values(values[row * width : (row + 1) * width], inner, False)
         for row in range(rows)
     ]
 
 
 _Reader = Callable[[Opaque, str], View | None]
+# numpy 2 renamed `numpy.core` to `numpy._core`; files of both are read.
 _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _ordered_dict),
     **dict.fromkeys(("builtins.dict",), _ordered_dict),
@@ -521,11 +581,9 @@ def known_parts(call: Opaque) -> Known | None:
     A call that the class does not make gives None too.
     """
     reader = _FIELDS.get(class_of(call))
-    return (
-        None
-        if reader is None or call.items or call.keys or call.kwargs
-        else reader(call)
-    )
+    if reader is None or call.items or call.keys or call.kwargs:
+        return None
+    return reader(call)
 
 
 def as_class_call(call: Opaque) -> Opaque:
@@ -535,37 +593,27 @@ def as_class_call(call: Opaque) -> Opaque:
     Source: `copyreg.__newobj_ex__` in Lib/pickle.py. Any other call stays as it is.
     """
     factory = call.func
-    if (
-        type(factory) is not Opaque
-        or class_of(factory) != "functools.partial"
-        or call.args
-        or len(factory.states) != 1
-    ):
+    if type(factory) is not Opaque or class_of(factory) != "functools.partial":
+        return call
+    if call.args or len(factory.states) != 1:
         return call
     state = factory.states[0]
     if not is_tuple(state) or len(state) < 3:
         return call
     func, args, keywords = state[:3]
-    if (
-        type(func) is not Opaque
-        or class_of(func) != "builtins.getattr"
-        or func.args[1:] != ("__new__",)
-    ):
+    if type(func) is not Opaque or class_of(func) != "builtins.getattr":
         return call
-    if (
-        not is_tuple(args)
-        or not args
-        or type(args[0]) is not Global
-        or not isinstance(keywords, (Dict, type(None)))
-    ):
+    if func.args[1:] != ("__new__",):
+        return call
+    if not is_tuple(args) or not args or type(args[0]) is not Global:
+        return call
+    if not isinstance(keywords, (Dict, type(None))):
         return call
     whole = Opaque("newobj_ex", args[0], args[1:], keywords, call.offset)
-    whole.states, whole.items, whole.keys, whole.values = (
-        call.states,
-        call.items,
-        call.keys,
-        call.values,
-    )
+    whole.states = call.states
+    whole.items = call.items
+    whole.keys = call.keys
+    whole.values = call.values
     return whole
 
 
@@ -574,12 +622,14 @@ def _named_dict(keys: Sequence[str], values: Sequence[Node]) -> Dict:
 
 
 def _known_partial(call: Opaque) -> Known | None:
+    # Source: `partial.__reduce__`, whose state is (func, args, keywords, __dict__).
     state = call.states[0] if len(call.states) == 1 else None
     if not is_tuple(state) or len(state) != 4:
         return None
-    fields = _named_dict(("func", "args", "keywords"), (state[0], state[1], state[2]))
-    if type(state[3]) is Dict and state[3].keys:
-        fields.set(["attributes"], [state[3]])
+    attributes = state[3]
+    fields = _named_dict(("func", "args", "keywords"), state[:3])
+    if type(attributes) is Dict and attributes.keys:
+        fields.set(["attributes"], [attributes])
     return Known("functools.partial", fields)
 
 
@@ -594,20 +644,22 @@ def _torch_generator(call: Opaque) -> Known | None:
 
 
 def _numpy_random(call: Opaque) -> Known | None:
-    name = {"__randomstate_ctor": "RandomState", "__generator_ctor": "Generator"}.get(
-        class_of(call).rpartition(".")[2], "BitGenerator"
-    )
+    constructor = class_of(call).rpartition(".")[2]
+    name = _RANDOM_CLASSES.get(constructor, "BitGenerator")
     for state in call.states:
-        whole = state[0] if is_tuple(state) and state else state
-        if type(whole) is Dict:
-            return Known(f"numpy.random.{name}", whole)
-    inner = call.args[0] if call.args else None
-    parts = (
-        known_parts(inner)
-        if name == "Generator" and type(inner) is Opaque and not call.states
-        else None
-    )
+        # Newer numpy puts the state into a tuple, before the sequence of its seeds.
+        fields = state[0] if is_tuple(state) and state else state
+        if type(fields) is Dict:
+            return Known(f"numpy.random.{name}", fields)
+    # A Generator has no state of its own: it is called with its BitGenerator.
+    bit_generator = call.args[0] if call.args else None
+    if name != "Generator" or type(bit_generator) is not Opaque or call.states:
+        return None
+    parts = known_parts(bit_generator)
     return None if parts is None else Known("numpy.random.Generator", parts.node)
+
+
+_RANDOM_CLASSES = {"__randomstate_ctor": "RandomState", "__generator_ctor": "Generator"}
 
 
 def _known_pattern(call: Opaque) -> Known | None:

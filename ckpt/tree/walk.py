@@ -48,10 +48,10 @@ ROW_ITEMS = 100
 """A dict with more scalars than this (a vocabulary) is one value, not one row per
 scalar.
 """
-_PLACED, _PLACES = 100_000, 1_000
-"""The most globals and objects that are kept with their names, and the most names of
-each.
-"""
+_PLACED = 100_000
+"""The most globals and objects that are kept with their names."""
+_PLACES = 1_000
+"""The most names that are kept of each."""
 _TOGETHER = 100
 """The most scalars of a dict that are recorded together."""
 REPEAT_LENGTH = 256
@@ -82,14 +82,17 @@ class Flat:
 
 
 class _Frame(NamedTuple):
+    """An open container. `below` gives the children that are not visited yet."""
+
     node: Node
     view: View
     path: Path
     name: str
     below: Iterator[Step]
-    registered: Registered
     tensors: int
+    """The number of tensors that were recorded before it was opened."""
     container: int | None
+    """Its index in `Flat.containers`."""
 
 
 def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
@@ -99,15 +102,17 @@ def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Fl
     `budget` is what is left for the file of the tree. A tree without one, such as an
     edited one, counts alone.
     """
-    return _Walk(limits, budget).run(root)
+    return _Walk(limits, budget).flatten_tree(root)
 
 
 _MANY = 64
 """Children of a state dict that are worth to be recorded at once."""
-_ROW, _STEP, _ELEMENT = 700, 8, 8
-"""Bytes of memory of a row and what is made of it, of a step of its path, and of a
-number of a numpy array.
-"""
+_ROW = 700
+"""Bytes of memory of a row and what is made of it."""
+_STEP = 8
+"""Bytes of memory of a step of its path."""
+_ELEMENT = 8
+"""Bytes of memory of a number of a numpy array."""
 
 
 class _Walk:
@@ -126,7 +131,9 @@ class _Walk:
         # Modules, their own tensors, objects: what is shown once.
         self._registered: dict[int, str] = {}
 
-    def run(self, root: Node) -> Flat:
+    def flatten_tree(self, root: Node) -> Flat:
+        # A stack of iterators and no recursion: a file may nest its containers deeper
+        # than Python's own stack goes.
         stack: list[_Frame] = []
         first = self._visit_node(root, (), "", None, None, True, 0)
         if first is not None:
@@ -134,6 +141,7 @@ class _Walk:
         while stack:
             frame = stack[-1]
             entered = None
+            # The iterator remembers where it was when a child is entered.
             for path, name, node, kind, registered, persistent in frame.below:
                 entered = self._visit_node(
                     node, path, name, kind, registered, persistent, len(stack)
@@ -160,6 +168,7 @@ class _Walk:
         """Record a leaf, or open a container."""
         self._charge_row(path, name)
         out = self._out
+        # Scalars and logs first: most nodes are one of them.
         if type(node) in SCALAR_NAMES and not _is_long(node):
             out.values.append(_value_row(path, name, node))
             return None
@@ -172,31 +181,26 @@ class _Walk:
             # `self.layers = [self.conv1, self.conv2]`, or the parameters of an
             # optimizer: not tensors of their own.
             what = "torch.Tensor" if tensor is not None else look(node).type
-            out.values.append(
-                Value(path, name, what, same_as=self._registered[id(node)])
-            )
+            first_name = self._registered[id(node)]
+            out.values.append(Value(path, name, what, same_as=first_name))
             return None
         if tensor is not None:
             self._count(node)
-            self._tensor(tensor, path, name, kind, registered, persistent)
+            self._record_tensor(tensor, path, name, kind, registered, persistent)
             if registered:
                 self._registered.setdefault(id(node), name)
             if type(node) is Opaque and (len(node.args) == WITH_STATE or node.states):
                 self._record_attached(node, path, name)
             return None
         if type(node) is Global or type(node) is Opaque:
+            # Before the wrapping is taken off: a wrapper has a class of its own.
             self._record_places(node, name)
             node = inside(node)
         if type(node) is PersistentId and type(node.meaning) is Storage:
-            storage = node.meaning
-            count = (
-                storage.nbytes
-                if storage.dtype is None
-                else storage.nbytes * 8 // max(8, storage.dtype.bits)
-            )
-            bare = bare_storage(storage, count)
+            bare = bare_storage(node.meaning, _count_elements(node.meaning))
+            is_registered = registered is not False
             out.tensors.append(
-                Entry(path, name, bare, None, None, registered is not False, persistent)
+                Entry(path, name, bare, None, None, is_registered, persistent)
             )
             return None
         marker = id(node)
@@ -218,25 +222,41 @@ class _Walk:
                 "the tree of the file is nested too deep", "depth", self._limits.depth
             )
         if view.kind == "mapping":
-            # An edit makes none.
-            if self._counted is None and (text := merge_repeats(node, name)):
-                out.repeats.append(text)
-                view = look(node)
-            refuse_repeats(view, name)
+            view = self._check_keys(node, view, name)
         if view.type.startswith("numpy.ndarray"):
+            # The pickle holds its bytes; the view has made a number of each element.
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
         if _is_row(view):
-            out.values.append(Value(path, name, view.type, node, None, None))
-            if type(node) is Opaque and view.kind == "mapping" and node.states:
-                self._open.add(marker)
-                self._record_attached(node, path, name)
-                self._open.discard(marker)
-            if len(view.children) >= REPEAT_LENGTH or (
-                view.kind != "sequence" and view.children
-            ):
-                self._barren[marker] = name, view.type
+            self._record_row(node, view, path, name)
             return None
         return self._enter_container(node, view, path, name, registered)
+
+    def _check_keys(self, node: Node, view: View, name: str) -> View:
+        """Return the view of a mapping in which no key is set twice, or raise
+        UnreadableError.
+        """
+        # The tree of a file is mended, as Python would read it, and the mending is
+        # told. An edit makes no repeats, so one in its tree is an error of the edit.
+        is_of_file = self._counted is None
+        repeat_text = merge_repeats(node, name) if is_of_file else None
+        if repeat_text is not None:
+            self._out.repeats.append(repeat_text)
+            view = look(node)
+        refuse_repeats(view, name)
+        return view
+
+    def _record_row(self, node: Node, view: View, path: Path, name: str) -> None:
+        """Record a container as one value."""
+        self._out.values.append(Value(path, name, view.type, node, None, None))
+        if type(node) is Opaque and view.kind == "mapping" and node.states:
+            # Its attributes may lead back to it.
+            self._open.add(id(node))
+            self._record_attached(node, path, name)
+            self._open.discard(id(node))
+        is_long = len(view.children) >= REPEAT_LENGTH
+        # Short lists are shown wherever they occur: `betas` of each parameter group.
+        if is_long or (view.kind != "sequence" and view.children):
+            self._barren[id(node)] = name, view.type
 
     def _record_scalars(
         self, node: Dict, path: Path, name: str, registered: Registered, depth: int
@@ -248,24 +268,24 @@ class _Walk:
         container.
         """
         keys, children = node.keys, node.values
+        # The dicts near the root leave a container, with tensors or without.
         if registered is False or len(path) < 2 or depth >= self._limits.depth:
             return False
-        if not 0 < len(children) <= _TOGETHER or not SCALARS.issuperset(
-            map(type, children)
-        ):
+        if not 0 < len(children) <= _TOGETHER:
+            return False
+        if not SCALARS.issuperset(map(type, children)):
             return False
         if not are_texts(keys) or len(set(keys)) < len(keys) or "param_groups" in keys:
             return False
-        if (
-            any(map(_is_long, children))
-            or id(node) in self._open
-            or id(node) in self._barren
-        ):
+        if any(map(_is_long, children)):
+            return False
+        if id(node) in self._open or id(node) in self._barren:
             return False
         for key, child in zip(cast("Sequence[str]", keys), children, strict=True):
-            below, text = (*path, key), f"{name}.{key}"
-            self._charge_row(below, text)
-            self._out.values.append(_value_row(below, text, child))
+            child_path = (*path, key)
+            child_name = f"{name}.{key}"
+            self._charge_row(child_path, child_name)
+            self._out.values.append(_value_row(child_path, child_name, child))
         self._barren[id(node)] = name, "dict"
         return True
 
@@ -274,20 +294,21 @@ class _Walk:
         for each.
         """
         budget = self._budget
-        budget.memory -= (
-            _ROW + _STEP * len(path) + (len(name) if name.isascii() else 4 * len(name))
-        )
+        name_bytes = len(name) if name.isascii() else 4 * len(name)
+        # Not by `charge`: this runs for every row, and a call costs more than the sum.
+        budget.memory -= _ROW + _STEP * len(path) + name_bytes
         if budget.memory < 0:
             budget.charge(0, "the tree of the file")
 
     def _count(self, node: Node) -> None:
-        """Let a budget of its own know a tensor."""
+        """Charge a tensor to a budget that no file has charged before."""
+        # Reading a pickle has charged its tensors to the budget of the file already.
         if self._counted is not None and id(node) not in self._counted:
             self._counted.add(id(node))
             self._budget.hold(TENSOR_BYTES)
             self._budget.claim(1)
 
-    def _tensor(
+    def _record_tensor(
         self,
         tensor: TensorRef | Composite,
         path: Path,
@@ -296,13 +317,16 @@ class _Walk:
         registered: Registered,
         persistent: bool,
     ) -> None:
+        # Where a module registers a tensor is certain. A tensor outside of modules says
+        # itself whether it is a Parameter, if it was not detached.
         source = "module" if kind else None
         if kind is None and tensor.is_parameter:
             kind, source = "parameter", "Parameter"
         elif kind is None and tensor.is_buffer:
             kind, source = "buffer", "Buffer"
+        is_registered = registered is not False
         self._out.tensors.append(
-            Entry(path, name, tensor, kind, source, registered is not False, persistent)
+            Entry(path, name, tensor, kind, source, is_registered, persistent)
         )
 
     def _record_attached(self, owner: Opaque, path: Path, name: str) -> None:
@@ -311,14 +335,8 @@ class _Walk:
 
         A container in an attribute is entered once in the whole tree.
         """
-        todo: list[tuple[Node, Path, str, Opaque]] = []
-        self._push_children(
-            todo,
-            [((key,), key, value) for key, value in attribute_nodes(owner)],
-            path,
-            name,
-            owner,
-        )
+        todo: list[_Attached] = []
+        self._push_children(todo, _attribute_children(owner), path, name, owner)
         while todo:
             node, place, text, owner = todo.pop()
             if len(place) - len(path) >= self._limits.depth:
@@ -330,97 +348,89 @@ class _Walk:
             tensor = tensor_of(node)
             if tensor is None:
                 node = inside(node)
-            elif not is_same_view(
-                tensor, owner.meaning
-            ):  # subclasses keep their own data as an attribute as well
+            # Subclasses keep their own data as an attribute as well.
+            elif not is_same_view(tensor, owner.meaning):
                 self._charge_row(place, text)
-                self._tensor(tensor, place, text, None, False, True)
+                self._record_tensor(tensor, place, text, None, False, True)
             if id(node) in self._entered or id(node) in self._open:
                 continue
             self._entered[id(node)] = node
-            below = [] if tensor is not None else list(named_children(look(node)))
-            if type(node) is Opaque and (
-                tensor is not None or look(node).kind == "mapping"
-            ):
-                below += [((key,), key, value) for key, value in attribute_nodes(node)]
-            self._push_children(
-                todo, below, place, text, node if type(node) is Opaque else owner
-            )
+            below: list[tuple[Path, str, Node]] = []
+            if tensor is None:
+                below += named_children(look(node))
+            if type(node) is Opaque:
+                # The attributes of any other object are its children already.
+                if tensor is not None or look(node).kind == "mapping":
+                    below += _attribute_children(node)
+                owner = node
+            self._push_children(todo, below, place, text, owner)
 
     @staticmethod
     def _push_children(
-        todo: list[tuple[Node, Path, str, Opaque]],
+        todo: list[_Attached],
         below: list[tuple[Path, str, Node]],
         path: Path,
         name: str,
         owner: Opaque,
     ) -> None:
+        """Push children so that the first is popped first."""
         for inner, text, node in reversed(below):
+            # Scalars in attributes are not shown, and most attributes are scalars.
             if not _is_barren(node):
-                todo.append(
-                    (node, (*path, *inner), f"{name}.{text}" if path else text, owner)
-                )
+                child_name = f"{name}.{text}" if path else text
+                todo.append(_Attached(node, (*path, *inner), child_name, owner))
 
     def _record_places(self, node: Node, name: str) -> None:
+        """Note the name of a node, and of what its call names: its function, and the
+        classes among its arguments.
+        """
         self._record_place(node, name)
         if type(node) is not Opaque:
             return
         self._record_place(node.func, name)
-        for part in node.args:
+        self._record_classes(node.args, name)
+        function = node.func
+        if type(function) is PersistentId:
+            # The class of a module in a file of an old format, with its source text.
+            self._record_place(function.meaning, name)
+        elif type(function) is Opaque:
+            # `getattr(Outer, "Inner")()`: protocol 2 calls for a nested class.
+            self._record_place(function.func, name)
+            self._record_classes(function.args, name)
+
+    def _record_classes(self, args: tuple[Node, ...], name: str) -> None:
+        for part in args:
             if type(part) is Global:
                 self._record_place(part, name)
-        if type(node.func) is PersistentId:
-            self._record_place(node.func.meaning, name)
-        elif type(node.func) is Opaque:
-            self._record_place(node.func.func, name)
-            for part in node.func.args:
-                if type(part) is Global:
-                    self._record_place(part, name)
 
     def _record_place(self, place: Node | Storage, name: str) -> None:
         """Note the name of a global or an object."""
-        if type(place) is Global or type(place) is Opaque:
-            names = self._out.where.get(id(place))
-            if names is None:
-                if len(self._out.where) < _PLACED:
-                    self._out.where[id(place)] = [name]
-            elif len(names) < _PLACES:
-                names.append(name)
+        if type(place) is not Global and type(place) is not Opaque:
+            return
+        names = self._out.where.get(id(place))
+        if names is None:
+            if len(self._out.where) < _PLACED:
+                self._out.where[id(place)] = [name]
+        elif len(names) < _PLACES:
+            names.append(name)
 
     def _enter_container(
         self, node: Node, view: View, path: Path, name: str, registered: Registered
     ) -> _Frame:
+        """Open a container, and record what is recorded of it before its children."""
         out = self._out
-        # Before any tensor of it is recorded, attached ones and those of `_flat` too.
+        # Before any tensor of it is recorded, attached ones and those of `_record_flat`
+        # too.
         first = len(out.tensors)
         self._open.add(id(node))
         container = None
+        # A list deep in a tree is no section of a checkpoint: it needs no row.
         if view.kind != "sequence" or len(path) < 3:
-            keys: tuple[str | int, ...] = ()
-            if view.kind != "sequence":
-                keys = cast("tuple[str, ...]", tuple(view.keys))
-                if not are_texts(view.keys):
-                    keys = tuple(
-                        [key for key in view.keys if isinstance(key, (str, int))]
-                    )
-            row = Container(
-                path,
-                name,
-                view.type,
-                keys,
-                first,
-                0,
-                view.kind == "module",
-                view.metadata is not None,
-                node,
-            )
             container = len(out.containers)
-            out.containers.append(row)
-        if (
-            view.kind == "object"
-            and view.children
-            and not view.type.startswith("__torch__.")
-        ):
+            out.containers.append(_container_row(node, view, path, name, first))
+        # Objects of TorchScript are its modules, which may be shown at every place.
+        is_script = view.type.startswith("__torch__.")
+        if view.kind == "object" and view.children and not is_script:
             # A repeated object with tensors is shown once.
             self._registered[id(node)] = name
         if view.kind in ("object", "module"):
@@ -430,28 +440,26 @@ class _Walk:
         if view.kind == "module":
             self._registered.setdefault(id(node), name)
             below = module_steps(view, path, name, registered)
+        elif self._record_flat(view, path, name, registered):
+            below = iter(())
         else:
-            is_done = self._flat(view, path, name, registered)
-            below = (
-                iter(()) if is_done else container_steps(view, path, name, registered)
-            )
+            below = container_steps(view, path, name, registered)
         if type(view.metadata) is Opaque:
-            self._record_places(
-                view.metadata, f"{name}._metadata" if path else "_metadata"
-            )
-        return _Frame(node, view, path, name, below, registered, first, container)
+            metadata_name = f"{name}._metadata" if path else "_metadata"
+            self._record_places(view.metadata, metadata_name)
+        return _Frame(node, view, path, name, below, first, container)
 
-    def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
-        """Record a large state dict at once, as `_visit` would tensor by tensor. Tell
-        whether it is one.
+    def _record_flat(
+        self, view: View, path: Path, name: str, registered: Registered
+    ) -> bool:
+        """Record a large state dict at once, as `_visit_node` would tensor by tensor.
+        Tell whether it is one.
         """
         nodes, keys = view.children, view.keys
-        if (
-            view.kind != "mapping"
-            or len(nodes) < _MANY
-            or registered is not None
-            or self._registered
-        ):
+        if view.kind != "mapping" or len(nodes) < _MANY:
+            return False
+        # Inside of modules, and after them, a tensor may be one that was shown before.
+        if registered is not None or self._registered:
             return False
         if not are_texts(keys):
             return False
@@ -461,26 +469,32 @@ class _Walk:
             if tensors is None:
                 return False
             columns.append(tensors)
-        below = cast("Sequence[str]", keys)
-        names = [f"{name}.{key}" for key in below] if path else below
+        texts = cast("Sequence[str]", keys)
+        names = [f"{name}.{key}" for key in texts] if path else texts
+        # What `_charge_row` counts for each, in one sum.
         letters = "".join(names)
-        weight = 1 if letters.isascii() else 4
-        cost = (_ROW + _STEP * (len(path) + 1)) * len(names) + weight * len(letters)
-        self._budget.charge(cost, "the tree of the file")
+        letter_bytes = len(letters) if letters.isascii() else 4 * len(letters)
+        row_bytes = _ROW + _STEP * (len(path) + 1)
+        self._budget.charge(
+            row_bytes * len(names) + letter_bytes, "the tree of the file"
+        )
         if self._counted is not None:
             for node in nodes:
                 self._count(node)
-        self._out.at_once = len(below)
+        self._out.at_once = len(texts)
         position = 0
         for tensors in columns:
             span = slice(position, position + len(tensors))
             position += len(tensors)
             if isinstance(tensors, Tensors):
+                # Rows in columns are not made before somebody looks at them.
                 self._out.tensors.extend(
-                    Entries(path, below[span], names[span], tensors)
+                    Entries(path, texts[span], names[span], tensors)
                 )
                 continue
-            paths = map(path.__add__, zip(below[span], strict=True))
+            # The fields of Entry in its order, without the checks of a call of the
+            # class: kind and source are None, registered and persistent are True.
+            paths = map(path.__add__, zip(texts[span], strict=True))
             fields = zip(
                 paths,
                 names[span],
@@ -494,21 +508,67 @@ class _Walk:
         return True
 
     def _leave_container(self, frame: _Frame) -> None:
+        """Close a container, and drop its row if nobody would ask for it."""
         out = self._out
         self._open.discard(id(frame.node))
-        if frame.tensors == len(out.tensors) and frame.view.children:
+        has_tensors = len(out.tensors) > frame.tensors
+        if not has_tensors and frame.view.children:
             self._barren[id(frame.node)] = frame.name, frame.view.type
-        if frame.container is not None:
-            row = out.containers[frame.container]
-            if (
-                frame.tensors == len(out.tensors)
-                and len(row.path) > 1
-                and "param_groups" not in row.keys
-            ):
-                # it is the last one, because those inside it were removed before
-                out.containers.pop()
-            else:
-                out.containers[frame.container] = row._replace(last=len(out.tensors))
+        if frame.container is None:
+            return
+        row = out.containers[frame.container]
+        if has_tensors or len(row.path) <= 1 or "param_groups" in row.keys:
+            out.containers[frame.container] = row._replace(last=len(out.tensors))
+        else:
+            # It is the last one, because those inside it were removed before.
+            out.containers.pop()
+
+
+class _Attached(NamedTuple):
+    """A node in an attribute, and the call that it is attached to."""
+
+    node: Node
+    path: Path
+    name: str
+    owner: Opaque
+
+
+def _attribute_children(owner: Opaque) -> list[tuple[Path, str, Node]]:
+    """The attributes of a tensor or a dict as children: path, name, node."""
+    return [((key,), key, value) for key, value in attribute_nodes(owner)]
+
+
+def _container_row(
+    node: Node, view: View, path: Path, name: str, first: int
+) -> Container:
+    """Return the row of a container whose tensors begin at the index `first`."""
+    keys: tuple[str | int, ...] = ()
+    if view.kind != "sequence":
+        if are_texts(view.keys):
+            keys = cast("tuple[str, ...]", tuple(view.keys))
+        else:
+            keys = tuple([key for key in view.keys if isinstance(key, (str, int))])
+    return Container(
+        path,
+        name,
+        view.type,
+        keys,
+        first,
+        0,
+        view.kind == "module",
+        view.metadata is not None,
+        node,
+    )
+
+
+def _count_elements(storage: Storage) -> int:
+    """Return the number of elements of a storage, or of its bytes if no class says its
+    dtype.
+    """
+    if storage.dtype is None:
+        return storage.nbytes
+    # A storage of a type with two elements in a byte counts its bytes.
+    return storage.nbytes * 8 // max(8, storage.dtype.bits)
 
 
 def _value_row(path: Path, name: str, scalar: Node) -> Value:
@@ -523,14 +583,13 @@ def _value_row(path: Path, name: str, scalar: Node) -> Value:
 def _plain_tensors(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
     """The tensors of nodes that are all plain tensors, and no Parameters; else None."""
     refs = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
+    # One set of all types, because this runs for each state dict of every file.
     if set(map(type, refs)) != {TensorRef}:
         return None
     tensors = cast("list[TensorRef]", refs)
-    return (
-        None
-        if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors)
-        else tensors
-    )
+    if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors):
+        return None
+    return tensors
 
 
 def _made_by(node: Node) -> TensorRef | None:
@@ -602,19 +661,21 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
     """Tell whether a list repeats long texts so often that writing all of them would
     multiply the file.
     """
-    texts = {
+    lengths = {
         id(node): len(node)
         for node in nodes
         if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
     }
-    if not texts:
+    if not lengths:
         return False
-    total = sum(texts.get(id(node), 0) for node in nodes)
-    return total > 1_000_000 and total > 2 * sum(texts.values())
+    written = sum(lengths.get(id(node), 0) for node in nodes)
+    return written > 1_000_000 and written > 2 * sum(lengths.values())
 
 
 def _is_scalar_row(node: Node) -> bool:
-    # A row of a small array: a list of scalars inside a list.
+    """Tell whether a node is a row of a small array: a list of scalars inside a
+    list.
+    """
     return type(node) is list and len(node) <= ROW_ITEMS and all(map(is_scalar, node))
 
 
@@ -625,6 +686,8 @@ def _is_long(value: Node | Storage) -> bool:
     return isinstance(value, _LETTERS) and len(value) >= REPEAT_LENGTH
 
 
+_TEXT_KINDS = ("NoneType", "bool", "float", "tuple")
+"""The kinds of keys, beside int, whose text says the key."""
 _STEPS = 10_000_000
 """The most nodes that are visited: dicts that hold each other many times over would
 never be taken apart.
@@ -667,12 +730,17 @@ def parts_of(root: Node, limits: Limits, *, whole: bool = False) -> Parts:
     LimitError.
     """
     parts = Parts()
-    walk = _Taker(parts, limits)
-    walk.run(root, whole)
+    _Taker(parts, limits).take_apart(root, whole)
     return parts
 
 
 class _Taker:
+    """Takes a state dict apart.
+
+    Source: `flatten_state_dict` in torch/distributed/checkpoint/_nested_dict.py, which
+    the planner calls.
+    """
+
     def __init__(self, parts: Parts, limits: Limits) -> None:
         self._parts = parts
         self._limits = limits
@@ -681,42 +749,46 @@ class _Taker:
         self._again = 0
         self._closed: dict[int, bool] = {}
 
-    def run(self, root: Node, whole: bool) -> None:
+    def take_apart(self, root: Node, whole: bool) -> None:
         todo: list[tuple[tuple[str | int, ...], Node]] = [((), root)]
         while todo:
             path, node = todo.pop()
-            self._steps += 1
-            if len(path) > self._limits.depth:
-                raise LimitError(
-                    "dicts are nested too deep", "depth", self._limits.depth
-                )
-            self._again += id(node) in self._seen
-            if isinstance(node, (Dict, Opaque, list)):
-                self._seen.add(id(node))
-            if self._steps > _STEPS or self._again > _AGAIN:
-                raise LimitError(
-                    "the dict holds too many items", "depth", self._limits.depth
-                )
+            self._count_step(path, node)
             view = look(node)
+            is_in_list = any(type(step) is int for step in path)
             if whole and path:
                 self._add_leaf(path, node)
-            elif view.kind == "mapping" and (
-                view.children or not any(type(step) is int for step in path)
-            ):
+            # An empty dict in a list is a leaf: torch cannot load its own list that
+            # lacks a position.
+            elif view.kind == "mapping" and (view.children or not is_in_list):
                 todo += reversed(self._list_items(path, view))
             elif type(node) is list and not self._is_closed(node):
                 todo += reversed(
                     [((*path, place), item) for place, item in enumerate(node)]
                 )
-            # an empty dict in a list as well: torch cannot load its own list that lacks
-            # a position
             else:
                 self._add_leaf(path, node, view)
+
+    def _count_step(self, path: tuple[str | int, ...], node: Node) -> None:
+        """Count a visit of a node. Raises LimitError."""
+        if len(path) > self._limits.depth:
+            raise LimitError("dicts are nested too deep", "depth", self._limits.depth)
+        self._steps += 1
+        if id(node) in self._seen:
+            self._again += 1
+        if isinstance(node, (Dict, Opaque, list)):
+            self._seen.add(id(node))
+        if self._steps > _STEPS or self._again > _AGAIN:
+            raise LimitError(
+                "the dict holds too many items", "depth", self._limits.depth
+            )
 
     def _list_items(
         self, path: tuple[str | int, ...], view: View
     ) -> list[tuple[tuple[str | int, ...], Node]]:
-        parts, name = self._parts, _dotted_name(path)
+        """The items of a dict with their paths."""
+        parts = self._parts
+        name = _dotted_name(path)
         if not view.children and path:
             parts.empty.append(name)
         if view.metadata is not None:
@@ -727,20 +799,15 @@ class _Taker:
         ):
             if not isinstance(key, str):
                 parts.texts[name] = parts.texts.get(name, 0) + 1
-            rows.append(((*path, self._text(key, place, name)), child))
+            rows.append(((*path, self._text_of_key(key, place, name)), child))
         return rows
 
-    def _text(self, key: Node, place: int, name: str) -> str:
+    def _text_of_key(self, key: Node, place: int, name: str) -> str:
         """Return the text that `str` makes of a key."""
         if isinstance(key, str):
             return key.text if isinstance(key, ByteStr) else key
         text = key_of(key, place)
-        if isinstance(text, NamedKey) and text.kind not in (
-            "NoneType",
-            "bool",
-            "float",
-            "tuple",
-        ):
+        if isinstance(text, NamedKey) and text.kind not in _TEXT_KINDS:
             self._parts.odd.append(f"{name}.{text}" if name else text)
         return str(text)
 
@@ -749,6 +816,8 @@ class _Taker:
 
         Then nothing in it is a tensor, a dict, or a list that is taken apart.
         """
+        # A stack and no recursion. A list is answered after the lists in it: while one
+        # of them has no answer yet, it is put on top.
         todo = [node]
         while todo:
             items = todo[-1]
@@ -763,25 +832,27 @@ class _Taker:
             inner = [item for item in items if type(item) is list]
             missing = [item for item in inner if id(item) not in self._closed]
             if missing:
-                todo += missing[:1]
+                todo.append(missing[0])
                 continue
             todo.pop()
-            self._closed[id(items)] = all(
-                self._closed[id(item)]
-                if type(item) is list
-                else look(item).kind not in ("mapping", "tensor")
-                for item in items
-            )
+            self._closed[id(items)] = all(map(self._stays_whole, items))
         return self._closed[id(node)]
+
+    def _stays_whole(self, item: Node) -> bool:
+        """Tell whether an item leaves its list whole. Lists in it have answers."""
+        if type(item) is list:
+            return self._closed[id(item)]
+        return look(item).kind not in ("mapping", "tensor")
 
     def _add_leaf(
         self, path: tuple[str | int, ...], node: Node, view: View | None = None
     ) -> None:
         name = _dotted_name(path)
         self._parts.leaves.append(Leaf(name, path, node))
-        if view is not None and view.kind == "sequence" and type(node) is not list:
-            if any(look(item).kind in ("tensor", "mapping") for item in view.children):
-                self._parts.tuples.append(name)
+        if view is None or view.kind != "sequence" or type(node) is list:
+            return
+        if any(look(item).kind in ("tensor", "mapping") for item in view.children):
+            self._parts.tuples.append(name)
 
 
 def _dotted_name(path: tuple[str | int, ...]) -> str:

@@ -249,6 +249,8 @@ def _with_ranks(
         raise UsageError(
             f"--ranks {ranks}: not a number of ranks from 1 to {MOST_RANKS:,}"
         )
-    return options._replace(
-        ranks=(ranks or (None if in_part else 1)) if is_folder else None
-    )
+    if not is_folder:
+        ranks = None
+    elif ranks is None and not in_part:
+        ranks = 1
+    return options._replace(ranks=ranks)

@@ -100,21 +100,14 @@ class Decode(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         name = class_of(call)
-        data = {
-            "scalar": 1,
-            "_reconstruct": 2,
-            "datetime": 0,
-            "date": 0,
-            "time": 0,
-        }.get(
-            name.rpartition(".")[2] if name.startswith(("numpy.", "datetime.")) else ""
-        )
-        return tuple(
-            [
-                as_bytes(arg) if i == data and type(arg) is ByteStr else self.leaf(arg)
-                for i, arg in enumerate(call.args)
-            ]
-        )
+        data_index = None
+        if name.startswith(("numpy.", "datetime.")):
+            data_index = _DATA_ARGUMENTS.get(name.rpartition(".")[2])
+        args: list[Node] = []
+        for index, arg in enumerate(call.args):
+            is_data = index == data_index and type(arg) is ByteStr
+            args.append(as_bytes(arg) if is_data else self.leaf(arg))
+        return tuple(args)
 
     def state(self, call: Opaque, state: Node) -> Node:
         if class_of(call).endswith(".multiarray._reconstruct") and is_tuple(state):
@@ -135,6 +128,11 @@ class Decode(Edit):
             self.decoded += not node.isascii()
         return self._texts[id(node)]
 
+
+_DATA_ARGUMENTS = {"scalar": 1, "_reconstruct": 2, "datetime": 0, "date": 0, "time": 0}
+"""Functions of numpy and datetime, and which of their arguments is bytes: Python 2 has
+one type for those and for texts.
+"""
 
 _SHORT = {
     **dict.fromkeys(("bf16", "bfloat", "bfloat16"), "bfloat16"),
@@ -248,10 +246,9 @@ class Cast(Edit):
         for chosen in survey.weights(section):
             for entry in chosen.entries:
                 tensor = entry.tensor
-                if (
-                    tensor.dtype.kind not in ("float", "quantized")
-                    or tensor.dtype == to
-                ):
+                if tensor.dtype.kind not in ("float", "quantized"):
+                    continue
+                if tensor.dtype == to:
                     continue
                 why = _kept_as_it_is(entry, to, scales)
                 if why is None and isinstance(tensor, TensorRef):
@@ -280,29 +277,24 @@ class Cast(Edit):
 
     def instead(self, node: Node) -> Node | None:
         # A call that names its dtype becomes one whose storage says it.
-        if (
-            type(node) is Opaque
-            and isinstance(node.meaning, TensorRef)
-            and type(node.func) is Global
-        ):
-            typed = self._args_without_dtype(node.func, node.args)
-            if typed is not None:
-                return self.shell_of(
-                    Opaque(node.how, _V2, typed, None, node.offset), node
-                )
-        return None
+        if type(node) is not Opaque or not isinstance(node.meaning, TensorRef):
+            return None
+        if type(node.func) is not Global:
+            return None
+        typed = self._args_without_dtype(node.func, node.args)
+        if typed is None:
+            return None
+        return self.shell_of(Opaque(node.how, _V2, typed, None, node.offset), node)
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
-        args = call.args
-        if (
-            type(call.func) is Global
-            and call.func.name == "_rebuild_from_type_v2"
-            and is_tuple(args[2])
-        ):
+        func, args = call.func, call.args
+        if type(func) is not Global or func.name != "_rebuild_from_type_v2":
+            return args
+        # (function, class, arguments of the function, state).
+        typed = None
+        if is_tuple(args[2]):
             typed = self._args_without_dtype(args[0], args[2])
-            if typed is not None:
-                return (_V2, args[1], typed, *args[3:])
-        return args
+        return args if typed is None else (_V2, args[1], typed, *args[3:])
 
     def _args_without_dtype(
         self, func: Node, args: tuple[Node, ...]
@@ -310,15 +302,14 @@ class Cast(Edit):
         """The arguments of `_rebuild_tensor_v3` without the dtype, when its storage is
         cast.
         """
-        if (
-            type(func) is Global
-            and func.name == "_rebuild_tensor_v3"
-            and type(args[0]) is PersistentId
-        ):
-            meaning = args[0].meaning
-            if type(meaning) is Storage and self.storage(meaning) is not meaning:
-                return (*args[:6], *args[7:])
-        return None
+        if type(func) is not Global or func.name != "_rebuild_tensor_v3":
+            return None
+        # torch writes dtypes that have no class of storages so, over untyped ones. What
+        # is cast to has such a class.
+        storage = args[0].meaning if type(args[0]) is PersistentId else None
+        if type(storage) is not Storage or self.storage(storage) is storage:
+            return None
+        return (*args[:6], *args[7:])
 
     def changes(self) -> list[Change]:
         return self._refs.changes("storage")
@@ -478,18 +469,17 @@ def _refuse_codes(
         traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
     )
     chosen = survey.weights(section) if is_whole else [survey.only_model(section)]
-    entries = [entry for part in chosen for entry in part.selected(select, survey.path)]
+    names: list[str] = []
+    for part in chosen:
+        names += [entry.name for entry in part.selected(select, survey.path)]
     try:
-        refuse_scaled(survey, [entry.name for entry in entries], "--dtype")
+        refuse_scaled(survey, names, "--dtype")
     except UsageError as error:
         quantised = find_hook("quantised")
-        if (
-            quantised is not None
-            and quantised.find_logical(
-                survey.checkpoint, limits, for_values=True
-            ).logical
-        ):
-            error.hint = f"--dequantize makes values of them; {error.hint}"
+        if quantised is not None:
+            found = quantised.find_logical(survey.checkpoint, limits, for_values=True)
+            if found.logical:
+                error.hint = f"--dequantize makes values of them; {error.hint}"
         raise
 
 
@@ -499,11 +489,10 @@ def scales_of(survey: Survey, section: str | None) -> frozenset[str]:
     """
     beside = survey.scaled.beside
     names = {survey.tensors[index].name for index in beside}
-    depth = (
-        len(survey.only_model(section).name) + 1
-        if beside and section is not None
-        else 0
-    )
+    depth = 0
+    if beside and section is not None:
+        # The name of the section, and the dot behind it.
+        depth = len(survey.only_model(section).name) + 1
     return frozenset(names | {name[depth:] for name in names})
 
 
@@ -515,7 +504,13 @@ def _convert_survey(
     drop_other: bool,
     scales: frozenset[str] = frozenset(),
 ) -> RewriteReport:
-    format, traits, plain, to, encoding, section, select = request
+    format = request.format
+    traits = request.traits
+    plain = request.plain
+    to = request.to
+    encoding = request.encoding
+    section = request.section
+    select = request.select
     with about(survey.path):
         _refuse_blocks(survey.checkpoint, traits, to)
     if select and traits.is_pickle:
@@ -527,12 +522,8 @@ def _convert_survey(
             path=survey.path,
             hint="ckpt slim takes them",
         )
-    if (
-        section is not None
-        and traits.is_pickle
-        and to is None
-        and not survey.checkpoint.traits.names_are_code
-    ):
+    is_program = survey.checkpoint.traits.names_are_code
+    if section is not None and traits.is_pickle and to is None and not is_program:
         raise UsageError(
             (
                 f"--section chooses what --dtype casts; {traits.label} holds the whole "
@@ -557,12 +548,11 @@ def _convert_survey(
             current, decode.copy(current.root), limits, origin=None
         )
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
-    is_code = current.traits.names_are_code  # a script gives tensors alone
-    apart = (
-        not traits.is_pickle
-        and not is_code
-        and (plain or _holds_apart(current, section))
-    )
+    # Tensors in parts are taken apart where a format holds dense ones alone. A program
+    # gives nothing but dense tensors.
+    apart = False
+    if not traits.is_pickle and not current.traits.names_are_code:
+        apart = plain or _holds_apart(current, section)
     was_module = False
     if apart or (plain and traits.is_pickle):
         edit = Plain(encoding, dense=apart)
@@ -577,24 +567,14 @@ def _convert_survey(
             dropped += losses_of(checkpoint, edit, edit.lost, drop_other)
         if traits.is_pickle and not checkpoint.traits.names_are_code:
             # The others take one section, and name what lies beside it.
-            dropped += [
-                row
-                for part in survey.sections
-                for row in weightless_leftovers(checkpoint, part)
-            ]
+            for part in survey.sections:
+                dropped += weightless_leftovers(checkpoint, part)
         changes += [
             change for change in made_plain(edit) if plain or change.kind == "apart"
         ]
         if edit.lost and plain:
-            changes.append(
-                Change(
-                    "dropped",
-                    "what cannot be made plain",
-                    "None",
-                    len(edit.lost),
-                    "object",
-                )
-            )
+            what = "what cannot be made plain"
+            changes.append(Change("dropped", what, "None", len(edit.lost), "object"))
     if not traits.is_pickle:
         result = Result(checkpoint, current, format, traits, was_module)
         return _to_tensors(
@@ -641,15 +621,14 @@ def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
     Quantized modules also save numbers as tensors that their pickle has as numbers.
     """
     whole = Survey(checkpoint).only_model(section)
+    layouts = {entry.tensor.layout for entry in whole.entries}
+    if not layouts.isdisjoint(("quantized", "wrapper", "jagged")):
+        return True
+    if not whole.is_module:
+        return False
     return any(
-        entry.tensor.layout in ("quantized", "wrapper", "jagged")
-        for entry in whole.entries
-    ) or (
-        whole.is_module
-        and any(
-            is_quantized(value.type) and value.path[: len(whole.path)] == whole.path
-            for value in checkpoint.values
-        )
+        is_quantized(value.type) and value.path[: len(whole.path)] == whole.path
+        for value in checkpoint.values
     )
 
 
@@ -694,7 +673,10 @@ def _to_tensors(
     select: Globs | None,
     drop_other: bool,
 ) -> RewriteReport:
-    checkpoint, current, format, traits, was_module = result
+    checkpoint = result.checkpoint
+    current = result.current
+    format = result.format
+    traits = result.traits
     parts = Survey(current)
     chosen = parts.only_model(section)
     entries: list[Entry] = []
@@ -733,24 +715,23 @@ def _to_tensors(
             )
     values = [] if chosen.is_module else _values_inside(parts, chosen)
     twice = {chosen.relative(entry.name) for entry in same}
-    refused = [
-        (entry, why)
-        for entry in entries
-        if (
-            why := "two tensors of one name"
-            if entry.name in twice
-            else unfit(_decoded(entry, to))
-        )
-    ]
+    refused: list[tuple[Entry, str]] = []
+    for entry in entries:
+        why = "two tensors of one name"
+        if entry.name not in twice:
+            why = unfit(_decoded(entry, to)) or ""
+        if why:
+            refused.append((entry, why))
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lazy = (
-        {}
-        if chosen.is_module
-        else {row.name: row for row in uninitialized_leftovers(current, chosen)}
-    )
+    lazy: dict[str, Leftover] = {}
+    if not chosen.is_module:
+        lazy = {row.name: row for row in uninitialized_leftovers(current, chosen)}
     rows = [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
-    leftovers += rows if was_module else []
-    lost += [] if was_module else rows
+    # The attributes of every module are left out; those of a dict are lost.
+    if result.was_module:
+        leftovers += rows
+    else:
+        lost += rows
     if lost and not drop_other:
         listed = and_more(
             [f"{show_name(row.name, 60)} ({row.what})" for row in lost], 5, "; "
@@ -763,16 +744,14 @@ def _to_tensors(
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
     cast = CastRefs(to)
-    scales = (
-        scales_of(parts, chosen.name if chosen.path else None)
-        if to is not None
-        else frozenset()
-    )
-    uncast = [
-        (entry, why)
-        for entry in entries
-        if to is not None and (why := _kept_as_it_is(entry, to, scales))
-    ]
+    scales: frozenset[str] = frozenset()
+    uncast: list[tuple[Entry, str]] = []
+    if to is not None:
+        scales = scales_of(parts, chosen.name if chosen.path else None)
+        for entry in entries:
+            reason = _kept_as_it_is(entry, to, scales)
+            if reason:
+                uncast.append((entry, reason))
     entries = [
         entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor))
         for entry in entries
@@ -833,11 +812,11 @@ def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> 
             path=checkpoint.path,
             way=("convert", "--dtype", "bfloat16"),
         )
-    for part in (
-        part for entry in checkpoint.tensors for part in parts_of(entry.tensor)
-    ):
-        if part.dtype.block is not None and not can_unpack(part):
-            unpacked(part)  # raises
+    for entry in checkpoint.tensors:
+        for part in parts_of(entry.tensor):
+            if part.dtype.block is not None and not can_unpack(part):
+                # It raises the error that says why.
+                unpacked(part)
 
 
 def _uncast_leftovers(rows: list[tuple[Entry, str]]) -> list[Leftover]:

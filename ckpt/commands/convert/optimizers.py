@@ -233,11 +233,11 @@ class _Keyed(Edit):
         old = [str(slot.key) for slot in match.slots]
         keys = list(names or old)
         if is_flattened([key for key, _ in children_of(node)]):
-            rows: list[tuple[Node, Node]] = [
-                (f"{FLATTENED[0]}{keys[number]}.{field}", value)
-                for number, state in states.items()
-                for field, value in children_of(state)
-            ]
+            rows: list[tuple[Node, Node]] = []
+            for number, state in states.items():
+                prefix = f"{FLATTENED[0]}{keys[number]}"
+                for field, value in children_of(state):
+                    rows.append((f"{prefix}.{field}", value))
             if rows:
                 self.made[id(node)] = partial(self._rekey_dict, node, {}, rows)
             return 0

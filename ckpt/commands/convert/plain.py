@@ -104,6 +104,7 @@ def take_apart(
 
 def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | None:
     kept: dict[str, Node] = {}
+    # A parameter around the tensor, as torch writes it, and attributes of its own.
     while (
         type(node) is Opaque
         and type(node.func) is Global
@@ -120,29 +121,25 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
         return _subclass_apart(node, tensor, plain)
     if tensor.layout == "wrapper":
         local = unwrap_dtensor(tensor)
-        parts = (
-            {"": local}
-            if local is not tensor
-            else {}
-            if _is_of_rank(tensor)
-            else _wrapper_parts(node, tensor)
-        )
-        return (
-            Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept})
-            if parts
-            else None
-        )
+        if local is not tensor:
+            parts: dict[str, Node] = {"": local}
+        elif _is_of_rank(tensor):
+            # What one rank holds of a tensor is no tensor of the model.
+            return None
+        else:
+            parts = _wrapper_parts(node, tensor)
+        if not parts:
+            return None
+        return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept})
     if tensor.layout == "jagged":
         given = _given_attributes((_inner_args(node) or (None,))[0])
         parts = {name: _bare_tensor(given[name]) for name in _JAGGED if name in given}
         return Apart("a jagged tensor", parts) if parts else None
     if tensor.layout == "quantized" and dense:
         parts = _quantized_parts(node, tensor)
-        return (
-            Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept})
-            if parts
-            else None
-        )
+        if not parts:
+            return None
+        return Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept})
     return None
 
 
@@ -190,12 +187,11 @@ def _bare_tensor(node: Node) -> Node:
 
 def _inner_args(call: Opaque) -> tuple[Node, ...]:
     """The arguments of the call that makes a tensor, which a class may wrap."""
-    func, args = call.func, call.args
-    inner = (
-        args[2]
-        if type(func) is Global and func.name in _FROM_TYPE and len(args) > 2
-        else args
-    )
+    func = call.func
+    inner: Node = call.args
+    if type(func) is Global and func.name in _FROM_TYPE and len(call.args) > 2:
+        # (function, class, arguments of the function, state).
+        inner = call.args[2]
     return inner if is_tuple(inner) else ()
 
 
@@ -228,10 +224,11 @@ def _quantized_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
             "scale": number_as(scheme[1], "float64"),
             "zero_point": number_as(scheme[2], "int64"),
         }
+    # One scale for each channel, along the axis.
     parts |= {"scales": scheme[1], "zero_points": scheme[2]}
-    return (
-        parts if len(scheme) < 4 else {**parts, "axis": number_as(scheme[3], "int64")}
-    )
+    if len(scheme) > 3:
+        parts["axis"] = number_as(scheme[3], "int64")
+    return parts
 
 
 class Spread(Edit):
@@ -267,10 +264,10 @@ class Spread(Edit):
         """
         if id(node) in self._spreads:
             return self._spreads[id(node)]
-        if not (
-            type(node) is Dict
-            or (type(node) is Opaque and node.meaning is None and node.keys)
-        ):
+        is_dict = type(node) is Dict
+        if type(node) is Opaque and node.meaning is None and node.keys:
+            is_dict = True
+        if not is_dict or not isinstance(node, (Dict, Opaque)):
             return node
         taken_apart = [
             self._apart(value) if isinstance(key, str) else None
@@ -282,17 +279,15 @@ class Spread(Edit):
         keys: list[Node] = []
         values: list[Node] = []
         for key, value, whole in zip(node.keys, node.values, taken_apart, strict=True):
+            if whole is None:
+                keys.append(key)
+                values.append(value)
+                continue
             named = str(key) if isinstance(key, str) else ""
-            names = (
-                []
-                if whole is None
-                else [f"{named}.{name}" if name else named for name in whole.parts]
-            )
-            if (
-                whole is None
-                or self._beside > _SPREAD
-                or not taken.isdisjoint({*names} - {named})
-            ):
+            names = [f"{named}.{name}" if name else named for name in whole.parts]
+            # It stays whole where a part would take the name of another tensor.
+            is_name_taken = not taken.isdisjoint({*names} - {named})
+            if self._beside > _SPREAD or is_name_taken:
                 keys.append(key)
                 values.append(value)
                 continue
@@ -303,6 +298,7 @@ class Spread(Edit):
         spread: Dict | Opaque = Dict() if type(node) is Dict else _without_items(node)
         spread.set(keys, values)
         self._spreads[id(node)] = spread
+        # Its id must not be taken by another node.
         self._alive.append(node)
         return spread
 
@@ -563,20 +559,17 @@ class Plain(Spread):
                     ),
                     call,
                 )
-            if not _is_allowed(func) or (
-                type(func) is Global
-                and func.name.startswith("_rebuild_from_type")
-                and not _is_allowed(call.args[1])
-            ):
+            is_allowed = _is_allowed(func)
+            if type(func) is Global and func.name.startswith("_rebuild_from_type"):
+                # Its second argument is the class of the tensor.
+                is_allowed = is_allowed and _is_allowed(call.args[1])
+            if not is_allowed:
                 described = array_of(call.args[0]) if call.args else None
                 tensor = None if described is None else numpy_tensor(described)
-                return (
-                    tensor
-                    if tensor is not None
-                    else self._lose_node(
-                        call, f"a tensor: {call.meaning.detail or call.meaning.layout}"
-                    )
-                )
+                if tensor is not None:
+                    return tensor
+                what = call.meaning.detail or call.meaning.layout
+                return self._lose_node(call, f"a tensor: {what}")
             if call.meaning.layout == "wrapper":
                 return self._lose_node(
                     call, f"a tensor: {call.meaning.detail or 'a wrapper'}"
@@ -591,13 +584,10 @@ class Plain(Spread):
         if name in _SETS:
             return self._plain_set(look(call).children, name == "builtins.frozenset")
         if _is_allowed(call.func):
-            return (
-                None
-                if _is_kept(call)
-                else self._lose_node(
-                    call, f"{look(call).type} with odd arguments or changes"
-                )
-            )
+            if _is_kept(call):
+                return None
+            kind = look(call).type
+            return self._lose_node(call, f"{kind} with odd arguments or changes")
         described = array_of(call)
         if described is not None:
             unit = f" of {described.dtype.name}" if described.dtype.unit else ""
@@ -627,12 +617,9 @@ class Plain(Spread):
                     None,
                     0,
                 )
-            if isinstance(view.value, _SCALARS) and (
-                is_known(call.func)
-                or _is_class(call)
-                or name in READERS
-                or name in _CLASSES
-            ):
+            is_ours = name in READERS or name in _CLASSES
+            is_value = is_ours or is_known(call.func) or _is_class(call)
+            if isinstance(view.value, _SCALARS) and is_value:
                 self._note_kind("a name" if view.type == "name" else view.type)
                 value = self._text(view.value)
                 return DROPPED if value is None else value
@@ -752,9 +739,9 @@ class _Unrolled(Edit):
             return None
         if type(node) is Opaque:
             return node.meaning if isinstance(node.meaning, TensorRef) else DROPPED
-        return self.shell_of(
-            node.items if type(node) is Set else list(node) if is_tuple(node) else node
-        )
+        if type(node) is Set:
+            return self.shell_of(node.items)
+        return self.shell_of(list(node) if is_tuple(node) else node)
 
 
 def _dict_of_view(view: View) -> Dict:
@@ -765,12 +752,10 @@ def _is_built(call: Opaque) -> bool:
     """Tell whether an object is put together from its fields, and is not the result of
     some function.
     """
-    return (
-        call.how != "reduce"
-        or bool(call.states)
-        or class_of(call) != call.class_name
-        or not call.args
-    )
+    if call.how != "reduce" or call.states or not call.args:
+        return True
+    # `copyreg._reconstructor` makes an object of its class.
+    return class_of(call) != call.class_name
 
 
 def _is_class(call: Opaque) -> bool:

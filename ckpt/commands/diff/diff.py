@@ -5,6 +5,7 @@ dtypes, then values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 from ckpt.bytes.executor import Executor, Local
@@ -221,12 +222,8 @@ class DiffReport(NamedTuple):
         """The parameters that stayed unchanged while others changed: the names in the
         finding `frozen`.
         """
-        return tuple(
-            name
-            for row in self.findings
-            if row.code == "frozen"
-            for name in row.tensors
-        )
+        frozen = (row.tensors for row in self.findings if row.code == "frozen")
+        return tuple(chain.from_iterable(frozen))
 
     def __repr__(self) -> str:
         names = f"{show(self.before.path)} → {show(self.after.path)}"
@@ -256,9 +253,8 @@ class DiffReport(NamedTuple):
                 path=self._lacking_paths(),
             )
         if self.lost:
-            lacking = [
-                file.path for file in (self.before, self.after) if file.account.unread
-            ] or [self.after.path]
+            files = [file for file in (self.before, self.after) if file.account.unread]
+            lacking = [file.path for file in files or (self.after,)]
             problem = f"not compared: {and_more(self.lost, 3, '; ')}"
             raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 
@@ -267,12 +263,16 @@ class DiffReport(NamedTuple):
         was not read; else both paths.
         """
         row = self.unread[0]
-        sides = ((self.before, row.before), (self.after, row.after))
-        held = [
-            (file.path, file, entry.name) for file, entry in sides if entry is not None
-        ]
-        lacking = [path for path, file, name in held if _is_lost(file, name)]
-        return " or ".join(dict.fromkeys(lacking or [path for path, *_ in held]))
+        paths: list[str] = []
+        lacking: list[str] = []
+        for file, entry in ((self.before, row.before), (self.after, row.after)):
+            if entry is None:
+                continue
+            paths.append(file.path)
+            if _is_lost(file, entry.name):
+                lacking.append(file.path)
+        # A file that is compared with itself is named once.
+        return " or ".join(dict.fromkeys(lacking or paths))
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -287,10 +287,12 @@ class DiffReport(NamedTuple):
             for pair in self.pairs
             if not _WEIGHTS.isdisjoint((pair.before.kind, pair.after.kind))
         ]
+        if not weights:
+            return ()
         return tuple(
-            each
-            for each in (weights[0] if weights else ())
-            if all(_has_rename(other, each) for other in weights)
+            rename
+            for rename in weights[0]
+            if all(_has_rename(renames, rename) for renames in weights)
         )
 
     def count(self, status: Status, role: str | None = None) -> int:
@@ -325,9 +327,9 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     options = options or Options()
     everything_asked = not options.select and options.section is None
     pairs, ours, theirs = _pair_sections(before, after, options)
-    undecided = (
-        _undecided_models(before, after, ours, theirs) if everything_asked else []
-    )
+    undecided: list[str] = []
+    if everything_asked:
+        undecided = _undecided_models(before, after, ours, theirs)
     alone = _lone_sections(before, after, ours, theirs)
     pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
@@ -336,10 +338,11 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
     names = _pair_names(before, after, pairs, options, keyed)
-    for pair, each in zip(pairs, names, strict=True):
-        whole, found = _pair_rows(before, after, pair, each, options)
-        found, others = _without_tied(before, after, each, found)
+    for pair, pair_names in zip(pairs, names, strict=True):
+        whole, found = _pair_rows(before, after, pair, pair_names, options)
+        found, others = _without_tied(before, after, pair_names, found)
         tied += others
+        # The only model needs no name in front of its tensors.
         if several or pair not in weights:
             found = [row._replace(labels=_full_names(row)) for row in found]
         aligned.append(whole)
@@ -373,22 +376,16 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
             f"only on one side: {row.name}, another name of {row.of}" for row in tied
         ]
         notes += [f"not compared: {name}" for name in unjoined]
-        notes += [
-            f"renamed: {rename.text[0]} to {rename.text[1]}"
-            for pair in aligned
-            for rename in pair.renames
-        ]
+        for pair in aligned:
+            for rename in pair.renames:
+                before_text, after_text = rename.text
+                notes.append(f"renamed: {before_text} to {after_text}")
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
-    made = (
-        ()
-        if options.structure
-        else order(
-            [
-                *findings(rows, *sides, same=not differs, whole=everything_asked),
-                *_of_weights(rows, before, after),
-            ]
-        )
-    )
+    made: tuple[Finding, ...] = ()
+    # Without values nothing is known of what training did.
+    if not options.structure:
+        of_rows = findings(rows, *sides, same=not differs, whole=everything_asked)
+        made = order([*of_rows, *_of_weights(rows, before, after)])
     return DiffReport(
         before.checkpoint,
         after.checkpoint,
@@ -412,23 +409,23 @@ def _of_weights(
     """Yield what makes numbers of weights none that a model computes with: codes, and a
     side without weights.
     """
+    # A file that is compared with itself is looked at once.
     for side in (before, after) if before.path != after.path else (after,):
-        for row in emptied_findings(side):
-            yield row._replace(message=f"{show(side.path, None)}: {row.message}")
-    codes = codes_of(before), codes_of(after)
-    if any(codes):
-        moved = [row for row in rows if row.status in ("changed", "retyped")]
-        sides = [(row, (row.before, row.after)) for row in moved]
-        yield from codes_finding(
-            [
-                row.name
-                for row, entries in sides
-                if any(
-                    entry and entry.name in held
-                    for entry, held in zip(entries, codes, strict=True)
-                )
-            ]
-        )
+        for finding in emptied_findings(side):
+            message = f"{show(side.path, None)}: {finding.message}"
+            yield finding._replace(message=message)
+    codes_before = codes_of(before)
+    codes_after = codes_of(after)
+    if codes_before or codes_after:
+        names: list[str] = []
+        for row in rows:
+            if row.status not in ("changed", "retyped"):
+                continue
+            is_code_before = row.before and row.before.name in codes_before
+            is_code_after = row.after and row.after.name in codes_after
+            if is_code_before or is_code_after:
+                names.append(row.name)
+        yield from codes_finding(names)
 
 
 _WEIGHTS = frozenset(("model", "ema"))
@@ -477,21 +474,18 @@ def _undecided_models(
     """A sentence on the models, or averages, that both sides have left, taken off the
     lists: no place or number pairs them.
     """
-    rows = []
-    for kind in (
-        _WEIGHTS & {part.kind for part in ours} & {part.kind for part in theirs}
-    ):
-        sides = [
-            [part for part in side if part.kind == kind] for side in (ours, theirs)
-        ]
-        names = [
-            f"{_names_of(side)} of {one.path}"
-            for side, one in zip(sides, (before, after), strict=True)
-        ]
-        rows.append(f"{' and '.join(names)}: nothing says which is which")
-        for side, parts in zip((ours, theirs), sides, strict=True):
-            side[:] = [part for part in side if part not in parts]
-    return sorted(rows)
+    sentences: list[str] = []
+    for kind in _WEIGHTS:
+        our_parts = [part for part in ours if part.kind == kind]
+        their_parts = [part for part in theirs if part.kind == kind]
+        if not our_parts or not their_parts:
+            continue
+        our_names = f"{_names_of(our_parts)} of {before.path}"
+        their_names = f"{_names_of(their_parts)} of {after.path}"
+        sentences.append(f"{our_names} and {their_names}: nothing says which is which")
+        ours[:] = [part for part in ours if part.kind != kind]
+        theirs[:] = [part for part in theirs if part.kind != kind]
+    return sorted(sentences)
 
 
 def _names_of(parts: Sequence[Section]) -> str:
@@ -502,11 +496,10 @@ def _lone_sections(
     before: Survey, after: Survey, ours: Sequence[Section], theirs: Sequence[Section]
 ) -> list[str]:
     """The sections that only one side has, for people."""
-    return [
-        f"{part.name or '(the root)'} of {survey.path}"
-        for side, survey in ((ours, before), (theirs, after))
-        for part in side
-    ]
+    texts: list[str] = []
+    for parts, survey in ((ours, before), (theirs, after)):
+        texts += [f"{part.name or '(the root)'} of {survey.path}" for part in parts]
+    return texts
 
 
 def _by_path(ours: list[Section], theirs: list[Section]) -> list[Pair]:

@@ -68,12 +68,12 @@ def _extra_findings(rows: Sequence[Row]) -> Iterable[Finding]:
         alone = [
             row for row in rows if row.status == status and row.kind in ("model", "ema")
         ]
-        entries = [
-            entry for row in alone if (entry := row.before or row.after) is not None
-        ]
+        sides = [row.before or row.after for row in alone]
+        entries = [entry for entry in sides if entry is not None]
         names = [entry.name for entry in entries]
         found = find_extras(names, [entry.tensor for entry in entries])
-        if counters := lone_counters(names, both):
+        counters = lone_counters(names, both)
+        if counters:
             found["counter"] = counters
         for kind, chosen in found.items():
             count = f"{len(chosen):,} of {counted_noun(len(alone), f'{status} tensor')}"
@@ -355,12 +355,9 @@ def are_parallel(before: Side, after: Side) -> bool:
     rank may be two steps of it.
     """
     one, two = before.rank, after.rank
-    return (
-        one is not None
-        and two is not None
-        and one.of == two.of
-        and one.number != two.number
-    )
+    if one is None or two is None:
+        return False
+    return one.of == two.of and one.number != two.number
 
 
 def _parallel_findings(

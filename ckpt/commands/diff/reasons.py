@@ -417,13 +417,12 @@ def _with_damage(rows: list[Row], executor: Executor) -> list[Row]:
         for index, row in enumerate(rows)
         if row.damaged or _differs_little(row.change)
     ]
-    sides = [
-        entry.tensor
-        for _, row in doubtful
-        for entry in (row.before, row.after)
-        if entry is not None
-    ]
-    answers = are_damaged(sides, executor)
+    tensors: list[Tensor] = []
+    for _, row in doubtful:
+        # Both sides are there: only they were compared.
+        assert row.before is not None and row.after is not None
+        tensors += [row.before.tensor, row.after.tensor]
+    answers = are_damaged(tensors, executor)
     for (index, row), bad in zip(
         doubtful, zip(answers[::2], answers[1::2], strict=True), strict=True
     ):
@@ -464,9 +463,9 @@ def _compare_recorded(row: Row) -> Row:
     if row.status != "same" or row.before is None or row.after is None:
         return row
     same = recorded_same(row.before.tensor, row.after.tensor)
-    return (
-        row if same else row._replace(status="unchecked" if same is None else "changed")
-    )
+    if same is None:
+        return row._replace(status="unchecked")
+    return row if same else row._replace(status="changed")
 
 
 def is_apart(row: Row) -> bool:

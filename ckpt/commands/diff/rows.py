@@ -5,6 +5,7 @@ lie in.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
 from math import inf, isnan, nan, sqrt
 from typing import Literal
 
@@ -228,12 +229,10 @@ def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
     """Return the names in `not_compared` of the parts that one side holds and the other
     side has lost.
     """
-    pairs = ((before, after), (after, before))
-    return {
-        f"{name} of {side.path}"
-        for side, other in pairs
-        for name, _ in other.account.left_out
-    }
+    names: set[str] = set()
+    for side, other in ((before, after), (after, before)):
+        names |= {f"{name} of {side.path}" for name, _ in other.account.left_out}
+    return names
 
 
 class Module(NamedTuple):
@@ -284,16 +283,21 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
         if change is None or (row.status == "same" and change.squares is None):
             continue
         name = ".".join(_module_name(row).split(".")[:depth])
-        squares, is_vague = change.squares, change.is_vague
+        squares = change.squares
+        if change.is_vague:
+            squares = 0.0
+        elif squares is None:
+            # NaN stays NaN in any sum: the module then has no norm.
+            squares = nan
         found.setdefault(name, []).append(
             Module(
                 name,
-                1,
-                int(row.status == "changed"),
-                int(row.status == "retyped"),
-                int(is_vague),
-                0.0 if is_vague else nan if squares is None else squares,
-                change.reference or 0.0,
+                tensors=1,
+                changed=int(row.status == "changed"),
+                retyped=int(row.status == "retyped"),
+                unmeasured=int(change.is_vague),
+                squares=squares,
+                reference=change.reference or 0.0,
             )
         )
     return [_merge_modules(name, inside) for name, inside in found.items()]
@@ -303,18 +307,9 @@ def _merge_modules(name: str, inside: Sequence[Module]) -> Module:
     """Return several modules as one."""
     if len(inside) == 1:
         return inside[0] if inside[0].name == name else inside[0]._replace(name=name)
-    _, tensors, changed, retyped, unmeasured, squares, reference = zip(
-        *inside, strict=True
-    )
-    return Module(
-        name,
-        sum(tensors),
-        sum(changed),
-        sum(retyped),
-        sum(unmeasured),
-        sum(squares),
-        sum(reference),
-    )
+    # All of its fields but the name are sums.
+    sums = [sum(column) for column in list(zip(*inside, strict=True))[1:]]
+    return Module(name, *sums)
 
 
 class Bars(NamedTuple):
@@ -572,7 +567,7 @@ def _content_keys(
             tasks[index] = [Task(digest, (part,), part.nbytes) for part in parts]
         else:
             tasks[index] = [Task(digest, (tensor,), tensor.nbytes)]
-    results = iter(run_each(executor, [task for row in tasks.values() for task in row]))
+    results = iter(run_each(executor, list(chain.from_iterable(tasks.values()))))
     found: dict[int, Hashable] = {}
     unread: dict[int, str] = {}
     for index, tensor in tensors.items():

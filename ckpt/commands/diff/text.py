@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import isnan
 
 from ckpt.commands.diff.diff import DiffReport
@@ -154,8 +155,10 @@ def diff_lines(
         notes.append(
             f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)"
         )
-    end += [[]] if notes else []
-    end += [line for note in notes for line in hanging_lines([], note, width, 2)]
+    if notes:
+        end.append([])
+    for note in notes:
+        end += hanging_lines([], note, width, 2)
     end += _adapter_lines(report, width)
     end += hanging_lines([], _verdict_text(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
@@ -358,11 +361,10 @@ def _count_lines(report: DiffReport, width: int | None) -> list[Line]:
                 parts.append("(by their names: a state dict does not mark buffers)")
             rows.append((label, "   ".join(parts)))
     size = max((len(label) for label, _ in rows), default=0)
-    return [
-        line
-        for label, text in rows
-        for line in hanging_lines([(label.ljust(size + 3), "name")], text, width)
-    ]
+    out: list[Line] = []
+    for label, text in rows:
+        out += hanging_lines([(label.ljust(size + 3), "name")], text, width)
+    return out
 
 
 def _is_by_name(row: Row) -> bool:
@@ -378,17 +380,12 @@ def _still_lines(report: DiffReport, width: int | None, which: str) -> list[Line
     moved = any(row.status == "changed" for row in report.rows)
     if which == "auto" and any(row.code == "step-skipped" for row in report.findings):
         return []
-    told = {
-        name for row in report.findings if row.code == "frozen" for name in row.tensors
-    }
+    told = set(report.frozen) if which == "auto" else set()
     still: dict[str, list[str]] = {}
     for row in report.rows:
-        if (
-            row.status == "same"
-            and row.reason is not None
-            and (which != "auto" or row.name not in told)
-        ):
-            still.setdefault(row.reason, []).append(row.label)
+        if row.status != "same" or row.reason is None or row.name in told:
+            continue
+        still.setdefault(row.reason, []).append(row.label)
     if not still or not moved or report.options.structure:
         return []
     out: list[Line] = [[], [("unchanged parameters", "head")]]
@@ -599,13 +596,8 @@ def _change_lines(
             room -= len(group)
     size = _name_size(listed, width)
     out = _block_lines(first, len(bad), size, width, max(limit // 2, _LEAST))
-    for_all = [
-        line
-        for lines in _laid_out(
-            [("M", *row) for row in dict.fromkeys(retyped.values())], size, width
-        )
-        for line in lines
-    ]
+    retyped_rows = [("M", *row) for row in dict.fromkeys(retyped.values())]
+    for_all = list(chain.from_iterable(_laid_out(retyped_rows, size, width)))
     most = max(limit - len(out) - len(for_all) - least, limit // 2, _LEAST)
     out += _block_lines(then, len(others), size, width, most) + for_all
     left: list[str] = []
@@ -625,11 +617,8 @@ def _change_lines(
             )
             left.append(f"{len(group):,} {label}")
         out += lines
-    out += [
-        line
-        for lines in _laid_out([*dict.fromkeys(entire.values())], 0, width)
-        for line in lines
-    ]
+    entire_rows = list(dict.fromkeys(entire.values()))
+    out += chain.from_iterable(_laid_out(entire_rows, 0, width))
     if left:
         out += hanging_lines(
             [], f"… {', '.join(left)} (--show changed)", width, 2, "dim"
@@ -688,13 +677,14 @@ def _block_lines(
     blocks = _laid_out(rows, size, width)
     shown = sum(times for *_, times in merged)
     if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and shown >= count:
-        return [line for block in blocks for line in block]
+        return list(chain.from_iterable(blocks))
     out: list[Line] = []
     shown = 0
     for block, (*_, times) in zip(blocks, merged, strict=False):
         if out and len(out) + len(block) > most - 1:
             break
-        out, shown = out + block, shown + times
+        out += block
+        shown += times
     return [*out, [(f"… {count - shown:,} more (--show changed)", "dim")]]
 
 
@@ -742,27 +732,23 @@ def _entire_optimizers(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]
     row for all of them.
     """
     groups: dict[tuple[str, str], list[Row]] = {}
+    # An optimizer is of one file alone where the other file has no tensor of it.
+    here: set[tuple[str, str]] = set()
     for row in rows:
-        if row.role.role == "optimizer" and row.status in ("added", "removed"):
-            groups.setdefault(
-                (row.status, row.name.partition(".state.")[0]), []
-            ).append(row)
-    here = {
-        (side, row.name.partition(".state.")[0])
-        for row in rows
-        if row.role.role == "optimizer"
-        for side, entry in (("removed", row.after), ("added", row.before))
-        if entry is not None
-    }
+        if row.role.role != "optimizer":
+            continue
+        name = row.name.partition(".state.")[0]
+        if row.status in ("added", "removed"):
+            groups.setdefault((row.status, name), []).append(row)
+        if row.after is not None:
+            here.add(("removed", name))
+        if row.before is not None:
+            here.add(("added", name))
     lines: dict[int, tuple[str, str, Texts]] = {}
     for (status, name), group in groups.items():
         if (status, name) not in here and len(group) > 1:
-            nbytes = sum(
-                entry.tensor.nbytes
-                for row in group
-                for entry in (row.before, row.after)
-                if entry
-            )
+            entries = [row.before or row.after for row in group]
+            nbytes = sum(entry.tensor.nbytes for entry in entries if entry is not None)
             text = f"{counted_noun(len(group), 'tensor')}, {size_text(nbytes)}"
             lines |= {
                 id(row): (LETTERS[status], show(name, 120), (text,)) for row in group
@@ -783,11 +769,7 @@ def _listing_lines(
     named = [(LETTERS[row.status], _row_name(row), _row_texts(row)) for row in rows]
     if size is None:
         size = _name_size([(name, texts) for _, name, texts in named], width)
-    return [
-        line
-        for lines in _laid_out(named, size, width, is_whole=is_whole)
-        for line in lines
-    ]
+    return list(chain.from_iterable(_laid_out(named, size, width, is_whole=is_whole)))
 
 
 _BARS, _FEW = 40, 16
@@ -825,12 +807,11 @@ def _bar_lines(
         for row in bars.modules
     ]
     largest = max(shares, default=0.0)
-    retypes = any(row.retyped for row in bars.modules)
-    heads = (
-        ["TENSORS CHANGED"]
-        if only_changed
-        else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
-    )
+    heads = ["TENSORS CHANGED"]
+    if not only_changed:
+        heads = ["TENSORS", "CHANGED"]
+        if any(row.retyped for row in bars.modules):
+            heads.append("RETYPED")
     table: list[list[str]] = []
     for row in bars.modules:
         none = "-" if row.is_unmeasured else "from 0"
@@ -1163,9 +1144,7 @@ def name_lines(report: DiffReport) -> Sequence[Line]:
 
 def html_diff(report: DiffReport) -> str:
     """Return the lines of `ckpt diff`."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(diff_lines(report, width=WIDTH))

@@ -60,9 +60,8 @@ def differing_values(
             rows += _differing_values(before, after, ours, theirs)
     if not outside:
         return rows, lonely
-    taken = {
-        part.path for side in (first, second) for part in side.sections if part.path
-    }
+    sections = (*first.sections, *second.sections)
+    taken = {part.path for part in sections if part.path}
     with_metadata = before.traits.has_own_metadata and after.traits.has_own_metadata
     free = [
         _outside_values(side, taken, with_metadata=with_metadata)
@@ -197,7 +196,9 @@ def _parent_paths(checkpoint: Checkpoint, *, theirs_of: _Values) -> set[Path]:
     for path, value in theirs_of.items():
         skip = len(value.path) - len(path)
         break
-    found = {path[:depth] for path in theirs_of for depth in range(len(path))}
+    found: set[Path] = set()
+    for path in theirs_of:
+        found.update(path[:depth] for depth in range(len(path)))
     for entry in checkpoint.tensors:
         found.update(entry.path[skip:depth] for depth in range(skip, len(entry.path)))
     return found

@@ -224,9 +224,8 @@ def _find_card(opened: Checkpoint) -> Card | None:
         os.path.join(folder, "README.md")
     ):
         return None
-    from ckpt.commands.inspect.card_file import (
-        card_beside,
-    )  # here: few checkpoints have one
+    # Here: few checkpoints have one.
+    from ckpt.commands.inspect.card_file import card_beside
 
     return card_beside(opened)
 

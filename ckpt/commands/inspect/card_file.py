@@ -51,9 +51,8 @@ def _folder(path: str) -> Location | None:
     """Return the folder whose README.md is about a checkpoint."""
     place = locate(path)
     if is_cached_model(path):
-        from ckpt.formats.common.cached import (
-            snapshot_of,
-        )  # here: few paths lead into a cache
+        # Here: few paths lead into a cache.
+        from ckpt.formats.common.cached import snapshot_of
 
         return snapshot_of(place, Limits())
     if place.is_folder():

@@ -86,9 +86,8 @@ def command(
     check_table(table)
     indices = None if index is None else ",".join(index)
     if indices is not None:
-        from ckpt.evidence.numbering import (
-            numbers,
-        )  # here: inspect alone does not pay for it
+        # Here: inspect alone does not pay for it.
+        from ckpt.evidence.numbering import numbers
 
         numbers(indices)
     if indices is not None and any(
@@ -115,9 +114,8 @@ def command(
         except FolderError:
             if not as_list:
                 raise
-            from ckpt.commands.ls.command import (
-                show_folder,  # here: a folder of checkpoints alone pays for it
-            )
+            # Here: a folder of checkpoints alone pays for it.
+            from ckpt.commands.ls.command import show_folder
 
             if not json:
                 output.separate_reports()
@@ -158,9 +156,8 @@ def command(
 
 
 def _write_index(parameters: Numbering) -> None:
-    from ckpt.commands.inspect.numbering import (
-        numbering_lines,
-    )  # here: inspect alone does not pay for it
+    # Here: inspect alone does not pay for it.
+    from ckpt.commands.inspect.numbering import numbering_lines
 
     output.write_lines(numbering_lines(parameters, output.screen_width()))
 
@@ -209,9 +206,8 @@ def _write_bars(
     report: Inspection, width: int | None, depth: int | None, everything: bool
 ) -> None:
     """The headline, and a bar for each part: as many as there is room for."""
-    from ckpt.commands.inspect.bars import (
-        bar_lines,
-    )  # here: other views do not pay for it
+    # Here: other views do not pay for it.
+    from ckpt.commands.inspect.bars import bar_lines
     from ckpt.commands.inspect.tables import ROWS
 
     head = [*render.call_lines(report, width), *render.headline_lines(report, width)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.bytes.location import path_beside
@@ -97,17 +98,14 @@ def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
         if not names or field is None:
             continue
         key = show(f"{section}{'.' if section else ''}state.{names[0]}.{field}", 120)
+        indices = [use.match.indices[number] for number in use.never]
         yield Finding(
             "resume-stops",
             (
                 f"Unless {show_folded_names(names)} are frozen, a strict load stops: "
                 f'"Missing key in checkpoint state_dict: {key}".'
             ),
-            tuple(
-                survey.tensors[index].name
-                for number in use.never
-                if (index := use.match.indices[number]) is not None
-            ),
+            tuple(survey.tensors[index].name for index in indices if index is not None),
             plan(("completed",)).command,
             consequence=(
                 "Load with planner=DefaultLoadPlanner(allow_partial_load=True)."
@@ -172,13 +170,11 @@ class AdapterFound(NamedTuple):
         """
         found = self.adapter
         ranks = found.ranks
-        rank = (
-            f"rank {ranks[0]}"
-            if len(ranks) == 1
-            else f"ranks {ranks[0]} to {ranks[-1]}"
-            if ranks
-            else ""
-        )
+        rank = ""
+        if len(ranks) == 1:
+            rank = f"rank {ranks[0]}"
+        elif ranks:
+            rank = f"ranks {ranks[0]} to {ranks[-1]}"
         extra = "DoRA" if found.has_magnitude else ""
         base = f"base {show(self.base, 60)}" if self.base else ""
         texts = [
@@ -355,7 +351,7 @@ def inspect(
     if section is not None:
         name = survey.section(section).name
         chosen = [part for part in parts if part.name == name]
-        indices = [index for part in chosen for index in part.indices]
+        indices = list(chain.from_iterable(part.indices for part in chosen))
         values = tuple(
             value
             for value in values
@@ -427,55 +423,55 @@ def _way_out(report: Inspection, plan: Plan) -> Way | None:
 
 
 def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
+    """The prefixes of wrappers on the names of models and averages."""
     prefixes: list[Prefix] = []
     for part in parts:
         if part.kind not in ("model", "ema"):
             continue
-        leading: dict[str, int] = {}
-        inner: dict[str, list[str]] = {}
         names = part.names()
-        for prefix in map(wrapper_prefix, wrapped_names(names)):
-            if prefix:
-                leading[prefix] = leading.get(prefix, 0) + 1
-        for name in names if "._" in "\n".join(names) else ():
-            for wrapper, place in inner_wrappers(name):
-                inner.setdefault(wrapper, []).append(place)
-        single = {tensor for tensor in set(looks_of(part.entries)) if not tensor.shape}
-        pairs = zip(names, looks_of(part.entries), strict=True) if single else ()
-        counters = {
-            name
-            for name, tensor in pairs
-            if tensor in single and name.endswith(AVERAGE_COUNTERS)
-        }
-        prefixes += [
-            Prefix(
-                prefix,
-                writers_of_prefix(
-                    prefix, counters=counters, is_average=part.kind == "ema"
-                ),
-                part,
-                count,
+        leading = Counter(filter(None, map(wrapper_prefix, wrapped_names(names))))
+        counters = _average_counters(part)
+        for prefix, count in leading.items():
+            writers = writers_of_prefix(
+                prefix, counters=counters, is_average=part.kind == "ema"
             )
-            for prefix, count in leading.items()
-        ]
-        prefixes += [
-            Prefix(
-                places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
-                writers_of_prefix(wrapper),
-                part,
-                len(places),
-            )
-            for wrapper, places in inner.items()
-        ]
+            prefixes.append(Prefix(prefix, writers, part, count))
+        inner: dict[str, list[str]] = {}
+        # One search in all names: most models have no such attribute.
+        if "._" in "\n".join(names):
+            for name in names:
+                for wrapper, place in inner_wrappers(name):
+                    inner.setdefault(wrapper, []).append(place)
+        for wrapper, places in inner.items():
+            place = places[0] if len(set(places)) == 1 else f"*.{wrapper}."
+            writers = writers_of_prefix(wrapper)
+            prefixes.append(Prefix(place, writers, part, len(places)))
         prefixes += _inner_prefixes(part)
     return tuple(prefixes)
+
+
+def _average_counters(part: Section) -> set[str]:
+    """The names that a counter of AveragedModel can have: of tensors without
+    dimensions.
+    """
+    tensors = looks_of(part.entries)
+    # Most tensors share one object for dtype and shape, so few are looked at.
+    single = {tensor for tensor in set(tensors) if not tensor.shape}
+    if not single:
+        return set()
+    return {
+        name
+        for name, tensor in zip(part.names(), tensors, strict=True)
+        if tensor in single and name.endswith(AVERAGE_COUNTERS)
+    }
 
 
 def _inner_prefixes(part: Section) -> Iterator[Prefix]:
     """Yield the places inside of names where DataParallel or DDP is around a part of
     the model.
     """
-    if not part.is_module:  # its classes would say what it is
+    # The classes of a pickled module say what it is.
+    if not part.is_module:
         yield from _prefixes_at(part, inner_modules(part.names()).sure)
 
 
@@ -504,17 +500,15 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     if survey.knows_gradients:
         yield from unused.unused_findings(survey)
         if survey.record is not None:
-            from ckpt.commands.inspect.unused import (
-                loose_findings,  # here: only a record of a model says so much
-            )
+            # Here: only a record of a model says so much.
+            from ckpt.commands.inspect.unused import loose_findings
 
             yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey, plan)
         yield from _reordered_findings(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
-        from ckpt.commands.inspect.unused import (
-            loose_findings,
-        )  # here: few files hold modules
+        # Here: few files hold modules.
+        from ckpt.commands.inspect.unused import loose_findings
 
         yield from loose_findings(survey.unseen.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
@@ -551,7 +545,7 @@ def _refused_findings(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
     for file, rows in files.items():
         words = ("plain", file) if file else ("plain",)
         way = Way(None) if checkpoint.traits.names_are_code else plan(words)
-        places = dict.fromkeys(place for row in rows for place in row.where)
+        places = dict.fromkeys(chain.from_iterable(row.where for row in rows))
         follows = _ALONE if way.command is not None and way.keeps == "weights" else None
         of = f" {show(file, 80)}:" if file else ""
         text = f"weights_only=True refuses{of} {refusals_text(tuple(rows))}."
@@ -669,7 +663,7 @@ def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
         if row.group == "unknown" and not row.is_script:
             files.setdefault(row.file, []).append(row)
     for file, rows in files.items():
-        where = tuple(dict.fromkeys(place for row in rows for place in row.where))
+        where = tuple(dict.fromkeys(chain.from_iterable(row.where for row in rows)))
         unknown = [f"{row.module}.{row.name}" for row in rows]
         text = (
             f"Loading {_file_text(file)} imports {and_more(unknown, 3)}, which ckpt "
@@ -952,13 +946,13 @@ def _way_without(
     globs = exclude_patterns(chosen, names)
     if not globs or len(chosen) == len(names):
         return Way(None)
-    words = [word for glob in globs for word in ("--exclude", glob)]
-    section = (
-        ["--section", part.name]
-        if len(survey.candidates) > 1 or part not in survey.candidates
-        else []
-    )
-    return plan(("slim", *words, *section))
+    words = ["slim"]
+    for glob in globs:
+        words += ["--exclude", glob]
+    # The only model needs no name.
+    if len(survey.candidates) > 1 or part not in survey.candidates:
+        words += ["--section", part.name]
+    return plan(tuple(words))
 
 
 def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
@@ -980,7 +974,7 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
             if len(ties) > 1
             else ""
         )
-        tied = tuple(name for names in ties for name in names)
+        tied = tuple(chain.from_iterable(ties))
         yield Finding(
             "tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied
         )
@@ -999,7 +993,7 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         )
         least = "At least " if any(row.is_bound for row in held) else ""
         text = f"{least}{size_text(total)} are stored that no tensor uses: {views}."
-        names = tuple(name for row in held for name in row.tensors)
+        names = tuple(chain.from_iterable(row.tensors for row in held))
         yield Finding("bloat", text, names, plan(("smaller",)).command)
 
 
@@ -1084,11 +1078,8 @@ def _is_apart(entries: Sequence[Entry]) -> bool:
             storages = part.tensors.storages
             used += storages.made if isinstance(storages, Column) else storages
         else:
-            used += [
-                part_ref.storage
-                for entry in part
-                for part_ref in parts_of(entry.tensor)
-            ]
+            for entry in part:
+                used += [part_ref.storage for part_ref in parts_of(entry.tensor)]
     return len(set(used)) == len(used)
 
 
@@ -1100,10 +1091,7 @@ def _storage_users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRe
     for entry in checkpoint.tensors:
         tensor = entry.tensor
         if type(tensor) is TensorRef:
-            user = (entry.name, tensor)
-            same = users.setdefault(id(tensor.storage), fresh := [user])
-            if same is not fresh:
-                same.append(user)
+            users.setdefault(id(tensor.storage), []).append((entry.name, tensor))
         else:
             for label, part in tensor.parts:
                 users.setdefault(id(part.storage), []).append(
@@ -1123,18 +1111,16 @@ def _storage_use(storage: Storage, users: list[tuple[str, TensorRef]]) -> Storag
         used += min(*seen.values(), span) if len(seen) == 1 else span
         is_bound |= len(seen) > 1 and sum(seen.values()) < span
         overlaps |= len({ref.extent for ref in group}) > 1
-    ties = any(
-        len(names) > 1 and last > first for (first, last), names in ranges.items()
-    )
-    kind: Kind = (
-        "overlapping"
-        if overlaps
-        else "packed"
-        if len(ranges) > 1
-        else "tied"
-        if ties
-        else "own"
-    )
+    kind: Kind = "own"
+    if overlaps:
+        kind = "overlapping"
+    elif len(ranges) > 1:
+        kind = "packed"
+    else:
+        for (first, last), names in ranges.items():
+            # Tensors without elements share nothing.
+            if len(names) > 1 and last > first:
+                kind = "tied"
     return StorageUse(storage, tuple(name for name, _ in users), kind, used, is_bound)
 
 
@@ -1143,11 +1129,11 @@ def _count_seen_bytes(ref: TensorRef) -> int:
     its extent.
     """
     first, last = ref.extent
-    return (
-        min(unexpanded_view(ref).nbytes, last - first)
-        if ref.dtype.bits >= 8
-        else last - first
-    )
+    extent = last - first
+    # Elements of less than a byte share their bytes.
+    if ref.dtype.bits < 8:
+        return extent
+    return min(unexpanded_view(ref).nbytes, extent)
 
 
 def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
@@ -1161,13 +1147,10 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     ties: list[tuple[str, ...]] = []
     if _is_apart(survey.tensors):
         return ties
-    uses = Counter(
-        [
-            id(part.storage)
-            for entry in survey.tensors
-            for part in parts_of(entry.tensor)
-        ]
-    )
+    ids: list[int] = []
+    for entry in survey.tensors:
+        ids += [id(part.storage) for part in parts_of(entry.tensor)]
+    uses = Counter(ids)
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
         for index, entry in _named_entries(sections):

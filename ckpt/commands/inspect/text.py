@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
 from ckpt.commands.inspect.tables import (
@@ -373,9 +374,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     if values:
         out += flowing_lines(head("values"), values, width)
     if metadata:
-        from ckpt.commands.inspect.card_text import (
-            metadata_pieces,
-        )  # here: few files have more than a format
+        # Here: few files have more than a format.
+        from ckpt.commands.inspect.card_text import metadata_pieces
 
         out += flowing_lines(head("metadata"), metadata_pieces(metadata), width)
     if report.card is not None and not report.selected:
@@ -469,13 +469,10 @@ def _shards_text(report: Inspection) -> str:
         return ""
     ranks = {(shard.rank, shard.world) for shard in shards}
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
-    whose = (
-        "not recorded"
-        if rank is None
-        else f"{rank} of {world} ranks"
-        if world
-        else str(rank)
-    )
+    if rank is None:
+        whose = "not recorded"
+    else:
+        whose = f"{rank} of {world} ranks" if world else str(rank)
     whole = len(report.entries) - len(shards)
     return (
         f"{whose}; shards of {counted_noun(len(shards), 'tensor')}; "
@@ -490,25 +487,18 @@ def _sharding_text(report: Inspection) -> str:
     places = [storage.place for storage in set(row_looks(report.checkpoint.storages))]
     if not any(place.grid for place in places if place is not None):
         return ""
-    every = [
-        sharding
-        for row in report.rows
-        if (sharding := sharding_of(row.tensor)) is not None
-    ]
+    shardings = [sharding_of(row.tensor) for row in report.rows]
+    every = [sharding for sharding in shardings if sharding is not None]
     if not every:
         return ""
-    dims = sorted({dim for sharding in every for dim in sharding.dims})
-    along = (
-        f"dimension {dims[0]}"
-        if len(dims) == 1
-        else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
-    )
+    dims = sorted(set(chain.from_iterable(sharding.dims for sharding in every)))
+    along = f"dimensions {and_more([str(dim) for dim in dims], 8)}"
+    if len(dims) == 1:
+        along = f"dimension {dims[0]}"
     most = max(sharding.parts for sharding in every)
-    parts = (
-        f"{most:,} parts"
-        if all(sharding.parts == most for sharding in every)
-        else f"up to {most:,} parts"
-    )
+    parts = f"{most:,} parts"
+    if any(sharding.parts != most for sharding in every):
+        parts = f"up to {parts}"
     return (
         f"{len(every):,} of {counted_noun(len(report.entries), 'tensor')} along "
         f"{along}, in {parts}"
@@ -758,9 +748,8 @@ def _fact_text(node: Node) -> str:
 
 def _counters_text(values: list[Value]) -> str:
     """The counters of epochs and steps among values below one key."""
-    from ckpt.commands.inspect.card_text import (
-        counters_below,
-    )  # here: few files have values below a key
+    # Here: few files have values below a key.
+    from ckpt.commands.inspect.card_text import counters_below
 
     return counters_below(values)
 

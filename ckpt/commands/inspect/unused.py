@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from ckpt.evidence.gradients import GradientUse, known_indices, without_gradient
 from ckpt.evidence.matching import by_order
@@ -44,20 +45,20 @@ def _recorded_findings(
     survey: Survey, match: RecordMatch, none: tuple[int, ...]
 ) -> Iterable[Finding]:
     """Parameters that had no gradient when a snapshot was taken."""
-    held = {
-        index
-        for use in survey.uses
-        if use.steps or use.never
-        for number, index in enumerate(use.match.indices)
-        if number not in use.never and index is not None
-    }
+    held: set[int] = set()
+    for use in survey.uses:
+        if not use.steps and not use.never:
+            continue
+        for number, index in enumerate(use.match.indices):
+            if number not in use.never and index is not None:
+                held.add(index)
     earlier = [index for index in none if index in held]
     never = [index for index in none if index not in held]
     if never:
         text, names = _tensors_text(survey, match.section, never)
-        before = {
-            use.match.indices[number] for use in survey.uses for number in use.never
-        }
+        before: set[int | None] = set()
+        for use in survey.uses:
+            before.update(use.match.indices[number] for number in use.never)
         also = ", and never before" if before.issuperset(never) else ""
         yield Finding(
             "unused",
@@ -240,14 +241,10 @@ def _candidate_indices(use: GradientUse, numbers: Sequence[int]) -> set[int]:
     not say it of each.
     """
     match = use.match
-    possible = (
-        [match.candidates[number] for number in numbers] if match.candidates else []
-    )
-    return (
-        {index for candidates in possible for index in candidates}
-        if all(possible)
-        else set()
-    )
+    if not match.candidates:
+        return set()
+    possible = [match.candidates[number] for number in numbers]
+    return set(chain.from_iterable(possible)) if all(possible) else set()
 
 
 def _tensors_text(
@@ -274,19 +271,14 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     lost = [row for row in rows if row.registered is None]
     if lost:
         kinds = {row.kind for row in lost}
-        noun = (
-            "module"
-            if kinds == {"module"}
-            else "Parameter"
-            if kinds == {"parameter"}
-            else "object"
-        )
+        noun = "object"
+        instead = "nn.ModuleList or nn.ModuleDict"
+        if kinds == {"module"}:
+            noun = "module"
+        elif kinds == {"parameter"}:
+            noun = "Parameter"
+            instead = "nn.ParameterList"
         count = counted_noun(sum(row.parameters for row in lost), "parameter")
-        instead = (
-            "nn.ParameterList"
-            if kinds == {"parameter"}
-            else "nn.ModuleList or nn.ModuleDict"
-        )
         yield Finding(
             "list-modules",
             (

@@ -55,8 +55,11 @@ def _severity_key(row: LsRow) -> tuple[int, int, int]:
     Between them the most serious finding decides, then how many codes there are.
     """
     levels = [LEVELS.index(finding.level) for finding in row.findings]
-    first = 2 if row.error is not None else 0 if row.loads == RUNS_CODE else 1
-    return first, min(levels, default=len(LEVELS)), -len(row.codes)
+    if row.error is not None:
+        group = 2
+    else:
+        group = 0 if row.loads == RUNS_CODE else 1
+    return group, min(levels, default=len(LEVELS)), -len(row.codes)
 
 
 def ls(

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal, overload
 
 from ckpt.commands.inspect.inspect import inspect
@@ -226,8 +227,9 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     loads = _loading_word(survey)
     count = len(survey.tensors)
     if report.quantised is not None and report.quantised.shown is not None:
-        survey = report.quantised.shown.survey  # parameters are counted as weights
-    indices = [index for section in survey.main for index in section.indices]
+        # Parameters are counted as weights, and not as the codes that hold them.
+        survey = report.quantised.shown.survey
+    indices = list(chain.from_iterable(section.indices for section in survey.main))
     parameters = survey.parameters
     tensors = looks_of(survey.tensors)
     dtypes: Counter[str] = Counter()

@@ -266,8 +266,10 @@ def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
     ]
     runs = sum(row.loads == RUNS_CODE for row in read)
     unread = len(rows) - len(read)
-    parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
-    parts += [f"{unread:,} unreadable"] if unread else []
+    if runs:
+        parts.append(f"{runs:,} {'runs' if runs == 1 else 'run'} code")
+    if unread:
+        parts.append(f"{unread:,} unreadable")
     unused = sum(
         any(finding.code == "unused" for finding in row.findings) for row in read
     )
@@ -320,16 +322,11 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
 
 def html_ls(report: LsReport) -> str:
     """Return the table of `ckpt ls` and its closing line."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     rows = report.rows
     folders = {os.path.dirname(row.path) for row in rows}
-    lines = (
-        ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "")
-        if rows
-        else []
-    )
+    folder = folders.pop() if len(folders) == 1 else ""
+    lines = ls_lines(rows, WIDTH, folder) if rows else []
     return html_of([*lines, [(summary_text(rows), "head")]])

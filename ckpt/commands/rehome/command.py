@@ -54,7 +54,9 @@ def _undo_all(names: list[str], options: ResultOptions) -> int:
     one.
     """
     folders = [name for name in names if options.recursive and os.path.isdir(name)]
-    inside = {path: name for name in folders for path in list_archives(name)}
+    inside: dict[str, str] = {}
+    for folder in folders:
+        inside |= dict.fromkeys(list_archives(folder), folder)
     never: list[str] = []
 
     def one(path: str) -> int:

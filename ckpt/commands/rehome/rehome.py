@@ -142,10 +142,10 @@ def refuse_device(request: Moves, traits: Traits, path: str) -> None:
 
 _TRAINED = ("model", "ema", "optimizer")
 """Kinds of sections that hold no states of random generators."""
-_OF_CPU, _OF_GPU = 5_056, 16
-"""Bytes of the state of a generator on the CPU, and on a GPU, where it is a seed and an
-offset. Source: torch 2.0 to 2.13.
-"""
+_OF_CPU = 5_056
+"""Bytes of the state of a generator on the CPU. Source: torch 2.0 to 2.13."""
+_OF_GPU = 16
+"""Bytes of the state of one on a GPU: a seed and an offset."""
 _WORDS = ("rng", "gen", "rand", "seed")
 
 
@@ -154,8 +154,11 @@ def _is_state(entry: Entry, sizes: set[int]) -> bool:
     of a GPU by its name too.
     """
     shape = entry.tensor.shape
+    if len(shape) != 1:
+        return False
+    # Sixteen bytes may be anything.
     is_named = any(word in entry.name.lower() for word in _WORDS)
-    return len(shape) == 1 and (shape[0] in sizes or (is_named and shape[0] == _OF_GPU))
+    return shape[0] in sizes or (is_named and shape[0] == _OF_GPU)
 
 
 def _order_key(
@@ -182,20 +185,14 @@ def _list_leftovers(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
             is_text = hidden.type == "str"
             what = repr(hidden.device) if is_text else f"device({hidden.device!r})"
             # The code of a program may compare its texts.
-            hint = (
-                None
-                if is_text and result.traits.names_are_code
-                else "--objects to change it"
-            )
+            is_in_program = is_text and result.traits.names_are_code
+            hint = None if is_in_program else "--objects to change it"
             rows.append(Leftover(hidden.name, what, None, hint, is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
         if data is not None and data.startswith(_CHECKPOINTS):
-            rows.append(
-                Leftover(
-                    value.name, "a checkpoint inside of bytes, which is not changed"
-                )
-            )
+            what = "a checkpoint inside of bytes, which is not changed"
+            rows.append(Leftover(value.name, what))
     rows += _in_code(result, edit.asked)
     if edit.stayed:
         what = "the state of a random generator, which torch needs on the CPU"
@@ -208,19 +205,17 @@ def _in_code(result: Checkpoint, request: Moves) -> list[Leftover]:
     rows: dict[tuple[str, str], list[int]] = {}
     for row in result.code_devices:
         if request.target(row.device):
-            rows.setdefault((row.file, row.device), []).extend(
-                [] if row.line is None else [row.line]
-            )
+            lines = rows.setdefault((row.file, row.device), [])
+            if row.line is not None:
+                lines.append(row.line)
     leftovers = []
     for (file, tag), lines in rows.items():
         name = f"{file}:{lines[0]}" if lines else file
-        times = (
-            f", {len(lines):,} times (lines {and_more(list(map(str, lines)), _LINES)})"
-        )
-        what = (
-            f"the code names {tag}{times if len(lines) > 1 else ''}, which "
-            "map_location leaves too"
-        )
+        times = ""
+        if len(lines) > 1:
+            listed = and_more(list(map(str, lines)), _LINES)
+            times = f", {len(lines):,} times (lines {listed})"
+        what = f"the code names {tag}{times}, which map_location leaves too"
         leftovers.append(Leftover(name, what))
     return leftovers
 
@@ -241,6 +236,7 @@ class _Rehome(Edit):
         self._texts: dict[str, str] = {}
         self._fixed: dict[int, Node] = {}
         self._is_program = survey.checkpoint.traits.names_are_code
+        # map_location moves these states too, and then set_rng_state fails.
         is_away = request.rest not in (None, "cpu") and not self._is_program
         self._rng = self._generator_storages(survey) if is_away else set()
 
@@ -277,21 +273,26 @@ class _Rehome(Edit):
         """Storages of random states on the CPU: set_rng_state takes them from nowhere
         else.
         """
-        found = [
-            (part.kind == "rng", entry)
-            for part in survey.sections
-            if part.kind not in _TRAINED
-            for entry in part.entries
-            if entry.tensor.dtype.name == "uint8" and entry.tensor.device == "cpu"
-        ]
+        found: list[tuple[bool, Entry]] = []
+        for section in survey.sections:
+            if section.kind in _TRAINED:
+                continue
+            for entry in section.entries:
+                tensor = entry.tensor
+                if tensor.dtype.name == "uint8" and tensor.device == "cpu":
+                    found.append((section.kind == "rng", entry))
         sizes = {_OF_CPU}
+        # Who saves the state of the CPU saves that of the GPU beside it.
         if any(entry.tensor.shape == (_OF_CPU,) for _, entry in found):
-            sizes.add(_OF_GPU)  # who saves the one saves the other beside it
+            sizes.add(_OF_GPU)
         stayed = [
             entry for is_named, entry in found if is_named or _is_state(entry, sizes)
         ]
         self.stayed = [entry.name for entry in stayed]
-        return {part.storage for entry in stayed for part in parts_of(entry.tensor)}
+        storages: set[Storage] = set()
+        for entry in stayed:
+            storages.update(part.storage for part in parts_of(entry.tensor))
+        return storages
 
     def storage(self, storage: Storage) -> Storage:
         moved = self._storages.get(storage)
@@ -305,18 +306,17 @@ class _Rehome(Edit):
         return moved
 
     def instead(self, node: Node) -> Node | None:
-        if (
-            type(node) is Opaque
-            and node.meaning is None
-            and self._objects
-            and id(node) not in self._fixed
-        ):
-            if class_of(node) == "torch.device":
-                to = self.asked.target(device_text(node))
-                if to is not None:
-                    self._count_move(device_text(node) or "", to, "object", 0)
-                    return device_call(to)
-        return None
+        # map_location leaves these objects, so they are changed on request only.
+        if not self._objects or type(node) is not Opaque or node.meaning is not None:
+            return None
+        if class_of(node) != "torch.device" or id(node) in self._fixed:
+            return None
+        tag = device_text(node)
+        to = self.asked.target(tag)
+        if to is None:
+            return None
+        self._count_move(tag or "", to, "object", 0)
+        return device_call(to)
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         if class_of(call) == _GENERATOR and call.args:
@@ -340,24 +340,24 @@ class _Rehome(Edit):
         return self._devices[id(node)]
 
     def leaf(self, node: Node) -> Node:
-        if (
-            self._objects
-            and not self._is_program
-            and isinstance(node, str)
-            and len(node) < 20
-            and is_accelerator(node)
-        ):
-            to = self.asked.target(str(node))
-            if to is not None:
-                self._count_move(str(node), to, "text", 0)
-                return self._text(to)
-        return node
+        # What a text means is not known, so it is changed on request only.
+        if not self._objects or self._is_program or not isinstance(node, str):
+            return node
+        # No device has a name of so many letters.
+        if len(node) >= 20 or not is_accelerator(node):
+            return node
+        to = self.asked.target(str(node))
+        if to is None:
+            return node
+        self._count_move(str(node), to, "text", 0)
+        return self._text(to)
 
     def _count_move(self, before: str, after: str, unit: str, nbytes: int) -> None:
         count, total = self.counts.get((before, after, unit), (0, 0))
         self.counts[before, after, unit] = count + 1, total + nbytes
 
     def _text(self, tag: str) -> str:
+        # One object for each tag: the pickle then writes it once.
         return self._texts.setdefault(tag, tag)
 
 

@@ -100,9 +100,8 @@ def rename(
         raise UsageError(
             "no name matches", path=source.path, hint=f"names are like {listed}"
         )
-    changes = [
-        Change("name", old, new, 1, "", section=where)
-        for where, pairs in names.items()
-        for old, new in pairs.items()
-    ]
+    changes: list[Change] = []
+    for where, pairs in names.items():
+        for old, new in pairs.items():
+            changes.append(Change("name", old, new, 1, "", section=where))
     return RewriteReport("rename", source, result, tuple(changes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from ckpt.commands.rewriting.report import Leftover, edited_checkpoint, keys_beside
 from ckpt.evidence.alignment import both_called
@@ -108,7 +109,9 @@ def _known_names(
     """Return an optimizer's new names: the sections' names that change, unless another
     section keeps them.
     """
-    new_names = {old: new for names in changed.values() for old, new in names.items()}
+    new_names: dict[str, str] = {}
+    for names in changed.values():
+        new_names |= names
     for part in survey.sections:
         if part.kind in ("model", "ema") and part not in chosen:
             for name in part.names():
@@ -349,7 +352,7 @@ def attributes_left(root: Node) -> list[Leftover]:
         for node in nodes_below(root)
         if type(node) is Opaque and tensor_of(node) is not None
     ]
-    names = Counter(name for tensor in tensors for name in attributes(tensor))
+    names = Counter(chain.from_iterable(map(attributes, tensors)))
     return [
         Leftover(name, f"an attribute of {counted_noun(count, 'tensor')}")
         for name, count in names.items()

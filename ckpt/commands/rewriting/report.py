@@ -358,11 +358,12 @@ def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
 
 def storages_of(tensors: Sequence[Entry]) -> tuple[Storage, ...]:
     """The storages that tensors look into, each once, in their order."""
-    return tuple(
-        dict.fromkeys(
-            part.storage for entry in tensors for part in parts_of(entry.tensor)
-        )
-    )
+    # A dict without values: a set that keeps its order.
+    storages: dict[Storage, None] = {}
+    for entry in tensors:
+        for part in parts_of(entry.tensor):
+            storages[part.storage] = None
+    return tuple(storages)
 
 
 def with_ties(survey: Survey, limits: Limits) -> Survey:
@@ -456,16 +457,13 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
             )
     covered = [part.path for part in survey.sections]
     beside = keys_beside(survey, chosen)
-    loose = {
-        entry.path[0]
-        for part in survey.sections
-        if not part.path
-        for entry in part.entries
-        if entry.path
-    }
-    for key, child in (
-        children_of(survey.checkpoint.root) if chosen.path or beside else ()
-    ):
+    loose: set[str | int] = set()
+    for part in survey.sections:
+        if not part.path:
+            loose.update(entry.path[0] for entry in part.entries if entry.path)
+    if not chosen.path and not beside:
+        return rows
+    for key, child in children_of(survey.checkpoint.root):
         inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
             rows.append(_document_leftover(survey.checkpoint, str(key), child))
@@ -900,9 +898,9 @@ class Coverage(NamedTuple):
         found = find_extras(
             list(rows), [entry.tensor for entry in entries if entry is not None]
         )
-        if counters := lone_counters(
-            list(rows), {row.name for row in self.of(*LOADED)}
-        ):
+        loaded = {row.name for row in self.of(*LOADED)}
+        counters = lone_counters(list(rows), loaded)
+        if counters:
             found["counter"] = counters
         return {kind: [rows[name] for name in names] for kind, names in found.items()}
 

@@ -140,7 +140,8 @@ def with_flattening(
     Raises LimitError.
     """
     root = report.result.root
-    if report.source.traits.is_folder:  # all of it was taken apart before
+    # All of it was taken apart before.
+    if report.source.traits.is_folder:
         if ranks is None:
             return report
         files = counted_noun(len(report.source.parts), "file")
@@ -155,12 +156,9 @@ def with_flattening(
         for name, number in parts.texts.items()
     ]
     leftovers = [Leftover(name, "an empty dict") for name in parts.empty]
-    leftovers += [
-        Leftover(
-            f"{name}._metadata" if name else "_metadata", "the versions of modules"
-        )
-        for name in parts.versions
-    ]
+    for name in parts.versions:
+        metadata = f"{name}._metadata" if name else "_metadata"
+        leftovers.append(Leftover(metadata, "the versions of modules"))
     leftovers += attributes_left(root)
     objects = {
         tuple(map(str, leaf.path))
@@ -296,11 +294,11 @@ def _mend_storages(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     for entry in checkpoint.tensors:
         for part in parts_of(entry.tensor):
             ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
-    made = {
-        storage: new
-        for storage, end in ends.items()
-        if (new := _shorten_storage(storage, end)) is not storage
-    }
+    made: dict[Storage, Storage] = {}
+    for storage, end in ends.items():
+        shorter = _shorten_storage(storage, end)
+        if shorter is not storage:
+            made[storage] = shorter
     if not made:
         return checkpoint
     return edited_checkpoint(
@@ -328,11 +326,10 @@ def _shorten_storage(storage: Storage, end: int) -> Storage:
             pieces.append((position, piece.part(start, start + count)))
         position += count
     first, piece = pieces[0]
-    new = (
-        piece
-        if not first and piece.nbytes == end
-        else Patched(Range(Zeros(end), 0, end), end, pieces)
-    )
+    # One piece that holds all of it stays a range of a file, which the kernel copies.
+    new = piece
+    if first or piece.nbytes != end:
+        new = Patched(Range(Zeros(end), 0, end), end, pieces)
     return storage._replace(nbytes=end, place=new, crc=None)
 
 

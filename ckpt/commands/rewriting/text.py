@@ -5,6 +5,7 @@ alone, where it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from ckpt.commands.rewriting.report import (
     AverageSource,
@@ -56,9 +57,10 @@ _FOLDED = 5_000
 
 def rewrite_lines(report: RewriteReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
-    return [
-        line for row in _report_lines(report, width) for line in break_line(row, width)
-    ]
+    out: list[Line] = []
+    for row in _report_lines(report, width):
+        out += break_line(row, width)
+    return out
 
 
 def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
@@ -223,16 +225,15 @@ def _merge_leftovers(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
     groups: dict[str, list[Leftover]] = {}
     for row in rows:
         groups.setdefault(row.what, []).append(row)
-    return tuple(
-        group[0]
-        if len(group) == 1
-        else Leftover(
-            show_folded_names([row.name for row in group], 2),
-            what,
-            sum(row.nbytes or 0 for row in group),
-        )
-        for what, group in groups.items()
-    )
+    merged: list[Leftover] = []
+    for what, group in groups.items():
+        if len(group) == 1:
+            merged += group
+            continue
+        name = show_folded_names([row.name for row in group], 2)
+        nbytes = sum(row.nbytes or 0 for row in group)
+        merged.append(Leftover(name, what, nbytes))
+    return tuple(merged)
 
 
 def _arrow_text(change: Change) -> str:
@@ -280,8 +281,11 @@ def _leftover_lines(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
-        text = show_literal(row.what)
-        what = f" = {text}" if row.is_value else f": {text}" if text else ""
+        what = show_literal(row.what)
+        if row.is_value:
+            what = f" = {what}"
+        elif what:
+            what = f": {what}"
         out.append(
             [(f"{title}: {whole(show_name(row.name))}{what}{size}", ""), (hint, "dim")]
         )
@@ -429,8 +433,9 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         for status in light
     }
     parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
-    number = sum(len(rows) for kinds in light.values() for rows in kinds.values())
-    parts += [f"{number:,} without weights"] if number else []
+    number = sum(sum(map(len, kinds.values())) for kinds in light.values())
+    if number:
+        parts.append(f"{number:,} without weights")
     first, *more = wrap_text("; ".join(parts), width)
     out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
     out += listed
@@ -512,7 +517,7 @@ def _pairings_without(
     rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]
 ) -> list[Pairing]:
     """The pairings that are of none of these kinds."""
-    names = {row.name for group in kinds.values() for row in group}
+    names = {row.name for row in chain.from_iterable(kinds.values())}
     return [row for row in rows if row.name not in names]
 
 
@@ -557,19 +562,15 @@ def _list_lines(title: str, rows: Sequence[Pairing], width: int | None) -> list[
 
 def html_coverage(coverage: Coverage) -> str:
     """Return the lines of `ckpt warmstart` on what is loaded into a model."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(coverage_lines(coverage, width=WIDTH))
 
 
 def html_rewrite(report: RewriteReport) -> str:
     """Return the lines of a command that writes."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(rewrite_lines(report, WIDTH))

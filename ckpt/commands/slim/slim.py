@@ -25,6 +25,7 @@ from ckpt.commands.rewriting.report import (
 )
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.elements.computed import Computed
+from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.dtypes import UINT8, contiguous
@@ -63,6 +64,7 @@ from ckpt.tree.find import find, tied_names
 from ckpt.tree.view import Known
 
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
+_FROM_TYPE = ("_rebuild_from_type", "_rebuild_from_type_v2")
 
 
 def slim(
@@ -104,69 +106,35 @@ def _slim_weights(
     picked = set(map(id, chosen.selected(select, checkpoint.path)))
     others = [entry for entry in chosen.entries if id(entry) not in picked]
     weights = weights_of(survey, chosen)
-    node = weights = (
-        without_tensors(weights, {chosen.relative(entry.name) for entry in others})
-        if others
-        else weights
-    )
-    beside = keys_beside(survey, chosen)
-    if kept and (chosen.path or beside):
-        whole = Dict()
-        tree = Branches(whole)
-        if chosen.path:
-            _put_node(tree, chosen.path, node, checkpoint)
-        elif type(weights) is Dict:
-            whole.set(weights.keys, weights.values)
-        for path, other in _outermost_parts(kept):
-            if path[0] in beside or path[: len(chosen.path)] != chosen.path:
-                _put_node(tree, path, other, checkpoint)
-        node = whole
+    if others:
+        gone_names = {chosen.relative(entry.name) for entry in others}
+        weights = without_tensors(weights, gone_names)
+    node = _with_kept(survey, chosen, weights, kept)
     edit = _Slim()
     root = edit.copy(node)
     # Weights are wanted, so an object without tensors is left out; one with tensors is
     # lost only when that was asked.
-    objects = {
-        marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])
-    }
-    tensors = {
-        marker: row for marker, row in edit.lost.items() if marker not in objects
-    }
+    objects: dict[int, tuple[Node, str]] = {}
+    tensors: dict[int, tuple[Node, str]] = {}
+    for marker, row in edit.lost.items():
+        lost_node, _ = row
+        (tensors if _holds_weights(lost_node) else objects)[marker] = row
     dropped = [
         *losses_of(checkpoint, edit, objects, True),
         *losses_of(checkpoint, edit, tensors, drop_other),
     ]
     edit.leave_out(weights, objects)
-    traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
+    # The code of a program stays behind.
+    traits = checkpoint.traits._replace(names_are_code=False)
     result = replace(
         edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None),
         copies=(),
     )
-    # safetensors hold a tied tensor once.
-    tied = {} if traits.is_pickle else tied_names(result.tensors)
-    stored = [entry for entry in result.tensors if entry.name not in tied]
-    held = sum(entry.tensor.nbytes for entry in stored)
-    changes = [
-        Change(
-            "kept", f"kept {chosen.name or 'model'}", None, len(stored), "tensor", held
-        )
-    ]
-    if edit.packed:
-        changes.append(
-            Change(
-                "packed",
-                "packed, held by views",
-                None,
-                edit.packed,
-                "storage",
-                edit.won,
-            )
-        )
-    changes += made_plain(edit)
+    changes = _slim_changes(result, edit, chosen.name or "model")
     leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
     leftovers += not_selected(others)
-    leftovers += _call_leftovers(
-        checkpoint, {row.name for row in (*leftovers, *dropped)}
-    )
+    listed = {row.name for row in (*leftovers, *dropped)}
+    leftovers += _call_leftovers(checkpoint, listed)
     return refuse_empty(
         RewriteReport(
             "slim",
@@ -179,12 +147,46 @@ def _slim_weights(
     )
 
 
+def _with_kept(
+    survey: Survey, chosen: Section, weights: Node, kept: Sequence[tuple[Path, Node]]
+) -> Node:
+    """The tree of the result: the weights alone, or at their place with what is kept
+    at its own.
+    """
+    beside = keys_beside(survey, chosen)
+    # A bare state dict without keys beside it holds all that is kept already.
+    if not kept or not (chosen.path or beside):
+        return weights
+    whole = Dict()
+    tree = Branches(whole)
+    if chosen.path:
+        _put_node(tree, chosen.path, weights, survey.checkpoint)
+    elif type(weights) is Dict:
+        whole.set(weights.keys, weights.values)
+    for path, other in _outermost_parts(kept):
+        if path[0] in beside or path[: len(chosen.path)] != chosen.path:
+            _put_node(tree, path, other, survey.checkpoint)
+    return whole
+
+
+def _slim_changes(result: Checkpoint, edit: _Slim, name: str) -> list[Change]:
+    """The lines of the report on what is kept, packed and made plain."""
+    # safetensors hold a tied tensor once.
+    tied = {} if result.traits.is_pickle else tied_names(result.tensors)
+    stored = [entry for entry in result.tensors if entry.name not in tied]
+    held = sum(entry.tensor.nbytes for entry in stored)
+    changes = [Change("kept", f"kept {name}", None, len(stored), "tensor", held)]
+    if edit.packed:
+        packed = "packed, held by views"
+        changes.append(Change("packed", packed, None, edit.packed, "storage", edit.won))
+    return [*changes, *made_plain(edit)]
+
+
 def _find_kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
     matches = find(checkpoint.root, name, limits)
     if not matches:
-        names = [row.name for row in checkpoint.containers] + [
-            row.name for row in checkpoint.values
-        ]
+        names = [row.name for row in checkpoint.containers]
+        names += [row.name for row in checkpoint.values]
         listed = ", ".join(show(other, 60) for other in nearest_names(name, names))
         raise UsageError(
             f"--keep {name}: no such name",
@@ -198,12 +200,11 @@ def _call_leftovers(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
     """List the calls on load that the weights leave behind, unless a name in `listed`
     stands for them.
     """
-    called = (
-        row
-        for row in checkpoint.imports
-        if row.group == "called" and listed.isdisjoint(row.where)
-    )
-    return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
+    leftovers: list[Leftover] = []
+    for row in checkpoint.imports:
+        if row.group == "called" and row.calls and listed.isdisjoint(row.where):
+            leftovers.append(Leftover("(run on load)", row.calls[0]))
+    return leftovers
 
 
 def _holds_weights(node: Node) -> bool:
@@ -266,25 +267,28 @@ class _Slim(Plain):
             copy = self._copies.get(id(node))
             node = self.spread(node)
             assert isinstance(node, (Dict, Opaque))
-            if isinstance(copy, (Dict, Opaque)) and len(node.values) == len(
-                copy.values
-            ):
-                kept = [
-                    index
-                    for index, value in enumerate(node.values)
-                    if id(value) not in lost
-                ]
-                if len(kept) < len(node.values):
-                    copy.keys = [copy.keys[index] for index in kept]
-                    copy.values = [copy.values[index] for index in kept]
             todo += node.values
+            # A copy with fewer values has lost them in another way.
+            if not isinstance(copy, (Dict, Opaque)):
+                continue
+            if len(node.values) != len(copy.values):
+                continue
+            kept = [
+                index
+                for index, value in enumerate(node.values)
+                if id(value) not in lost
+            ]
+            if len(kept) < len(node.values):
+                copy.keys = [copy.keys[index] for index in kept]
+                copy.values = [copy.values[index] for index in kept]
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
         # Whatever made it.
         return super().is_taken_apart(call, name) or _holds_weights(call)
 
     def known(self, call: Opaque) -> Known | None:
-        return None  # generators and functions are no weights
+        # Generators and functions are no weights.
+        return None
 
     def instead(self, node: Node) -> Node | None:
         replacement = super().instead(node)
@@ -313,19 +317,16 @@ class _Slim(Plain):
         saved.
         """
         storage = ref.storage
+        # Elements of less than a byte share bytes with their neighbours.
+        if storage in self._whole or ref.dtype.bits < 8:
+            return None
         # Only what lies in a file is packed: any other place is made by an edit, and
         # holds what it needs.
-        if (
-            storage in self._whole
-            or ref.dtype.bits < 8
-            or not isinstance(storage.place, Range)
-        ):
+        if not isinstance(storage.place, Range):
             return None
         if storage not in self._groups:
-            groups = [
-                _Group(refs)
-                for refs in overlapping_groups(self._views.get(storage, [ref]))
-            ]
+            views = self._views.get(storage, [ref])
+            groups = [_Group(refs) for refs in overlapping_groups(views)]
             self._groups[storage] = groups
             needed = sum(group.nbytes for group in groups)
             if needed < storage.nbytes:
@@ -368,11 +369,9 @@ class _Group:
 
     @property
     def nbytes(self) -> int:
-        return (
-            unexpanded_view(self.refs[0]).nbytes
-            if self._gathered
-            else self.last - self.first
-        )
+        if self._gathered:
+            return unexpanded_view(self.refs[0]).nbytes
+        return self.last - self.first
 
     @property
     def _gathered(self) -> bool:
@@ -396,6 +395,7 @@ class _Group:
             place: Range | Computed = Computed(raw, ref.dtype)
         elif run is not None:
             first = run.offset + self.first
+            # The recorded checksum is of the whole storage, so all of it is compared.
             recorded = None if old.crc is None else Checksum(run, old.crc)
             place = run._replace(offset=first, size=self.nbytes, recorded=recorded)
         else:
@@ -426,19 +426,13 @@ def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
     else None.
     """
     func, args = call.func, call.args
-    if (
-        type(func) is Global
-        and func.name in ("_rebuild_from_type", "_rebuild_from_type_v2")
-        and len(args) > 2
-    ):
+    if type(func) is Global and func.name in _FROM_TYPE and len(args) > 2:
+        # (function, class, arguments of the function, state).
         func, inner = args[0], args[2]
         args = inner if is_tuple(inner) else ()
-    if (
-        type(func) is Global
-        and func.name in _VIEWS
-        and len(args) > 3
-        and type(args[0]) is PersistentId
-    ):
+    if type(func) is not Global or func.name not in _VIEWS:
+        return None
+    if len(args) > 3 and type(args[0]) is PersistentId:
         return args
     return None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from math import isfinite, prod, sqrt
 from typing import Literal
 
@@ -80,25 +81,21 @@ def axis_of(
     """
     parent, _, leaf = name.rpartition(".")
     shape = ref.shape
-    if (
-        leaf not in ("weight", "weight_orig")
-        or ref.dtype.kind not in ("float", "complex")
-        or not ref.numel
-    ):
+    if leaf not in ("weight", "weight_orig"):
+        return None
+    if ref.dtype.kind not in ("float", "complex") or not ref.numel:
         return None
     kind = (cls or "").rpartition(".")[2]
+    if not shape:
+        return None
     if len(shape) == 1:
-        return (
-            Axis(0, "the scale of a normalization layer")
-            if "running_mean" in siblings
-            else None
-        )
+        if "running_mean" not in siblings:
+            return None
+        return Axis(0, "the scale of a normalization layer")
     if len(shape) == 2:
         if "Embedding" in kind or (not kind and _LOOKED_UP.search(name)):
             return None
         return Axis(0, kind or "the rows of a linear weight")
-    if len(shape) < 2:
-        return None
     bias = siblings.get("bias")
     if kind.startswith(("ConvTranspose", "LazyConvTranspose")):
         # With groups there are more channels than the second dimension has, so the bias
@@ -107,17 +104,15 @@ def axis_of(
     if kind.startswith(("Conv", "LazyConv")):
         return Axis(0, kind)
     if bias is not None and bias != (shape[0],):
-        return (
-            Axis(1, "as many as the bias, a transposed convolution")
-            if bias == (shape[1],)
-            else "ambiguous"
-        )
+        if bias != (shape[1],):
+            return "ambiguous"
+        return Axis(1, "as many as the bias, a transposed convolution")
     if bias is not None and shape[0] != shape[1]:
         return Axis(0, "as many as the bias")
     if _TRANSPOSED.search(parent):
         return "ambiguous"
     if shape[0] == shape[1] and not _CONVOLUTION.search(parent):
-        # it could be either, and nothing says that it is the common one
+        # It could be either, and nothing says that it is the common one.
         return "ambiguous"
     return Axis(0, "the first dimension of a convolution")
 
@@ -209,11 +204,9 @@ class Row(NamedTuple):
     @property
     def rms(self) -> float | None:
         """The root of the mean square of the finite elements."""
-        return (
-            sqrt(self.found.squares / self.found.finite)
-            if self.found and self.found.finite
-            else None
-        )
+        if self.found is None or not self.found.finite:
+            return None
+        return sqrt(self.found.squares / self.found.finite)
 
     @property
     def mean(self) -> float | None:
@@ -282,9 +275,9 @@ class StatsReport(NamedTuple):
     def sparsity(self) -> tuple[int, int]:
         """(elements that are zero, elements)."""
         summaries = [row.found for row in self.rows if row.found is not None]
-        return sum(summary.zeros for summary in summaries), sum(
-            summary.numel for summary in summaries
-        )
+        zeros = sum(summary.zeros for summary in summaries)
+        numel = sum(summary.numel for summary in summaries)
+        return zeros, numel
 
     def modules(self) -> list[tuple[str, int, int]]:
         """For each module that holds tensors: its name, elements that are zero,
@@ -307,9 +300,8 @@ class StatsReport(NamedTuple):
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""
         zeros, numel = self.sparsity
-        unread = [row.entry.name for row in self.unread] + [
-            name for name, _ in self.missing
-        ]
+        unread = [row.entry.name for row in self.unread]
+        unread += [name for name, _ in self.missing]
         return {
             **document_head("ckpt.stats", 1),
             "file": {"path": self.checkpoint.path, "format": self.checkpoint.format},
@@ -548,9 +540,8 @@ def _measure_plans(
     checksums: bool,
 ) -> list[Measurement | Failed]:
     """Return the numbers of each tensor, put together from the numbers of its spans."""
-    results = iter(
-        run_each(executor, [task for plan in plans for task in plan.tasks], progress)
-    )
+    tasks = list(chain.from_iterable(plan.tasks for plan in plans))
+    results = iter(run_each(executor, tasks, progress))
     measurements = [
         _merge_spans(plan, [next(results) for _ in plan.tasks]) for plan in plans
     ]

@@ -244,9 +244,7 @@ def stats_table(report: StatsReport) -> list[list[str]]:
 
 def html_stats(report: StatsReport) -> str:
     """Return the table of `ckpt stats`."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(stats_lines(report, width=WIDTH, modules=False))

@@ -65,33 +65,16 @@ def strip(
     result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
     for part in dicts:
-        for (before, after), count in removed_prefixes(
-            names.get(part.name, {})
-        ).items():
-            changes.append(
-                Change(
-                    "prefix",
-                    f"{before}*",
-                    f"{after}*",
-                    count,
-                    "tensor",
-                    section=part.name,
-                )
-            )
+        removed = removed_prefixes(names.get(part.name, {}))
+        for (before, after), count in removed.items():
+            changes.append(_change_in(part, "prefix", f"{before}*", f"{after}*", count))
     for part in chosen:
         if part.is_module and unwrapped:
             before = str(look(part.node).type)
             after = str(look(unwrapped.get(id(part.node), part.node)).type)
             if before != after:
                 changes.append(
-                    Change(
-                        "unwrapped",
-                        before,
-                        after,
-                        part.tensors,
-                        "tensor",
-                        section=part.name,
-                    )
+                    _change_in(part, "unwrapped", before, after, part.tensors)
                 )
     if prefix is not None and not changes:
         raise UsageError(
@@ -104,6 +87,10 @@ def strip(
         result = source
         nothing += _offer_prefix(survey, dicts, limits, section) or _doubts_text(dicts)
     return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)
+
+
+def _change_in(part: Section, kind: str, before: str, after: str, count: int) -> Change:
+    return Change(kind, before, after, count, "tensor", section=part.name)
 
 
 def _offer_prefix(
@@ -133,22 +120,29 @@ def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
         if old.endswith(new):
             counts[old[: len(old) - len(new)], ""] += 1
             continue
-        parts = old.split(".")[:-1]
-        gone = [
-            part for part in parts if part in WRAPPERS and part not in new.split(".")
-        ]
+        # The last part is the name of the tensor.
+        parents = old.split(".")[:-1]
+        new_parts = new.split(".")
+        gone = [part for part in parents if part in WRAPPERS and part not in new_parts]
         if all(part.startswith("_") for part in gone):
+            # A word of a wrapper alone, wherever it stood: one row for all layers.
             counts[f"*.{'.'.join(dict.fromkeys(gone))}.", "*."] += 1
-        else:
-            same = 0
-            for one, two in zip(
-                old.split(".")[::-1], new.split(".")[::-1], strict=False
-            ):
-                if one != two:
-                    break
-                same += len(one) + 1
-            counts[old[: len(old) - same + 1], new[: len(new) - same + 1]] += 1
+            continue
+        # `module` may be a layer of the user too, so its place is shown.
+        same = _common_end_length(old, new)
+        counts[old[: len(old) - same + 1], new[: len(new) - same + 1]] += 1
     return dict(counts)
+
+
+def _common_end_length(one: str, two: str) -> int:
+    """The length of the parts that two names end with alike, each with its dot."""
+    length = 0
+    pairs = zip(reversed(one.split(".")), reversed(two.split(".")), strict=False)
+    for part, other in pairs:
+        if part != other:
+            break
+        length += len(part) + 1
+    return length
 
 
 def sure_places(parts: Sequence[Section]) -> list[str]:
@@ -163,15 +157,10 @@ def sure_places(parts: Sequence[Section]) -> list[str]:
         if part.is_module:
             continue
         inner = inner_modules(part.names())
-        keys = (
-            {
-                str(key)
-                for entry in part.entries
-                for key in entry.path[len(part.path) : -1]
-            }
-            if inner.sure
-            else ()
-        )
+        keys: set[str] = set()
+        if inner.sure:
+            for entry in part.entries:
+                keys.update(map(str, entry.path[len(part.path) : -1]))
         for place in inner.every:
             is_sure = place in inner.sure and "module" not in keys
             found[place] = found.get(place, True) and is_sure
@@ -197,8 +186,10 @@ def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
         if not part.is_module:
             continue
         node = part.node
-        while (inner := _inner_module(look(node))) is not None:
+        inner = _inner_module(look(node))
+        while inner is not None:
             node = inner
+            inner = _inner_module(look(node))
         if node is not part.node:
             modules[id(part.node)] = node
     return modules
@@ -212,22 +203,23 @@ def _inner_module(view: View) -> Node | None:
         return None
     attributes = dict(zip(view.keys, view.children, strict=True))
     modules = look(attributes.get("_modules"))
-    own = [look(attributes.get(name)).children for name in ("_parameters", "_buffers")]
-    tensors = any(
-        look(child).kind in ("tensor", "module") for child in attributes.values()
-    )
-    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS or any(own) or tensors:
+    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS:
         return None
-    return modules.children[0] if look(modules.children[0]).kind == "module" else None
+    # What the wrapper holds beside its module would be lost with it.
+    for name in ("_parameters", "_buffers"):
+        if look(attributes.get(name)).children:
+            return None
+    if any(look(child).kind in ("tensor", "module") for child in attributes.values()):
+        return None
+    inner = modules.children[0]
+    return inner if look(inner).kind == "module" else None
 
 
 def _prefixes_hint(chosen: list[Section]) -> str:
     """Tell which prefixes the names begin with."""
-    first: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for part in chosen:
         for name in part.names():
-            first[wrapper_prefix(name) or f"{name.partition('.')[0]}."] += 1
-    return (
-        "they begin with "
-        f"{', '.join(text for text, _ in first.most_common(5)) or 'nothing'}"
-    )
+            counts[wrapper_prefix(name) or f"{name.partition('.')[0]}."] += 1
+    listed = ", ".join(text for text, _ in counts.most_common(5))
+    return f"they begin with {listed or 'nothing'}"

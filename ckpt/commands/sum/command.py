@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from ckpt.commands.sum.api import sum
@@ -91,18 +92,14 @@ def _doubt_lines(report: SumReport, limits: Limits) -> list[str]:
     """
     path = show(report.path, None)
     files = [] if report.recorded is None else report.recorded.files
-    items = [item for file in files for item in file.items]
+    items = list(chain.from_iterable(file.items for file in files))
     without = len([item for item in items if item.crc is None])
     lines = []
     if without:
-        what = (
-            "no item has a recorded checksum"
-            if without == len(items)
-            else (
-                f"{without:,} of {counted_noun(len(items), 'item')} have no recorded "
-                "checksum"
-            )
-        )
+        what = "no item has a recorded checksum"
+        if without < len(items):
+            count = counted_noun(len(items), "item")
+            what = f"{without:,} of {count} have no recorded checksum"
         lines.append(f"ckpt: {path}: {what}: sizes only (ckpt sum reads the bytes)")
     if len({file.steps for file in files if file.steps}) > 1:
         with opened(report.path, limits, tell=False) as checkpoint:

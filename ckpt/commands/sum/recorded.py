@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from ckpt.commands.sum.sums import FILE, Sum, listed_path, unescape_text
 from ckpt.commands.sum.sums import lines as sum_lines
@@ -87,9 +88,8 @@ def lines(record: RecordedList) -> Iterator[str]:
     if record.path is not None:
         yield f"{FILE}{show(record.path, None)}"
     yield f"{_FORMAT}{record.format}"
-    width = len(
-        str(max((item.size for file in record.files for item in file.items), default=0))
-    )
+    items = chain.from_iterable(file.items for file in record.files)
+    width = len(str(max((item.size for item in items), default=0)))
     for file in record.files:
         if file.name:
             yield f"{_PART}{show(file.name, None)}"

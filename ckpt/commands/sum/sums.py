@@ -100,28 +100,25 @@ def sums_now(
     ]
     if section is not None:
         parts = [survey.section(section)]
-    named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
-    named = [
-        {name: entry for name, entry in names.items() if name in wanted}
-        for names in named
-    ]
+    named: list[dict[str, Entry]] = []
+    for part in parts:
+        pairs = zip(part.names(), part.entries, strict=True)
+        named.append({name: entry for name, entry in pairs if name in wanted})
     most = max(map(len, named))
-    candidates: list[dict[str, Sum]] = []
+    best: dict[str, Sum] = {}
+    best_count = -1
     for names in named:
-        if len(names) == most:
-            current = {
-                row.name: row
-                for row in _sum_rows(survey, names.items(), progress, executor)
-            }
-            if all(row.digest == wanted[name] for name, row in current.items()):
-                return current
-            candidates.append(current)
-    return max(
-        candidates,
-        key=lambda current: sum(
-            row.digest == wanted[name] for name, row in current.items()
-        ),
-    )
+        if len(names) < most:
+            continue
+        rows = _sum_rows(survey, names.items(), progress, executor)
+        count = sum(row.digest == wanted[row.name] for row in rows)
+        # The first of those that agree most, and no further part where all agree.
+        if count > best_count:
+            best = {row.name: row for row in rows}
+            best_count = count
+        if count == len(rows):
+            break
+    return best
 
 
 def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
@@ -154,12 +151,13 @@ def _sum_rows(
         for name, entry in named
     ]
     results = run_each(executor or Local(), tasks, progress)
-    return [
-        Sum(name, "", unread=result.problem)
-        if isinstance(result, Failed)
-        else Sum(name, result)
-        for (name, _), result in zip(named, results, strict=True)
-    ]
+    sums: list[Sum] = []
+    for (name, _), result in zip(named, results, strict=True):
+        if isinstance(result, Failed):
+            sums.append(Sum(name, "", unread=result.problem))
+        else:
+            sums.append(Sum(name, result))
+    return sums
 
 
 def _sum_tensor(name: str, tensor: Tensor, path: str) -> str:
@@ -197,9 +195,9 @@ def digest(tensor: Tensor) -> str:
         if part.dtype.block is not None:
             stream = packed_blocks(part)
         elif part.dtype.bits < 8:
-            stream = part.storage.place.read_blocks(
-                part.extent[0], part.extent[1] - part.extent[0]
-            )
+            # Elements of less than a byte cannot be put into another order.
+            first, last = part.extent
+            stream = part.storage.place.read_blocks(first, last - first)
         else:
             stream = elements(part)
         for block in stream:
@@ -429,20 +427,14 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
         part, theirs = _only_model_or_all(survey), like.model
     own = _tensor_shapes(part)
     names = part.names()
-    full = dict(
-        zip(
-            map(unwrapping_rule(names), names),
-            (entry.name for entry in part.entries),
-            strict=True,
-        )
-    )
-    reshaped = {
-        full[name]: (shape, other)
-        for name, shape in own.items()
-        if (other := theirs.get(name)) is not None
-        and shape is not None
-        and shape != other
-    }
+    unwrapped_names = map(unwrapping_rule(names), names)
+    full_names = (entry.name for entry in part.entries)
+    full = dict(zip(unwrapped_names, full_names, strict=True))
+    reshaped: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for name, shape in own.items():
+        other = theirs.get(name)
+        if shape is not None and other is not None and shape != other:
+            reshaped[full[name]] = (shape, other)
     # A name of one memory stands for all of its names, for many writers save it once.
     tied = _tied_names(part)
     ours = {like.tied.get(name, name) for name in own}

@@ -158,9 +158,8 @@ def _verified_against(
     against: str, names: list[str], *, as_json: bool, hides_intact: bool, limits: Limits
 ) -> int:
     """Compare each PATH with what Hugging Face publishes at a URL; the exit code."""
-    from ckpt.commands.verify.copies import (
-        listing_at,
-    )  # here: few command lines ask for it
+    # Here: few command lines ask for it.
+    from ckpt.commands.verify.copies import listing_at
 
     listing = listing_at(against)
     codes: list[int] = []

@@ -125,9 +125,8 @@ def _place(path: str) -> Location:
     """Return the file or folder of a path. Raises NotOpenedError."""
     place = locate(path)
     if is_cached_model(path):
-        from ckpt.formats.common.cached import (
-            snapshot_of,
-        )  # here: few paths lead into a cache
+        # Here: few paths lead into a cache.
+        from ckpt.formats.common.cached import snapshot_of
 
         return snapshot_of(place, Limits())
     if not place.is_folder() and not place.is_file():

@@ -58,39 +58,22 @@ def report_of(
                 f"{show_folded_names(lost, _SHOWN)}"
             )
         )
+    left: list[str] = []
     other = [name for name in gone if name not in lost]
-    left = (
-        [
-            (
-                f"{counted_noun(len(other), 'file')} of {where} not here "
-                f"({show_folded_names(other, _SHOWN)})"
-            )
-        ]
-        if other
-        else []
-    )
+    if other:
+        count = counted_noun(len(other), "file")
+        names_text = show_folded_names(other, _SHOWN)
+        left.append(f"{count} of {where} not here ({names_text})")
     own = list(extra)
-    left += (
-        [
-            (
-                f"{counted_noun(len(own), 'file')} that it does not list "
-                f"({show_folded_names(own, _SHOWN)})"
-            )
-        ]
-        if own
-        else []
-    )
+    if own:
+        count = counted_noun(len(own), "file")
+        names_text = show_folded_names(own, _SHOWN)
+        left.append(f"{count} that it does not list ({names_text})")
     unfollowed = list(links)
-    left += (
-        [
-            (
-                f"{counted_noun(len(unfollowed), 'link')} not followed "
-                f"({show_folded_names(unfollowed, _SHOWN)})"
-            )
-        ]
-        if unfollowed
-        else []
-    )
+    if unfollowed:
+        count = counted_noun(len(unfollowed), "link")
+        names_text = show_folded_names(unfollowed, _SHOWN)
+        left.append(f"{count} not followed ({names_text})")
     same = [row for row in compared if row.is_same]
     return VerifyReport(
         path,
@@ -134,11 +117,12 @@ def _difference(row: Compared, where: str) -> str:
 def _shards_of(names: Iterable[str], missing: Iterable[str]) -> list[str]:
     """Return the missing shards of sets of which another shard is there."""
     sets = {match.groups() for match in map(_SHARD.fullmatch, names) if match}
-    return [
-        name
-        for name in missing
-        if (match := _SHARD.fullmatch(name)) and match.groups() in sets
-    ]
+    shards: list[str] = []
+    for name in missing:
+        match = _SHARD.fullmatch(name)
+        if match is not None and match.groups() in sets:
+            shards.append(name)
+    return shards
 
 
 def best_name(path: str, published: Mapping[str, Published]) -> str | None:

@@ -71,9 +71,7 @@ def _problem_text(problem: Problem, *, is_cut: bool) -> str:
 
 def html_verify(report: VerifyReport) -> str:
     """Return the lines of `ckpt verify`."""
-    from ckpt.surface.text.notebook import (
-        WIDTH,
-        html_of,
-    )  # here: only a notebook pays for it
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
 
     return html_of(verify_lines(report, WIDTH))

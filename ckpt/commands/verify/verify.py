@@ -13,7 +13,7 @@ from ckpt.model.columns import row_looks
 from ckpt.model.errors import Failure, UnreadableError
 from ckpt.model.findings import LOST
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import parts_of
+from ckpt.model.tensors import TensorRef, parts_of
 from ckpt.model.text import (
     Json,
     and_more,
@@ -137,14 +137,7 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     account = checkpoint.account
     losses = account.noticed(*LOST)
     problems: list[Problem] = []
-    for code in (
-        "shards",
-        "unfinished",
-        "stale-index",
-        *LOST,
-        "ranks-differ",
-        "damaged-file",
-    ):
+    for code in _DAMAGE:
         for notice in account.noticed(code):
             way_out = f" ({notice.hint})" if notice.hint else ""
             problems.append(Problem(notice.message + way_out, notice.tensors))
@@ -156,15 +149,8 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         checked.append(f"{counted_noun(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
         checked.append(counted_noun(len(checkpoint.parts), "file"))
-    indexed = [
-        part
-        for part in (checkpoint, *_member_checkpoints(checkpoint))
-        if part.parts
-        and not part.members
-        and not (
-            part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state
-        )
-    ]
+    parts = (checkpoint, *_member_checkpoints(checkpoint))
+    indexed = [part for part in parts if _is_indexed(part)]
     if checkpoint.traits.fills_a_state and not losses:
         data = [
             part
@@ -187,10 +173,10 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         )
     mixed = Survey(checkpoint).mixed
     doubts = account.messages(("mixed-steps",))
-    doubts += [] if mixed is None else [mixed.text]
-    report = _make_report(checkpoint, problems, checked, odd)._replace(
-        doubts=tuple(doubts)
-    )
+    if mixed is not None:
+        doubts.append(mixed.text)
+    report = _make_report(checkpoint, problems, checked, odd)
+    report = report._replace(doubts=tuple(doubts))
     if not losses:
         return report
     names = set(account.lost_names)
@@ -199,6 +185,25 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
         whole=tuple(name for name in every if name not in names),
         lost=tuple(name for name in every if name in names),
     )
+
+
+_DAMAGE = (
+    "shards",
+    "unfinished",
+    "stale-index",
+    *LOST,
+    "ranks-differ",
+    "damaged-file",
+)
+"""The codes of notices that mean damage, in the order of the report."""
+
+
+def _is_indexed(checkpoint: Checkpoint) -> bool:
+    """Tell whether an index puts a checkpoint together from several files."""
+    traits = checkpoint.traits
+    if traits.is_archive or traits.is_set or traits.fills_a_state:
+        return False
+    return bool(checkpoint.parts) and not checkpoint.members
 
 
 def _member_checkpoints(checkpoint: Checkpoint) -> list[Checkpoint]:
@@ -213,7 +218,10 @@ def _index_doubts(checkpoint: Checkpoint) -> list[str]:
     """
     if checkpoint.index_bytes is None:
         return []
-    every = [part for entry in checkpoint.tensors for part in parts_of(entry.tensor)]
+    every: list[TensorRef] = []
+    for entry in checkpoint.tensors:
+        every += parts_of(entry.tensor)
+    # Some writers count a tied tensor once, others under each name.
     ranges = {(part.storage, part.extent): part.nbytes for part in every}
     held = {sum(part.nbytes for part in every), sum(ranges.values())}
     if checkpoint.index_bytes in held:
@@ -240,25 +248,15 @@ def with_checksums(
     With something `unread` the file is not known to be intact, and not all that is
     damaged is known.
     """
-    problems = [
-        *report.problems,
-        *(
-            Problem(what, _storage_tensors(checkpoint, storage))
-            for what, storage in damage
-        ),
-    ]
-    checked = [
-        *report.checked,
-        *(
-            [
-                "all checksums match"
-                if not damage and not unread
-                else f"checksums of {size_text(nbytes)}"
-            ]
-            if nbytes
-            else []
-        ),
-    ]
+    problems = list(report.problems)
+    for what, storage in damage:
+        problems.append(Problem(what, _storage_tensors(checkpoint, storage)))
+    checked = list(report.checked)
+    if nbytes:
+        is_whole = not damage and not unread
+        checked.append(
+            "all checksums match" if is_whole else f"checksums of {size_text(nbytes)}"
+        )
     not_checked = list(report.not_checked)
     if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
@@ -270,12 +268,10 @@ def with_checksums(
         )
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _make_report(checkpoint, problems, checked, not_checked)
-    whole, lost = _split_tensors(
-        checkpoint, report, [row.tensors for row in problems[len(report.problems) :]]
-    )
-    return _mark_unread(
-        judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread
-    )
+    damaged = [row.tensors for row in problems[len(report.problems) :]]
+    whole, lost = _split_tensors(checkpoint, report, damaged)
+    judged = judged._replace(whole=whole, lost=lost, doubts=report.doubts)
+    return _mark_unread(judged, unread)
 
 
 def _split_tensors(
@@ -284,14 +280,14 @@ def _split_tensors(
     """Return the whole and the lost tensors of a checkpoint of which some are lost or
     do not match their checksums.
     """
-    bad = {name for names in damaged for name in names}
     if report.whole is None and not damaged:
         return None, None
-    lost = bad.union(report.lost or ())
-    names = [entry.name for entry in checkpoint.tensors]
-    return tuple(name for name in names if name not in lost), tuple(
-        name for name in names if name in lost
-    )
+    bad = set(report.lost or ()).union(*damaged)
+    whole: list[str] = []
+    lost: list[str] = []
+    for entry in checkpoint.tensors:
+        (lost if entry.name in bad else whole).append(entry.name)
+    return tuple(whole), tuple(lost)
 
 
 def _mark_unread(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
@@ -331,11 +327,9 @@ def with_likeness(
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
-    settled = (
-        checkpoint.account.messages(("unverified-size",))
-        if comparison.has_shapes
-        else []
-    )
+    settled: list[str] = []
+    if comparison.has_shapes:
+        settled = checkpoint.account.messages(("unverified-size",))
     kept = tuple(row for row in report.not_checked if row not in settled)
     return report._replace(
         checked=(*report.checked, comparison.checked), not_checked=kept
@@ -350,13 +344,17 @@ def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
     others = tied_names(survey.tensors)
     # The sum of one name is that of all names of one memory.
     known = named | {others.get(name, name) for name in named}
-    return [
-        entry.name
-        for section in survey.sections
-        if any(entry.name in named for entry in section.entries)
-        for entry in section.entries
-        if entry.name not in named and others.get(entry.name, entry.name) not in known
-    ]
+    unnamed: list[str] = []
+    for section in survey.sections:
+        names = [entry.name for entry in section.entries]
+        if named.isdisjoint(names):
+            continue
+        unnamed += [
+            name
+            for name in names
+            if name not in named and others.get(name, name) not in known
+        ]
+    return unnamed
 
 
 def judge_by_sums(
@@ -397,27 +395,20 @@ def judge_by_sums(
         if names
     ]
     verb = "matches" if len(expected) == 1 else "match"
-    done = (
-        []
-        if problems or unread
-        else [f"{counted_noun(len(expected), 'stored sum')} {verb}"]
-    )
-    if done and (tied := [row.name for row in expected if row.name not in matches]):
-        done.append(f"{show_folded_names(tied, 3)} by a tied name")
-    rest = (
-        [
-            (
-                f"{counted_noun(len(unnamed), 'tensor')} that the sums do not name "
-                f"({show_folded_names(unnamed, 3)})"
-            )
-        ]
-        if unnamed
-        else []
-    )
+    done: list[str] = []
+    if not problems and not unread:
+        done.append(f"{counted_noun(len(expected), 'stored sum')} {verb}")
+        tied = [row.name for row in expected if row.name not in matches]
+        if tied:
+            done.append(f"{show_folded_names(tied, 3)} by a tied name")
+    rest: list[str] = []
+    if unnamed:
+        count = counted_noun(len(unnamed), "tensor")
+        names_text = show_folded_names(unnamed, 3)
+        rest.append(f"{count} that the sums do not name ({names_text})")
     report = _make_report(checkpoint, [*shown.problems, *problems], done, rest)
-    return _mark_unread(
-        report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread
-    )
+    report = report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts)
+    return _mark_unread(report, unread)
 
 
 def _memory_key(row: Sum) -> tuple[str, str]:
@@ -497,6 +488,10 @@ def _make_report(
     not_checked: Sequence[str],
 ) -> VerifyReport:
     verdict: Verdict = "damaged" if problems else "intact"
+    called: list[str] = []
+    for row in checkpoint.imports:
+        if row.group == "called":
+            called.append(row.calls[0] if row.calls else f"{row.module}.{row.name}")
     return VerifyReport(
         checkpoint.path,
         checkpoint.format,
@@ -504,10 +499,5 @@ def _make_report(
         tuple(problems),
         tuple(checked),
         tuple(not_checked),
-        called=tuple(
-            text
-            for row in checkpoint.imports
-            if row.group == "called"
-            for text in row.calls[:1] or (f"{row.module}.{row.name}",)
-        ),
+        called=tuple(called),
     )

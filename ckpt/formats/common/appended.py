@@ -64,9 +64,9 @@ def end_before(source: Source, limits: Limits) -> int | None:
     if end is not None:
         return end if _is_whole(source, end, limits) else None
     # Stale bytes may lie over the mark, between a new directory and the old archive.
-    return (
-        None if _is_whole(source, source.size, limits) else _last_whole(source, limits)
-    )
+    if _is_whole(source, source.size, limits):
+        return None
+    return _last_whole(source, limits)
 
 
 def explained(
@@ -98,7 +98,8 @@ def explained(
                 f"{end:,}"
             )
         return UnreadableError(problem, path=error.path, hint=hint)
-    error.hint = hint  # the archive is whole, what was appended to it is not
+    # The archive is whole, what was appended to it is not.
+    error.hint = hint
     return error
 
 
@@ -107,11 +108,10 @@ def _appended_at(archive: Archive) -> int | None:
     not.
     """
     record = archive.find("data.pkl")
-    return (
-        record.header
-        if record and record.header and is_appended(archive.source, record.header)
-        else None
-    )
+    # torch writes the pickle first, at byte 0.
+    if record is None or not record.header:
+        return None
+    return record.header if is_appended(archive.source, record.header) else None
 
 
 def _last_whole(source: Source, limits: Limits) -> int | None:
@@ -177,12 +177,9 @@ def _is_another(source: Source, end: int) -> bool:
         return False
     method = local_header(head).method
     name, extra, extras = header_names(source, end, head)
-    if (
-        method not in (0, 8)
-        or not name
-        or b"\0" in name
-        or "\ufffd" in name.decode("utf-8", "replace")
-    ):
+    if method not in (0, 8) or not name or b"\0" in name:
+        return False
+    if "\ufffd" in name.decode("utf-8", "replace"):
         return False
     if extras and (FIELD.startswith(extra[: len(FIELD)]) or not any(extra)):
         return False

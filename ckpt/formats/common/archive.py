@@ -99,12 +99,13 @@ class Archive(NamedTuple):
         """The bytes of a record that holds a pickle. Raises LimitError,
         UnreadableError.
         """
+        # A larger one is refused below: its own limit says more than that of memory.
         if record.size <= limits.pickle_bytes:
             budget.hold(record.stored)
             budget.check(record.size)
-            budget.charge(
-                record.size + (record.stored if record.deflated else 0), "a pickle"
-            )
+            # While it is inflated, both are in memory.
+            packed_bytes = record.stored if record.deflated else 0
+            budget.charge(record.size + packed_bytes, "a pickle")
         return self.read(record, limits.pickle_bytes, "pickle-bytes")
 
     def read(self, record: Record, limit: int, limit_name: str) -> bytes:
@@ -136,57 +137,40 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             "two files in one: the zip archive is a flatbuffer too, which "
             "torch.jit.load reads instead"
         )
-    count, size, offset, trailer, last = find_end(source)
-    if count > limits.entries:
-        raise LimitError(
-            f"the zip archive has {count:,} records", "entries", limits.entries
-        )
-    if size > max(limits.directory_bytes, count * RECORD_BYTES):
-        raise LimitError(
-            f"the zip directory has {size:,} bytes",
-            "directory-bytes",
-            limits.directory_bytes,
-        )
-    if offset + size != trailer:
-        raise UnreadableError(
-            (
-                f"the zip directory ends at byte {offset + size:,}, but its end record "
-                f"is at {trailer:,}"
-            ),
-            hint="two archives joined, or bytes put in front?",
-        )
-    trailing = source.size - last
+    end = find_end(source)
+    _check_directory(end, limits)
+    trailing = source.size - end.last
+    trailing_text = ""
     if trailing:
-        from ckpt.formats.common.trailing import (
-            follow_text,
-        )  # here: few files have more
-    if trailing and is_appended(source, last):
-        problem = (
-            f"an in-place rewrite was interrupted, the first {last:,} bytes are intact"
-        )
-        raise UnreadableError(f"{problem}, and {follow_text(source, last)}")
-    directory = source.read(offset, size)
+        # Here: few files have more.
+        from ckpt.formats.common.trailing import follow_text
+
+        trailing_text = follow_text(source, end.last)
+        if is_appended(source, end.last):
+            raise UnreadableError(
+                f"an in-place rewrite was interrupted, the first {end.last:,} bytes "
+                f"are intact, and {trailing_text}"
+            )
+    directory = source.read(end.offset, end.size)
     check_other_names(directory)
     headers = source
     if underlying_file(source, 0)[0].far is not None:
-        from ckpt.formats.common.columns import (
-            foreseen,  # here: only what lies on another machine pays for it
-        )
+        # Here: only what lies on another machine pays for it.
+        from ckpt.formats.common.columns import foreseen
 
-        headers = foreseen(source, directory, count, offset)
+        headers = foreseen(source, directory, end.entries, end.offset)
     alike: ReadAlike | None = None
-    if count >= _MANY:
-        from ckpt.formats.common.columns import (
-            read_alike,
-        )  # here: small files do not pay for it
+    if end.entries >= _MANY:
+        # Here: small files do not pay for it.
+        from ckpt.formats.common.columns import read_alike
 
         alike = read_alike
-    records = read_records(headers, directory, count, offset, alike)
+    records = read_records(headers, directory, end.entries, end.offset, alike)
     notices = _check_names(records)
     if trailing:
         text = (
-            f"{follow_text(source, last)} the zip archive, which ends at byte "
-            f"{last:,}: torch ignores them"
+            f"{trailing_text} the zip archive, which ends at byte {end.last:,}: torch "
+            "ignores them"
         )
         notices.append(Notice("trailing-data", text))
     overlap = records.overlapping()
@@ -194,37 +178,87 @@ def read_archive(source: Source, limits: Limits) -> Archive:
         raise UnreadableError(
             f"records {show(overlap[0], 60)} and {show(overlap[1], 60)} overlap"
         )
+    root, outside = _find_root(records)
+    if outside:
+        text = (
+            f"{counted_noun(outside, 'record')} outside {show(root, 40)}/: torch "
+            "refuses the archive"
+        )
+        notices.append(Notice("container", text))
+    return Archive(source, root, records, tuple(notices), outside, end.size, trailing)
+
+
+def _check_directory(end: End, limits: Limits) -> None:
+    """Raise LimitError for a directory that is too large, and UnreadableError for one
+    that does not end where its end record begins.
+    """
+    if end.entries > limits.entries:
+        raise LimitError(
+            f"the zip archive has {end.entries:,} records", "entries", limits.entries
+        )
+    if end.size > max(limits.directory_bytes, end.entries * RECORD_BYTES):
+        raise LimitError(
+            f"the zip directory has {end.size:,} bytes",
+            "directory-bytes",
+            limits.directory_bytes,
+        )
+    # zipfile of Python takes such an archive: it counts all offsets from another
+    # beginning, and reads the records of another archive than torch.
+    if end.offset + end.size != end.first:
+        raise UnreadableError(
+            (
+                f"the zip directory ends at byte {end.offset + end.size:,}, but its "
+                f"end record is at {end.first:,}"
+            ),
+            hint="two archives joined, or bytes put in front?",
+        )
+
+
+def _find_root(records: Records) -> tuple[str, int]:
+    """Return the folder of torch's records, and how many records lie outside of it.
+
+    It is empty where the records have no folder in common. Raises UnreadableError where
+    it could be either of two.
+    """
     names = records.names
+    # torch takes the folder of the first record for that of all.
     root = names[0].partition("/")[0] if names else ""
-    outside = 0
     below = records.joined.count(f"\0{root}/")
-    if below < len(names) and any("/" in name for name in names):
-        root = ""
-        holding = [
-            name
-            for name in names
-            if name.endswith("/data.pkl") and name.count("/") == 1
-        ]
-        if len(holding) == 1:
-            root = holding[0].partition("/")[0]
-            outside = sum(not name.startswith(f"{root}/") for name in names)
-            if outside:
-                text = (
-                    f"{counted_noun(outside, 'record')} outside {show(root, 40)}/: "
-                    "torch refuses the archive"
-                )
-                notices.append(Notice("container", text))
-        elif len(holding) > 1:
-            raise UnreadableError(
-                "the archive has two roots: "
-                + ", ".join(show(name, 60) for name in holding[:2])
-            )
-    return Archive(source, root, records, tuple(notices), outside, size, trailing)
+    if below == len(names) or not any("/" in name for name in names):
+        return root, 0
+    holding = [
+        name for name in names if name.endswith("/data.pkl") and name.count("/") == 1
+    ]
+    if not holding:
+        return "", 0
+    if len(holding) > 1:
+        raise UnreadableError(
+            "the archive has two roots: "
+            + ", ".join(show(name, 60) for name in holding[:2])
+        )
+    root = holding[0].partition("/")[0]
+    return root, sum(not name.startswith(f"{root}/") for name in names)
 
 
-def find_end(source: Source) -> tuple[int, int, int, int, int]:
-    """Find (entries, directory bytes, directory offset, offset of the first end record,
-    end of the archive).
+class End(NamedTuple):
+    """The end of an archive: where its directory lies, and where the archive ends.
+
+    All numbers are in bytes, but for `entries`.
+    """
+
+    entries: int
+    size: int
+    """Bytes of the directory."""
+    offset: int
+    """The offset of the directory."""
+    first: int
+    """The offset of the first end record, which may be the one of zip64."""
+    last: int
+    """The offset behind the last end record and its comment."""
+
+
+def find_end(source: Source) -> End:
+    """Find the end of an archive. Raises UnreadableError.
 
     As in torch (miniz), the last end record that fits into the file is the one,
     whatever follows it.
@@ -247,9 +281,8 @@ def find_end(source: Source) -> tuple[int, int, int, int, int]:
     if record.is_split:
         raise UnreadableError("the zip archive is split into several parts")
     if last < source.size and not _is_found(end, source.size):
-        from ckpt.formats.common.trailing import (
-            follow_text,
-        )  # here: few files have more
+        # Here: few files have more.
+        from ckpt.formats.common.trailing import follow_text
 
         more = f"{follow_text(source, last)} the zip archive"
         raise UnreadableError(
@@ -262,10 +295,10 @@ def find_end(source: Source) -> tuple[int, int, int, int, int]:
         )
     locator = locator_before(source, end)
     if locator is not None:
-        return *_find_end64(source, end, record, locator), last
+        return _find_end64(source, end, record, locator, last)
     if record.needs_zip64:
         raise UnreadableError("the zip archive lacks the zip64 record that it needs")
-    return record.entries, record.size, record.offset, end, last
+    return End(record.entries, record.size, record.offset, end, last)
 
 
 def _is_found(end: int, size: int) -> bool:
@@ -273,11 +306,11 @@ def _is_found(end: int, size: int) -> bool:
 
     torch looks from the back in steps, but not in a step that begins before the file.
     """
+    # Source: `mz_zip_reader_locate_header_sig` of miniz.
+    step = _WINDOW - 3
     window = max(size - _WINDOW, 0)
-    while (
-        end < window and window >= _WINDOW - 3 and size - window < TRAILING + END.size
-    ):
-        window -= _WINDOW - 3
+    while end < window and window >= step and size - window < TRAILING + END.size:
+        window -= step
     return end >= window
 
 
@@ -288,27 +321,25 @@ def end_at(source: Source, position: int) -> int | None:
     if source.size - position < END.size:
         return None
     record = end_record(source.read(position, END.size))
-    count, size, offset = record.entries, record.size, record.offset
-    end = position + END.size + record.comments
+    last = position + END.size + record.comments
+    end = End(record.entries, record.size, record.offset, position, last)
     try:
         locator = locator_before(source, position)
         if locator is not None:
-            count, size, offset, position = _find_end64(
-                source, position, record, locator
-            )
-        whole = (
-            not record.disk and not record.start and offset + size == position and count
-        )
-        return end if whole and source.read(offset, 4) == CENTRAL_MAGIC else None
+            end = _find_end64(source, position, record, locator, last)
+        if record.disk or record.start or not end.entries:
+            return None
+        if end.offset + end.size != end.first:
+            return None
+        return last if source.read(end.offset, 4) == CENTRAL_MAGIC else None
     except UnreadableError:
         return None
 
 
 def _find_end64(
-    source: Source, end: int, plain: EndRecord, locator: Locator
-) -> tuple[int, int, int, int]:
-    """Return (entries, bytes, offset of the directory, where it ends) as the end record
-    of zip64 has them.
+    source: Source, end: int, plain: EndRecord, locator: Locator, last: int
+) -> End:
+    """Return the end as the end record of zip64 describes it.
 
     Raises UnreadableError where it is damaged, or contradicts the plain end record at
     `end`.
@@ -318,8 +349,10 @@ def _find_end64(
     if locator.disk or locator.disks != 1 or position + END64.size > before:
         raise UnreadableError("the zip64 locator of the archive is damaged")
     record = end_record64(source, position)
+    # Directly in front of its locator: a gap could hide another record.
     if record is None or position + record.nbytes != before or record.is_split:
         raise UnreadableError("the zip64 end record of the archive is damaged")
+    # torch takes the numbers of zip64, other readers those that fit into the plain one.
     is_same = (
         plain.entries in (record.entries, MARK16)
         and plain.size in (record.size, MARK32)
@@ -327,7 +360,7 @@ def _find_end64(
     )
     if not is_same:
         raise UnreadableError("the two end records of the zip archive disagree")
-    return record.entries, record.size, record.offset, position
+    return End(record.entries, record.size, record.offset, position, last)
 
 
 def is_appended(source: Source, end: int) -> bool:
@@ -339,16 +372,18 @@ def is_appended(source: Source, end: int) -> bool:
     remainder = source.size - end
     head = source.read(end, min(remainder, LOCAL.size))
     if not any(head):
-        return remainder >= LOCAL.size  # a few zeros may be anything
+        # A few zeros may be anything.
+        return remainder >= LOCAL.size
     if not head.startswith(LOCAL_MAGIC[: len(head)]):
         return False
     if len(head) < LOCAL.size:
         return True
     _, extra, extras = header_names(source, end, head)
     mark = FIELD + end.to_bytes(8, "little")
-    return (
-        mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
-    )
+    if len(extra) == extras:
+        return mark in extra
+    # The extra fields are cut off too: as far as they go, they are ours.
+    return mark.startswith(extra[: len(mark)])
 
 
 def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
@@ -359,11 +394,8 @@ def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, i
     begin = end + LOCAL.size
     name = source.read(begin, min(header.names, source.size - begin))
     begin += len(name)
-    return (
-        name,
-        source.read(begin, min(header.extras, source.size - begin)),
-        header.extras,
-    )
+    extra = source.read(begin, min(header.extras, source.size - begin))
+    return name, extra, header.extras
 
 
 COMPUTED_OFFSETS = (".format_version", ".storage_alignment")

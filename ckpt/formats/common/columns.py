@@ -34,12 +34,16 @@ from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
-_LEAST, _FIRST, _MOST = 8, 8, 16_384
-"""Headers of one length that are worth columns, that are compared first, and the most
-that are cut at once.
-"""
-_NEAR, _BLOCK = 4_096, 256 * 1024
-"""Local headers this close are read together, up to this many bytes at once."""
+_LEAST = 8
+"""The fewest headers of one length that are worth columns."""
+_FIRST = 8
+"""Headers that are compared first."""
+_MOST = 16_384
+"""The most headers that are cut at once."""
+_NEAR = 4_096
+"""Local headers this close are read together."""
+_BLOCK = 256 * 1024
+"""The most bytes of local headers that are read together."""
 
 
 def read_alike(
@@ -52,10 +56,10 @@ def read_alike(
 ) -> tuple[int, int]:
     """See `directory.ReadAlike`."""
     run, stride = _find_run(data, position, most)
-    if run >= _LEAST and _add_run(
-        records, source, data[position : position + run * stride], run, directory
-    ):
-        return position + run * stride, 0
+    if run >= _LEAST:
+        end = position + run * stride
+        if _add_run(records, source, data[position:end], run, directory):
+            return end, 0
     return position, max(run, 1)
 
 
@@ -65,14 +69,14 @@ def _find_run(data: bytes, position: int, most: int) -> tuple[int, int]:
 
     They have the signature and the lengths of the first.
     """
+    # The lengths of the name, of the extra fields and of the comment.
     lengths = data[position + CENTRAL_AT["names"] : position + CENTRAL_AT["disk"]]
-    stride = CENTRAL.size + sum(
-        int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4)
-    )
+    stride = CENTRAL.size + sum(unpack_numbers("H", lengths))
     most = min(most, _MOST, (len(data) - position) // stride)
     # Few are compared first, then twice as many: headers that differ soon cost no more
     # than they hold.
-    run, tried = 0, min(most, _FIRST)
+    run = 0
+    tried = min(most, _FIRST)
     while True:
         run += _count_alike(data, position + run * stride, tried - run, stride, lengths)
         if run < tried or tried == most:
@@ -87,13 +91,18 @@ def _count_alike(
     to `most`.
     """
     span = data[position : position + most * stride]
-    for offset, wanted in (
+    wanted_bytes = (
         *enumerate(CENTRAL_MAGIC),
         *enumerate(lengths, CENTRAL_AT["names"]),
-    ):
+    )
+    # Column by column: a slice with a stride takes one byte of each header, and what
+    # `lstrip` takes away are those that are as wanted.
+    for offset, wanted in wanted_bytes:
         column = span[offset::stride]
-        most = min(most, len(column) - len(column.lstrip(bytes((wanted,)))))
-        span = span[: most * stride] if most < len(column) else span
+        alike = len(column) - len(column.lstrip(bytes((wanted,))))
+        if alike < len(column):
+            most = alike
+            span = span[: most * stride]
     return most
 
 
@@ -110,95 +119,24 @@ def _add_run(
     """Add headers of one length; False, and nothing, where one of them has to be looked
     at alone.
     """
-    stride = len(data) // run
-    first = central_header(data, 0)
-    assert first is not None
-    length, extras = first.names, first.extras
-    begin, width = CENTRAL.size, LOCAL.size + length
-    flags, methods, disks = (
-        field_bytes(data, CENTRAL_AT[name], 2, stride)
-        for name in ("flags", "method", "disk")
-    )
-    stored, full, starts = (
-        field_bytes(data, CENTRAL_AT[name], 4, stride)
-        for name in ("stored", "full", "header")
-    )
-    if (
-        disks.strip(b"\0")
-        or methods.strip(b"\0")
-        or stored != full
-        or _has_mark(full)
-        or directory < width
-    ):
+    columns = _Columns(data, run)
+    # The local header with the name: what lies behind it is not compared.
+    width = LOCAL.size + columns.name_length
+    if not columns.are_plain() or directory < width:
         return False
-    for position, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
-        if any(flag & refused for flag in set(flags[position::2])):
-            return False
-    if any(mark & FOLDER for mark in set(data[CENTRAL_AT["attributes"] :: stride])):
+    headers = columns.header_offsets()
+    if headers is None or max(headers) > directory - width:
         return False
-    headers = array("Q", unpack_numbers("I", starts))
-    if _has_mark(starts):
-        # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them
-        # have.
-        extra = begin + length
-        if extras != 12 or starts.strip(b"\xff") or data[extra::stride].strip(b"\1"):
-            return False
-        if any(
-            data[extra + byte :: stride].strip(bytes((wanted,)))
-            for byte, wanted in ((1, 0), (2, 8), (3, 0))
-        ):
-            return False
-        starts = field_bytes(data, extra + 4, 8, stride)
-        if not starts[7::8].isascii():  # 2**63 and more
-            return False
-        headers = unpack_numbers("Q", starts)
-    letters = [data[begin + index :: stride] for index in range(length)]
-    joined = bytearray(run * (length + 1))
-    for position, column in enumerate(letters):
-        joined[position :: length + 1] = column
-    if max(headers) > directory - width or joined.count(0) != run:
-        return False
-    try:
-        names = joined[:-1].decode("utf-8").split("\0")
-    except UnicodeDecodeError:
+    letters = columns.letters()
+    names = _split_names(letters, run)
+    if names is None:
         return False
     local = _local_headers(source, headers, width)
-    usual = (
-        *enumerate(LOCAL_MAGIC),
-        *enumerate(bytes(2), LOCAL_AT["method"]),
-        *enumerate(length.to_bytes(2, "little"), LOCAL_AT["names"]),
-    )
-    if any(
-        local[position::width].strip(bytes((wanted,))) for position, wanted in usual
-    ):
-        return False
-    for name in ("stored", "full"):
-        here = field_bytes(local, LOCAL_AT[name], 4, width)
-        if here == stored:
-            continue
-        # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
-        if here.strip(b"\0") or not all(
-            flag & HAS_DESCRIPTOR for flag in set(flags[::2])
-        ):
-            rows = zip(
-                unpack_numbers("I", here),
-                unpack_numbers("I", stored),
-                flags[::2],
-                strict=True,
-            )
-            if any(
-                recorded != real and (recorded or not flag & HAS_DESCRIPTOR)
-                for recorded, real, flag in rows
-            ):
-                return False
-    if any(
-        local[LOCAL.size + index :: width] != column
-        for index, column in enumerate(letters)
-    ):
+    if not _agrees(local, width, columns, letters):
         return False
     extras_here = unpack_numbers("H", field_bytes(local, LOCAL_AT["extras"], 2, width))
     offsets = array("Q", map(add, map(add, headers, repeat(width)), extras_here))
-    sizes = array("Q", unpack_numbers("I", stored))
+    sizes = array("Q", unpack_numbers("I", columns.stored))
     if max(map(add, offsets, sizes)) > directory:
         return False
     records.names += names
@@ -206,12 +144,138 @@ def _add_run(
     records.stored += sizes
     records.sizes += sizes
     records.headers += headers
-    records.methods += unpack_numbers("H", methods)
-    records.checksums += unpack_numbers(
-        "I", field_bytes(data, CENTRAL_AT["crc"], 4, stride)
-    )
-    records.flags += unpack_numbers("H", flags)
+    records.methods += unpack_numbers("H", columns.methods)
+    records.checksums += unpack_numbers("I", columns.field("crc", 4))
+    records.flags += unpack_numbers("H", columns.flags)
     return True
+
+
+class _Columns:
+    """The fields of the entries of a directory that have one length, each field of all
+    entries end to end.
+    """
+
+    def __init__(self, data: bytes, count: int) -> None:
+        first = central_header(data, 0)
+        assert first is not None
+        self._data = data
+        self._stride = len(data) // count
+        self._extras = first.extras
+        self.name_length = first.names
+        self.flags = self.field("flags", 2)
+        self.methods = self.field("method", 2)
+        self.stored = self.field("stored", 4)
+
+    def field(self, name: str, width: int) -> bytes:
+        return field_bytes(self._data, CENTRAL_AT[name], width, self._stride)
+
+    def letters(self) -> list[bytes]:
+        """The letters of all names: the first ones of each, the second ones, …"""
+        begin = CENTRAL.size
+        return [
+            self._data[begin + index :: self._stride]
+            for index in range(self.name_length)
+        ]
+
+    def are_plain(self) -> bool:
+        """Tell whether none of the entries is deflated, large, split or refused, and
+        none is marked as a folder.
+        """
+        full = self.field("full", 4)
+        if self.field("disk", 2).strip(b"\0") or self.methods.strip(b"\0"):
+            return False
+        if self.stored != full or _has_mark(full):
+            return False
+        for position, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
+            # Few flags are different: each is looked at once.
+            if any(flag & refused for flag in set(self.flags[position::2])):
+                return False
+        marks = set(self._data[CENTRAL_AT["attributes"] :: self._stride])
+        return not any(mark & FOLDER for mark in marks)
+
+    def header_offsets(self) -> array[int] | None:
+        """The offsets of the local headers, or None where an entry has to be looked at
+        alone.
+        """
+        starts = self.field("header", 4)
+        if not _has_mark(starts):
+            return array("Q", unpack_numbers("I", starts))
+        # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them
+        # have.
+        extra = CENTRAL.size + self.name_length
+        if self._extras != _OFFSET_FIELD or starts.strip(b"\xff"):
+            return None
+        # Its tag is 1, and its length 8.
+        for index, wanted in enumerate(b"\x01\0\x08\0"):
+            column = self._data[extra + index :: self._stride]
+            if column.strip(bytes((wanted,))):
+                return None
+        wide_starts = field_bytes(self._data, extra + 4, 8, self._stride)
+        # 2**63 and more: the highest byte of a number has its highest bit set.
+        if not wide_starts[7::8].isascii():
+            return None
+        return unpack_numbers("Q", wide_starts)
+
+
+_OFFSET_FIELD = 12
+"""The bytes of an extra field of zip64 that has nothing but an offset."""
+
+
+def _split_names(letters: list[bytes], count: int) -> list[str] | None:
+    """Return the names with these letters, or None where one is not UTF-8 or has a
+    NUL.
+    """
+    width = len(letters) + 1
+    # A NUL stays behind each name.
+    joined = bytearray(count * width)
+    for position, column in enumerate(letters):
+        joined[position::width] = column
+    if joined.count(0) != count:
+        return None
+    try:
+        return joined[:-1].decode("utf-8").split("\0")
+    except UnicodeDecodeError:
+        return None
+
+
+def _agrees(local: bytes, width: int, columns: _Columns, letters: list[bytes]) -> bool:
+    """Tell whether local headers of `width` bytes say what their entries say."""
+    usual = (
+        *enumerate(LOCAL_MAGIC),
+        *enumerate(bytes(2), LOCAL_AT["method"]),
+        *enumerate(columns.name_length.to_bytes(2, "little"), LOCAL_AT["names"]),
+    )
+    for position, wanted in usual:
+        if local[position::width].strip(bytes((wanted,))):
+            return False
+    for name in ("stored", "full"):
+        sizes = field_bytes(local, LOCAL_AT[name], 4, width)
+        if sizes != columns.stored and not _are_open(sizes, columns):
+            return False
+    for index, column in enumerate(letters):
+        if local[LOCAL.size + index :: width] != column:
+            return False
+    return True
+
+
+def _are_open(sizes: bytes, columns: _Columns) -> bool:
+    """Tell whether each size in a local header is the right one, or 0 where a data
+    descriptor behind the data has it.
+    """
+    # torch writes 0 everywhere, and sets the flag everywhere but for empty records.
+    low_flags = columns.flags[::2]
+    if not sizes.strip(b"\0") and all(flag & HAS_DESCRIPTOR for flag in set(low_flags)):
+        return True
+    rows = zip(
+        unpack_numbers("I", sizes),
+        unpack_numbers("I", columns.stored),
+        low_flags,
+        strict=True,
+    )
+    return all(
+        here == size or (here == 0 and flag & HAS_DESCRIPTOR)
+        for here, size, flag in rows
+    )
 
 
 def _local_headers(source: Source, starts: array[int], count: int) -> bytes:
@@ -221,19 +285,16 @@ def _local_headers(source: Source, starts: array[int], count: int) -> bytes:
     headers: list[bytes] = []
     total = len(starts)
     gaps = array("q", map(sub, starts[1:], starts))
-    is_near = not gaps or (min(gaps) >= 0 and max(gaps) <= _NEAR)
+    # The headers of small records: where a block ends is found by halving then.
+    are_all_near = not gaps or (min(gaps) >= 0 and max(gaps) <= _NEAR)
     index = 0
     while index < total:
         first = starts[index]
-        if is_near:
+        if are_all_near:
             end = bisect_left(starts, first + _BLOCK, index + 1)
         else:
             end = index + 1
-            while (
-                end < total
-                and 0 <= starts[end] - starts[end - 1] <= _NEAR
-                and starts[end] - first < _BLOCK
-            ):
+            while end < total and _is_next(starts[end - 1], starts[end], first):
                 end += 1
         block = source.read(first, starts[end - 1] - first + count)
         headers += [
@@ -243,7 +304,15 @@ def _local_headers(source: Source, starts: array[int], count: int) -> bytes:
     return b"".join(headers)
 
 
+def _is_next(before: int, start: int, first: int) -> bool:
+    """Tell whether a header is read with the one before it, in a block from `first`
+    on.
+    """
+    return 0 <= start - before <= _NEAR and start - first < _BLOCK
+
+
 _ALIGNED = 64
+"""torch begins the data of a record at a multiple of so many bytes."""
 _BEHIND = frozenset((0, 12, 16, 20, 24))
 """Bytes between data and the next local header: nothing, or a data descriptor."""
 _LEAD = 4096
@@ -285,25 +354,25 @@ class Foreseen(BaseSource):
     def __init__(
         self, source: Source, far: Far, rows: list[_Row], directory: int
     ) -> None:
-        self.name, self.size = source.name, source.size
+        self.name = source.name
+        self.size = source.size
         rows = sorted(rows, key=lambda row: row.header)
-        after = [row.header for row in rows[1:]] + [directory]
+        next_headers = [row.header for row in rows[1:]] + [directory]
+        # Only where the data ends just before the next header is it certain that it
+        # begins where it is foreseen.
         sure = [
             row
-            for row, end in zip(rows, after, strict=True)
+            for row, end in zip(rows, next_headers, strict=True)
             if row.data > 0 and end - row.data - row.stored in _BEHIND
         ]
-        certain = {row.header for row in sure}
+        texts = {row.header: _expected_header(row) for row in sure}
         others = [
             (row.header, LOCAL.size + len(row.raw))
             for row in rows
-            if row.header not in certain
+            if row.header not in texts
         ]
-        texts = {row.header: _expected_header(row) for row in sure}
-        texts |= {
-            header: data
-            for (header, _), data in zip(others, source.read_many(others), strict=True)
-        }
+        for (header, _), data in zip(others, source.read_many(others), strict=True):
+            texts[header] = data
         self._begins = sorted(texts)
         self._texts = texts
         self._set_rows(sure, underlying_file(source, 0)[1], directory)
@@ -322,8 +391,11 @@ class Foreseen(BaseSource):
         )
 
     def _set_rows(self, rows: list[_Row], base: int, directory: int) -> None:
-        self._rows, self._base, self._directory = rows, base, directory
-        self.begin, self.end = base, base + directory
+        self._rows = rows
+        self._base = base
+        self._directory = directory
+        self.begin = base
+        self.end = base + directory
         self._data = [row.data for row in rows]
         self._is_checked = bytearray(len(rows))
 
@@ -340,14 +412,15 @@ class Foreseen(BaseSource):
         if index == len(self._rows) or self._is_checked[index]:
             return offset
         row = self._rows[index]
-        return (
-            row.header + self._base
-            if row.data + self._base == offset <= row.header + self._base + _LEAD
-            else offset
-        )
+        header = row.header + self._base
+        # The header is read with the data behind it: one request brings both.
+        if row.data + self._base == offset and offset - header <= _LEAD:
+            return header
+        return offset
 
     def check(self, offset: int, end: int, read: Callable[[int, int], bytes]) -> None:
-        offset, end = offset - self._base, end - self._base
+        offset -= self._base
+        end -= self._base
         index = max(0, bisect_right(self._data, offset) - 1)
         while index < len(self._rows) and self._data[index] < end:
             row = self._rows[index]
@@ -371,17 +444,28 @@ def _make_foreseen(
     name: str, size: int, base: int, directory: int, rows: list[_Row]
 ) -> Foreseen:
     """Make the source that checks the headers of an archive in another process."""
+    # Without `__init__`, which would read headers and make a claim.
     source = Foreseen.__new__(Foreseen)
-    source.name, source.size = name, size
+    source.name = name
+    source.size = size
     source._set_rows(rows, base, directory)
     return source
 
 
 def _expected_header(row: _Row) -> bytes:
-    extra = row.data - row.header - LOCAL.size - len(row.raw)
-    sizes = (min(row.stored, MARK32), min(row.full, MARK32))
+    """Return the local header that the directory foretells, with the name."""
+    extras = row.data - row.header - LOCAL.size - len(row.raw)
     header = LocalHeader(
-        LOCAL_MAGIC, 0, row.flags, row.method, 0, 0, *sizes, len(row.raw), extra
+        magic=LOCAL_MAGIC,
+        needs=0,
+        flags=row.flags,
+        method=row.method,
+        time=0,
+        crc=0,
+        stored=min(row.stored, MARK32),
+        full=min(row.full, MARK32),
+        names=len(row.raw),
+        extras=extras,
     )
     return header.as_bytes() + row.raw
 
@@ -403,18 +487,31 @@ def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
         raw = entry.name_in(data, position)
         full, stored, header = entry.full, entry.stored, entry.header
         if MARK32 in (stored, full, header):
-            full, stored, header = read_zip64(
-                entry.extra_in(data, position), full, stored, header, ""
-            )
+            extra = entry.extra_in(data, position)
+            full, stored, header = read_zip64(extra, full, stored, header, "")
         position += entry.nbytes
-        # The padding is a field with a head of its own.
-        start = header + LOCAL.size + entry.names + 4
-        if stored >= MARK32 or header >= MARK32:
-            start += 4 + 16 * (stored >= MARK32) + 8 * (header >= MARK32)
-        place = -(-start // _ALIGNED) * _ALIGNED
+        place = _expected_data(entry.names, stored, header)
+        # Not so: then the header is read.
         if place + stored > directory:
             place = -1
         rows.append(_Row(raw, entry.flags, entry.method, stored, full, header, place))
     if any(row.header + LOCAL.size + len(row.raw) > directory for row in rows):
         return source
     return Foreseen(source, far, rows, directory)
+
+
+def _expected_data(name_length: int, stored: int, header: int) -> int:
+    """Return the offset where torch begins the data of a record.
+
+    Source: `PyTorchStreamWriter` in caffe2/serialize/inline_container.cc.
+    """
+    # The padding is a field with a head of its own.
+    start = header + LOCAL.size + name_length + 4
+    # A field of zip64 has two sizes, an offset, or all three.
+    if stored >= MARK32 or header >= MARK32:
+        start += 4
+        if stored >= MARK32:
+            start += 16
+        if header >= MARK32:
+            start += 8
+    return -(-start // _ALIGNED) * _ALIGNED

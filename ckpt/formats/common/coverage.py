@@ -35,16 +35,20 @@ def find_fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
     """
     full = [box for box in boxes if prod(box[1])]
     volume = sum(prod(sizes) for _, sizes in full)
+    is_volume_right = volume == prod(shape)
     if len(full) == 1 or not shape:
         if len(full) > 1:
             return Fault("overlap", format_box(*full[1], shape))
-        return None if volume == prod(shape) else Fault("hole", _find_hole(shape, full))
-    if volume == prod(shape) and (not full or _is_grid(full)):
+        twice = None
+    elif is_volume_right and (not full or _is_grid(full)):
+        # The usual case, which needs no comparison of pairs.
         return None
-    twice = _find_overlap(full)
+    else:
+        twice = _find_overlap(full)
     if twice is not None:
         return Fault("overlap", format_box(*twice, shape))
-    return None if volume == prod(shape) else Fault("hole", _find_hole(shape, full))
+    # Without an overlap the volume says whether anything is missing.
+    return None if is_volume_right else Fault("hole", _find_hole(shape, full))
 
 
 def format_box(
@@ -68,11 +72,13 @@ def _is_grid(boxes: Sequence[BoxShape]) -> bool:
     """Tell whether the boxes are the cells of a grid, each cell once. Meshes cut
     tensors like this.
     """
-    cuts = [sorted({box[0][dim] for box in boxes}) for dim in range(len(boxes[0][0]))]
-    if prod(map(len, cuts)) != len(boxes) or len(
-        {offsets for offsets, _ in boxes}
-    ) != len(boxes):
+    dims = range(len(boxes[0][0]))
+    cuts = [sorted({offsets[dim] for offsets, _ in boxes}) for dim in dims]
+    if prod(map(len, cuts)) != len(boxes):
         return False
+    if len({offsets for offsets, _ in boxes}) != len(boxes):
+        return False
+    # The end of a cell is the beginning of the next one. The last has none.
     ends = [[*row[1:], None] for row in cuts]
     for offsets, sizes in boxes:
         for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
@@ -87,67 +93,73 @@ def _find_overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
 
     The search runs along the dimension with the most different beginnings.
     """
-    dims = range(len(boxes[0][0])) if boxes else range(0)
+    if not boxes:
+        return None
+    dims = range(len(boxes[0][0]))
     along = max(
         dims, key=lambda dim: len({offsets[dim] for offsets, _ in boxes}), default=0
     )
+    # Boxes that reach to the one that is looked at, along that dimension.
     active: list[BoxShape] = []
     compared = 0
     for box in sorted(boxes, key=lambda box: box[0][along]):
+        begin = box[0][along]
         active = [
-            other
-            for other in active
-            if other[0][along] + other[1][along] > box[0][along]
+            (offsets, sizes)
+            for offsets, sizes in active
+            if offsets[along] + sizes[along] > begin
         ]
         compared += len(active)
         for other in active:
             shared = _shared_box(other, box)
             if shared is not None:
                 return shared
+        # No saver cuts a tensor like this; nothing of it is read.
         if compared > _PAIRS:
-            return box  # no saver cuts a tensor like this; nothing of it is read
+            return box
         active.append(box)
     return None
 
 
-def _shared_box(box: BoxShape, another: BoxShape) -> BoxShape | None:
-    offsets = tuple(map(max, box[0], another[0]))
-    ends = [
-        min(first + size, second + other)
-        for first, size, second, other in zip(*box, *another, strict=True)
-    ]
+def _shared_box(first: BoxShape, second: BoxShape) -> BoxShape | None:
+    """Return the elements that two boxes share, or None."""
+    offsets = tuple(map(max, first[0], second[0]))
+    ends = map(min, _end_of(first), _end_of(second))
     sizes = tuple(end - offset for end, offset in zip(ends, offsets, strict=True))
     return (offsets, sizes) if all(size > 0 for size in sizes) else None
 
 
+def _end_of(box: BoxShape) -> list[int]:
+    """The index behind the last one of a box, in each dimension."""
+    return [offset + size for offset, size in zip(*box, strict=True)]
+
+
 def _find_hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
     """Return one hole as indices. Boxes do not overlap."""
-    low, high = [0] * len(shape), list(shape)
+    low = [0] * len(shape)
+    high = list(shape)
     inside = list(boxes)
+    # Dimension by dimension: in the first layer that is not full there is a hole, and
+    # the search goes on among the boxes of that layer.
     for dim in range(len(shape)):
-        cut = low[dim]
-        # A layer of this dimension, between two cuts, that the boxes do not fill.
-        cuts = sorted(
-            {
-                0,
-                shape[dim],
-                *(o[dim] for o, _ in inside),
-                *(o[dim] + s[dim] for o, s in inside),
-            }
-        )
-        for cut, end in pairwise(cuts):
+        cuts = {0, shape[dim]}
+        for offsets, sizes in inside:
+            cuts.add(offsets[dim])
+            cuts.add(offsets[dim] + sizes[dim])
+        whole = prod(high[dim + 1 :])
+        for begin, end in pairwise(sorted(cuts)):
             layer = [
-                box
-                for box in inside
-                if box[0][dim] < end and box[0][dim] + box[1][dim] > cut
+                (offsets, sizes)
+                for offsets, sizes in inside
+                if offsets[dim] < end and offsets[dim] + sizes[dim] > begin
             ]
-            rest = prod(high[dim + 1 :]) if dim + 1 < len(shape) else 1
             filled = sum(prod(sizes[dim + 1 :]) for _, sizes in layer)
-            if filled < rest:
-                low[dim], high[dim] = cut, end
+            if filled < whole:
+                low[dim] = begin
+                high[dim] = end
                 inside = layer
                 break
         else:
             break
-    sizes = [end - start for start, end in zip(low, high, strict=True)]
-    return format_box(low, sizes, shape)
+    extent = [end - begin for begin, end in zip(low, high, strict=True)]
+    return format_box(low, extent, shape)

@@ -65,10 +65,12 @@ class Record(NamedTuple):
     flags: int = 0
 
     def place(self, source: Source, *, big: bool = False) -> Range:
+        """The bytes of the record."""
+        # In the file itself, and not in the member of another archive: it can be copied
+        # from there.
         file, offset = underlying_file(source, self.offset)
-        return Range(
-            file, offset, self.stored, self.size if self.deflated else None, big
-        )
+        inflated = self.size if self.deflated else None
+        return Range(file, offset, self.stored, inflated, big)
 
 
 class Records(Mapping[str, Record]):
@@ -139,11 +141,13 @@ class Records(Mapping[str, Record]):
         """The position of a name, looked for a little behind `near` and at the end at
         first; -1 where there is none.
         """
-        names, count = self.names, len(self.names)
-        for index in chain(
-            range(near, min(near + _AROUND, count)),
-            range(max(count - _AROUND, 0), count),
-        ):
+        # Storages are asked for in the order in which torch wrote them, and its other
+        # records stand at the end.
+        names = self.names
+        count = len(names)
+        behind = range(near, min(near + _AROUND, count))
+        at_end = range(max(count - _AROUND, 0), count)
+        for index in chain(behind, at_end):
             if names[index] == name:
                 return index
         # An index of all costs more than a few looks.
@@ -157,25 +161,25 @@ class Records(Mapping[str, Record]):
 
         The first is looked for as in `find`. `names` has a NUL between two names.
         """
-        first, count = self.find(names.partition("\0")[0], near), names.count("\0") + 1
-        return (
-            first
-            if first >= 0 and "\0".join(self.names[first : first + count]) == names
-            else -1
-        )
+        first = self.find(names.partition("\0")[0], near)
+        count = names.count("\0") + 1
+        if first >= 0 and "\0".join(self.names[first : first + count]) == names:
+            return first
+        return -1
 
     def at(self, position: int) -> Record:
         """The record at a position of the directory."""
-        size, crc = self.sizes[position], self.checksums[position]
+        size = self.sizes[position]
+        crc = self.checksums[position]
         return Record(
-            self.names[position],
-            self.offsets[position],
-            self.stored[position],
-            size,
-            self.methods[position] == 8,
-            crc if crc or not size else None,
-            self.headers[position],
-            self.flags[position],
+            name=self.names[position],
+            offset=self.offsets[position],
+            stored=self.stored[position],
+            size=size,
+            deflated=self.methods[position] == 8,
+            crc=crc if crc or not size else None,
+            header=self.headers[position],
+            flags=self.flags[position],
         )
 
     def add(self, record: Record) -> None:
@@ -192,6 +196,7 @@ class Records(Mapping[str, Record]):
     def overlapping(self) -> tuple[str, str] | None:
         """The names of two records of which one begins before the other ends."""
         ends = map(add, self.offsets, self.stored)
+        # In nearly all archives the records lie in the order of the directory.
         if all(map(le, ends, self.headers[1:])):
             return None
         order = sorted(range(len(self)), key=self.headers.__getitem__)
@@ -276,9 +281,8 @@ def entry_at(data: bytes, position: int) -> tuple[Record, int]:
     name = _decode_name(entry.name_in(data, position))
     full, stored, header, method = entry.full, entry.stored, entry.header, entry.method
     if entry.disk == MARK16 or MARK32 in (stored, full, header):
-        full, stored, header = read_zip64(
-            entry.extra_in(data, position), full, stored, header, name
-        )
+        extra = entry.extra_in(data, position)
+        full, stored, header = read_zip64(extra, full, stored, header, name)
     elif entry.disk:
         raise UnreadableError("the zip archive is split into several parts")
     if entry.flags & REFUSED_FLAGS:
@@ -293,8 +297,9 @@ def entry_at(data: bytes, position: int) -> tuple[Record, int]:
         )
     if method == 0 and stored != full:
         raise _record_error(name, " is not compressed but has two sizes")
-    checksum = entry.crc if entry.crc or not full else None
-    record = Record(name, 0, stored, full, method == 8, checksum, header, entry.flags)
+    # torch writes 0 where it computed no CRC. Of no data it is really 0.
+    crc = entry.crc if entry.crc or not full else None
+    record = Record(name, 0, stored, full, method == 8, crc, header, entry.flags)
     return record, position + entry.nbytes
 
 
@@ -320,6 +325,8 @@ def data_offset(
             name, f" begins at byte {header:,}, beyond the data of the archive"
         )
     local = source.read(header, length)
+    # torch takes the size and the place of a record from the directory, other readers
+    # from the header in front of it: both must say the same.
     here = local_header(local)
     is_named = here.names == len(raw) and local.endswith(raw)
     if here.magic != LOCAL_MAGIC or here.method != method or not is_named:

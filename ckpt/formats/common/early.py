@@ -71,29 +71,34 @@ def _goes_on(source: Source, limits: Limits) -> bool:
     """Tell as `is_early`, for a pickle that goes on behind the first bytes. What is
     long is skipped.
     """
-    before, position = b"", 0
+    # What was understood so far is kept, because later opcodes need what it puts on the
+    # stack.
+    before = b""
+    position = 0
     for _ in range(_HOPS):
         data = before + source.read(position, min(source.size - position, LOOKED))
-        verdict, offset = look_at_bytes(
-            data, len(before) + source.size - position, limits
-        )
+        size = len(before) + source.size - position
+        verdict, offset = look_at_bytes(data, size, limits)
         if verdict is not None:
             return verdict
-        end = position + offset - len(before)  # where the opcode stands that goes on
-        is_line = data[offset : offset + 1] in _LINES
-        if data[offset : offset + 1] == b"S" and data[offset + 1 : offset + 2] not in (
-            b"'",
-            b'"',
-        ):
-            # Python refuses a string without quotes, however long its line is
+        # The place in the file of the opcode that goes on.
+        end = position + offset - len(before)
+        opcode = data[offset : offset + 1]
+        if opcode == b"S" and data[offset + 1 : offset + 2] not in (b"'", b'"'):
+            # Python refuses a string without quotes, however long its line is.
             return False
-        length = _line_at(source, end) if is_line else skipped_bytes(data, offset)
+        if opcode in _LINES:
+            length = _line_at(source, end)
+        else:
+            length = skipped_bytes(data, offset)
         if length is None:
-            before, position = data[:offset], end
+            before = data[:offset]
+            position = end
         elif end + length > source.size:
             return False
         else:
-            before, position = data[:offset] + _SHORT, end + length
+            before = data[:offset] + _SHORT
+            position = end + length
     return True
 
 
@@ -184,9 +189,11 @@ def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int
     """Return (as `is_pickle_or_runs`, how far the bytes were understood, whether they
     end in a text on a long line).
     """
-    end, budget = 0, Budget(limits, len(data))
+    end = 0
+    budget = Budget(limits, len(data))
     try:
-        while end < len(data):  # a loop over the file unpickles one after the other
+        # A loop over the file unpickles one after the other.
+        while end < len(data):
             pickle = run_machine(data, limits, end, budget, far_slots=True)
             end = pickle.end
             if pickle.calls or pickle.globals:
@@ -195,21 +202,16 @@ def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int
         return True, end, False
     except MachineError as error:
         # Python does not mind what is left below.
-        ends = data[error.offset : error.offset + 1] == b"."
-        is_sure = ends or not _TEXT.issuperset(data)
-        is_odd = isinstance(error, OddPickleError)
-        if (
-            is_odd
-            or error.calls > 0
-            or any(is_sure or is_own(name.module) for name in error.seen)
-        ):
+        opcode = data[error.offset : error.offset + 1]
+        is_sure = opcode == b"." or not _TEXT.issuperset(data)
+        # A list of words may begin like an import: then only names that Python has
+        # count.
+        names_something = any(is_sure or is_own(name.module) for name in error.seen)
+        if isinstance(error, OddPickleError) or error.calls > 0 or names_something:
             return True, error.offset, False
         if isinstance(error, LongLineError):
-            is_text = data[error.offset : error.offset + 1] in _LINES
+            is_text = opcode in _LINES
             return None if is_text else False, error.offset, is_text
-        return (
-            None if isinstance(error, TruncatedPickleError) else False,
-            error.offset,
-            False,
-        )
+        verdict = None if isinstance(error, TruncatedPickleError) else False
+        return verdict, error.offset, False
     return end == size, end, False

@@ -65,14 +65,13 @@ def partial_place(nbytes: int, why: str, there: Range | None = None) -> Place:
     """The place of a storage of `nbytes` bytes, of which only the first are `there`.
     Reading others raises UnreadableError.
     """
-    from ckpt.elements.boxes import Boxes  # here: few files are cut off
+    # Here: few files are cut off.
+    from ckpt.elements.boxes import Boxes
 
     missing = Boxes(UINT8, (nbytes,), list, (), why)
-    return (
-        missing
-        if there is None or not there.size
-        else Patched(missing, nbytes, [(0, there)])
-    )
+    if there is None or not there.size:
+        return missing
+    return Patched(missing, nbytes, [(0, there)])
 
 
 def lost_notices(

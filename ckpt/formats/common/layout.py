@@ -134,40 +134,47 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
     position = 0
     headers: list[int] = []
     pads: list[int] = []
-    moved = 0
-    storages = 0
+    is_regular = True
+    has_storage = False
     for record in records:
         headers.append(position)
-        begin = (
-            position
-            + 30
-            + len(record.name.encode())
-            + _zip64_local(record.size, position)
-            + 4
-        )
+        begin = position + _head_size(record, position)
         pad = -begin % alignment
         if record.like is not None:
-            storages += 1
             if record.like % alignment == 0:
                 wanted = (record.like - begin) % PAGE
-                moved += wanted != pad and storages > 1
+                # torch reads where the first storage lies, and computes where all
+                # others are from it.
+                if wanted != pad and has_storage:
+                    is_regular = False
                 pad = wanted
+            has_storage = True
         pads.append(pad)
         position = begin + pad + record.size + _descriptor_size(record.size, position)
     directory = [
         WrittenRecord(
-            record.name.encode(),
-            record.inflated or record.size,
-            0,
-            header,
-            0,
-            record.size,
+            name=record.name.encode(),
+            size=record.inflated or record.size,
+            crc=0,
+            header=header,
+            stored=record.size,
         )
         for record, header in zip(records, headers, strict=True)
     ]
-    return Layout(
-        records, headers, pads, position + directory_size(directory), not moved
-    )
+    size = position + directory_size(directory)
+    return Layout(records, headers, pads, size, is_regular)
+
+
+def _head_size(record: PlannedRecord, header: int) -> int:
+    """The bytes of a local header with the name, before the padding in its last extra
+    field.
+    """
+    name = len(record.name.encode())
+    return LOCAL.size + name + _zip64_local(record.size, header) + _FIELD_HEAD
+
+
+_FIELD_HEAD = 4
+"""The bytes of the tag and the length of an extra field."""
 
 
 def write_record(
@@ -178,24 +185,29 @@ def write_record(
 
     `mark` is one more extra field of its local header. Loaders skip it.
     """
-    name, size = record.name.encode(), record.size
+    name = record.name.encode()
+    size = record.size
     method = 0 if record.inflated is None else 8
-    extra = b""
-    if size >= MARK32 or header >= MARK32:
-        sizes = [size, 0] if size >= MARK32 else []
-        extra = zip64_field([*sizes, header] if header >= MARK32 else sizes)
-    extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
+    wide_numbers: list[int] = []
+    if size >= MARK32:
+        # The size, and 0 for the stored size: so does miniz, byte for byte.
+        wide_numbers += [size, 0]
+    if header >= MARK32:
+        wide_numbers.append(header)
+    padding = pack("<2sH", b"FB", pad) + b"Z" * pad
+    extra = mark + zip64_field(wide_numbers) + padding
+    # Sizes and checksum are 0 here: the flags say that they follow the data.
     head = LocalHeader(
-        LOCAL_MAGIC,
-        _needed_version(method),
-        _record_flags(size),
-        method,
-        0,
-        0,
-        0,
-        0,
-        len(name),
-        len(extra),
+        magic=LOCAL_MAGIC,
+        needs=_needed_version(method),
+        flags=_record_flags(size),
+        method=method,
+        time=0,
+        crc=0,
+        stored=0,
+        full=0,
+        names=len(name),
+        extras=len(extra),
     )
     sink.write(head.as_bytes() + name + extra)
     crc = record.pour(sink)
@@ -210,14 +222,7 @@ def padding_size(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
     """The padding that aligns the data of a record whose local header is at
     `header`.
     """
-    fixed = (
-        LOCAL.size
-        + len(record.name.encode())
-        + len(mark)
-        + _zip64_local(record.size, header)
-        + 4
-    )
-    return -(header + fixed) % ALIGNMENT
+    return -(header + len(mark) + _head_size(record, header)) % ALIGNMENT
 
 
 def write_directory(
@@ -230,25 +235,55 @@ def write_directory(
     for row in written:
         stored = row.size if row.stored is None else row.stored
         values = (row.size, stored, row.header)
+        # Only those that do not fit, in this order; each has a mark in its own field.
         extra = zip64_field([value for value in values if value >= MARK32])
-        size, stored, header = (min(value, MARK32) for value in values)
-        flags = _record_flags(row.size) if row.flags is None else row.flags
-        how = (0, _needed_version(row.method), flags, row.method, 0)
-        lengths = (len(row.name), len(extra), 0)
         entry = CentralHeader(
-            CENTRAL_MAGIC, *how, row.crc, stored, size, *lengths, 0, 0, 0, header
+            magic=CENTRAL_MAGIC,
+            made_by=0,
+            needs=_needed_version(row.method),
+            flags=_record_flags(row.size) if row.flags is None else row.flags,
+            method=row.method,
+            time=0,
+            crc=row.crc,
+            stored=min(stored, MARK32),
+            full=min(row.size, MARK32),
+            names=len(row.name),
+            extras=len(extra),
+            comments=0,
+            disk=0,
+            internal=0,
+            attributes=0,
+            header=min(row.header, MARK32),
         )
         sink.write(entry.as_bytes() + row.name + extra)
     end = sink.position - start
-    count, size = len(written), end - begin
+    count = len(written)
+    size = end - begin
+    # torch writes the records of zip64 always, also of small archives.
     record64 = EndRecord64(
-        END64_MAGIC, END64.size - 12, 0x031E, 0x2D, 0, 0, count, count, size, begin
+        magic=END64_MAGIC,
+        length=END64.size - 12,
+        made_by=0x031E,
+        needs=0x2D,
+        disk=0,
+        start=0,
+        here=count,
+        entries=count,
+        size=size,
+        offset=begin,
     )
-    short = min(count, MARK16)
+    locator = Locator(LOCATOR_MAGIC, 0, end, 1)
     record = EndRecord(
-        END_MAGIC, 0, 0, short, short, min(size, MARK32), min(begin, MARK32), 0
+        magic=END_MAGIC,
+        disk=0,
+        start=0,
+        here=min(count, MARK16),
+        entries=min(count, MARK16),
+        size=min(size, MARK32),
+        offset=min(begin, MARK32),
+        comments=0,
     )
-    sink.write(record64.as_bytes() + Locator(LOCATOR_MAGIC, 0, end, 1).as_bytes())
+    sink.write(record64.as_bytes() + locator.as_bytes())
     sink.write(record.as_bytes())
 
 
@@ -258,7 +293,8 @@ def directory_size(written: Sequence[WrittenRecord]) -> int:
     for row in written:
         stored = row.size if row.stored is None else row.stored
         wide = sum(value >= MARK32 for value in (row.size, stored, row.header))
-        total += CENTRAL.size + len(row.name) + (4 + 8 * wide if wide else 0)
+        extra = _FIELD_HEAD + 8 * wide if wide else 0
+        total += CENTRAL.size + len(row.name) + extra
     return total
 
 
@@ -270,12 +306,14 @@ def _needed_version(method: int) -> int:
 
 
 def _record_flags(size: int) -> int:
+    # The name is UTF-8; and sizes follow the data, of which an empty record has none.
     return 0x0808 if size else 0x0800
 
 
 def _zip64_local(size: int, header: int) -> int:
+    """The bytes of the field of zip64 in a local header."""
     wide = 16 * (size >= MARK32) + 8 * (header >= MARK32)
-    return 4 + wide if wide else 0
+    return _FIELD_HEAD + wide if wide else 0
 
 
 def _descriptor_size(size: int, header: int) -> int:
@@ -316,35 +354,23 @@ def appended_records(
     new: list[WrittenRecord] = []
     for name, data in pickles.items():
         planned = bytes_record(f"{archive.root}/{name}", data)
-        new.append(
-            write_record(
-                sink,
-                planned,
-                sink.position,
-                padding_size(planned, sink.position, mark),
-                mark,
-            )
-        )
+        header = sink.position
+        pad = padding_size(planned, header, mark)
+        new.append(write_record(sink, planned, header, pad, mark))
         mark = b""
     records = sink.taken()
     replaced = {row.name.decode() for row in new}
-    write_directory(
-        sink,
-        [
-            *(
-                _kept_record(row)
-                for name, row in archive.records.items()
-                if name not in replaced
-            ),
-            *new,
-        ],
-    )
+    # The old records stay in the file as dead bytes. Only the new directory, which is
+    # written last, does not name them.
+    kept = [
+        _kept_record(row)
+        for name, row in archive.records.items()
+        if name not in replaced
+    ]
+    write_directory(sink, [*kept, *new])
     directory = sink.taken()
-    return (
-        records,
-        directory,
-        read_archive(Extended(archive.source, records + directory), limits),
-    )
+    whole = Extended(archive.source, records + directory)
+    return records, directory, read_archive(whole, limits)
 
 
 _SMALL = 4096
@@ -374,7 +400,8 @@ def storage_record(
     """
     run = None if storage.place is None else storage.place.run
     if like is None and run is not None and storage.nbytes >= _LARGE:
-        like = run.offset  # a gap is worth it, because the copy is faster
+        # A gap is worth it, because the copy is faster.
+        like = run.offset
     return PlannedRecord(
         name,
         storage.nbytes,
@@ -388,10 +415,11 @@ def is_sound(archive: Archive, record: Record) -> bool:
     """Tell whether a record is small, and its bytes match its checksum, if it
     has one.
     """
-    return record.size <= _SMALL and (
-        record.crc is None
-        or crc32(archive.read(record, _SMALL, "entries")) == record.crc
-    )
+    if record.size > _SMALL:
+        return False
+    if record.crc is None:
+        return True
+    return crc32(archive.read(record, _SMALL, "entries")) == record.crc
 
 
 def copied_record(archive: Archive, record: Record) -> PlannedRecord:
@@ -421,12 +449,12 @@ def _kept_record(record: Record) -> WrittenRecord:
 def alignment_of(archive: Archive) -> int:
     """The alignment of the storages of an archive, in bytes."""
     record = archive.find(".storage_alignment")
-    if (
-        record is not None
-        and record.size < 8
-        and (not archive.is_partial or is_sound(archive, record))
-    ):
-        text = archive.read(record, 8, "entries")
-        if text.isdigit() and 0 < int(text) <= 4096:
-            return int(text)
+    if record is None or record.size >= 8:
+        return ALIGNMENT
+    # Reading compares no checksums of a partial archive.
+    if archive.is_partial and not is_sound(archive, record):
+        return ALIGNMENT
+    text = archive.read(record, 8, "entries")
+    if text.isdigit() and 0 < int(text) <= 4096:
+        return int(text)
     return ALIGNMENT

@@ -42,10 +42,10 @@ def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint
     to the caller.
     """
     every = [member.checkpoint for member in members]
-    main = next(
-        (member for member in members if member.is_model), members[0]
-    ).checkpoint
-    weights = [member.checkpoint for member in members if member.is_model] or [main]
+    weights = [member.checkpoint for member in members if member.is_model]
+    if not weights:
+        weights = [members[0].checkpoint]
+    main = weights[0]
     tree = _merge_trees(members)
     return Checkpoint(
         path=path,
@@ -94,13 +94,14 @@ def _moved_notice(member: Member, notice: Notice) -> Notice:
     """A notice with the names that its tensors have in the folder. What one file lacks
     is said with its name.
     """
-    names = (
-        tuple(_name_below(member.key, name) for name in notice.tensors)
-        if member.key
-        else notice.tensors
-    )
-    is_alone = notice.code == "incomplete" and not member.checkpoint.parts
-    text = f"{show(member.file, 80)}: {notice.message}" if is_alone else notice.message
+    names = notice.tensors
+    if member.key:
+        names = tuple(_name_below(member.key, name) for name in names)
+    # A checkpoint in shards names the shard itself.
+    is_of_one_file = notice.code == "incomplete" and not member.checkpoint.parts
+    text = notice.message
+    if is_of_one_file:
+        text = f"{show(member.file, 80)}: {text}"
     return notice._replace(message=text, tensors=names)
 
 
@@ -142,14 +143,12 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
                 if pair[0] != METADATA
             ]
             root.set([key for key, _ in pairs], [child for _, child in pairs])
-            names = tuple(entry.name for entry in whole.tensors)
-            rows = list(whole.containers) or [
-                Container((), "", "dict", names, 0, len(names), node=root)
-            ]
+            rows = list(whole.containers) or [_container_of(whole, root)]
             outer = _join_containers(outer, rows, len(tensors), root) if outer else rows
         else:
             whole = _without_metadata(whole)
             texts = metadata_of(member.checkpoint.root)
+            # Every file has a format, which is `pt`: it says nothing below a key.
             metadata |= {
                 f"{member.key}.{name}": text
                 for name, text in texts.items()
@@ -180,13 +179,16 @@ def _join_containers(
         row._replace(first=row.first + first, last=row.last + first) for row in rows
     ]
     last = max(row.last for row in moved)
-    top = [row for row in moved if not row.path]
-    keys = tuple(key for row in top for key in row.keys)
-    out = [
+    keys: list[str | int] = []
+    for row in moved:
+        if not row.path:
+            keys += row.keys
+    joined = [
         row if row.path else row._replace(keys=(*row.keys, *keys), last=last, node=root)
         for row in outer
     ]
-    return [*out, *(row for row in moved if row.path)]
+    joined += [row for row in moved if row.path]
+    return joined
 
 
 def _without_metadata(whole: Checkpoint) -> Checkpoint:
@@ -210,10 +212,9 @@ def _containers_below(key: str, whole: Checkpoint, first: int) -> list[Container
     """The containers of a file below its key. A file without any is one mapping of
     names to tensors.
     """
-    names = tuple(entry.name for entry in whole.tensors)
     rows = whole.containers
-    if not rows and names:
-        rows = (Container((), "", "dict", names, 0, len(names), node=whole.root),)
+    if not rows and whole.tensors:
+        rows = (_container_of(whole, whole.root),)
     return [
         row._replace(
             path=(key, *row.path),
@@ -225,17 +226,21 @@ def _containers_below(key: str, whole: Checkpoint, first: int) -> list[Container
     ]
 
 
+def _container_of(whole: Checkpoint, node: Node) -> Container:
+    """The container of a file whose format has none, such as safetensors."""
+    names = tuple(entry.name for entry in whole.tensors)
+    return Container((), "", "dict", names, 0, len(names), node=node)
+
+
 def _name_below(key: str, name: str) -> str:
     return f"{dotted_name((key,))}.{name}" if name else dotted_name((key,))
 
 
 def _moved_entry(prefix: Path, entry: Entry) -> Entry:
-    return (
-        entry._replace(
-            path=(*prefix, *entry.path), name=_name_below(str(prefix[0]), entry.name)
-        )
-        if prefix
-        else entry
+    if not prefix:
+        return entry
+    return entry._replace(
+        path=(*prefix, *entry.path), name=_name_below(str(prefix[0]), entry.name)
     )
 
 

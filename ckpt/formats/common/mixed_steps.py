@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TypeVar
 
 from ckpt.model.checkpoint import Value
@@ -55,7 +56,8 @@ def find_strays(counts: Mapping[_Key, Mapping[str, float]]) -> set[_Key]:
     files are of one step.
     """
     odd: set[_Key] = set()
-    for name in dict.fromkeys(name for row in counts.values() for name in row):
+    # Each name once, in the order of the files.
+    for name in dict.fromkeys(chain.from_iterable(counts.values())):
         rows = {number: row[name] for number, row in counts.items() if name in row}
         value, most = Counter(rows.values()).most_common(1)[0]
         if most == len(rows):
@@ -79,22 +81,25 @@ def _differing_values(node: Node, other: Node) -> tuple[float, float] | None:
     """The values of two counters that differ. Where the files record equal checksums,
     no value is read.
     """
-    first, second = tensor_of(node), tensor_of(other)
-    if first is not None and (
-        first is second
-        or _recorded_checksum(first) == _recorded_checksum(second) is not None
-    ):
+    first_tensor = tensor_of(node)
+    second_tensor = tensor_of(other)
+    if first_tensor is not None:
+        if first_tensor is second_tensor:
+            return None
+        checksum = _recorded_checksum(first_tensor)
+        if checksum is not None and checksum == _recorded_checksum(second_tensor):
+            return None
+    first = counter(node)
+    second = counter(other)
+    if first is None or second is None or first == second:
         return None
-    values = counter(node), counter(other)
-    return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
+    return first, second
 
 
 def _recorded_checksum(tensor: object) -> tuple[str, int] | None:
     """The dtype and the recorded checksum of a tensor that is all of its storage."""
     if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
         return None
-    return (
-        (tensor.dtype.name, tensor.storage.crc)
-        if tensor.extent == (0, tensor.storage.nbytes)
-        else None
-    )
+    if tensor.extent != (0, tensor.storage.nbytes):
+        return None
+    return tensor.dtype.name, tensor.storage.crc

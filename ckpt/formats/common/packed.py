@@ -27,10 +27,12 @@ from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
 
-_FIRST, _STEP = 1 << 12, 1 << 20
-"""Bytes of a stream that are read first, because many short ones may follow each other,
-and in the end.
+_FIRST = 1 << 12
+"""Bytes of a stream that are read first, because many short ones may follow each
+other.
 """
+_STEP = 1 << 20
+"""Bytes of a stream that are read at once in the end."""
 _STREAMS = 100_000
 """The most streams that follow each other. bgzip begins one every 64 KiB, pbzip2 every
 900 kB.
@@ -79,15 +81,21 @@ def packing(head: bytes) -> Packing | None:
     """Return the compression of a file that begins with these bytes, or None for any
     other file.
     """
-    how = next((how for magic, how in _MAGICS.items() if head.startswith(magic)), None)
-    if how is None and _is_zlib(head):
+    for magic, how in _MAGICS.items():
+        if head.startswith(magic):
+            return how
+    # These two have no magic, so they come last.
+    if _is_zlib(head):
         return _ZLIB
-    return _LZMA if how is None and _is_lzma(head) else how
+    return _LZMA if _is_lzma(head) else None
 
 
 def _is_zlib(head: bytes) -> bool:
     """Tell whether these bytes begin a stream of zlib, with a window of any size."""
-    return len(head) > 1 and head[0] & 0x8F == 8 and not (head[0] * 256 + head[1]) % 31
+    if len(head) < 2:
+        return False
+    # Source: RFC 1950. The method is 8, and both bytes as a number are divisible by 31.
+    return head[0] & 0x8F == 8 and (head[0] * 256 + head[1]) % 31 == 0
 
 
 def _is_lzma(head: bytes) -> bool:
@@ -144,10 +152,12 @@ def unpack_all(source: Source, how: Packing, budget: Budget) -> Unpacked:
 
     Raises UnreadableError for a damaged stream, LimitError for one that holds too much.
     """
-    content, end = bytearray(), 0
+    content = bytearray()
+    end = 0
     try:
         for piece, position in _unpack_pieces(source, how):
             end = position
+            # Piece by piece: a small stream can hold gigabytes.
             budget.charge(len(piece), "the pickle")
             content += piece
             budget.check(len(content))
@@ -164,20 +174,20 @@ def _unpack_pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
     writers add as padding: raises UnreadableError for any other bytes that are no
     further stream.
     """
-    position, zeros = _first_stream(source, how), _Zeros(source)
+    position = _first_stream(source, how)
+    zeros = _Zeros(source)
     for _ in range(_STREAMS):
-        machine, step = _make_decompressor(how), _FIRST
+        machine = _make_decompressor(how)
+        step = _FIRST
         while not machine.eof:
-            data = (
-                source.read(position, min(step, source.size - position))
-                if machine.needs_input
-                else b""
-            )
-            if machine.needs_input and not data:
-                raise UnreadableError(
-                    f"cut off: the {how.name} stream does not end, the file does at "
-                    f"{position:,} bytes"
-                )
+            data = b""
+            if machine.needs_input:
+                data = source.read(position, min(step, source.size - position))
+                if not data:
+                    raise UnreadableError(
+                        f"cut off: the {how.name} stream does not end, the file does "
+                        f"at {position:,} bytes"
+                    )
             position += len(data)
             # No more than that at once: Python's modules too give what comes before a
             # wrong checksum.
@@ -189,11 +199,11 @@ def _unpack_pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
         if following == source.size:
             yield b"", position
             return
+        # Python's module passes over zeros between streams of gzip, and of no other.
         if how.name == "gzip":
             position = following
-        if not _goes_on_with(
-            source.read(position, min(_HEAD, source.size - position)), how
-        ):
+        head = source.read(position, min(_HEAD, source.size - position))
+        if not _goes_on_with(head, how):
             left = source.size - position
             raise UnreadableError(
                 f"{left:,} bytes follow the {how.name} stream, and ckpt cannot tell "
@@ -208,8 +218,9 @@ def _first_stream(source: Source, how: Packing) -> int:
     """
     if how is not _ZF:
         return 0
-    is_wide = source.read(0, min(source.size, _ZF_HEADER + 1))[_ZF_HEADER:] == b" "
-    return min(source.size, _ZF_HEADER + is_wide)
+    head = source.read(0, min(source.size, _ZF_HEADER + 1))
+    has_space = head[_ZF_HEADER:] == b" "
+    return min(source.size, _ZF_HEADER + has_space)
 
 
 def _goes_on_with(head: bytes, how: Packing) -> bool:
@@ -290,11 +301,9 @@ class _Gzip:
 
     @property
     def needs_input(self) -> bool:
-        return (
-            len(self._tail) < _SUMS
-            if self._inner.eof
-            else not self._inner.unconsumed_tail
-        )
+        if self._inner.eof:
+            return len(self._tail) < _SUMS
+        return not self._inner.unconsumed_tail
 
     @property
     def unused_data(self) -> bytes:
@@ -306,26 +315,30 @@ class _Gzip:
             end = _gzip_header(self._head)
             if end is None:
                 return b""
-            data, self._head = self._head[end:], None
+            data = self._head[end:]
+            self._head = None
         if self._inner.eof:
             self._tail += data
             if len(self._tail) >= _SUMS:
+                # The size of more than 4 GiB is recorded without its higher bits.
                 if unpack_from("<II", self._tail) != (self._sum, self._size % 2**32):
                     raise ValueError("the checksum of a member differs")
                 self.eof = True
             return b""
         piece = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
-        self._sum, self._size = zlib.crc32(piece, self._sum), self._size + len(piece)
+        self._sum = zlib.crc32(piece, self._sum)
+        self._size += len(piece)
         self._tail = self._inner.unused_data
         return piece
 
 
 _SUMS = 8
 """Bytes behind a member of gzip: the CRC and the size of its content."""
-_EXTRA, _NAME, _COMMENT, _HEADER_SUM = 4, 8, 16, 2
-"""Flags of a gzip header, by what is in it, in the order in which Python reads it: the
-sum comes last.
-"""
+# Flags of a gzip header, in the order in which the parts lie: the sum comes last.
+_EXTRA = 4
+_NAME = 8
+_COMMENT = 16
+_HEADER_SUM = 2
 
 
 def _gzip_header(data: bytes) -> int | None:
@@ -336,7 +349,8 @@ def _gzip_header(data: bytes) -> int | None:
         return None
     if data[:3] != b"\x1f\x8b\x08":
         raise ValueError("no header of gzip")
-    flags, end = data[3], 10
+    flags = data[3]
+    end = 10
     if flags & _EXTRA:
         end += 2 + int.from_bytes(data[10:12], "little")
     for flag in (_NAME, _COMMENT):
@@ -355,7 +369,9 @@ def _make_decompressor(how: Packing) -> _Machine:
         return _Gzip()
     if how.name in ("zlib", "ZF"):
         return _Zlib()
-    return bz2.BZ2Decompressor() if how.name == "bzip2" else lzma.LZMADecompressor()
+    if how.name == "bzip2":
+        return bz2.BZ2Decompressor()
+    return lzma.LZMADecompressor()
 
 
 _INSIDE = 1 << 16
@@ -374,9 +390,10 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     if inside[0] not in OPCODES:
         return False
     verdict = is_pickle_or_runs(inside, len(inside), limits)
-    return verdict is True or (
-        verdict is None and how is not None and _goes_on(source, how, limits)
-    )
+    # None: what was looked at may go on to be a pickle.
+    if verdict is None and how is not None:
+        return _goes_on(source, how, limits)
+    return verdict is True
 
 
 def _goes_on(source: Source, how: Packing, limits: Limits) -> bool:

@@ -259,15 +259,17 @@ def _divided_dimension(
         return 0
     if len(shape) != 2:
         return None
-    if whole is not None and (shape[0] == whole) != (shape[1] == whole):
-        return int(shape[0] == whole)
-    if (
-        whole is not None
-        and whole not in shape
-        and (shape[0] * of == whole) != (shape[1] * of == whole)
-    ):
-        return int(shape[1] * of == whole)
-    return 0 if _ROWS.fullmatch(name) else 1 if _COLUMNS.fullmatch(name) else None
+    rows, columns = shape
+    if whole is not None:
+        # One of both is whole, so the other one was cut.
+        if (rows == whole) != (columns == whole):
+            return int(rows == whole)
+        # None is whole, and one is a part of it.
+        if whole not in shape and (rows * of == whole) != (columns * of == whole):
+            return int(columns * of == whole)
+    if _ROWS.fullmatch(name):
+        return 0
+    return 1 if _COLUMNS.fullmatch(name) else None
 
 
 def _recorded_checksum(tensor: Tensor) -> object:

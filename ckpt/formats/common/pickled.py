@@ -12,7 +12,7 @@ from typing import Protocol
 from ckpt.bytes.source import Source
 from ckpt.formats.common.holes import lost_notices
 from ckpt.model.account import Account, Notice
-from ckpt.model.checkpoint import Checkpoint, Import, Origin, Refusal, Traits
+from ckpt.model.checkpoint import Checkpoint, Entry, Import, Origin, Refusal, Traits
 from ckpt.model.columns import Chain, Column
 from ckpt.model.dtypes import UINT8, DType
 from ckpt.model.errors import LimitError, UnreadableError
@@ -149,17 +149,16 @@ def run_skimmed(
     """
     if len(data) < LEAST_BYTES:
         return run(data, limits, budget)
-    from ckpt.pickle.skim.tensors import (
-        TensorSkimmer,
-    )  # here: small files do not pay for it
+    # Here: small files do not pay for it.
+    from ckpt.pickle.skim.tensors import TensorSkimmer
 
+    # What the attempt charges counts only if its result is used.
     trial = budget.copy()
     skimmer = TensorSkimmer(data, trial, storages.resolve, storages.storages)
     try:
         pickle = machine.run_machine(data, limits, 0, trial, None, skimmer)
-    except (
-        UnreadableError
-    ):  # of this pickle, or of a part of it that only the machine understands
+    except UnreadableError:
+        # Of this pickle, or of a part of it that only the machine understands.
         pickle = None
     if pickle is None or not skimmer.is_exact:
         storages.forget()
@@ -241,46 +240,22 @@ def make_checkpoint(
             name for pickle in contents.pickles for name in pickle.globals.values()
         )
         raise
-    tensors, tensor_marks = (
-        (flat.tensors, []) if flat.names_differ else with_unique_names(flat.tensors)
-    )
-    values, value_marks = with_unique_names(flat.values)
-    for marks, of in (
-        (tensor_marks, [mark for _, mark in tensor_marks]),
-        (value_marks, []),
-    ):
-        if marks:
-            listed = and_more(
-                [f"{name} (the second is shown as {mark})" for name, mark in marks], 1
-            )
-            contents.notices.append(
-                Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of))
-            )
+    tensors: Sequence[Entry] = flat.tensors
+    if not flat.names_differ:
+        tensors, marks = with_unique_names(flat.tensors)
+        shown_names = tuple(mark for _, mark in marks)
+        contents.notices += _name_notices(marks, shown_names)
+    values, marks = with_unique_names(flat.values)
+    contents.notices += _name_notices(marks, ())
     contents.notices += lost_notices(tensors, contents.short)
     if flat.repeats:
         contents.notices.append(Notice("ambiguous-name", and_more(flat.repeats, 1)))
     if refusals is None:
         refusals = _list_refusals(contents, flat)
-    not_loadable = not_loadable or contents.not_loadable
-    impossible = (
-        weights_only.impossible_call(p.globals.values(), p.calls)
-        for p in contents.pickles
+    not_loadable = (
+        not_loadable or contents.not_loadable or _why_not_loadable(contents.pickles)
     )
-    call = next((call for call in impossible if call is not None), None)
-    if call is not None and not_loadable is None:
-        not_loadable = (
-            f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of the "
-            "pickle cannot succeed"
-        )
-    unhashable = [
-        pickle.unhashable
-        for pickle in contents.pickles
-        if pickle.unhashable is not None
-    ]
-    if unhashable and not_loadable is None:
-        not_loadable = (
-            f"the dict at byte {unhashable[0]:,} of the pickle has an unhashable key"
-        )
+    # The texts of Python 2 load with any bytes by this encoding.
     encoding = "latin1" if not_loadable is None and contents.bytestrings else None
     return Checkpoint(
         path=path,
@@ -303,6 +278,37 @@ def make_checkpoint(
     )
 
 
+def _name_notices(
+    marks: Sequence[tuple[str, str]], tensors: tuple[str, ...]
+) -> list[Notice]:
+    """The notice that names got a mark, if any did. `tensors` are the marked names of
+    tensors.
+    """
+    if not marks:
+        return []
+    pairs = [f"{name} (the second is shown as {mark})" for name, mark in marks]
+    text = f"two paths have the name {and_more(pairs, 1)}"
+    return [Notice("ambiguous-name", text, tensors)]
+
+
+def _why_not_loadable(pickles: Sequence[Pickle]) -> str | None:
+    """Return the reason why loading fails in a pickle, or None."""
+    for pickle in pickles:
+        call = weights_only.impossible_call(pickle.globals.values(), pickle.calls)
+        if call is not None:
+            return (
+                f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of "
+                "the pickle cannot succeed"
+            )
+    for pickle in pickles:
+        if pickle.unhashable is not None:
+            return (
+                f"the dict at byte {pickle.unhashable:,} of the pickle has an "
+                "unhashable key"
+            )
+    return None
+
+
 def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     """Every storage: first those that persistent ids name, then those that only tensors
     name (on meta).
@@ -313,13 +319,17 @@ def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
             storages.extend(item)
         else:
             storages.append(item)
-    ids = {
-        id(storage)
-        for part in storages.parts
-        for storage in (part.made if isinstance(part, Column) else part)
-    }
-    for part in flat.tensors.parts:
-        for entry in () if isinstance(part, Column) else part:
+    # By identity: one object is one memory. Of a column those that were made are
+    # enough, because no other storage of it is in a row of its own.
+    ids: set[int] = set()
+    for part in storages.parts:
+        made = part.made if isinstance(part, Column) else part
+        ids.update(map(id, made))
+    for entries in flat.tensors.parts:
+        # Persistent ids name the storages of all tensors in columns.
+        if isinstance(entries, Column):
+            continue
+        for entry in entries:
             for tensor in parts_of(entry.tensor):
                 if id(tensor.storage) not in ids:
                     ids.add(id(tensor.storage))
@@ -328,55 +338,66 @@ def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
 
 
 def _list_refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
-    places_of: dict[str, dict[str, None]] = {}
+    """The refusals of `weights_only`, each once with the names of what it is about."""
+    # Dicts without values: sets that keep their order.
+    names_of: dict[str, dict[str, None]] = {}
     for pickle in contents.pickles:
         for reason, node in weights_only.pickle_refusals(pickle):
-            places_of.setdefault(reason, {}).update(
-                dict.fromkeys(flat.where.get(id(node), ()))
-            )
-    return tuple(Refusal(reason, tuple(places)) for reason, places in places_of.items())
+            names = flat.where.get(id(node), ())
+            names_of.setdefault(reason, {}).update(dict.fromkeys(names))
+    return tuple(Refusal(reason, tuple(names)) for reason, names in names_of.items())
 
 
 def _list_imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
+    """The imports of all pickles of the file, each name once."""
     nodes: dict[tuple[str, str], list[Global]] = {}
     judged: dict[tuple[str, str], list[Judgement]] = {}
     for pickle in (*contents.pickles, *contents.behind):
-        roots = [pickle.root, *pickle.persistent]
-        for name, judgement in imports.judge_imports(
+        judgements = imports.judge_imports(
             pickle.globals.values(),
             pickle.calls,
-            roots,
+            [pickle.root, *pickle.persistent],
             [*pickle.late, *pickle.crowded],
             pickle.fillings,
             pickle.hashed,
-        ).items():
-            nodes.setdefault((name.module, name.name), []).append(name)
-            judged.setdefault((name.module, name.name), []).append(judgement)
-    rows: list[Import] = []
-    for pair, judgements in judged.items():
-        group = min((judgement.group for judgement in judgements), key=_WORST.index)
-        calls = [call for judgement in judgements for call in judgement.calls]
-        where = [
-            place for node in nodes[pair] for place in flat.where.get(id(node), ())
-        ]
-        texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
-        is_enum = bool(calls) and all(map(looks_like_enum, calls))
-        times = sum(judgement.times for judgement in judgements)
-        attributes = dict.fromkeys(
-            name for judgement in judgements for name in judgement.attributes
         )
-        rows.append(
-            Import(
-                *pair,
-                group,
-                tuple(dict.fromkeys(where)),
-                texts,
-                is_enum,
-                times=times,
-                attributes=tuple(attributes),
-            )
-        )
-    return tuple(rows)
+        for name, judgement in judgements.items():
+            pair = (name.module, name.name)
+            nodes.setdefault(pair, []).append(name)
+            judged.setdefault(pair, []).append(judgement)
+    return tuple(
+        _import_row(pair, nodes[pair], judgements, flat)
+        for pair, judgements in judged.items()
+    )
+
+
+def _import_row(
+    pair: tuple[str, str],
+    nodes: Sequence[Global],
+    judgements: Sequence[Judgement],
+    flat: Flat,
+) -> Import:
+    """Return the row of one name, from what is judged of it in each pickle."""
+    module, name = pair
+    calls = [call for judgement in judgements for call in judgement.calls]
+    # Dicts without values: sets that keep their order.
+    where: dict[str, None] = {}
+    for node in nodes:
+        where |= dict.fromkeys(flat.where.get(id(node), ()))
+    attributes: dict[str, None] = {}
+    for judgement in judgements:
+        attributes |= dict.fromkeys(judgement.attributes)
+    return Import(
+        module,
+        name,
+        # The worst of all: one harmless use makes no other one harmless.
+        min((judgement.group for judgement in judgements), key=_WORST.index),
+        tuple(where),
+        tuple(call_text(call) for call in calls[:_CALLS_SHOWN]),
+        bool(calls) and all(map(looks_like_enum, calls)),
+        times=sum(judgement.times for judgement in judgements),
+        attributes=tuple(attributes),
+    )
 
 
 _WORST: tuple[imports.Group, ...] = ("called", "unknown", "odd", "known")
@@ -384,9 +405,12 @@ _WORST: tuple[imports.Group, ...] = ("called", "unknown", "odd", "known")
 
 def is_pickle(head: bytes) -> bool:
     """Tell whether these first bytes begin a pickle of a dict, a list or an object."""
+    # From protocol 2 on a pickle begins with its protocol.
+    if head[:1] == b"\x80":
+        return len(head) > 1 and head[1] <= 5
+    # A dict and a list of protocol 0, then of protocol 1, then a state dict.
     return (
-        (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
-        or head[:3] in (b"(dp", b"(lp")
+        head[:3] in (b"(dp", b"(lp")
         or head[:2] in (b"}q", b"]q")
         or head.startswith(b"ccollections\nOrderedDict\n")
     )

@@ -120,14 +120,14 @@ def _records_of(
     mean. Raises UnreadableError.
     """
     placed = [spot for spot in spots if spot is not None]
-    spans = sorted(
-        (row.record.header, row.record.offset + row.record.stored, row.record.name)
-        for row in placed
+    in_order = sorted(
+        (spot.record for spot in placed),
+        key=lambda record: (record.header, record.offset + record.stored, record.name),
     )
-    for (_, last, name), (first, _, other) in pairwise(spans):
-        if first < last:
+    for record, after in pairwise(in_order):
+        if after.header < record.offset + record.stored:
             raise UnreadableError(
-                f"records {show(name, 60)} and {show(other, 60)} overlap"
+                f"records {show(record.name, 60)} and {show(after.name, 60)} overlap"
             )
     names = {entry.name for entry in entries}
     for spot in placed:
@@ -135,22 +135,21 @@ def _records_of(
     for spot in placed:
         # One of both names is damaged. The other one is taken where something may ask
         # for it.
-        if (
-            spot.name is not None
-            and spot.name not in names
-            and _is_asked_for(spot.name)
-        ):
+        if spot.name is None or spot.name in names:
+            continue
+        if _is_asked_for(spot.name):
             yield spot.record._replace(name=spot.name)
 
 
 def _is_asked_for(name: str) -> bool:
     """Tell whether a name may be one of a pickle or of a storage."""
+    if not name.isprintable():
+        return False
     inner = name.partition("/")[2]
+    if inner in FOLDERS or inner in ("version", "byteorder"):
+        return True
     folder, _, key = inner.partition("/")
-    is_storage = bool(key) and any(folder in folders for folders in FOLDERS.values())
-    return name.isprintable() and (
-        inner in FOLDERS or inner in ("version", "byteorder") or is_storage
-    )
+    return bool(key) and any(folder in folders for folders in FOLDERS.values())
 
 
 # --- the directory --------------------------------------------------------------------
@@ -161,37 +160,56 @@ def _find_directory(source: Source, limits: Limits) -> _Directory | None:
     CkptError.
     """
     try:
-        count, size, expected, end, _ = find_end(source)
-        ends = [end, end - _ENDS64]
+        last = find_end(source)
+        end = _LooseEnd(last.entries, last.size, last.offset)
+        # The records of zip64 may be damaged beyond recognition, and lie between the
+        # directory and the plain end record.
+        places = [last.first, last.first - _ENDS64]
     except LimitError:
         raise
     except CkptError:
-        count, size, expected, ends = _loose_end(source)
-    if count > limits.entries or size > max(
-        limits.directory_bytes, count * RECORD_BYTES
-    ):
+        end, places = _loose_end(source)
+    if end.entries > limits.entries:
         return None
-    for end in ends:
-        if end < size:
+    if end.size > max(limits.directory_bytes, end.entries * RECORD_BYTES):
+        return None
+    for place in places:
+        begin = place - end.size
+        if begin < 0:
             continue
-        data = source.read(end - size, size)
-        rows: list[Record] = []
-        position = 0
-        try:
-            while len(rows) < count and position < size:
-                entry, position = entry_at(data, position)
-                rows.append(entry)
-        except CkptError:
-            continue
-        if len(rows) == count and position == size:
+        rows = _entries_of(source.read(begin, end.size), end.entries)
+        if rows is not None:
             rows.sort(key=lambda entry: entry.header)
-            return _Directory(rows, end - size, expected, size)
+            return _Directory(rows, begin, end.offset, end.size)
     return None
 
 
-def _loose_end(source: Source) -> tuple[int, int, int, list[int]]:
-    """Find (entries, bytes, offset of the directory, where it may end) in an end record
-    that other records contradict.
+class _LooseEnd(NamedTuple):
+    """A directory by its end record: its entries, its bytes, and where it should
+    begin.
+    """
+
+    entries: int
+    size: int
+    offset: int
+
+
+def _entries_of(data: bytes, count: int) -> list[Record] | None:
+    """Return the entries of a directory, or None if these bytes are not so many."""
+    rows: list[Record] = []
+    position = 0
+    try:
+        while len(rows) < count and position < len(data):
+            entry, position = entry_at(data, position)
+            rows.append(entry)
+    except CkptError:
+        return None
+    return rows if len(rows) == count and position == len(data) else None
+
+
+def _loose_end(source: Source) -> tuple[_LooseEnd, list[int]]:
+    """Find (the directory, where it may end) in an end record that other records
+    contradict.
 
     An archive that needs zip64 has its numbers in a record that is not read here.
     Raises UnreadableError.
@@ -200,16 +218,16 @@ def _loose_end(source: Source) -> tuple[int, int, int, list[int]]:
     last = last_end_record(source, span)
     if last is None:
         raise UnreadableError("the archive has no end record")
-    end, record = last
+    position, record = last
     if record.is_split:
         raise UnreadableError("the end record of the archive is damaged")
-    ends = [end - _ENDS64, end]
+    places = [position - _ENDS64, position]
     if not record.needs_zip64:
-        return record.entries, record.size, record.offset, ends
-    wide = end_record64(source, end - _ENDS64)
+        return _LooseEnd(record.entries, record.size, record.offset), places
+    wide = end_record64(source, position - _ENDS64)
     if wide is None:
         raise UnreadableError("the zip64 end record of the archive is damaged")
-    return wide.entries, wide.size, wide.offset, ends
+    return _LooseEnd(wide.entries, wide.size, wide.offset), places
 
 
 # --- the place of each record ---------------------------------------------------------
@@ -222,8 +240,11 @@ class _Search:
 
     def __init__(self, source: Source, directory: _Directory) -> None:
         self._source = source
-        self._entries, self._end, self._expected, self._size = directory
-        self.moved = self._end - self._expected
+        self._entries = directory.entries
+        self._end = directory.begin
+        self._expected = directory.expected
+        self._size = directory.size
+        self.moved = directory.begin - directory.expected
         """The bytes by which the directory itself lies behind its place."""
         self._left = _COMPARED * source.size
         shifts = (0, self.moved) if self.moved else (0,)
@@ -238,20 +259,17 @@ class _Search:
         The record at the first byte tells them apart, and a directory in the place.
         """
         first = self._entries[0] if self._entries else None
-        spot = (
-            None
-            if first is None or first.header
-            else self._spot_at(first, 0, self._end, by_mark=False)
-        )
+        if first is None or first.header:
+            return False
+        spot = self._spot_at(first, 0, self._end, by_mark=False)
         if spot is None or not spot.is_sure:
             return False
         if self.moved < 0:
             return True
         source = self._source
         there = source.read(self._expected, self._size)
-        if there.startswith(CENTRAL_MAGIC) and there != source.read(
-            self._end, self._size
-        ):
+        own = source.read(self._end, self._size)
+        if there.startswith(CENTRAL_MAGIC) and there != own:
             return False
         return self._has_right_checksum(spot.record)
 
@@ -265,11 +283,12 @@ class _Search:
             self._spot_at(entry, shift, self._end, by_mark=False) for shift in shifts
         ]
         sure = [spot for spot in spots if spot is not None and spot.is_sure]
+        # Bytes that are there twice have the header twice. Summing one is dear, so a
+        # single one is believed.
         if len(sure) > 1:
-            return next(
-                (spot for spot in sure if self._has_right_checksum(spot.record)),
-                sure[0],
-            )
+            for spot in sure:
+                if self._has_right_checksum(spot.record):
+                    return spot
         return sure[0] if sure else None
 
     def _spot_at(
@@ -295,32 +314,25 @@ class _Search:
         offset = header + here.nbytes if is_header and here.names == len(raw) else -1
         is_told = least <= offset and offset + entry.stored <= end
         is_named = is_told and local.endswith(raw)
-        told = (
-            _Spot(record._replace(offset=offset), shift, is_named, name)
-            if is_told
-            else None
-        )
-        if (
-            entry.crc is None
-            or not by_mark
-            or (is_told and not entry.flags & HAS_DESCRIPTOR)
-        ):
+        told = None
+        if is_told:
+            told = _Spot(record._replace(offset=offset), shift, is_named, name)
+        if entry.crc is None or not by_mark:
+            return told
+        # A record without a descriptor has its sizes in its header.
+        if is_told and not entry.flags & HAS_DESCRIPTOR:
             return told
         mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
-        behind = offset + entry.stored
-        if (
-            told is not None
-            and source.read(behind, min(8, source.size - behind)) == mark
-        ):
-            return told._replace(is_sure=True)
+        if told is not None:
+            behind = offset + entry.stored
+            if source.read(behind, min(8, source.size - behind)) == mark:
+                return told._replace(is_sure=True)
         # Behind the data there is a descriptor with the checksum, within the padding
         # that torch and ckpt may have written.
         behind = least + entry.stored
-        distance = (
-            source.read(behind, min(_PADDING, end - behind)).find(mark)
-            if behind < end
-            else -1
-        )
+        distance = -1
+        if behind < end:
+            distance = source.read(behind, min(_PADDING, end - behind)).find(mark)
         if distance >= 0:
             return _Spot(record._replace(offset=least + distance), shift, True, name)
         return told
@@ -329,17 +341,14 @@ class _Search:
         """Tell whether a record has a checksum, and its bytes match it. A hostile file
         has nothing compared for ever.
         """
-        if (
-            record.crc is None
-            or record.offset < 0
-            or record.offset + record.stored > self._source.size
-        ):
+        if record.crc is None or record.offset < 0:
+            return False
+        if record.offset + record.stored > self._source.size:
             return False
         self._left -= record.stored + record.size // _INFLATED
-        return self._left >= 0 and crc_of(record.place(self._source)) == (
-            record.crc,
-            None,
-        )
+        if self._left < 0:
+            return False
+        return crc_of(record.place(self._source)) == (record.crc, None)
 
     def look_between(self) -> None:
         """Look for the headers of records that are in none of the expected places,
@@ -384,11 +393,10 @@ class _Search:
                 continue
             for shift in (0, self.moved):
                 spot = self._spot_at(entry, shift, self._end)
-                if (
-                    spot is not None
-                    and spot.is_sure
-                    and self._has_right_checksum(spot.record)
-                ):
+                if spot is None or not spot.is_sure:
+                    continue
+                if self._has_right_checksum(spot.record):
+                    # Its header is gone, so the record begins with its data.
                     record = spot.record._replace(header=spot.record.offset)
                     self.spots[index] = _Spot(record, None, True, None)
                     break
@@ -400,28 +408,31 @@ class _Search:
         Between two records that are moved by other numbers of bytes, something is
         missing or too many.
         """
-        entries, spots = self._entries, list(self.spots)
+        entries = self._entries
+        spots = list(self.spots)
         sentences: list[str] = []
-        before, first = 0, -1
+        shift_before = 0
+        index_before = -1
         shifts = [
             (index, spot.shift) for index, spot in enumerate(spots) if spot is not None
         ]
         for index, shift in [*shifts, (len(spots), self.moved)]:
             if shift is None:
                 continue
-            if shift != before:
-                between = range(first + 1, index)
+            change = shift - shift_before
+            if change:
+                between = range(index_before + 1, index)
                 hit = [
                     entries[number].name for number in between if spots[number] is None
                 ]
-                if first >= 0 and not self._keep_if_whole(first, shift - before):
-                    hit.insert(0, entries[first].name)
-                sentences.append(
-                    _change_sentence(
-                        shift - before, hit, entries[first].name if first >= 0 else ""
-                    )
-                )
-            before, first = shift, index
+                name_before = ""
+                if index_before >= 0:
+                    name_before = entries[index_before].name
+                    if not self._keep_if_whole(index_before, change):
+                        hit.insert(0, name_before)
+                sentences.append(_change_sentence(change, hit, name_before))
+            shift_before = shift
+            index_before = index
         return and_more(sentences, 3, "; ") if sentences else None
 
     def _keep_if_whole(self, index: int, change: int) -> bool:
@@ -480,13 +491,17 @@ def _change_sentence(change: int, hit: Sequence[str], before: str) -> str:
     and the whole one before them.
     """
     number = abs(change)
-    what = (
-        f"{number:,} {'byte is' if number == 1 else 'bytes are'} "
-        f"{'missing' if change < 0 else 'too many'}"
-    )
-    inner = [show(name.partition("/")[2] or name, 80) for name in (*hit, before)]
-    if len(hit) > 1:
-        return f"{what} between the beginning of {inner[0]} and the end of {inner[-2]}"
-    if hit:
-        return f"{what} inside of {inner[0]}"
-    return f"{what} behind {inner[0]}" if before else what
+    noun = "byte is" if number == 1 else "bytes are"
+    fault = "missing" if change < 0 else "too many"
+    what = f"{number:,} {noun} {fault}"
+    names = [_short_name(name) for name in hit]
+    if len(names) > 1:
+        return f"{what} between the beginning of {names[0]} and the end of {names[-1]}"
+    if names:
+        return f"{what} inside of {names[0]}"
+    return f"{what} behind {_short_name(before)}" if before else what
+
+
+def _short_name(name: str) -> str:
+    """The name of a record below the folder of its archive."""
+    return show(name.partition("/")[2] or name, 80)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
-from ckpt.elements.audit import crc_of, join_crcs, parts_of_record
+from ckpt.elements.audit import CrcResult, crc_of, join_crcs, parts_of_record
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.recorded import of_archive
@@ -29,36 +29,36 @@ def checksums(
     archive = probe.archive
     assert archive is not None
     records = [record for record in archive.records.values() if record.crc is not None]
-    places = [record.place(archive.source) for record in records]
-    cuts = [parts_of_record(place) for place in places]
-    tasks = [
-        Task(crc_of, (place.slice_stored(first, last),), last - first)
-        for place, row in zip(places, cuts, strict=True)
-        for first, last in row
-    ]
+    cuts: list[list[tuple[int, int]]] = []
+    tasks: list[Task[CrcResult]] = []
+    for record in records:
+        place = record.place(archive.source)
+        spans = parts_of_record(place)
+        cuts.append(spans)
+        for first, last in spans:
+            part = place.slice_stored(first, last)
+            tasks.append(Task(crc_of, (part,), last - first))
+    # All records in one call: the executor keeps every processor busy to the end.
     results = iter(run_each(executor, tasks, progress))
     damage: list[Damage] = []
     unread: list[str] = []
     nbytes = 0
-    for record, row in zip(records, cuts, strict=True):
-        answers = [next(results) for _ in row]
-        read = [answer for answer in answers if not isinstance(answer, Failed)]
+    for record, spans in zip(records, cuts, strict=True):
+        answers = [next(results) for _ in spans]
         name = f"record {show(record.name, 80)}"
-        if len(read) < len(answers):
-            reason = next(
-                answer.problem for answer in answers if isinstance(answer, Failed)
-            )
-            unread.append(f"{name}: {reason}")
+        failures = [answer for answer in answers if isinstance(answer, Failed)]
+        if failures:
+            unread.append(f"{name}: {failures[0].problem}")
             continue
-        crc, problem = join_crcs(row, read)
+        crcs = [answer for answer in answers if not isinstance(answer, Failed)]
+        crc, problem = join_crcs(spans, crcs)
         nbytes += record.size
+        storage_id = _storage_id(probe.mark, archive, record)
         if problem is not None:
-            damage.append(
-                Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record))
-            )
+            damage.append(Damage(f"{name}: {problem}", storage_id))
         elif crc != record.crc:
             text = f"{name} does not match its recorded checksum"
-            damage.append(Damage(text, _storage_id(probe.mark, archive, record)))
+            damage.append(Damage(text, storage_id))
     unchecked = sum(
         record.size for record in archive.records.values() if record.crc is None
     )
@@ -66,18 +66,22 @@ def checksums(
 
 
 def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
-    """The id of the storage in a record."""
-    folders = (
-        ("data", ""),
-        ("constants", "constants:"),
-        ("bytecode", "bytecode:"),
-        ("tensors", ""),
-        (".data", ""),
-    )
-    for folder, prefix in folders:
+    """The id of the storage in a record, or None of any other record."""
+    for folder, prefix in _FOLDERS:
         start = f"{archive.root}/{folder}/"
         if record.name.startswith(start):
-            return (
-                mark + prefix + record.name.removeprefix(start).removesuffix(".storage")
-            )
+            key = record.name.removeprefix(start).removesuffix(".storage")
+            return mark + prefix + key
     return None
+
+
+_FOLDERS = (
+    ("data", ""),
+    ("constants", "constants:"),
+    ("bytecode", "bytecode:"),
+    ("tensors", ""),
+    (".data", ""),
+)
+"""The folders of storages, and how the ids of their storages begin: `tensors` in
+TorchScript before 1.6, `.data` in torch.package.
+"""

@@ -71,7 +71,7 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
         rows = placed.records
     else:
         walk = _Walk(source, limits)
-        rows = list(walk.run())
+        rows = list(walk.list_records())
         misnamed = walk.misnamed([record.name for record in rows])
         rows = [record for record in rows if record.name not in misnamed]
     records = Records()
@@ -95,17 +95,15 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     if not roots and cause is not None:
         raise DamagedDataError(f"{cause}, so its list of tensors (data.pkl) is lost")
     if not roots:
-        held = (
-            f"{counted_noun(len(names), 'whole record')} of it "
-            f"{'has' if len(names) == 1 else 'have'} no names"
+        problem = (
+            f"cut off: the file ends at {source.size:,} bytes, before the end of its "
+            "list of tensors (data.pkl)"
         )
-        raise CutOffError(
-            (
-                f"cut off: the file ends at {source.size:,} bytes, before the end of "
-                "its list of tensors (data.pkl)"
-            )
-            + (f", so {held}" if names else "")
-        )
+        if names:
+            verb = "has" if len(names) == 1 else "have"
+            held = counted_noun(len(names), "whole record")
+            problem += f", so {held} of it {verb} no names"
+        raise CutOffError(problem)
     if len(roots) > 1:
         raise UnreadableError(
             "the archive has two roots: "
@@ -119,11 +117,12 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     sound = Records()
     for record in records.values():
         inner = record.name.partition("/")[2]
-        if (inner not in _TEXTS and not inner.startswith(_CODE)) or _is_sound(
-            archive, record, limits
-        ):
+        is_code = inner.startswith(_CODE)
+        # Storages are compared with their checksums when they are read.
+        is_read_later = inner not in _TEXTS and not is_code
+        if is_read_later or _is_sound(archive, record, limits):
             sound.add(record)
-        elif inner.startswith(_CODE):
+        elif is_code:
             damage.append(
                 f"{show(inner, 80)} does not match its recorded checksum: the code is "
                 "left out"
@@ -152,10 +151,8 @@ def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
         record = archive.find(name)
         if record is None or record.crc is None or record.size > limits.pickle_bytes:
             continue
-        if (
-            zlib.crc32(archive.read(record, limits.pickle_bytes, "pickle-bytes"))
-            != record.crc
-        ):
+        data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
+        if zlib.crc32(data) != record.crc:
             yield (
                 f"{name} does not match its recorded checksum: names, shapes and "
                 "values in it may be wrong"
@@ -197,7 +194,7 @@ class _Walk:
         records below the root.
         """
 
-    def run(self) -> Iterator[Record]:
+    def list_records(self) -> Iterator[Record]:
         """Yield the records. What a rewrite in place appended behind the directory is
         none of them.
         """
@@ -221,23 +218,19 @@ class _Walk:
         keys = [name for name in names if name.partition("/")[2] in self._sizes]
         roots = dict.fromkeys(name.partition("/")[0] for name in keys)
         known = [f"{root}/{inner}" for root in roots for inner in self._sizes]
-        wrong: list[set[str]] = []
+        candidates: list[set[str]] = []
+        # As the pickle names them, by the text of the number (torch up to 2.6), and by
+        # the number.
         for order in (known, sorted(known), sorted(known, key=natural_sort_key)):
             expected = order[: len(keys)]
             if set(expected) == set(keys):
                 return set()
-            wrong.append(
-                {
-                    key
-                    for key, other in zip(keys, expected, strict=False)
-                    if key != other
-                }
-            )
-        return min(
-            (found for found in wrong if len(found) * 2 < len(keys)),
-            key=len,
-            default=set(),
-        )
+            pairs = zip(keys, expected, strict=False)
+            wrong = {key for key, other in pairs if key != other}
+            # An order of which most are wrong is not the one of this archive.
+            if len(wrong) * 2 < len(keys):
+                candidates.append(wrong)
+        return min(candidates, key=len, default=set())
 
     def _head(self, position: int) -> _Head | None:
         """Return the local header at an offset, or None if there is none, or not all of
@@ -255,15 +248,24 @@ class _Walk:
             return None
         extra = source.read(begin + header.names, header.extras)
         name = raw.decode("utf-8", "replace")
-        told: tuple[int | None, int | None, int | None] = (None, None, None)
-        if not header.flags & HAS_DESCRIPTOR:
-            size, stored = header.full, header.stored
-            if MARK32 in (stored, size):
-                size, stored, _ = read_zip64(extra, size, stored, 0, name)
-            told = stored, size, header.crc
-        return _Head(
-            position, name, position + header.nbytes, header.flags, header.method, *told
+        head = _Head(
+            header=position,
+            name=name,
+            offset=position + header.nbytes,
+            flags=header.flags,
+            method=header.method,
+            stored=None,
+            size=None,
+            crc=None,
         )
+        # Else its sizes and its checksum follow the data.
+        if header.flags & HAS_DESCRIPTOR:
+            return head
+        size = header.full
+        stored = header.stored
+        if MARK32 in (stored, size):
+            size, stored, _ = read_zip64(extra, size, stored, 0, name)
+        return head._replace(stored=stored, size=size, crc=header.crc)
 
     def _record_of_head(self, head: _Head) -> tuple[Record | None, int | None]:
         """(the record of a header, the offset of the next header). Without the latter
@@ -289,20 +291,21 @@ class _Walk:
         deflated, what is there.
         """
         crc = head.crc if head.crc or not size else None
-        if head.offset + stored <= self._size:
-            if head.method == 0 and stored != size:
-                return None
-            return Record(
-                head.name,
-                head.offset,
-                stored,
-                size,
-                head.method == 8,
-                crc,
-                head.header,
-                head.flags,
-            )
-        return None if head.method else self._cut(head)
+        if head.offset + stored > self._size:
+            # Of deflated data the first bytes are worth nothing.
+            return None if head.method else self._cut(head)
+        if head.method == 0 and stored != size:
+            return None
+        return Record(
+            head.name,
+            head.offset,
+            stored,
+            size,
+            head.method == 8,
+            crc,
+            head.header,
+            head.flags,
+        )
 
     def _cut(self, head: _Head) -> Record | None:
         """The record whose end the file lacks. In front of zeros it is none: they may
@@ -328,7 +331,8 @@ class _Walk:
             return self._stored_record(head, size, None), None
         descriptor = self._read_descriptor(head, end)
         if descriptor is None:
-            return self._search_record(head)  # a record may be longer than its storage
+            # A record may be longer than its storage.
+            return self._search_record(head)
         crc, after = descriptor
         return self._stored_record(head, size, crc), after
 
@@ -350,8 +354,9 @@ class _Walk:
         """
         size = end - head.offset
         tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
+        # An empty record has no descriptor.
         if not size and tail[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC):
-            return 0, end  # an empty record has no descriptor
+            return 0, end
         for form in (DESCRIPTOR64, DESCRIPTOR):
             if len(tail) >= form.size and tail.startswith(DESCRIPTOR_MAGIC):
                 _, crc, stored, full = form.unpack_from(tail)
@@ -366,44 +371,54 @@ class _Walk:
         if self._size < self._source.size:
             return False
         rest = self._size - end
-        wide = end - head.offset >= MARK32 or head.header >= MARK32
-        return rest < (
-            DESCRIPTOR64 if wide else DESCRIPTOR
-        ).size and DESCRIPTOR_MAGIC.startswith(self._source.read(end, min(rest, 4)))
+        is_wide = end - head.offset >= MARK32 or head.header >= MARK32
+        descriptor = DESCRIPTOR64 if is_wide else DESCRIPTOR
+        if rest >= descriptor.size:
+            return False
+        return DESCRIPTOR_MAGIC.startswith(self._source.read(end, min(rest, 4)))
 
     def _search_record(self, head: _Head) -> tuple[Record | None, int | None]:
         """A record of unknown size: it ends where a descriptor gives the size and the
         checksum that it has there.
         """
-        source, begin = self._source, head.offset
+        source = self._source
+        begin = head.offset
         descriptor = self._read_descriptor(head, begin)
         if descriptor is not None:
-            return self._stored_record(head, 0, None), descriptor[1]
-        crc, summed = 0, begin
+            _, after = descriptor
+            return self._stored_record(head, 0, None), after
+        crc = 0
+        summed = begin
         for position in range(begin, self._size, _STEP):
+            # Three bytes more: the magic may lie across two steps.
             data = source.read(position, min(_STEP + 3, self._size - position))
             mark = data.find(DESCRIPTOR_MAGIC)
             while mark >= 0:
                 end = position + mark
                 descriptor = self._read_descriptor(head, end)
                 if descriptor is not None:
-                    while summed < end:  # no byte is summed twice
+                    # No byte is summed twice: a file may be full of descriptors.
+                    while summed < end:
                         step = min(_STEP, end - summed)
                         crc = zlib.crc32(source.read(summed, step), crc)
                         summed += step
-                    after = descriptor[1]
-                    # torch writes 0 where it computes no checksum: then a record, or
-                    # the directory, must follow.
-                    follows = source.read(after, min(4, self._size - after)) in (
-                        LOCAL_MAGIC,
-                        CENTRAL_MAGIC,
-                    )
-                    if descriptor[0] == crc or (not descriptor[0] and follows):
-                        return self._stored_record(
-                            head, end - begin, descriptor[0]
-                        ), after
+                    recorded_crc, after = descriptor
+                    if self._is_end(recorded_crc, crc, after):
+                        record = self._stored_record(head, end - begin, recorded_crc)
+                        return record, after
                 mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
         return None, None
+
+    def _is_end(self, recorded_crc: int, crc: int, after: int) -> bool:
+        """Tell whether a descriptor with a checksum, which ends at `after`, is one of
+        bytes with the checksum `crc`.
+        """
+        if recorded_crc == crc:
+            return True
+        # torch writes 0 where it computes no checksum: then a record, or the directory,
+        # must follow.
+        following = self._source.read(after, min(4, self._size - after))
+        return recorded_crc == 0 and following in (LOCAL_MAGIC, CENTRAL_MAGIC)
 
     def _deflated_record(
         self, head: _Head, inner: str
@@ -412,15 +427,19 @@ class _Walk:
         storage holds no more than its size.
         """
         most = self._sizes.get(inner, self._limits.pickle_bytes)
-        source, machine = self._source, zlib.decompressobj(-15)
-        position, size, crc = head.offset, 0, 0
+        # A negative number: without the header and the checksum of zlib.
+        machine = zlib.decompressobj(-15)
+        position = head.offset
+        size = 0
+        crc = 0
         try:
             while not machine.eof and position < self._size:
-                data = source.read(position, min(_STEP, self._size - position))
+                data = self._source.read(position, min(_STEP, self._size - position))
                 position += len(data)
                 while data and not machine.eof:
                     inflated = machine.decompress(data, _STEP)
-                    size, crc = size + len(inflated), zlib.crc32(inflated, crc)
+                    size += len(inflated)
+                    crc = zlib.crc32(inflated, crc)
                     if size > most:
                         return None, None
                     data = machine.unconsumed_tail
@@ -439,13 +458,14 @@ class _Walk:
     def _behind_descriptor(self, end: int, stored: int, size: int) -> int | None:
         """The offset behind the descriptor of a deflated record."""
         tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
-        for missing in (0, len(DESCRIPTOR_MAGIC)):  # the standard lets out the magic
+        # The standard lets out the magic: then zeros stand for it.
+        for missing in (0, len(DESCRIPTOR_MAGIC)):
             data = bytes(missing) + tail
             for form in (DESCRIPTOR64, DESCRIPTOR):
-                if len(data) >= form.size and form.unpack_from(data)[2:] == (
-                    stored,
-                    size,
-                ):
+                if len(data) < form.size:
+                    continue
+                _, _, its_stored, its_size = form.unpack_from(data)
+                if (its_stored, its_size) == (stored, size):
                     return end + form.size - missing
         return None
 
@@ -457,10 +477,13 @@ class _Walk:
         if record is not None:
             self._learn_from_record(inner, record)
             return record, after
-        pickle = pickle_at(self._source, head.offset, self._limits)
-        if pickle is None or not self._is_last(head, head.offset + pickle[1]):
+        found = pickle_at(self._source, head.offset, self._limits)
+        if found is None:
             return None, None
-        return self._stored_record(head, pickle[1], None), None
+        _, length = found
+        if not self._is_last(head, head.offset + length):
+            return None, None
+        return self._stored_record(head, length, None), None
 
     def _learn_from_record(self, inner: str, record: Record) -> None:
         """Learn the sizes of storages from the pickle of a record that is whole."""
@@ -473,7 +496,8 @@ class _Walk:
         except LimitError:
             raise
         except CkptError:
-            return  # whoever reads it says why
+            # Whoever reads it says why.
+            return
 
     def _learn_from_pickle(self, inner: str, pickle: Pickle) -> None:
         for persistent in pickle.persistent:

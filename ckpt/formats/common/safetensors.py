@@ -49,10 +49,12 @@ TRAITS = Traits(
     keeps_order=False,
     keeps_ties=False,
 )
-SHARDING, VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
-"""Keys of the metadata of a distributed checkpoint: where the parts of a file begin in
-the whole tensors.
+SHARDING = "DCP_SHARDING_INFO"
+"""The key of the metadata of a distributed checkpoint: where the parts of a file begin
+in the whole tensors.
 """
+VERSION = "DCP_VERSION"
+"""The key of its version."""
 
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
@@ -92,6 +94,7 @@ class Header(NamedTuple):
 def is_usual(head: bytes) -> bool:
     """Tell whether a file that begins like this is a safetensors file."""
     length = int.from_bytes(head[:8], "little")
+    # A text of JSON that has a brace as its ninth letter begins with another one.
     return head[8:9] == b"{" and length < 2**62 and not head.startswith(b"{")
 
 
@@ -121,9 +124,8 @@ def read_header(
             "two files in one: safetensors reads tensors, pickle.load and torch.load "
             "run a pickle"
         )
-    from ckpt.formats.common.two_files import (
-        refuse_second,
-    )  # here: it loads all modules of compression
+    # Here: it loads all modules of compression.
+    from ckpt.formats.common.two_files import refuse_second
 
     refuse_second(head, source, limits)
     length = int.from_bytes(head[:8], "little")
@@ -177,10 +179,12 @@ def read_header(
     return Header(begin, parsed, texts)
 
 
-_ENTRY, _VALUE, _CUT = 1_000, 700, 400
-"""Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor
-that the expression cuts out.
-"""
+_ENTRY = 1_000
+"""Bytes of memory of a tensor."""
+_VALUE = 700
+"""Bytes of memory of a text of the metadata."""
+_CUT = 400
+"""Bytes of memory of the pieces of a tensor that the expression cuts out."""
 
 
 def _parse_metadata(metadata: object) -> dict[str, str]:
@@ -189,14 +193,16 @@ def _parse_metadata(metadata: object) -> dict[str, str]:
     """
     if metadata is None:
         return {}
-    pairs = metadata.items() if isinstance(metadata, dict) else ()
+    problem = "safetensors metadata must map text to text"
+    if not isinstance(metadata, dict):
+        raise UnreadableError(problem)
     texts = {
         name: value
-        for name, value in pairs
+        for name, value in metadata.items()
         if isinstance(value, str) and is_text(value)
     }
-    if not isinstance(metadata, dict) or len(texts) < len(metadata):
-        raise UnreadableError("safetensors metadata must map text to text")
+    if len(texts) < len(metadata):
+        raise UnreadableError(problem)
     return texts
 
 
@@ -215,14 +221,14 @@ _PIECE = 1 << 20
 
 def _parse_table(header: dict[str, Json]) -> Table:
     """The tensors of a header that JSON has read. Raises UnreadableError."""
+    # One object for each kind: the views of tensors are made once for each.
     kinds: dict[_Kind, _Kind] = {}
     table = Table(list(header), [], array("Q"), array("Q"))
     for name, fields in header.items():
-        dtype, shape, begin, end = _parse_entry(name, fields)
-        kind = (dtype, shape)
-        table.kinds.append(kinds.setdefault(kind, kind))
-        table.begins.append(begin)
-        table.ends.append(end)
+        row = _parse_entry(name, fields)
+        table.kinds.append(kinds.setdefault(row.kind, row.kind))
+        table.begins.append(row.begin)
+        table.ends.append(row.end)
     return table
 
 
@@ -235,6 +241,7 @@ def _parse_usual_header(
     """
     if not data.isascii():
         return None
+    # Before anything is made: the expression cuts all tensors of a header at once.
     tensors = data.count(b'"data_offsets"')
     trial = budget.copy()
     trial.hold(len(data))
@@ -249,6 +256,7 @@ def _parse_usual_header(
     if cut is None:
         return None
     names = cut.names
+    # JSON says what is wrong with such a header.
     if METADATA in names or len(set(names)) < len(names):
         return None
     texts: dict[str, str] = {}
@@ -295,14 +303,19 @@ def _cut_header(data: bytes) -> _Cut | None:
     write.
     """
     names: list[str] = []
-    numbers, kind_of = _Numbers(), array("I")
-    begins, ends = array("Q"), array("Q")
+    numbers = _Numbers()
+    kind_of = array("I")
+    begins = array("Q")
+    ends = array("Q")
     first = last = ""
     position = 0
     while position < len(data):
         piece = data[position : position + _PIECE].decode("ascii")
+        # What lies before each tensor, its five groups, and so on; last what follows
+        # the last whole tensor, which the next piece begins with.
         parts = re.split(_USUAL, piece)
-        gaps, last = parts[:-1:6], parts[-1]
+        gaps = parts[:-1:6]
+        last = parts[-1]
         if not gaps:
             break
         if not position:
@@ -317,10 +330,11 @@ def _cut_header(data: bytes) -> _Cut | None:
         sizes = map(sub, ends[first_new:], begins[first_new:])
         keys = zip(parts[2::6], parts[3::6], sizes, strict=True)
         kind_of.extend(map(numbers.__getitem__, keys))
+    # The library fills up with spaces to a multiple of eight bytes.
     is_end = len(last) == len(data) - position and last.rstrip(" ") == "}"
-    return (
-        _Cut(first, names, numbers, kind_of, begins, ends) if names and is_end else None
-    )
+    if not names or not is_end:
+        return None
+    return _Cut(first, names, numbers, kind_of, begins, ends)
 
 
 def _parse_kinds(cut: _Cut) -> list[_Kind]:
@@ -338,7 +352,7 @@ def _parse_kinds(cut: _Cut) -> list[_Kind]:
             "shape": list(map(int, shape.split(","))) if shape else [],
             "data_offsets": [cut.begins[row], cut.ends[row]],
         }
-        kind = _parse_entry(cut.names[row], fields)[:2]
+        kind = _parse_entry(cut.names[row], fields).kind
         kinds.append(same.setdefault(kind, kind))
     return kinds
 
@@ -363,46 +377,51 @@ def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
     return tuple(texts.items())
 
 
-def _parse_entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
-    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the
-    header.
-    """
+def _parse_entry(name: str, fields: object) -> _EntryRow:
+    """Return one tensor of the header. Raises UnreadableError."""
     what = f"tensor {show(name, 80)}"
     if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
         raise UnreadableError(f"{what}: the header lacks its dtype, shape or offsets")
-    dtype = (
-        BY_SAFETENSORS.get(fields["dtype"])
-        if isinstance(fields["dtype"], str)
-        else None
-    )
+    dtype_name = fields["dtype"]
+    dtype = BY_SAFETENSORS.get(dtype_name) if isinstance(dtype_name, str) else None
     if dtype is None:
-        raise UnreadableError(
-            f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}"
-        )
-    shape, offsets = fields["shape"], fields["data_offsets"]
+        raise UnreadableError(f"{what}: unknown dtype {show(str(dtype_name)[:80], 40)}")
+    shape = fields["shape"]
+    offsets = fields["data_offsets"]
     if not _are_whole_numbers(shape) or len(shape) > DIMENSIONS:
         raise UnreadableError(
             f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers"
         )
     if not _are_whole_numbers(offsets) or len(offsets) != 2:
         raise UnreadableError(f"{what}: its offsets are not a pair of whole numbers")
-    bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)
+    # The shape counts elements of 4 bits. torch has no type of them, but one of pairs.
+    is_half_byte = dtype.safetensors == "F4"
+    bits = prod(shape) * (4 if is_half_byte else dtype.bits)
     begin, end = offsets
     if bits >= 2**63 or bits % 8 or end - begin != bits // 8:
         raise UnreadableError(
             f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype"
         )
-    if dtype.safetensors == "F4":
+    if is_half_byte:
         if shape and shape[-1] % 2:
             raise UnreadableError(
                 f"{what}: each row has an odd number of 4-bit elements, torch stores "
                 "them in pairs"
             )
         shape = [*shape[:-1], shape[-1] // 2]
-    return dtype, tuple(shape), begin, end
+    return _EntryRow((dtype, tuple(shape)), begin, end)
+
+
+class _EntryRow(NamedTuple):
+    """A tensor of a header: its kind, and the bytes of its data."""
+
+    kind: _Kind
+    begin: int
+    end: int
 
 
 def _are_whole_numbers(numbers: object) -> bool:
+    # Exact types: true of JSON is an int in Python.
     return isinstance(numbers, list) and all(
         type(number) is int and 0 <= number < 2**63 for number in numbers
     )
@@ -414,9 +433,8 @@ def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> N
 
     Of a file that is cut off the end is not looked at.
     """
-    position = 0
     begins, ends = table.begins, table.ends
-    # Each after the one before.
+    # The library writes each after the one before.
     if begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]:
         position = ends[-1]
     else:
@@ -430,9 +448,8 @@ def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> N
             f"{size:,}"
         )
     if position < size:
-        from ckpt.formats.common.trailing import (
-            trailing_text,
-        )  # here: few files have more
+        # Here: few files have more.
+        from ckpt.formats.common.trailing import trailing_text
 
         what = trailing_text(source, start + position)
         raise UnreadableError(
@@ -519,10 +536,15 @@ class Maker:
 
     def __call__(self, id: str, row: int) -> Entry:
         """The tensor in a row of the header, over a storage with this id."""
-        table, new = self._header.tensors, tuple.__new__
-        name, begin = table.names[row], table.begins[row]
+        table = self._header.tensors
+        # `tuple.__new__` makes a row without the checks of a call of its class, which
+        # takes several times as long. The fields stand in the order of the class.
+        new = tuple.__new__
+        name = table.names[row]
+        begin = table.begins[row]
         look = self._look_of(table.kinds[row], table.ends[row] - begin)
-        nbytes, first = look.storage.nbytes, self._header.begin + begin
+        nbytes = look.storage.nbytes
+        first = self._header.begin + begin
         place: Place = new(Range, (self._source, first, nbytes, None, False, None))
         is_short = nbytes and first + nbytes > self._source.size
         if is_short:
@@ -531,18 +553,8 @@ class Maker:
         if is_short:
             self.short[storage] = 0
         self.storages.append(storage)
-        return new(
-            Entry,
-            (
-                (name,),
-                name,
-                new(TensorRef, (storage, *look[1:])),
-                None,
-                None,
-                True,
-                True,
-            ),
-        )
+        tensor = new(TensorRef, (storage, *look[1:]))
+        return new(Entry, ((name,), name, tensor, None, None, True, True))
 
     def column(self, ids: Sequence[str]) -> Tensors:
         """All tensors, which are whole, over storages with these ids."""

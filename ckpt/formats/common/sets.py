@@ -88,15 +88,16 @@ def following_in(names: Iterable[str]) -> set[str]:
     """The files that are opened with the first one of their set, which is among the
     names too.
     """
-    every = set(names)
-    matches = [
-        match for name in every if (match := re.fullmatch(_FOLLOWING, name)) is not None
-    ]
-    return {
-        match[0]
-        for match in matches
-        if f"{match['stem']}-00001-of-{match['of']}{match['ending']}" in every
-    }
+    all_names = set(names)
+    following: set[str] = set()
+    for name in all_names:
+        match = re.fullmatch(_FOLLOWING, name)
+        if match is None:
+            continue
+        first = f"{match['stem']}-00001-of-{match['of']}{match['ending']}"
+        if first in all_names:
+            following.add(name)
+    return following
 
 
 def is_shard(name: str) -> bool:

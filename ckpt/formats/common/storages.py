@@ -36,7 +36,9 @@ def byteorder_of(archive: Archive) -> str:
     record = archive.find("byteorder")
     if record is None:
         return "little"
+    # A record of gigabytes is not read for six letters.
     text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
+    # torch compares all bytes: a newline at the end is an error there too.
     if text not in (b"little", b"big"):
         raise UnreadableError(
             f"unknown byte order {show(text.decode('latin-1'), 40)} in the record "
@@ -61,13 +63,12 @@ def is_key(text: str) -> bool:
     torch takes any text. But a NUL ends a name, and a slash at its end makes the record
     a folder, of which torch reads no byte.
     """
+    if "\0" in text or text.endswith("/"):
+        return False
     try:
-        return (
-            0 < len(text.encode()) <= _KEY_BYTES
-            and "\0" not in text
-            and not text.endswith("/")
-        )
-    except UnicodeEncodeError:  # a lone surrogate
+        return 0 < len(text.encode()) <= _KEY_BYTES
+    except UnicodeEncodeError:
+        # A lone surrogate, which a pickle can hold and a record name cannot.
         return False
 
 
@@ -119,25 +120,27 @@ class StorageFolder:
         UnreadableError.
         """
         pid = persistent.pid
+        # TorchScript of torch 1.4 writes a sixth field, which is None.
         if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
             raise UnreadableError(
                 f"the persistent id at byte {persistent.offset:,} of the pickle does "
                 "not name a storage"
             )
         _, cls, key, device, numel = pid[:5]
-        text = (
-            key
-            if type(key) is str
-            else str(key)
-            if isinstance(key, str) or _is_count(key)
-            else ""
-        )
+        if type(key) is str:
+            text = key
+        elif isinstance(key, str) or _is_count(key):
+            # torch.package writes ints, which torch.load takes too.
+            text = str(key)
+        else:
+            text = ""
         return self.storage(cls, text, device, numel)
 
     def storage(self, cls: Node, text: str, device: Node, numel: Node) -> Storage:
         """The storage with the key `text`, as a persistent id describes it. Raises
         UnreadableError.
         """
+        # One pickle has one Global for each name, so its classes are looked up once.
         if type(cls) is Global and cls in self._types:
             dtype = self._types[cls]
         else:
@@ -158,17 +161,12 @@ class StorageFolder:
         if not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = None if index < 0 else self._records.at(index)
+        storage_id = self._id_of(text)
         if self._meta and device == "meta" and record is not None and not record.size:
             return self._add_storage(
-                text,
-                Storage(
-                    self._contents.mark + self._prefix + text,
-                    "meta",
-                    dtype,
-                    nbytes,
-                    None,
-                ),
+                text, Storage(storage_id, "meta", dtype, nbytes, None)
             )
+        # torch before 2.6 reads memory behind a record that is too short.
         if record is None or record.size < nbytes:
             return self._short_storage(text, device, dtype, nbytes, record)
         if record.size > nbytes:
@@ -181,15 +179,12 @@ class StorageFolder:
                 f"{size_text(record.size)})"
             )
         place = record.place(self._source, big=self._is_byteswapped(dtype))
-        storage = make_storage(
-            self._contents.mark + self._prefix + text,
-            device,
-            dtype,
-            nbytes,
-            place,
-            record.crc,
-        )
+        storage = make_storage(storage_id, device, dtype, nbytes, place, record.crc)
         return self._add_storage(text, storage)
+
+    def _id_of(self, text: str) -> str:
+        """The id of the storage with a key: keys repeat in nested checkpoints."""
+        return self._contents.mark + self._prefix + text
 
     def _is_byteswapped(self, dtype: DType | None) -> bool:
         """Tell whether torch turns the bytes of a storage. One without a dtype stays as
@@ -228,9 +223,7 @@ class StorageFolder:
         is_usable = record is not None and not record.deflated and not self._big
         there = record.place(self._source) if record is not None and is_usable else None
         place = partial_place(nbytes, problem, there)
-        storage = make_storage(
-            self._contents.mark + self._prefix + text, device, dtype, nbytes, place
-        )
+        storage = make_storage(self._id_of(text), device, dtype, nbytes, place)
         self._made[text] = self._contents.storages[storage.id] = storage
         self._contents.short[storage] = 0 if there is None else there.size
         self._count += 1
@@ -242,22 +235,11 @@ class StorageFolder:
         """The storages with these keys, each with the device, the dtype and the bytes
         of another. Raises UnreadableError.
         """
-        records, before, after = self._records, self._folder, self._suffix
-        first = records.run(
-            before + f"{after}\0{before}".join(keys) + after, self._count
-        )
-        end = first + len(keys)
-        if (
-            first < 0
-            or isinstance(self._source, Joined)  # each record is in a file of its own
-            or not self._made.keys().isdisjoint(keys)
-            or any(
-                first < start + len(column) and start < end
-                for start, column in self._columns.items()
-            )
-            or records.methods[first:end].tobytes().strip(b"\0")
-            or records.sizes[first:end] != array("Q", [look.nbytes for look in looks])
-        ):
+        records = self._records
+        before, after = self._folder, self._suffix
+        names = before + f"{after}\0{before}".join(keys) + after
+        first = records.run(names, self._count)
+        if first < 0 or not self._can_be_column(first, keys, looks):
             return [
                 self._storage(key, look.device, look.dtype, look.nbytes)
                 for key, look in zip(keys, looks, strict=True)
@@ -267,17 +249,22 @@ class StorageFolder:
         ids = [mark + key for key in keys] if mark else keys
 
         def make(begin: int, last: int) -> list[Storage]:
-            span, new = slice(first + begin, first + last), tuple.__new__
+            span = slice(first + begin, first + last)
+            # `tuple.__new__` makes a row without the checks of a call of its class,
+            # which takes several times as long.
+            new = tuple.__new__
             offsets: Iterable[int] = records.offsets[span]
             if base:
                 offsets = map(base.__add__, offsets)
             checksums: Iterable[int | None] = records.checksums[span]
+            # A checksum of 0 may be none, which `at` tells.
             if 0 in records.checksums[span]:
                 checksums = [
                     records.at(index).crc for index in range(span.start, span.stop)
                 ]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
             orders = map(self._is_byteswapped, dtypes) if self._big else repeat(False)
+            # The fields of Range, and then of Storage, in their order.
             ranges = zip(
                 repeat(file),
                 offsets,
@@ -299,6 +286,26 @@ class StorageFolder:
         self._count += len(keys)
         return column
 
+    def _can_be_column(
+        self, first: int, keys: Sequence[str], looks: Sequence[Storage]
+    ) -> bool:
+        """Tell whether storages can be made of consecutive records when they are asked
+        for: none has anything to be noticed.
+        """
+        # Each record is in a file of its own.
+        if isinstance(self._source, Joined):
+            return False
+        end = first + len(keys)
+        for start, column in self._columns.items():
+            if first < start + len(column) and start < end:
+                return False
+        if not self._made.keys().isdisjoint(keys):
+            return False
+        if self._records.methods[first:end].tobytes().strip(b"\0"):
+            return False
+        sizes = array("Q", [look.nbytes for look in looks])
+        return self._records.sizes[first:end] == sizes
+
     def _in_column(self, index: int) -> Storage | None:
         """The storage of the record at a position of the directory, where it is in a
         column.
@@ -312,9 +319,9 @@ class StorageFolder:
         """Tell whether the pickle named a key so far."""
         if not isinstance(key, str):
             return False
-        return (
-            key in self._made or self._in_column(self._record_position(key)) is not None
-        )
+        if key in self._made:
+            return True
+        return self._in_column(self._record_position(key)) is not None
 
     def _record_position(self, key: str) -> int:
         """The position of the record of a key in the directory; -1 without one."""
@@ -327,10 +334,9 @@ class StorageFolder:
 
     def forget(self) -> None:
         """Drop every storage, as before the first one."""
-        for storage in (
-            *self._made.values(),
-            *(column[0] for column in self._columns.values()),
-        ):
+        # A column stands in the contents by the id of its first storage.
+        firsts = [column[0] for column in self._columns.values()]
+        for storage in (*self._made.values(), *firsts):
             del self._contents.storages[storage.id]
         self._made.clear()
         self._columns.clear()
@@ -415,9 +421,8 @@ def tree_of(
     assert record is not None
     budget.hold(archive.nbytes)
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
-    folder = StorageFolder(
-        archive, "data", contents, prefix, big=byteorder_of(archive) == "big"
-    )
+    is_big = byteorder_of(archive) == "big"
+    folder = StorageFolder(archive, "data", contents, prefix, big=is_big)
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
     return pickle.root

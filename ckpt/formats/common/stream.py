@@ -22,6 +22,7 @@ from ckpt.model.errors import CutOffError, LimitError, UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.model.places import Place, Range
+from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage
 from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
@@ -40,6 +41,7 @@ _MAGICS = (
     b"L%dL\n" % MAGIC,
 )
 _FIRST_READ = 1 << 18
+"""Bytes that are read first of a pickle, whose length no header tells."""
 
 
 _NEEDS_DATA = {
@@ -59,23 +61,22 @@ def needs_data(call: Opaque) -> str | None:
     lie in memory.
     """
     func = call.func
-    if (
-        type(func) is Global
-        and func.name.startswith("_rebuild_from_type")
-        and call.args
-    ):
-        func = call.args[0]
+    if type(func) is Global and func.name.startswith("_rebuild_from_type"):
+        # Its first argument is the function that makes the tensor.
+        func = call.args[0] if call.args else func
     kind = _NEEDS_DATA.get(func.qualified) if type(func) is Global else None
     if kind is not None and (call.states or call.meaning is not None):
         return kind
     if tensor_of(call) is not None:
         return None
-    name = class_of(call)
-    is_packed = (
-        packed_parameters(call) is not None
-        or convolution_attributes(call, name) is not None
-    )
-    return "packed parameters of a quantized module" if is_packed else None
+    if packed_parameters(call) is not None:
+        return _PACKED
+    if convolution_attributes(call, class_of(call)) is not None:
+        return _PACKED
+    return None
+
+
+_PACKED = "packed parameters of a quantized module"
 
 
 def is_legacy(head: bytes) -> bool:
@@ -98,6 +99,15 @@ def read_nested(
     prefix = f"nested-{contents.streams}:"
     contents.streams += 1
     return Stream(source, contents, limits, prefix, depth).read()
+
+
+class _Data(NamedTuple):
+    """The place of the data of a storage: its first byte, and the count of elements in
+    front of it, -1 where it is not the expected one.
+    """
+
+    offset: int
+    numel: int
 
 
 class Stream:
@@ -140,12 +150,15 @@ class Stream:
 
     def read(self) -> Node:
         magic = self.pickle()
+        # torch compares what the pickle makes, so an imported name could pass there.
         if magic.root != MAGIC or magic.globals:
             raise UnreadableError("the legacy file lacks its magic number")
         protocol = self.pickle()
         if type(protocol.root) is not int or protocol.root != PROTOCOL:
             raise UnreadableError("the legacy file has an unknown protocol")
-        self._contents.pickles.append(self.pickle())  # sys_info: torch ignores it
+        # What the system was, which torch ignores: the data is little-endian anyway.
+        system = self.pickle()
+        self._contents.pickles.append(system)
         main = self.pickle()
         keys = self.pickle()
         self._contents.pickles += [magic, protocol, keys]
@@ -182,6 +195,7 @@ class Stream:
             return pickle
 
     def _grow_buffer(self, start: int) -> bool:
+        """Read more of the pickle at `start`. Return False at the end of the file."""
         have = len(self._buffer)
         unread = self._source.size - start - have
         if unread <= 0:
@@ -190,85 +204,55 @@ class Stream:
             raise LimitError(
                 "a pickle is too long", "pickle-bytes", self._limits.pickle_bytes
             )
+        # Twice as much each time: the pickle is parsed from its beginning again.
         more = min(unread, max(self._step, have))
         budget = self._contents.budget
         if budget is not None:
-            if not self._depth:
+            if self._depth == 0:
                 # A nested stream lies within bytes that the file stores once.
                 budget.hold(more)
             budget.charge(more, "a pickle")
         self._buffer += self._source.read(start + have, more)
         return True
 
-    def _places(self, keys: Node, main: Pickle) -> dict[str, tuple[int, int]]:
-        """Key -> (offset of its data, numel). Walks the data part with the sizes of the
-        persistent ids.
+    def _places(self, keys: Node, main: Pickle) -> dict[str, _Data]:
+        """The data of each key. Walks the data part with the sizes of the persistent
+        ids.
         """
         if type(keys) is not list:
             raise UnreadableError("the legacy file lacks its list of storage keys")
-        widths: dict[str, tuple[DType | None, Node]] = {}
-        for persistent in main.persistent:
-            pid = persistent.pid
-            if (
-                type(pid) is tuple
-                and len(pid) in (5, 6)
-                and pid[0] == "storage"
-                and isinstance(pid[2], (str, int))
-            ):
-                dtype = storage_type(pid[1])
-                widths.setdefault(str(pid[2]), (dtype, pid[4]))
-        places: dict[str, tuple[int, int]] = {}
+        expectations = _expected_numels(main)
+        places: dict[str, _Data] = {}
         position = self.end
         if self._is_cut:
             self._written = written_end(self._source, self.end)
         before: tuple[str, int] | None = None
-        counts = self._read_numels(keys, widths) if self._source.far is not None else {}
+        counts: dict[int, bytes] = {}
+        if self._source.far is not None:
+            counts = self._read_numels(keys, expectations)
         for key in keys:
-            text = (
-                str(key)
-                if isinstance(key, (str, int)) and not isinstance(key, bool)
-                else ""
-            )
+            is_key = isinstance(key, (str, int)) and not isinstance(key, bool)
+            text = str(key) if is_key else ""
             if text in places:
                 raise UnreadableError(f"storage {show(text, 80)} is listed twice")
-            if text not in widths:
+            if text not in expectations:
                 raise UnreadableError(
                     f"storage {show(text, 80)} is listed, but no tensor uses it"
                 )
-            dtype, expected = widths[text]
+            dtype, expected = expectations[text]
             if self._is_cut:
                 count = self._numel_at(position, expected)
                 if count < 0 and before is not None and self._is_zero(position):
-                    self._ends[before[0]] = position - zeros_before(
-                        self._source, position, before[1]
-                    )
-                places[text] = (position + 8, count)
+                    # Zeros that reach back into the data of the storage before were
+                    # never written.
+                    key_before, begin_before = before
+                    zeros = zeros_before(self._source, position, begin_before)
+                    self._ends[key_before] = position - zeros
+                places[text] = _Data(position + 8, count)
                 before = (text, position + 8)
                 position += 8 + storage_bytes(dtype, expected)
                 continue
-            if position + 8 > self._source.size:
-                raise CutOffError(
-                    f"cut off: storage {show(text, 80)} is missing, the file ends at "
-                    f"{self._source.size:,}"
-                )
-            numel = int.from_bytes(
-                counts.get(position) or self._source.read(position, 8), "little"
-            )
-            zeros = (
-                None
-                if numel or not expected
-                else zeros_text(self._source, position, self.end)
-            )
-            if zeros is not None:
-                raise CutOffError(
-                    f"cut off: {zeros}, where storage {show(text, 80)} should be",
-                    hint="an unfinished download or save?",
-                )
-            if numel != expected:
-                raise UnreadableError(
-                    f"storage {show(text, 80)} has {numel:,} elements, its tensors "
-                    f"need {_count_text(expected)}"
-                )
+            numel = self._checked_numel(position, text, expected, counts)
             nbytes = storage_bytes(dtype, numel)
             position += 8
             if position + nbytes > self._source.size:
@@ -277,16 +261,45 @@ class Stream:
                     f"{position + nbytes:,}, "
                     f"the file ends at {self._source.size:,}"
                 )
-            places[text] = (position, numel)
+            places[text] = _Data(position, numel)
             position += nbytes
         self.end = position
-        missing = widths.keys() - places.keys()
+        missing = expectations.keys() - places.keys()
         if missing:
             raise UnreadableError(
                 f"a tensor uses storage {show(min(missing), 80)}, which the list of "
                 "storages lacks"
             )
         return places
+
+    def _checked_numel(
+        self, position: int, text: str, expected: Node, counts: dict[int, bytes]
+    ) -> int:
+        """Return the count of elements at a position. Raises UnreadableError if it is
+        not there, or another one than expected.
+        """
+        if position + 8 > self._source.size:
+            raise CutOffError(
+                f"cut off: storage {show(text, 80)} is missing, the file ends at "
+                f"{self._source.size:,}"
+            )
+        data = counts.get(position) or self._source.read(position, 8)
+        numel = int.from_bytes(data, "little")
+        if numel == expected:
+            return numel
+        # A file that was allocated and not filled has zeros here.
+        zeros = None
+        if numel == 0 and expected:
+            zeros = zeros_text(self._source, position, self.end)
+        if zeros is not None:
+            raise CutOffError(
+                f"cut off: {zeros}, where storage {show(text, 80)} should be",
+                hint="an unfinished download or save?",
+            )
+        raise UnreadableError(
+            f"storage {show(text, 80)} has {numel:,} elements, its tensors need "
+            f"{_count_text(expected)}"
+        )
 
     def _numel_at(self, position: int, expected: Node) -> int:
         """Return the count of elements at a position, or -1 if it is another one than
@@ -304,7 +317,7 @@ class Stream:
         return self._source.read(position, 8) == bytes(8)
 
     def _read_numels(
-        self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
+        self, keys: Sequence[object], expectations: dict[str, _Expected]
     ) -> dict[int, bytes]:
         """The counts of elements at the places where they should lie, in few requests.
         They are checked later.
@@ -312,32 +325,31 @@ class Stream:
         position = self.end
         ranges: list[tuple[int, int]] = []
         for key in keys:
-            dtype, expected = widths.get(str(key), (None, None))
-            if (
-                type(expected) is not int
-                or expected < 0
-                or position + 8 > self._source.size
-            ):
+            dtype, expected = expectations.get(str(key), (None, None))
+            # Where the next count lies is not known then: it is read in its turn.
+            if type(expected) is not int or expected < 0:
+                break
+            if position + 8 > self._source.size:
                 break
             ranges.append((position, 8))
             position += 8 + storage_bytes(dtype, expected)
-        return {
-            position: data
-            for (position, _), data in zip(
-                ranges, self._source.read_many(ranges), strict=True
-            )
-        }
+        counts = self._source.read_many(ranges)
+        return {begin: data for (begin, _), data in zip(ranges, counts, strict=True)}
 
     def _resolve(
-        self, persistent: PersistentId, places: dict[str, tuple[int, int]]
+        self, persistent: PersistentId, places: dict[str, _Data]
     ) -> Storage | Global:
+        """The storage, or the class, that a persistent id names. Raises
+        UnreadableError.
+        """
         pid = persistent.pid
         where = f"the persistent id at byte {persistent.offset:,} of the pickle"
         if type(pid) is not tuple or not pid:
             raise UnreadableError(f"{where} is not a tuple")
-        if pid[0] == "module" and len(pid) == 4 and type(pid[1]) in (Global, Opaque):
-            if type(pid[1]) is Global:
-                return pid[1]
+        # `("module", class, file, source)`: torch checks that the source text of the
+        # class is still the same.
+        if pid[0] == "module" and len(pid) == 4 and type(pid[1]) is Global:
+            return pid[1]
         if pid[0] != "storage" or len(pid) not in (5, 6):
             raise UnreadableError(f"{where} does not name a storage")
         _, cls, key, device, numel = pid[:5]
@@ -359,26 +371,25 @@ class Stream:
         return root
 
     def _refuse_other_view(
-        self, view: Node, root: Storage, places: dict[str, tuple[int, int]]
+        self, view: Node, root: Storage, places: dict[str, _Data]
     ) -> None:
         """Refuse a view by the key of a storage or of another view: torch takes the
         first by a key for all of them.
         """
         assert type(view) is tuple and len(view) == 3
         key, offset, size = view
-        text = (
-            str(key)
-            if isinstance(key, (str, int)) and not isinstance(key, bool)
-            else None
-        )
-        row = (root.id, offset, size)
-        if text is None or text in places or self._views.setdefault(text, row) != row:
-            what = (
-                "a key that is not a text"
-                if text is None
-                else f"the key {show(text, 80)} of another one"
+        problem = None
+        if not isinstance(key, (str, int)) or isinstance(key, bool):
+            problem = "a key that is not a text"
+        else:
+            text = str(key)
+            row = (root.id, offset, size)
+            if text in places or self._views.setdefault(text, row) != row:
+                problem = f"the key {show(text, 80)} of another one"
+        if problem is not None:
+            raise UnreadableError(
+                f"a view of storage {show(root.id, 80)} has {problem}"
             )
-            raise UnreadableError(f"a view of storage {show(root.id, 80)} has {what}")
 
     def _root(
         self,
@@ -386,8 +397,9 @@ class Stream:
         dtype: DType | None,
         numel: Node,
         device: Node,
-        places: dict[str, tuple[int, int]],
+        places: dict[str, _Data],
     ) -> Storage:
+        """The storage of a key, of which a persistent id may see a part."""
         nbytes = storage_bytes(dtype, numel)
         before = self._made.get(key)
         if before is not None:
@@ -395,28 +407,20 @@ class Stream:
         offset, elements = places[key]
         # Of one that is cut off, and of empty ones behind it.
         offset = min(offset, self._source.size)
-        place: Place = Range(*underlying_file(self._source, offset), nbytes)
+        file, file_offset = underlying_file(self._source, offset)
+        place: Place = Range(file, file_offset, nbytes)
         end = min(self._written, self._ends.get(key, self._written))
         available = max(0, end - offset) if elements >= 0 else 0
         if available < nbytes:
-            there = (
-                Range(*underlying_file(self._source, offset), available)
-                if available
-                else None
-            )
-            place = partial_place(
-                nbytes, f"storage {show(key, 80)} is not whole", there
-            )
-        storage = make_storage(
-            self._contents.mark + self._prefix + show(key, 80),
-            device,
-            dtype,
-            nbytes,
-            place,
-        )
+            there = Range(file, file_offset, available) if available else None
+            problem = f"storage {show(key, 80)} is not whole"
+            place = partial_place(nbytes, problem, there)
+        storage_id = self._contents.mark + self._prefix + show(key, 80)
+        storage = make_storage(storage_id, device, dtype, nbytes, place)
         if available < nbytes:
             self._contents.short[storage] = available
-        self._made[key] = self._contents.storages[storage.id] = storage
+        self._made[key] = storage
+        self._contents.storages[storage.id] = storage
         return storage
 
 
@@ -428,6 +432,7 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
     if type(view) is tuple and len(view) == 3:
         _, offset, size = view
         width = max(1, dtype.bits // 8) if dtype else 1
+        # Exact types: True is an int too.
         if type(offset) is int and type(size) is int:
             if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
                 return int(offset)
@@ -436,9 +441,26 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
     )
 
 
+_Expected = tuple[DType | None, Node]
+"""The dtype of a storage, and the count of its elements as a persistent id has it."""
+
+
+def _expected_numels(main: Pickle) -> dict[str, _Expected]:
+    """The dtype and the count of each key, as the first persistent id has them."""
+    expectations: dict[str, _Expected] = {}
+    for persistent in main.persistent:
+        pid = persistent.pid
+        if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
+            continue
+        key = pid[2]
+        if isinstance(key, (str, int)):
+            dtype = storage_type(pid[1])
+            expectations.setdefault(str(key), (dtype, pid[4]))
+    return expectations
+
+
 def _count_text(node: Node) -> str:
-    return (
-        f"{node:,}"
-        if type(node) is int and node.bit_length() < 80
-        else "another number"
-    )
+    # Python refuses to write out an int of more than 4,300 digits.
+    if type(node) is int and node.bit_length() < 80:
+        return f"{node:,}"
+    return "another number"

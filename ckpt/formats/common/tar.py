@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 
 from ckpt.bytes.source import Source
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
@@ -67,7 +66,10 @@ def is_tar(head: bytes) -> bool:
     """
     if len(head) < BLOCK:
         return False
-    field, others = head[148:156], head[:148] + head[156:BLOCK]
+    field = head[148:156]
+    others = head[:148] + head[156:BLOCK]
+    # The checksum counts its own eight bytes as blanks. Old writers took bytes for
+    # signed.
     unsigned = sum(others) + 8 * 0x20
     signed = unsigned - 256 * sum(byte > 127 for byte in others)
     return _any_number(field) in (unsigned, signed)
@@ -137,11 +139,13 @@ def names_seen(source: Source) -> list[str]:
     first header that cannot be read.
     """
     names: list[str] = []
-    with suppress(UnreadableError):  # a message names what it can
-        files = (
-            entry.name for entry in _iterate_entries(source) if entry.kind in _FILES
-        )
-        names += (name.removeprefix("./") for name in islice(files, _SEEN))
+    # A message names what it can.
+    with suppress(UnreadableError):
+        for entry in _iterate_entries(source):
+            if len(names) == _SEEN:
+                break
+            if entry.kind in _FILES:
+                names.append(entry.name.removeprefix("./"))
     return names
 
 
@@ -152,19 +156,17 @@ def _iterate_entries(source: Source) -> Iterator[_Entry]:
     while block.strip(b"\0"):
         header = _parse_header(block, position)
         position += BLOCK
-        name, size = header.name, header.size
         if header.kind in b"xgL":
-            name, size, header, position = _read_extension(source, header, position)
-        entry = _Entry(name, position, size, header.kind)
+            entry = _read_extension(source, header, position)
+        else:
+            entry = _Entry(header.name, position, header.size, header.kind)
         yield entry
         position = entry.end
         block = _read_block(source, position)
 
 
-def _read_extension(
-    source: Source, first: _Header, position: int
-) -> tuple[str, int, _Header, int]:
-    """Read the extension: (name, size, header, offset of the data) of the member that
+def _read_extension(source: Source, first: _Header, position: int) -> _Entry:
+    """Read an extension whose data begins at `position`, and return the member that
     follows it.
     """
     if first.size > _EXTENSION:
@@ -195,15 +197,16 @@ def _read_extension(
             size = int(digits)
     header = _parse_header(_read_block(source, position), position)
     position += BLOCK
+    # One for all members may stand before one for the next member.
     if first.kind == b"g" and header.kind in b"xL":
         return _read_extension(source, header, position)
     if header.kind in b"xgL":
         raise UnreadableError("the tar archive has two headers in a row for one member")
-    return (
+    return _Entry(
         header.name if name is None else name,
-        header.size if size is None else size,
-        header,
         position,
+        header.size if size is None else size,
+        header.kind,
     )
 
 
@@ -226,7 +229,8 @@ def _parse_header(block: bytes, position: int) -> _Header:
         raise UnreadableError(
             f"the tar header at byte {position:,} has an unknown version"
         )
-    name, prefix = block[:100].split(b"\0", 1)[0], block[345:500].split(b"\0", 1)[0]
+    name = block[:100].split(b"\0", 1)[0]
+    prefix = block[345:500].split(b"\0", 1)[0]
     # GNU keeps times there, other readers a part of the name.
     if prefix and magic != b"ustar\00000":
         raise UnreadableError(

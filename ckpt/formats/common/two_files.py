@@ -62,9 +62,10 @@ def refuse_end(source: Source) -> None:
             "interpreter"
         )
     for begin, size, is_shifted in directories(source):
-        if not is_shifted or any(
-            name.endswith(_BY_ZIPFILE) for name in names_of(source, begin, size)
-        ):
+        # torch finds a directory where its numbers lead. zipfile finds the others too,
+        # and some loaders look for records of these names by it.
+        names = names_of(source, begin, size) if is_shifted else ()
+        if not is_shifted or any(name.endswith(_BY_ZIPFILE) for name in names):
             raise UnreadableError(
                 "two files in one: a zip archive lies in its last bytes, and torch "
                 "finds it"

@@ -69,36 +69,37 @@ class Keys:
 
     def __call__(self, storage: Storage, persistent: PersistentId | None) -> StorageId:
         storage_id = self._ids.get(id(storage))
-        if storage_id is None:
-            pid = persistent.pid if persistent is not None else None
-            key = (
-                self._free_key(storage)
-                if storage.nbytes
-                else self._key_of_empty(storage, pid)
-            )
-            cls = (
-                pid[1]
-                if type(pid) is tuple and type(pid[1]) is Global
-                else storage_class(storage)
-            )
-            storage_id = self._ids[id(storage)] = StorageId(
-                cls,
-                key,
-                "cpu" if storage.device is None else storage.device,
-                storage_numel(storage, cls),
-            )
-            self.storages.setdefault(key, storage)
+        if storage_id is not None:
+            return storage_id
+        pid = persistent.pid if persistent is not None else None
+        if storage.nbytes:
+            key = self._free_key(storage)
+        else:
+            key = self._key_of_empty(storage, pid)
+        # The class as the file had it: `torch.cuda.FloatStorage` stays what it was.
+        if type(pid) is tuple and type(pid[1]) is Global:
+            cls = pid[1]
+        else:
+            cls = storage_class(storage)
+        storage_id = StorageId(
+            cls,
+            key,
+            "cpu" if storage.device is None else storage.device,
+            storage_numel(storage, cls),
+        )
+        self._ids[id(storage)] = storage_id
+        self.storages.setdefault(key, storage)
         return storage_id
 
     def _free_key(self, storage: Storage) -> str:
         key = storage.id
-        if (
-            re.fullmatch(_PLAIN, key) is None and key not in self._kept
-        ) or key in self.storages:
-            while str(self._next) in self._reserved or str(self._next) in self.storages:
-                self._next += 1
-            key = str(self._next)
-        return key
+        is_usable = re.fullmatch(_PLAIN, key) is not None or key in self._kept
+        if is_usable and key not in self.storages:
+            return key
+        # No number that a later storage may keep.
+        while str(self._next) in self._reserved or str(self._next) in self.storages:
+            self._next += 1
+        return str(self._next)
 
     def _key_of_empty(self, storage: Storage, pid: Node) -> str:
         """The key of an empty storage that another dtype sees too, as torch writes it,
@@ -144,6 +145,7 @@ def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Stora
     system = Dict()
     sizes = Dict()
     sizes.set(["short", "int", "long"], [2, 4, 4])
+    # What torch writes on any machine of today. No torch reads it.
     system.set(
         ["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes]
     )
@@ -156,11 +158,10 @@ def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Stora
 
 def _place_of(storage: Storage) -> tuple[int, int]:
     """A sort key: storages in the order of their file, then the new ones."""
+    place = storage.place
     # No other place has an offset of its own.
-    if isinstance(storage.place, Range) and not isinstance(
-        storage.place.source, Memory
-    ):
-        return 0, storage.place.offset
+    if isinstance(place, Range) and not isinstance(place.source, Memory):
+        return 0, place.offset
     return 1, 0
 
 
@@ -185,18 +186,10 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
         for mine, other in zip(
             parts_of(entry.tensor), parts_of(copy.tensor), strict=True
         ):
-            same = (
-                mine._replace(
-                    storage=other.storage, requires_grad=bool(mine.requires_grad)
-                )[:]
-                == (other._replace(requires_grad=bool(other.requires_grad))[:])
-            )
-            same = same and mine.device in (other.device, None)
-            same = same and mine.storage.nbytes == other.storage.nbytes
-            same = same and ours.setdefault(
-                mine.storage, len(ours)
-            ) == theirs.setdefault(other.storage, len(theirs))
-            if not same:
+            # Storages are numbered as they are met: equal numbers mean equal sharing.
+            our_number = ours.setdefault(mine.storage, len(ours))
+            their_number = theirs.setdefault(other.storage, len(theirs))
+            if our_number != their_number or not _is_same_tensor(mine, other):
                 raise difference_error(f"tensor {show(entry.name, 80)} differs")
     if len(planned.values) != len(written.values):
         raise difference_error(
@@ -205,6 +198,19 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     for before, after in zip(planned.values, written.values, strict=True):
         if not same_value(before, after):
             raise difference_error(f"value {show(before.name, 80)} differs")
+
+
+def _is_same_tensor(mine: TensorRef, other: TensorRef) -> bool:
+    """Tell whether a written tensor is as planned, but for where its storage lies."""
+    # The storage is another one, and without a flag nothing requires a gradient.
+    ours = mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))
+    theirs = other._replace(requires_grad=bool(other.requires_grad))
+    # As plain tuples: tensors themselves are compared by identity.
+    if ours[:] != theirs[:]:
+        return False
+    if mine.device not in (other.device, None):
+        return False
+    return mine.storage.nbytes == other.storage.nbytes
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
@@ -245,10 +251,12 @@ def same_value(value: Value, copy: Value) -> bool:
     if mine.kind != other.kind:
         return False
     if mine.kind == "scalar":
-        alike = mine.type == other.type and _scalar_type(mine.value) is _scalar_type(
-            other.value
-        )
-        return alike and (mine.value == other.value or mine.value != mine.value)
+        if mine.type != other.type:
+            return False
+        if _scalar_type(mine.value) is not _scalar_type(other.value):
+            return False
+        # NaN is not equal to itself.
+        return mine.value == other.value or mine.value != mine.value
     return len(mine.children) == len(other.children)
 
 

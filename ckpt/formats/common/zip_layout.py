@@ -28,6 +28,7 @@ def _offsets_of(fields: tuple[str, ...], codes: list[str]) -> dict[str, int]:
     """The offset of each field in a header whose fields have these codes of
     `struct`.
     """
+    # "<": without it struct would fill up between fields, as a C compiler does.
     return {
         name: calcsize("<" + "".join(codes[:index]))
         for index, name in enumerate(fields)
@@ -151,9 +152,9 @@ def iterate_entries(directory: bytes) -> Iterator[tuple[int, CentralHeader]]:
     last one bytes may be missing.
     """
     position = 0
-    while position + CENTRAL.size <= len(directory) and directory.startswith(
-        CENTRAL_MAGIC, position
-    ):
+    while position + CENTRAL.size <= len(directory):
+        if not directory.startswith(CENTRAL_MAGIC, position):
+            return
         entry = CentralHeader._make(CENTRAL.unpack_from(directory, position))
         yield position, entry
         position += entry.nbytes
@@ -175,7 +176,8 @@ def unicode_path(extra: bytes) -> bytes | None:
     """
     for tag, length, data in iterate_extras(extra):
         if tag == _UNICODE_PATH and length > 5:
-            return data[5:]  # behind its version and the checksum of the first name
+            # Behind its version and the checksum of the first name.
+            return data[5:]
     return None
 
 
@@ -185,34 +187,29 @@ def read_zip64(
     """Read (size, stored size, offset of the local header) from the zip64 field. Raises
     UnreadableError.
     """
-    field = next(
-        (data for tag, _, data in iterate_extras(extra) if tag == _ZIP64), None
-    )
-    numbers = (
-        []
-        if field is None
-        else [*unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8])]
-    )
+    fields = (data for tag, _, data in iterate_extras(extra) if tag == _ZIP64)
+    field = next(fields, None)
     marked = (full, stored, header)
-    if field is None or len(numbers) < marked.count(MARK32):
+    count = 0 if field is None else len(field) // 8
+    if field is None or count < marked.count(MARK32):
         raise UnreadableError(
             f"record {show(name, 80)}: its zip64 field is missing or too short"
         )
-    rest = iter(numbers)
+    # The field has only those numbers that do not fit into the header, in this order.
+    numbers = iter(unpack(f"<{count}Q", field[: count * 8]))
     full, stored, header = (
-        next(rest) if value == MARK32 else value for value in marked
+        next(numbers) if value == MARK32 else value for value in marked
     )
     return full, stored, header
 
 
 def zip64_field(values: list[int]) -> bytes:
     """The zip64 field that holds these numbers; empty without any."""
+    if not values:
+        return b""
     data = b"".join(value.to_bytes(8, "little") for value in values)
-    return (
-        _ZIP64.to_bytes(2, "little") + len(data).to_bytes(2, "little") + data
-        if data
-        else b""
-    )
+    head = _ZIP64.to_bytes(2, "little") + len(data).to_bytes(2, "little")
+    return head + data
 
 
 # --- the descriptor behind the data of a record ---------------------------------------
@@ -275,6 +272,7 @@ class EndRecord64(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        # Its length does not count the signature and itself.
         return 12 + self.length
 
     def as_bytes(self) -> bytes:
@@ -315,6 +313,7 @@ def end_record64(source: Source, position: int) -> EndRecord64 | None:
 def locator_before(source: Source, end: int) -> Locator | None:
     """The locator in front of an end record, or None where there is none."""
     begin = end - LOCATOR.size
+    # An archive begins with a record, whose signature has four bytes.
     if begin < len(LOCAL_MAGIC):
         return None
     locator = Locator._make(LOCATOR.unpack(source.read(begin, LOCATOR.size)))
@@ -325,13 +324,14 @@ def last_end_record(source: Source, span: int) -> tuple[int, EndRecord] | None:
     """(the offset of the last end record, the record) in the last `span` bytes of a
     file, or None without one.
     """
-    tail = source.read(source.size - span, span)
-    position = tail.rfind(END_MAGIC, 0, max(0, span - END.size + len(END_MAGIC)))
-    return (
-        None
-        if position < 0
-        else (source.size - span + position, end_record(tail, position))
-    )
+    begin = source.size - span
+    tail = source.read(begin, span)
+    # One of which only the signature is left is none.
+    last_begin = max(0, span - END.size + len(END_MAGIC))
+    position = tail.rfind(END_MAGIC, 0, last_begin)
+    if position < 0:
+        return None
+    return begin + position, end_record(tail, position)
 
 
 def begins_as_torch(head: bytes) -> bool:
@@ -340,10 +340,11 @@ def begins_as_torch(head: bytes) -> bool:
     One that is cut off has no directory, and its ending may be any: `.tar`, as in
     torch's own examples.
     """
-    if not head.startswith(LOCAL_MAGIC):
+    if not head.startswith(LOCAL_MAGIC) or len(head) < LOCAL.size:
         return False
-    size = int.from_bytes(head[26:28], "little")
-    _, slash, record = head[30 : 30 + size].partition(b"/")
+    begin = LOCAL.size
+    name = head[begin : begin + local_header(head).names]
+    _, slash, record = name.partition(b"/")
     return bool(slash) and record in _FIRST_OF_TORCH
 
 

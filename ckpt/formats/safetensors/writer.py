@@ -89,8 +89,9 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     position = 0
     for name, ref in tensors:
         shape = list(ref.shape)
+        # The format counts elements of 4 bits, torch counts pairs of them.
         if ref.dtype.safetensors == "F4" and shape:
-            shape[-1] *= 2  # torch counts the pairs
+            shape[-1] *= 2
         header[name] = {
             "dtype": ref.dtype.safetensors,
             "shape": shape,
@@ -125,10 +126,10 @@ def _padding_size(begin: int, refs: Sequence[TensorRef]) -> int:
     moved: Counter[int] = Counter()
     for ref in refs:
         run = place_of(ref).run if ref.nbytes >= _LARGE else None
-        if run is not None and (
-            run.source.status is not None or run.source.far is not None
-        ):
-            moved[(run.offset - position) % PAGE] += ref.nbytes
+        if run is not None:
+            is_copied = run.source.status is not None or run.source.far is not None
+            if is_copied:
+                moved[(run.offset - position) % PAGE] += ref.nbytes
         position += ref.nbytes
     for wanted, count in moved.most_common(1):
         if 2 * count > position and wanted % _ALIGNMENT == 0:
@@ -143,11 +144,9 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     tensors = {entry.name: entry.tensor for entry in written.tensors}
     others = tied_aliases(written)
     for entry in planned.tensors:
+        tensor = entry.tensor
         other = tensors.get(others.get(entry.name, entry.name))
-        if other is None or (other.dtype, other.shape) != (
-            entry.tensor.dtype,
-            entry.tensor.shape,
-        ):
+        if other is None or other.dtype != tensor.dtype or other.shape != tensor.shape:
             raise difference_error(f"tensor {show(entry.name, 80)} differs")
     extra = tensors.keys() - {entry.name for entry in planned.tensors}
     if extra:

@@ -94,16 +94,18 @@ def of_headers(
     copies: Copies = frozenset(),
 ) -> Checkpoint:
     """Return one checkpoint over shards, without the `copies`."""
-    rows = [
-        (shard, row, name)
-        for shard in shards
-        for row, name in enumerate(shard.header.tensors.names)
-        if not copies or (shard.name, name) not in copies
-    ]
+    rows: list[tuple[Shard, int]] = []
+    row_names: list[str] = []
+    for shard in shards:
+        for row, name in enumerate(shard.header.tensors.names):
+            if not copies or (shard.name, name) not in copies:
+                rows.append((shard, row))
+                row_names.append(name)
     makers = {shard.mark: Maker(shard.source, shard.header) for shard in shards}
     entries: list[Entry] = []
-    for index in natural_order([name for _, _, name in rows]):
-        shard, row, _ = rows[index]
+    # safetensors sorts its tensors by their types: the order of the model is lost.
+    for index in natural_order(row_names):
+        shard, row = rows[index]
         make = makers[shard.mark]
         entries.append(make(f"{shard.mark}{len(make.storages)}", row))
     names = [entry.name for entry in entries]
@@ -111,16 +113,17 @@ def of_headers(
     root.set(names, [entry.tensor for entry in entries])
     texts: dict[str, str] = {}
     values: dict[str, Value] = {}
-    for shard in shards:  # each has some, mostly the same
+    for shard in shards:
+        # Each has some, mostly the same.
         if shard.header.texts.items() - texts.items():
             texts.update(shard.header.texts)
             for value in values_of(shard.header.texts):
                 values.setdefault(value.name, value)
     if texts:
         root.set([METADATA], [metadata_node(texts)])
-    storages: list[Storage] = [
-        storage for make in makers.values() for storage in make.storages
-    ]
+    storages: list[Storage] = []
+    for make in makers.values():
+        storages += make.storages
     return Checkpoint(
         path=path,
         format=FORMAT.name,

@@ -8,6 +8,7 @@ hold each of its tensors once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Location, is_plain_name, names_opened_ahead, read_file
@@ -107,6 +108,7 @@ def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     if len(files) == len(layout.weight_map):
         return _stale_layout(probe, layout, missing, beside, files)
     lost = set(missing)
+    # The shard that holds a tensor really, where one that is there does.
     now = {
         name: next((file for file in holds.get(name, ()) if file in there), shard)
         for name, shard in layout.weight_map.items()
@@ -118,12 +120,10 @@ def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
         f"{names}"
     )
     if not probe.partial or not there:
-        download = next(
-            (found for name in missing if (found := lost_blob(places[name].name))), None
-        )
-        text += (
-            "" if download is None else ": the Hugging Face cache has lost their blobs"
-        )
+        downloads = (lost_blob(places[name].name) for name in missing)
+        download = next(filter(None, downloads), None)
+        if download is not None:
+            text += ": the Hugging Face cache has lost their blobs"
         raise UnreadableError(text, hint=download or "an unfinished download?")
     return layout._replace(
         weight_map={
@@ -168,11 +168,10 @@ def _shards_by_name(
 ) -> dict[str, list[str]]:
     """The shards that hold each tensor. A shard that cannot be read holds none."""
     holds: dict[str, list[str]] = {}
-    for file in (
-        names_opened_ahead(next(iter(places.values())).parent(), places)
-        if places
-        else ()
-    ):
+    if not places:
+        return holds
+    folder = next(iter(places.values())).parent()
+    for file in names_opened_ahead(folder, places):
         for name in names_in(probe, places[file], limits) or ():
             holds.setdefault(name, []).append(file)
     return holds
@@ -199,8 +198,9 @@ def files_beside(layout: Layout) -> dict[str, Location]:
     """The files beside an index that are called as its shards are, and that it does not
     name.
     """
+    # A list of names is a request of its own, and many servers give none.
     if is_url(layout.folder.name):
-        return {}  # a list of names is a request of its own, and many servers give none
+        return {}
     kinds = {kind_of(name) for name in layout.places} - {None}
     try:
         names = layout.folder.names() if kinds else []
@@ -208,11 +208,11 @@ def files_beside(layout: Layout) -> dict[str, Location]:
         return {}
     places: dict[str, Location] = {}
     for name in sorted(names, key=natural_sort_key):
-        if name not in layout.places and kind_of(name) in kinds:
-            try:
-                places[name] = layout.folder.child(name)
-            except UnreadableError:
-                continue  # a link that leads elsewhere
+        if name in layout.places or kind_of(name) not in kinds:
+            continue
+        # A link that leads elsewhere is none of them.
+        with suppress(UnreadableError):
+            places[name] = layout.folder.child(name)
     return places
 
 
@@ -281,6 +281,7 @@ def _read_index(
         files[name] = shard
         if len(places) == limits.shards:
             raise LimitError("the index names too many files", "shards", limits.shards)
+        # It could name the first one, and so on without end.
         if shard.endswith(INDEXES):
             raise UnreadableError(
                 f"the index names {show(shard, 80)}, which is an index itself"

@@ -12,7 +12,8 @@ its tensors once; they are read then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from ckpt.bytes.executor import Executor
 from ckpt.bytes.location import names_opened_ahead
@@ -159,7 +160,13 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
             for part in usual:
                 part.source.close()
             raise
-    layout = present_layout(probe, layout, limits)
+    return _read_each_shard(probe, present_layout(probe, layout, limits), limits)
+
+
+def _read_each_shard(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
+    """Read each shard as a checkpoint of its own. Shards of safetensors are read by
+    their headers alone where that is enough.
+    """
     places = layout.places
     prefixes = {name: shard_mark(probe, number) for number, name in enumerate(places)}
     files = CheckpointFiles(
@@ -174,14 +181,15 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
         shards = list(files.files.items())
         if not shards:
             raise UnreadableError("none of the shards can be read")
-        cut = {name for file in files.files for name in files.cut_in(file)}
-        there = {name for _, shard in shards for name in names_of(shard.tensors)}
+        named = [(name, names_of(shard.tensors)) for name, shard in shards]
+        there = set(chain.from_iterable(names for _, names in named))
+        # What a shard that is cut off lacks is told already.
+        cut = set(chain.from_iterable(map(files.cut_in, files.files)))
         listed = {
             name: file
             for name, file in layout.weight_map.items()
             if name in there or name not in cut
         }
-        named = [(name, names_of(shard.tensors)) for name, shard in shards]
         notices, copies = _compare_index(layout._replace(weight_map=listed), named)
         kept = [(name, _without_copies(name, shard, copies)) for name, shard in shards]
         checkpoint = merge_shards(
@@ -221,17 +229,19 @@ def _without_shard(layout: Layout, name: str, error: CkptError) -> Layout:
     """The layout without a shard that cannot be read, and with a notice of its tensors,
     which the index names.
     """
-    gone = tuple(tensor for tensor, shard in layout.weight_map.items() if shard == name)
+    gone: list[str] = []
+    rest: dict[str, str] = {}
+    for tensor, shard in layout.weight_map.items():
+        if shard == name:
+            gone.append(tensor)
+        else:
+            rest[tensor] = shard
     text = f"{show(name, 80)} was not read: {error.advice}"
     if layout.is_indexed:
         text += f": {counted_noun(len(gone), 'tensor')} lost"
-    rest = {
-        tensor: shard for tensor, shard in layout.weight_map.items() if shard != name
-    }
+    notice = Notice("incomplete", text, tuple(gone))
     return layout._replace(
-        weight_map=rest,
-        total_size=None,
-        notices=(*layout.notices, Notice("incomplete", text, gone)),
+        weight_map=rest, total_size=None, notices=(*layout.notices, notice)
     )
 
 
@@ -264,46 +274,53 @@ def _compare_index(
             f"{listed}"
         )
     twice = [name for name, files in holds.items() if len(files) > 1]
+    copies: set[tuple[str, str]] = set()
     for name in twice:
         if weight_map.get(name) not in holds[name]:
             text = (
                 f"tensor {show(name, 80)} is in several shards: "
                 f"{and_more(holds[name], 3)}"
             )
-            raise UnreadableError(
-                text
-                if layout.is_indexed
-                else f"{text}, and no index says which is meant"
-            )
-    notices = []
-    copies = {
-        (file, name)
-        for name in twice
-        for file in holds[name]
-        if file != weight_map[name]
-    }
+            if not layout.is_indexed:
+                text += ", and no index says which is meant"
+            raise UnreadableError(text)
+        copies |= {(file, name) for file in holds[name] if file != weight_map[name]}
+    notices: list[Notice] = []
     if copies:
-        first = twice[0]
-        other = next(file for file in holds[first] if file != weight_map[first])
-        what = (
-            f"{counted_noun(len(twice), 'tensor')} "
-            f"{'is' if len(twice) == 1 else 'are'} in several shards"
-        )
-        where = (
-            f"{show(first, 80)} is read from {show(weight_map[first], 60)}, not from "
-            f"{show(other, 60)}"
-        )
-        text = (
-            f"{what}, and the index decides: {where}; a loader that takes all of each "
-            "file may take the other"
-        )
-        notices.append(Notice("unassigned", text, tuple(twice)))
-    if not layout.is_indexed:
-        return notices, copies
+        notices.append(_copies_notice(twice, weight_map, holds))
+    if layout.is_indexed:
+        notices += _index_notices(weight_map, holds)
+    return notices, copies
+
+
+def _copies_notice(
+    twice: Sequence[str], weight_map: Mapping[str, str], holds: Mapping[str, list[str]]
+) -> Notice:
+    """The notice on tensors that are in several shards."""
+    first = twice[0]
+    other = next(file for file in holds[first] if file != weight_map[first])
+    verb = "is" if len(twice) == 1 else "are"
+    what = f"{counted_noun(len(twice), 'tensor')} {verb} in several shards"
+    where = (
+        f"{show(first, 80)} is read from {show(weight_map[first], 60)}, not from "
+        f"{show(other, 60)}"
+    )
+    text = (
+        f"{what}, and the index decides: {where}; a loader that takes all of each "
+        "file may take the other"
+    )
+    return Notice("unassigned", text, tuple(twice))
+
+
+def _index_notices(
+    weight_map: Mapping[str, str], holds: Mapping[str, list[str]]
+) -> Iterator[Notice]:
+    """The notices on tensors that are in other shards than the index says, and on those
+    that it does not list.
+    """
     wrong = tuple(
         name for name, shard in weight_map.items() if shard not in holds[name]
     )
-    unlisted = tuple(name for name in holds if name not in weight_map)
     if wrong:
         places = [
             (
@@ -313,13 +330,11 @@ def _compare_index(
             for name in wrong
         ]
         text = f"tensors are in other shards than the index says: {and_more(places, 1)}"
-        notices.append(Notice("shards", text, wrong))
+        yield Notice("shards", text, wrong)
+    unlisted = tuple(name for name in holds if name not in weight_map)
     if unlisted:
         listed = and_more([show(name, 80) for name in unlisted], 3)
-        notices.append(
-            Notice("unassigned", f"the index does not list {listed}", unlisted)
-        )
-    return notices, copies
+        yield Notice("unassigned", f"the index does not list {listed}", unlisted)
 
 
 def checksums(
@@ -352,9 +367,11 @@ def recorded(
 
 def _of_index(probe: Probe, limits: Limits) -> list[RecordedFile]:
     """The index. It is read whole, so the CRC-32 is of its bytes."""
-    from ckpt.formats.common.recorded import (
-        of_text,
-    )  # here: who reads the tensors pays nothing for it
+    # A folder of shards without an index.
+    if probe.is_folder:
+        return []
+    # Here: who reads the tensors pays nothing for it.
+    from ckpt.formats.common.recorded import of_text
 
     name = probe.path.replace("\\", "/").rpartition("/")[2]
-    return [] if probe.is_folder else [of_text(probe.location, name, limits)]
+    return [of_text(probe.location, name, limits)]

@@ -32,16 +32,19 @@ def split_checkpoint(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoin
     A larger tensor gets a part of its own. The names of a tied tensor stay together.
     """
     tensors, others = tensors_and_aliases(checkpoint)
-    number: dict[str, int] = {}
-    count = used = 0
+    shard_of: dict[str, int] = {}
+    shard = 0
+    used = 0
     for name, ref in tensors:
         if used and used + ref.nbytes > shard_bytes:
-            count, used = count + 1, 0
-        number[name] = count
+            shard += 1
+            used = 0
+        shard_of[name] = shard
         used += ref.nbytes
-    groups: list[list[Entry]] = [[] for _ in range(count + 1)]
+    groups: list[list[Entry]] = [[] for _ in range(shard + 1)]
     for entry in checkpoint.tensors:
-        groups[number[others.get(entry.name, entry.name)]].append(entry)
+        first_name = others.get(entry.name, entry.name)
+        groups[shard_of[first_name]].append(entry)
     parts = []
     for entries in groups:
         root = Dict()
@@ -102,18 +105,19 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:
-        if name.endswith(".index.json"):
-            named = _files_in_index(location, name, limits)
-            if name == index_name(stem):
-                own = named or own
-            else:
-                mine = [
-                    shard for shard in mine if named is not None and shard not in named
-                ]
+        if not name.endswith(".index.json"):
+            continue
+        named = _files_in_index(location, name, limits)
+        if name == index_name(stem):
+            own = named or own
+        elif named is None:
+            # It may name any of them.
+            mine = []
+        else:
+            mine = [shard for shard in mine if shard not in named]
     shards = tuple(name for name in mine if name in own)
-    return OldSet(
-        frozenset(taken), shards, tuple(name for name in mine if name not in own)
-    )
+    stray = tuple(name for name in mine if name not in own)
+    return OldSet(frozenset(taken), shards, stray)
 
 
 def _files_in_index(

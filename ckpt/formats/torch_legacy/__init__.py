@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested
 from ckpt.formats.common.two_files import refuse_end
@@ -9,6 +11,7 @@ from ckpt.formats.format import TORCH, Format, Probe, no_checksums
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.model.limits import Limits
+from ckpt.pickle.machine import Pickle
 from ckpt.pickle.rebuild import UNTYPED
 
 
@@ -48,20 +51,16 @@ def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
         text = f"{probe.size - stream.end:,} bytes follow the last storage"
         contents.notices.append(Notice("trailing-data", text))
     elif stream.end < probe.size:
-        from ckpt.formats.common.following import judge  # here: most files end there
+        # Here: most files end there.
+        from ckpt.formats.common.following import judge
 
         judge(probe.file, stream.end, contents, limits, probe.budget)
-    untyped = any(
-        pickled.name in UNTYPED
-        for pickle in contents.pickles
-        for pickled in pickle.globals.values()
-    )
-    early = (needs_data(call) for pickle in contents.pickles for call in pickle.calls)
-    kind = (
-        "UntypedStorage"
-        if untyped
-        else next((kind for kind in early if kind is not None), None)
-    )
+    kind = _unreadable_kind(contents.pickles)
+    not_loadable = None
+    refusals = None
+    if kind is not None:
+        not_loadable = f"torch cannot load {kind} from the legacy format"
+        refusals = (Refusal(f"{kind} in the legacy format", ()),)
     return make_checkpoint(
         probe.path,
         FORMAT.name,
@@ -70,13 +69,24 @@ def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
         contents,
         limits,
         source=probe.file,
-        not_loadable=None
-        if kind is None
-        else f"torch cannot load {kind} from the legacy format",
-        refusals=None
-        if kind is None
-        else (Refusal(f"{kind} in the legacy format", ()),),
+        not_loadable=not_loadable,
+        refusals=refusals,
     )
+
+
+def _unreadable_kind(pickles: Sequence[Pickle]) -> str | None:
+    """Return the kind of an object that torch writes in this format and cannot read, or
+    None.
+    """
+    for pickle in pickles:
+        if any(name.name in UNTYPED for name in pickle.globals.values()):
+            return "UntypedStorage"
+    for pickle in pickles:
+        for call in pickle.calls:
+            kind = needs_data(call)
+            if kind is not None:
+                return kind
+    return None
 
 
 checksums = no_checksums

@@ -51,19 +51,18 @@ def losses(checkpoint: Checkpoint) -> list[str]:
         for storage in checkpoint.storages
         if storage.place is not None and not is_typed(storage)
     ]
-    early = {
-        id(call): kind
-        for call in names_and_calls(checkpoint.root)[1]
-        if (kind := needs_data(call)) is not None
-    }
-    names = places_of(checkpoint.root, set(early)) if early else {}
-    return [
-        *untyped,
-        *(
-            f"{show(names.get(path) or 'the root', 80)} ({kind})"
-            for path, kind in early.items()
-        ),
+    _, calls = names_and_calls(checkpoint.root)
+    kinds: dict[int, str] = {}
+    for call in calls:
+        kind = needs_data(call)
+        if kind is not None:
+            kinds[id(call)] = kind
+    names = places_of(checkpoint.root, set(kinds)) if kinds else {}
+    early = [
+        f"{show(names.get(place) or 'the root', 80)} ({kind})"
+        for place, kind in kinds.items()
     ]
+    return [*untyped, *early]
 
 
 def unfit(entry: Entry) -> str | None:

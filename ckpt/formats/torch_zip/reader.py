@@ -46,7 +46,8 @@ class ArchiveOrigin(Origin):
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
-    if probe.partial:  # a copy would be as damaged
+    # Reading compares their checksums: a copy of them would be as damaged.
+    if probe.partial:
         for record in filter(None, map(archive.find, OWN)):
             archive.read(record, limits.pickle_bytes, "pickle-bytes")
     return read_from(archive, probe.path, limits, probe.mark, probe.budget)
@@ -94,11 +95,10 @@ def read_from(
     if len(archive.records) > folder.count + 1:
         left_out = _judge_others(archive, folder, contents, limits, budget)
     is_whole = not archive.is_partial or (refused is None and not contents.short)
-    origin = (
-        ArchiveOrigin(archive, folder, left_out)
-        if is_whole and not archive.outside
-        else None
-    )
+    # Without its origin a checkpoint is written anew, and no record is copied.
+    origin = None
+    if is_whole and not archive.outside:
+        origin = ArchiveOrigin(archive, folder, left_out)
     read = make_checkpoint(
         path,
         FORMAT.name,
@@ -135,9 +135,8 @@ def _judge_others(
 
     Return the names of the latter. Raises UnreadableError, LimitError.
     """
-    from ckpt.formats.common.following import (
-        judge_records,
-    )  # here: few archives hold others
+    # Here: few archives hold others.
+    from ckpt.formats.common.following import judge_records
 
     root, data = f"{archive.root}/", f"{archive.root}/data/"
     names = [name for name in archive.records if not name.endswith("/")]
@@ -168,9 +167,8 @@ def _judge_others(
 def _read_nested(
     data: bytes | Range, contents: Contents, limits: Limits, depth: int
 ) -> Node:
-    from ckpt.formats.common.stream import (
-        read_nested,
-    )  # here: few checkpoints hold others
+    # Here: few checkpoints hold others.
+    from ckpt.formats.common.stream import read_nested
 
     return read_nested(data, contents, limits, depth)
 
@@ -184,8 +182,9 @@ def _refused_version(archive: Archive) -> str | None:
     if record is None:
         return "torch refuses an archive without the record `version`"
     text = archive.read(record, 64, "entries") if record.size <= 64 else b""
-    digits = text.lstrip(b" \t\n\v\f\r").removeprefix(b"+")
-    number = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
+    # Blanks and a sign in front are passed over, and all that follows the digits.
+    rest = text.lstrip(b" \t\n\v\f\r").removeprefix(b"+")
+    number = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]
     if not number or not 1 <= int(number) <= _NEWEST:
         return (
             "torch refuses an archive of version "

@@ -96,9 +96,8 @@ FORMAT = Format(
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    from ckpt.formats.torch_zip.reader import (
-        read_from,
-    )  # here: few folders are such an archive
+    # Here: few folders are such an archive.
+    from ckpt.formats.torch_zip.reader import read_from
 
     folder = _folder_of(probe)
     assert folder is not None
@@ -118,18 +117,18 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         root = _last_step(folder)
         records = Records()
         offset = 0
+        # As if the files lay end to end in an archive without headers.
         for (name, _), source in zip(members, sources, strict=True):
-            records.add(
-                Record(
-                    f"{root}/{name}",
-                    offset,
-                    source.size,
-                    source.size,
-                    False,
-                    None,
-                    offset,
-                )
+            record = Record(
+                name=f"{root}/{name}",
+                offset=offset,
+                stored=source.size,
+                size=source.size,
+                deflated=False,
+                crc=None,
+                header=offset,
             )
+            records.add(record)
             offset += source.size
         archive = Archive(joined, root, records, (), is_partial=probe.partial)
         checkpoint = read_from(archive, folder.name, limits, probe.mark, probe.budget)
@@ -170,13 +169,15 @@ def _folder_of(probe: Probe) -> Location | None:
         return None
     found = []
     for name in names:
-        if name.endswith("/"):
-            try:
-                inner = probe.location.child(name[:-1], "no")
-            except UnreadableError:
-                continue
-            if _is_one(_list_names(inner)):
-                found.append(inner)
+        if not name.endswith("/"):
+            continue
+        try:
+            inner = probe.location.child(name[:-1], "no")
+        except UnreadableError:
+            # A link, which is not followed.
+            continue
+        if _is_one(_list_names(inner)):
+            found.append(inner)
     return found[0] if len(found) == 1 else None
 
 
@@ -187,22 +188,18 @@ def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
     source = folder.child(PICKLE, "no").open()
     try:
         budget = Budget(limits, source.size)
-        pickle = run_machine(
-            read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE),
-            limits,
-            0,
-            budget,
-        )
+        data = read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE)
+        pickle = run_machine(data, limits, 0, budget)
     except CkptError:
         return None
     finally:
         source.close()
-    ids = (row.pid for row in pickle.persistent)
-    return {
-        str(id[2])
-        for id in ids
-        if type(id) is tuple and len(id) > 2 and isinstance(id[2], (str, int))
-    }
+    keys: set[str] = set()
+    for persistent in pickle.persistent:
+        pid = persistent.pid
+        if type(pid) is tuple and len(pid) > 2 and isinstance(pid[2], (str, int)):
+            keys.add(str(pid[2]))
+    return keys
 
 
 def _is_one(names: list[str]) -> bool:

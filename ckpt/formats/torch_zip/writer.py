@@ -30,6 +30,7 @@ from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import WriteError
 from ckpt.model.limits import Limits
 from ckpt.model.places import Range
+from ckpt.model.tensors import Storage
 from ckpt.pickle.emit import emit_pickle
 
 __all__ = [
@@ -65,22 +66,21 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     # Torch swaps all storages of a file or none, so mixed byte orders become
     # little-endian.
     used = keys.storages.values()
-    big = any(map(is_big, used)) and all(
-        is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used
-    )
-    if not big:
+    is_all_big = any(map(is_big, used)) and all(map(_fits_big, used))
+    if not is_all_big:
         keys.storages = {
             key: little_endian_storage(storage)
             for key, storage in keys.storages.items()
         }
-    order = b"big" if big else b"little"
-    records = (
-        fresh_records(order, pickle, keys)
-        if origin is None
-        else _rewritten_records(origin, order, pickle, keys)
-    )
-    alignment = alignment_of(origin.archive) if origin else ALIGNMENT
+    order = b"big" if is_all_big else b"little"
+    if origin is None:
+        records = fresh_records(order, pickle, keys)
+        alignment = ALIGNMENT
+    else:
+        records = _rewritten_records(origin, order, pickle, keys)
+        alignment = alignment_of(origin.archive)
     layout = lay_out(records, alignment)
+    # With these records torch computes where storages lie, and would read other bytes.
     if not layout.regular or not _in_order(records, keys):
         root = records[0].name.partition("/")[0]
         computed = {f"{root}/{name}" for name in COMPUTED_OFFSETS}
@@ -88,6 +88,11 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
             [record for record in records if record.name not in computed], alignment
         )
     return Draft(layout.size, layout.write)
+
+
+def _fits_big(storage: Storage) -> bool:
+    """Tell whether the bytes of a storage can stand in a big-endian file."""
+    return is_big(storage) or (storage.dtype is not None and storage.dtype.bits <= 8)
 
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
@@ -118,11 +123,11 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
 
 def _emit_pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     origin = checkpoint.origin
-    keys = Keys(
-        checkpoint.storages, origin.folder if isinstance(origin, ArchiveOrigin) else ()
-    )
+    kept = origin.folder if isinstance(origin, ArchiveOrigin) else ()
+    keys = Keys(checkpoint.storages, kept)
     data = emit_pickle(checkpoint.root, keys, to_bytes, limits)
     if isinstance(origin, ArchiveOrigin) and not checkpoint.is_edited:
+        # Our own pickle loads to the same object, and is not the same bytes.
         record = origin.archive.find("data.pkl")
         assert record is not None
         data = origin.archive.read(record, limits.pickle_bytes, "pickle-bytes")
@@ -140,12 +145,13 @@ def _rewritten_records(
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
-    for record in sorted(
+    in_file_order = sorted(
         _meant_records(archive, keys), key=lambda record: record.header
-    ):
-        key = (
-            record.name.removeprefix(folder) if record.name.startswith(folder) else None
-        )
+    )
+    for record in in_file_order:
+        key = None
+        if record.name.startswith(folder):
+            key = record.name.removeprefix(folder)
         if record.name == f"{archive.root}/data.pkl":
             records.append(bytes_record(record.name, pickle))
         elif record.name == f"{archive.root}/byteorder":
@@ -187,9 +193,8 @@ def _meant_records(archive: Archive, keys: Keys) -> Iterator[Record]:
     every = list(archive.records.values())
     found = {record.header for record in every if record.name in asked}
     for record in every:
-        if record.name in asked or (
-            record.header not in found and _is_name(record.name, folder)
-        ):
+        is_other = record.header not in found and _is_name(record.name, folder)
+        if record.name in asked or is_other:
             yield record
 
 
