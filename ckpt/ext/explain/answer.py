@@ -7,7 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from ckpt.ext.explain.case import Answer, Case, Statement, finding_statements, looked_at
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Statement,
+    finding_statements,
+    load_statements,
+    looked_at,
+)
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
@@ -19,6 +26,7 @@ from ckpt.ext.explain.families.mapped import (
     of_frameworks,
 )
 from ckpt.ext.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
+from ckpt.ext.explain.families.quoted import of_names, of_recorded_path
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -36,8 +44,18 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     file is looked at for `text`.
     """
     if message is None:
-        return answer_of_any(text, case) or looked_at(case, text)
+        return answer_of_any(text, case) or _look_at_words(text, case)
     return FAMILIES[message.kind].answer(message, case)
+
+
+def _look_at_words(text: str, case: Case) -> Answer:
+    """Look at the file for an error without a page, and at the words that both have."""
+    looked = looked_at(case, text)
+    rows = tuple(of_recorded_path(text, case))
+    if rows:
+        return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
+    rows = tuple(of_names(text, case))
+    return looked._replace(statements=(*rows, *looked.statements))
 
 
 _OF_ANY: tuple[

@@ -53,6 +53,25 @@ _OF_MODULES = (
     "predict",
     "fuse",
     "children",
+    "load_state_dict",
+    "training",
+    "zero_grad",
+    "requires_grad_",
+    "apply",
+    "named_modules",
+    "named_children",
+    "named_buffers",
+    "buffers",
+    "add_module",
+    "register_buffer",
+    "register_forward_hook",
+    "register_module",
+    "get_submodule",
+    "double",
+    "bfloat16",
+    "compile",
+    "save_pretrained",
+    "generate",
 )
 _FORWARD = re.compile(
     r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable"
@@ -68,10 +87,7 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
         yield from _older_module(found[1].rpartition(".")[2], found[2], case)
         return
     if case.has_module:
-        yield Statement(
-            "This file holds a whole pickled module. Is it the file that was loaded?"
-        )
-        yield from load_statements(case)
+        yield from _module_in_dict(case)
         return
     models = case.survey.candidates
     path = models[0].name if models else ""
@@ -88,6 +104,25 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
             "module."
         )
     yield from _build_statements(case)
+
+
+def _module_in_dict(case: Case) -> Iterator[Statement]:
+    """Say where the pickled modules of a file are: at its root, or under keys."""
+    modules = [section for section in case.survey.sections if section.is_module]
+    places = [show(section.name, 80) for section in modules if section.path]
+    if not places or len(places) < len(modules):
+        yield Statement(
+            "This file holds a whole pickled module. Is it the file that was loaded?"
+        )
+        yield from load_statements(case)
+        return
+    keys = "".join(literal_key(str(key)) for key in modules[0].path)
+    yield Statement(
+        f"torch.load of this file gives a dict of {keys_text(case)}, and no module: "
+        f"the pickled {'module is' if len(places) == 1 else 'modules are'} in "
+        f"{and_more(places, 3)}. Take torch.load(…){keys} before it is used as one."
+    )
+    yield from load_statements(case)
 
 
 def _build_statements(case: Case) -> Iterator[Statement]:
@@ -1000,6 +1035,7 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
         row for row in case.survey.checkpoint.containers if name in map(str, row.keys)
     ]
     if not places:
+        yield from _of_no_class(name, case)
         return
     path = ".".join(map(str, (*places[0].path, name)))
     yield Statement(
@@ -1008,6 +1044,28 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f" {literal_key(name)}, or build the module and load its weights into it."
     )
     yield from load_statements(case, "The file loads so:")
+
+
+def _of_no_class(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the file gives a dict, where a program took it for an object of a
+    class.
+    """
+    load = case.survey.load.expression or ""
+    keys = root_keys(case)
+    if not load.startswith("torch.load(") or not keys or hasattr(dict, name):
+        return
+    weights = (
+        "the weights by their names"
+        if all(not section.path for section in case.survey.candidates)
+        and case.survey.candidates
+        else f"of {keys_text(case)}"
+    )
+    yield Statement(
+        f"torch.load of this file gives a dict, {weights}, and a dict has no "
+        f"{show(name, 80)}: the program takes it for an object of a class, which it "
+        "must build first."
+    )
+    yield from load_statements(case)
 
 
 def _of_nothing(name: str, case: Case) -> Iterator[Statement]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.bytes.location import path_beside
 from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import (
     base_of_adapter,
@@ -82,6 +83,18 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     reader = next(
         (text for name, text in _READERS.items() if label.startswith(name)), None
     )
+    if label.startswith("NeMo") and "gzip" in message.text:
+        packed = path_beside(case.survey.path, ".gz", (".nemo",))
+        out = None if packed is None else pasted_path(packed)
+        yield Statement(
+            "This archive is a tar without compression, as newer versions of NeMo write "
+            "it. A version that opens every .nemo as a compressed one says so: update "
+            "NeMo, or compress the archive for it:",
+            (),
+            None if path is None or out is None else f"gzip -c {path} > {out}",
+        )
+        yield from load_statements(case, "The weights alone load so:")
+        return
     if reader is not None and traits.is_archive:
         yield Statement(
             "torch.load reads no such archive, which holds several files of torch "

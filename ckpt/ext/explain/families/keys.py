@@ -377,6 +377,7 @@ def _without_prefix(case: Case) -> Iterator[Statement]:
 
 _ADDED = re.compile(
     r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)"
+    r"|(?<=lora_embedding_[AB])\.[^.]+$|(?<=lora_magnitude_vector)\.[^.]+(?=\.|$)"
 )
 """Parts that PEFT puts into the names of a model, and leaves out of the file of an
 adapter.

@@ -117,7 +117,7 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     )
     shown = show(path, 200)
     name = parts[-1]
-    recorded = list(_answer_recorded_path(path, case))
+    recorded = list(recorded_path(path, case))
     if not case.is_folder and own in parts[:-1]:
         yield from _is_a_file(shown, own, case)
     elif not case.is_folder and own == name:
@@ -171,42 +171,43 @@ def _whole_text(case: Case) -> str:
     return f"This {'folder' if case.is_folder else 'file'} is whole."
 
 
-def _answer_recorded_path(path: str, case: Case) -> Iterator[Statement]:
+def recorded_path(path: str, case: Case) -> Iterator[Statement]:
     """Say where a path stands in the file, or the folder that it is in."""
-    for value in case.survey.checkpoint.values:
-        text = value.node
-        if (
-            not isinstance(text, str)
-            or len(text) < 2
-            or not re.search(r"[\\/]|^\.+$", text)
-        ):
-            continue
-        folder = text.rstrip("/\\")
-        if path != text and not _is_below(path, folder):
-            continue
-        what = (
-            "This path"
-            if path == text
-            else f"The folder of this path, {show(text, 120)},"
-        )
-        line = (
-            f"{what} stands in this file at {show(value.name, 80)}: most likely the "
-            "program takes it from there, where it was at the training."
-        )
-        last = value.name.rpartition(".")[2]
-        if value.name in ("args.data", "cfg.task.data", "cfg.model.data"):
-            line += (
-                f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of '
-                "load_model_ensemble_and_task, with the folder that holds "
-                f"{show(_base_name(path), 80)}."
-            )
-        else:
-            line += (
-                f" Give the program its own {show(last, 60)}, or put "
-                f"{show(_base_name(path), 80)} there."
-            )
-        yield Statement(line)
+    texts = [
+        (value.name, value.node)
+        for value in case.survey.checkpoint.values
+        if isinstance(value.node, str)
+        and len(value.node) > 1
+        and re.search(r"[\\/]|^\.+$", value.node)
+    ]
+    whole = next((row for row in texts if row[1] == path), None)
+    if whole is not None:
+        yield _recorded_statement(path, "This path", whole[0])
         return
+    for name, text in texts:
+        if _is_below(path, text.rstrip("/\\")):
+            what = f"The folder of this path, {show(text, 120)},"
+            yield _recorded_statement(path, what, name)
+            return
+
+
+def _recorded_statement(path: str, what: str, name: str) -> Statement:
+    """Say at which name of a file a path stands, and how a program gets another one."""
+    line = (
+        f"{what} stands in this file at {show(name, 80)}: most likely the program "
+        "takes it from there, where it was at the training."
+    )
+    last = name.rpartition(".")[2]
+    if name in ("args.data", "cfg.task.data", "cfg.model.data"):
+        return Statement(
+            f"{line} fairseq takes another one by "
+            f'arg_overrides={{"{last}": "…"}} of load_model_ensemble_and_task, with '
+            f"the folder that holds {show(_base_name(path), 80)}."
+        )
+    return Statement(
+        f"{line} Give the program its own {show(last, 60)}, or put "
+        f"{show(_base_name(path), 80)} there."
+    )
 
 
 def _is_below(path: str, folder: str) -> bool:

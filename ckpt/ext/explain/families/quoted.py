@@ -1,0 +1,119 @@
+"""Words of an error without a page that stand in a checkpoint: a path or a setting among
+its values, a name among its tensors and modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.paths import recorded_path
+from ckpt.model.text import and_more, counted_noun, show
+
+_LINES = 12
+"""Lines at the end of a text in which the words of its error are looked for."""
+_FRAME = re.compile(r"^\s*(?:File \"[^\"\n]*\", line \d+|at )[^\n]*", re.MULTILINE)
+"""A line of a traceback, whose paths are those of programs."""
+_QUOTED = re.compile(r"(['\"`])([^'\"`\n]{3,400})\1")
+_PATH = re.compile(
+    r"(?<![\w.:/\\'\"`])(?:[A-Za-z]:)?(?:~|\.{1,2})?[\\/][^\s'\"`,;:()]{2,1000}"
+)
+_DOTTED = re.compile(r"(?<![\w./\\-])\w{1,200}(?:\.\w{1,200}){2,20}(?![\w/\\(])")
+"""A name with two dots or more, as layers have it."""
+_SETTING = re.compile(r"[-_.\d]|[a-z][A-Z]|^[A-Z][a-z]+[A-Z]")
+"""What a setting or a class has in its name, and a word of English has not."""
+_MOST = 24
+"""Words of an error that are looked up."""
+_SHOWN = 3
+
+
+def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
+    """Say where a path of an error stands in the checkpoint."""
+    end = _end_of(text)
+    paths = [match[0].rstrip(".,;:!") for match in _PATH.finditer(end)]
+    paths += [word for word in _quoted_in(end) if "/" in word or "\\" in word]
+    for path in _last_words(paths):
+        rows = list(recorded_path(path, case))
+        if rows:
+            yield from rows
+            return
+
+
+def of_names(text: str, case: Case) -> Iterator[Statement]:
+    """Say which tensors have a name of an error, or else where a setting of the error
+    is a value of the checkpoint.
+    """
+    end = _end_of(text)
+    quoted = _quoted_in(end)
+    dotted = [match[0].rstrip(".") for match in _DOTTED.finditer(end)]
+    names = [word for word in (*quoted, *dotted) if "." in word]
+    for name in _last_words(names):
+        row = _of_tensors(name, case)
+        if row is not None:
+            yield row
+            return
+    for word in _last_words([word for word in quoted if _SETTING.search(word)]):
+        row = _of_setting(word, case)
+        if row is not None:
+            yield row
+            return
+
+
+def _end_of(text: str) -> str:
+    """The last lines of a text, without the lines of a traceback that name programs."""
+    return _FRAME.sub("", "\n".join(text.rstrip().splitlines()[-_LINES:]))
+
+
+def _quoted_in(text: str) -> list[str]:
+    return [match[2].strip() for match in _QUOTED.finditer(text)]
+
+
+def _last_words(words: list[str]) -> list[str]:
+    """The last words of an error, each once, from its end."""
+    return list(dict.fromkeys(reversed(words)))[:_MOST]
+
+
+def _of_tensors(name: str, case: Case) -> Statement | None:
+    """Say which tensors have a name of an error, or lie below it, or return None."""
+    own = [
+        entry
+        for entry in case.survey.tensors
+        if entry.name == name or entry.name.endswith(f".{name}")
+    ]
+    if own:
+        facts = and_more(
+            [
+                f"{show(entry.name, 120)} ({list(entry.tensor.shape)}, "
+                f"{entry.tensor.dtype})"
+                for entry in own
+            ],
+            _SHOWN,
+        )
+        return Statement(f"The error names {show(name, 120)}. The file has {facts}.")
+    inside = f"{name}."
+    below = [
+        entry.name
+        for entry in case.survey.tensors
+        if entry.name.startswith(inside) or f".{inside}" in entry.name
+    ]
+    if not below:
+        return None
+    shown = and_more([show(other, 120) for other in below], _SHOWN)
+    return Statement(
+        f"The error names {show(name, 120)}. The file has "
+        f"{counted_noun(len(below), 'tensor')} there: {shown}."
+    )
+
+
+def _of_setting(word: str, case: Case) -> Statement | None:
+    """Say at which places of the file a word of an error is a value, or return None."""
+    places = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if value.path and value.node == word
+    ]
+    if not places:
+        return None
+    shown = and_more([show(place, 120) for place in places], _SHOWN)
+    return Statement(f"{show(word, 120)} of the error stands in this file, at {shown}.")
