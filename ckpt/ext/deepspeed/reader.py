@@ -261,7 +261,9 @@ def _text_of_stale(stale: list[int], optimizers: dict[int, OptimizerState]) -> s
     counts = optimizers[min(optimizers)].counts
     ranks = ranks_text(stale, 4)
     if any(optimizers[rank].counts != counts for rank in stale):
-        return f"files of {ranks} are left from a save with more ranks and were not read"
+        return (
+            f"files of {ranks} are left from a save with more ranks and were not read"
+        )
     own = counted_noun(max(counts, default=0), "rank")
     return (
         f"files of {ranks} were not read: each says {own}, as the first one does, so "

@@ -18,6 +18,8 @@ from ckpt.ext.explain.case import (
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
+from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.layers import OF_OTHER_SHAPES, of_other_shapes
 from ckpt.ext.explain.families.mapped import (
     BUS_ERROR,
     OF_FRAMEWORKS,
@@ -25,7 +27,13 @@ from ckpt.ext.explain.families.mapped import (
     of_bus_error,
     of_frameworks,
 )
-from ckpt.ext.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
+from ckpt.ext.explain.families.paths import (
+    COUNTED,
+    NOT_FOUND,
+    lacking_in_folder,
+    of_counted,
+    of_path,
+)
 from ckpt.ext.explain.families.quoted import of_names, of_recorded_path
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
@@ -71,6 +79,8 @@ _OF_ANY: tuple[
     (OF_FRAMEWORKS, of_frameworks),
     (UNPACKED, of_unpacking),
     (SUBSCRIPTED, of_subscript),
+    (OF_OTHER_SHAPES, of_other_shapes),
+    (NOT_BUILT, of_architecture),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
@@ -127,6 +137,9 @@ def answer_damaged(
     command = None if path is None or is_of_another else f"ckpt verify {path}"
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
+    lacking = lacking_in_folder(asked, error.path or "")
+    if lacking is not None:
+        rows = [lacking]
     if salvage is not None:
         rows.append(
             Statement(

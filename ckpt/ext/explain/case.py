@@ -162,6 +162,13 @@ class Case:
         """The findings with these codes."""
         return [row for row in self.findings if row.code in codes]
 
+    @property
+    def scaled(self) -> list[Finding]:
+        """The findings on quantized weights, without the command: an answer has it at
+        its end.
+        """
+        return [row._replace(hint=None) for row in self.found("scaled")]
+
     def at_least(self, level: Level) -> list[Finding]:
         """The findings of a level and of those above it."""
         most = LEVELS.index(level)

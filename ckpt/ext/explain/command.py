@@ -5,6 +5,7 @@ checkpoint answers to the error.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Collection
@@ -106,6 +107,12 @@ def command(
         is_log, text = True, _read_stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
+    elif _LOG_NAME.fullmatch(text):
+        raise NotOpenedError(
+            "no such file",
+            path=text,
+            hint="a log, or the text of the error itself",
+        )
     found = search(text)
     is_silent = not has_error(found.text) and (
         path is None or not has_warning(found.text)
@@ -144,6 +151,8 @@ def command(
     )
 
 
+_LOG_NAME = re.compile(r"[^\s:'\"]{1,1000}\.(?:log|txt|out|err|stderr|stdout)")
+"""The name of a log, in the place of a message."""
 _SHORT = 1
 """Lines of a text that is one message, and no log."""
 
@@ -213,10 +222,11 @@ def _read_log(path: str, limits: Limits) -> str:
         "the log",
     )
     if b"\0" in data[:_PIECE]:
+        name = pasted_path(path) or "FILE"
         raise UsageError(
             "a file in the place of the message, and no text",
             path=path,
-            hint="ckpt explain MESSAGE FILE, or ckpt inspect FILE",
+            hint=f'ckpt explain "…" {name} with the message, or ckpt inspect {name}',
         )
     return data[-LONGEST:].decode("utf-8", "replace")
 

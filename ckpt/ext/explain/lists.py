@@ -61,6 +61,15 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("unexpected", _compile_pattern(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
+    # lerobot
+    (
+        "missing",
+        _compile_pattern(r"Missing key\(s\) when loading (?:the )?model: (?=\[)"),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(r"Unexpected key\(s\) when loading (?:the )?model: (?=\[)"),
+    ),
     # timm
     (
         "missing",

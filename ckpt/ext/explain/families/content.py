@@ -23,7 +23,8 @@ from ckpt.ext.explain.case import (
     root_keys,
 )
 from ckpt.ext.explain.families.beginnings import taken_part
-from ckpt.ext.explain.families.keys import SCALE
+from ckpt.ext.explain.families.computed import tied_to_shared
+from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -267,6 +268,7 @@ ASKED_FOR = re.compile(
     r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint"
     r"|loaded state)\b"
     r"|missing a load path for ([\w-]{1,200})"
+    r"|\b[Ww]eights? ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? does not exist"
     r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have"
     r"|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
 )
@@ -533,7 +535,7 @@ def _of_zero(name: str, case: Case) -> Iterator[Statement]:
 def _of_scales(name: str, case: Case) -> Iterator[Statement]:
     """Say that the name is the scale of a weight, and what builds such a model."""
     is_scale = SCALE.search(name.rpartition(".")[2])
-    scaled = case.found("scaled") if is_scale else []
+    scaled = case.scaled if is_scale else []
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
@@ -930,6 +932,45 @@ def _not_averaged(name: str, case: Case) -> Statement | None:
     return None
 
 
+def _of_tied_tensor(name: str, case: Case) -> Statement | None:
+    """Say that a program asks for a tensor that the file has under another name, for
+    the model ties both.
+    """
+    names = [other for row in case.survey.candidates for other in row.names()]
+    shared = tied_to_shared([name], names, case)
+    if shared is not None:
+        return shared
+    tied = tied_name([name], names, case)
+    if tied is None:
+        return None
+    return Statement(
+        f"{show(name, 80)} is the same tensor as {show(tied, 80)} where a model ties "
+        "both, and such a file holds it once: nothing is lost. A newer version of the "
+        "program ties them itself; from_pretrained of transformers does."
+    )
+
+
+_PACKED = re.compile(r"\.(?:qweight|qzeros|scales|g_idx)$")
+
+
+def _of_plain_weight(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a program asks for the parts of a quantized weight, and that the file
+    has the plain one.
+    """
+    layer = _PACKED.sub("", name)
+    if layer == name:
+        return
+    places = _tensors_called(f"{layer}.weight", case)
+    if not places:
+        return
+    yield Statement(
+        f"{show(name, 120)} is a part of a quantized weight, and this file has the "
+        f"plain one, {show(places[0], 120)}: start the program without its option "
+        "for quantized weights, or give it weights that were quantized so."
+    )
+    yield from load_statements(case)
+
+
 _VITS = frozenset(("model", "iteration", "optimizer", "learning_rate"))
 """Keys of the checkpoints that VITS and what was made from it write while they
 train.
@@ -1152,6 +1193,8 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 _WITHOUT_PLACES: tuple[_Step, ...] = (
     _then_load(_with_numbers),
     _then_load(_file_with),
+    _then_load(_of_tied_tensor),
+    _of_plain_weight,
     _of_beginning,
 )
 """The steps after these for a name that has no place."""

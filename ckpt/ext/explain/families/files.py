@@ -87,9 +87,9 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
         packed = path_beside(case.survey.path, ".gz", (".nemo",))
         out = None if packed is None else pasted_path(packed)
         yield Statement(
-            "This archive is a tar without compression, as newer versions of NeMo write "
-            "it. A version that opens every .nemo as a compressed one says so: update "
-            "NeMo, or compress the archive for it:",
+            "This archive is a tar without compression, as newer versions of NeMo "
+            "write it. A version that opens every .nemo as a compressed one says so: "
+            "update NeMo, or compress the archive for it:",
             (),
             None if path is None or out is None else f"gzip -c {path} > {out}",
         )
@@ -469,6 +469,12 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"A class of one model takes a part of it: {shown}.")
 
 
+_ENDING = re.compile(
+    r"with extension \.(\w{1,20})|No \.(\w{1,20}) weights found for model"
+)
+"""The ending of the files that a loader looks for alone."""
+
+
 def _by_other_names(message: Message, case: Case) -> Answer:
     """Answer a loader that knows other names of weights than a folder has."""
     checkpoint = case.survey.checkpoint
@@ -506,13 +512,24 @@ def _by_other_names(message: Message, case: Case) -> Answer:
         )
         rows.append(Statement(f"{text}{more}."))
         return Answer(case.survey.path, (*rows, *load_statements(case)))
-    way = case.written(("convert",), "", ".safetensors")
+    ending = _ENDING.search(message.text)
+    if ending is not None and f".{ending[1] or ending[2]}" == ".bin":
+        rows.append(
+            Statement(
+                "The loader looks for files of torch (.bin), and these are "
+                "safetensors, which newer versions of it read. For this one, beside "
+                "config.json and the tokenizer:"
+            )
+        )
+        way = case.written(("convert",), "", ".bin")
+        text = ""
+    else:
+        way = case.written(("convert",), "", ".safetensors")
+        text = "As one file, which every loader reads:"
     if way.command is None:
         way = case.plan(("weights",))
     if way.command is not None:
-        rows.append(
-            Statement("As one file, which every loader reads:", (), way.command)
-        )
+        rows.append(Statement(text, (), way.command))
     rows += load_statements(case)
     return Answer(case.survey.path, tuple(rows))
 
@@ -791,6 +808,8 @@ FAMILIES = (
             r"Can't find a valid checkpoint at ",
             r"No valid checkpoint found in (?:output directory|\S)",
             r"[Uu]nable to find 'latest' file at",
+            r"No local weights found in \S{1,2000} with extension \.\w{1,20}",
+            r"No \.\w{1,20} weights found for model \S",
             (
                 r"is not a folder containing a `?\.index\.json`? file or a "
                 r"pytorch_model\.bin"

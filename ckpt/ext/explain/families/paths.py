@@ -128,7 +128,7 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     elif recorded:
         yield from recorded
     elif case.is_folder and (own in parts[:-1] or not parts[:-1]):
-        yield from _answer_lacking_file(name, shown, case)
+        yield from _answer_lacking_file(name, shown, case, found.string)
     elif case.is_folder and own == name:
         yield Statement(
             f"The program found nothing at {shown}, and a folder of this name is "
@@ -224,13 +224,31 @@ def _base_name(path: str) -> str:
     return re.split(r"[\\/]+", path)[-1]
 
 
-def _answer_lacking_file(name: str, shown: str, case: Case) -> Iterator[Statement]:
+_OF_NODES = re.compile(
+    r"(?i)\[rank\d|\bfsdp|deepspeed|torchrun|torch\.distributed|\bsrun\b|\bnodes?\b"
+)
+
+
+def _nodes_note(text: str) -> str:
+    """Say what a path is on the other nodes, where an error is of several processes."""
+    if not _OF_NODES.search(text):
+        return ""
+    return (
+        " On several nodes each must see the folder under this path: what the first "
+        "node wrote on its own disk is not on the others."
+    )
+
+
+def _answer_lacking_file(
+    name: str, shown: str, case: Case, text: str
+) -> Iterator[Statement]:
     """Answer a folder that lacks a file, or that has it under another number."""
     held = case.survey.checkpoint.parts
     if name in held:
         yield Statement(
             f"{show(name, 80)} is in this folder, so {shown} is another "
             f"place.{_relative_path_note(shown)} Give the whole path of this folder."
+            f"{_nodes_note(text)}"
         )
         return
     if not is_url(case.survey.path) and os.path.exists(
@@ -275,6 +293,30 @@ def _answer_lacking_file(name: str, shown: str, case: Case) -> Iterator[Statemen
     )
     yield Statement(text)
     yield from _use_of(name, case)
+
+
+def lacking_in_folder(text: str, folder: str) -> Statement | None:
+    """Say that a folder of several files lacks the one that a program looked for in it,
+    or return None.
+    """
+    found = None
+    for match in NOT_FOUND.finditer(text):
+        found = match
+    if found is None or is_url(folder) or not os.path.isdir(folder):
+        return None
+    parts = [
+        part for part in re.split(r"[\\/]+", path_in(found)) if part not in ("", ".")
+    ]
+    own = os.path.basename(os.path.abspath(folder))
+    names = sorted(locate(folder).names())
+    if not parts or own not in parts[:-1] or parts[-1] in names:
+        return None
+    return Statement(
+        f"{show(parts[-1], 80)} is not in this folder, whose files are "
+        f"{and_more([show(name, 60) for name in names], 8)}. No command makes it from "
+        "them: copy it from where the model was published or saved, or give the "
+        "program the version of the model that goes with it."
+    )
 
 
 def _use_of(name: str, case: Case) -> Iterator[Statement]:

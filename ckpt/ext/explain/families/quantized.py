@@ -159,7 +159,7 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a quantizer whose layers got weights of another kind than they were built
     for.
     """
-    scaled = case.found("scaled")
+    scaled = case.scaled
     yield from finding_statements(scaled)
     if scaled:
         if "into non-quantized" in message.text:

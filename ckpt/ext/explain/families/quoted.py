@@ -1,5 +1,5 @@
-"""Words of an error without a page that stand in a checkpoint: a path or a setting among
-its values, a name among its tensors and modules.
+"""Words of an error without a page that stand in a checkpoint: a path or a setting
+among its values, a name among its tensors and modules.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _of_tensors(name: str, case: Case) -> Statement | None:
         facts = and_more(
             [
                 f"{show(entry.name, 120)} ({list(entry.tensor.shape)}, "
-                f"{entry.tensor.dtype})"
+                f"{entry.tensor.dtype.name})"
                 for entry in own
             ],
             _SHOWN,
