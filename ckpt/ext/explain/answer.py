@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from ckpt.ext.explain.case import (
+    NOTHING,
     Answer,
     Case,
     Statement,
@@ -34,7 +35,7 @@ from ckpt.ext.explain.families.paths import (
     of_counted,
     of_path,
 )
-from ckpt.ext.explain.families.quoted import of_names, of_recorded_path
+from ckpt.ext.explain.families.quoted import of_lacking, of_names, of_recorded_path
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -62,6 +63,10 @@ def _look_at_words(text: str, case: Case) -> Answer:
     rows = tuple(of_recorded_path(text, case))
     if rows:
         return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
+    rows = tuple(of_lacking(text, case))
+    if rows:
+        told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
+        return Answer(case.survey.path, (*rows, *told))
     rows = tuple(of_names(text, case))
     return looked._replace(statements=(*rows, *looked.statements))
 

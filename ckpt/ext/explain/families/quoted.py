@@ -23,6 +23,14 @@ _DOTTED = re.compile(r"(?<![\w./\\-])\w{1,200}(?:\.\w{1,200}){2,20}(?![\w/\\(])"
 """A name with two dots or more, as layers have it."""
 _SETTING = re.compile(r"[-_.\d]|[a-z][A-Z]|^[A-Z][a-z]+[A-Z]")
 """What a setting or a class has in its name, and a word of English has not."""
+_LACKS = re.compile(
+    r"(?i)\b(?:missing|(?:not|n't) (?:found|present|in|have|contain|include)"
+    r"|not fou?nd|no such|has no|have no|lacks?|without|required keys?)\b"
+    r"|\bneeds? [^\n]{0,200}\b(?:entries|keys?|fields?)\b"
+)
+"""The words of an error that misses something."""
+_KEY = re.compile(r"[A-Za-z]\w{2,80}")
+"""A name that may be a key of a file."""
 _MOST = 24
 """Words of an error that are looked up."""
 _SHOWN = 3
@@ -58,6 +66,52 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
         if row is not None:
             yield row
             return
+    present = [place for word in _missed_words(text) for place in _places(word, case)]
+    if present:
+        shown = and_more([show(place, 120) for place in present], _SHOWN)
+        yield Statement(f"The error misses a name that this file has: {shown}.")
+
+
+def of_lacking(text: str, case: Case) -> Iterator[Statement]:
+    """Say that the file has none of the names that an error misses, or nothing where it
+    has one.
+    """
+    words = _missed_words(text)
+    if not words or any(_places(word, case) for word in words):
+        return
+    shown = and_more([show(word, 60) for word in words], _SHOWN)
+    said = (
+        f"No key, tensor or setting of this file is called {shown}"
+        if len(words) == 1
+        else f"No key, tensor or setting of this file has one of the names {shown}"
+    )
+    yield Statement(f"{said}: another kind of file is wanted, or another part of it.")
+
+
+def _missed_words(text: str) -> list[str]:
+    """The quoted names of an error that misses something, which may be keys."""
+    end = _end_of(text)
+    if _LACKS.search(end) is None:
+        return []
+    words = [word for word in _quoted_in(end) if _KEY.fullmatch(word)]
+    return list(dict.fromkeys(words))[:_SHOWN]
+
+
+def _places(word: str, case: Case) -> list[str]:
+    """The first place of the file at which a key or a part of a name is a word, alone
+    in a list, or an empty one.
+    """
+    checkpoint = case.survey.checkpoint
+    paths = [row.path for row in checkpoint.containers]
+    paths += [value.path for value in checkpoint.values]
+    for keys in paths:
+        path = [str(key) for key in keys]
+        if word in path:
+            return [".".join(path[: path.index(word) + 1])]
+    for entry in case.survey.tensors:
+        if word in entry.name.split("."):
+            return [entry.name]
+    return []
 
 
 def _end_of(text: str) -> str:
