@@ -20,7 +20,12 @@ from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
-from ckpt.ext.explain.families.layers import OF_OTHER_SHAPES, of_other_shapes
+from ckpt.ext.explain.families.layers import (
+    LOADED,
+    OF_OTHER_SHAPES,
+    of_loaded,
+    of_other_shapes,
+)
 from ckpt.ext.explain.families.mapped import (
     BUS_ERROR,
     OF_FRAMEWORKS,
@@ -85,6 +90,7 @@ _OF_ANY: tuple[
     (UNPACKED, of_unpacking),
     (SUBSCRIPTED, of_subscript),
     (OF_OTHER_SHAPES, of_other_shapes),
+    (LOADED, of_loaded),
     (NOT_BUILT, of_architecture),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""

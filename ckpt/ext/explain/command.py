@@ -37,6 +37,7 @@ from ckpt.ext.explain import (
 )
 from ckpt.ext.explain.case import Older
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
+from ckpt.ext.explain.families.paths import lacking_in_folder
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
@@ -289,14 +290,17 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             if isinstance(error, NotOpenedError)
             else explain_damaged(found, error, _salvage_command(path, limits))
         )
-        if answered is not None:
-            return answered
         if not os.path.isdir(path):
+            if answered is not None:
+                return answered
             raise
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
-        if len(items) == 1 and items[0].path != path and items[0].error is None:
+        is_alone = len(items) == 1 and items[0].path != path and items[0].error is None
+        if is_alone and lacking_in_folder(found.text, path) is None:
             # The only checkpoint of the folder.
             return _explain_path(found, items[0].path, request)
+        if answered is not None:
+            return answered
         if found.page is None:
             raise
         return beside_folder(found, error, path)

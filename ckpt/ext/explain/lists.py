@@ -79,6 +79,9 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "unexpected",
         _compile_pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)"),
     ),
+    # MLX
+    ("unexpected", _compile_pattern(r"Received \d{1,9} parameters not in model:")),
+    ("missing", _compile_pattern(r"Missing \d{1,9} parameters:")),
     # torchtune
     ("unexpected", _compile_pattern(r"Found unexpected key:")),
     # transformers before 5, diffusers

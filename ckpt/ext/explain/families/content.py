@@ -26,6 +26,7 @@ from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
+from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
@@ -950,6 +951,21 @@ def _of_tied_tensor(name: str, case: Case) -> Statement | None:
     )
 
 
+def _of_part_of_diffusion(name: str, case: Case) -> Statement | None:
+    """Say that a program asks for a part of Stable Diffusion or its kin, and that the
+    file has other parts.
+    """
+    asked = part_of_name(name)
+    held = parts_in(case)
+    if asked is None or not held or asked in held:
+        return None
+    return Statement(
+        f"{show(name, 80)} is of {asked}, and this file holds "
+        f"{and_more(held, 3)} alone: take a file with all parts, or load {asked} from "
+        "another one."
+    )
+
+
 _PACKED = re.compile(r"\.(?:qweight|qzeros|scales|g_idx)$")
 
 
@@ -1195,6 +1211,7 @@ _WITHOUT_PLACES: tuple[_Step, ...] = (
     _then_load(_file_with),
     _then_load(_of_tied_tensor),
     _of_plain_weight,
+    _then_load(_of_part_of_diffusion),
     _of_beginning,
 )
 """The steps after these for a name that has no place."""

@@ -365,6 +365,14 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield from _adapter_load_statements(case)
         return
+    if all(_PROJECTOR.search(entry.name) for entry in case.survey.tensors):
+        yield Statement(
+            "This file is a projector alone, which the first stage of LLaVA and its "
+            "kin trains: it is no adapter, and nothing can be merged. The second stage "
+            "takes it (--pretrain_mm_mlp_adapter)."
+        )
+        yield from load_statements(case)
+        return
     layers = [entry.name for entry in case.survey.tensors if _LORA.search(entry.name)]
     label = checkpoint.layout or checkpoint.traits.label
     if not layers:
@@ -388,6 +396,7 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
     yield from load_statements(case, "The tensors alone load so:")
 
 
+_PROJECTOR = re.compile(r"(?:^|\.)(?:mm_projector|multi_modal_projector)\.")
 _LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
 
 

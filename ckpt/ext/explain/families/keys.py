@@ -64,6 +64,8 @@ from ckpt.ext.explain.families.layers import (
     own_parts_statement,
     renumbered_blocks,
     renumbered_statement,
+    unlike_statement,
+    wrapped_layers,
 )
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
@@ -848,6 +850,7 @@ class _Lists:
                 " leaves it out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
+        yield from wrapped_layers(self.rest, self.message, self.case)
         for finding in [
             *self.case.found("extra-buffers", "flat-parameters"),
             *self.case.scaled,
@@ -858,6 +861,7 @@ class _Lists:
                 for name in self.rest
                 if _full_name(self.chosen, name) in theirs
                 or _is_scale(name, finding.code)
+                or _is_bias_of_codes(name, theirs)
             ]
             if spoken:
                 yield from finding_statements(
@@ -897,6 +901,7 @@ class _Lists:
 
     def told_origin(self) -> Iterator[Statement]:
         """Say which program the names are of, or which form of a layer."""
+        origin = None
         if (
             (self.absent or "right format" in self.message.text)
             and self.rest
@@ -918,6 +923,11 @@ class _Lists:
             form_of_blocks(self.absent, self.rest)
             or layout_of_experts(self.absent, self.rest, self.case)
             or renumbered_statement(self.absent, self.rest)
+            or (
+                unlike_statement(self.absent, self.rest)
+                if not self.met and origin is None and not self.message.mismatched
+                else None
+            )
         )
         if other_form is not None:
             yield other_form
@@ -1202,6 +1212,14 @@ def _is_scale(name: str, code: str) -> bool:
     scales.
     """
     return code == "scaled" and bool(SCALE.search(name.rpartition(".")[2]))
+
+
+def _is_bias_of_codes(name: str, codes: set[str]) -> bool:
+    """Tell whether a key is what MLX adds to the values of codes."""
+    layer, _, last = name.rpartition(".")
+    return last == "biases" and any(
+        code == f"{layer}.weight" or code.endswith(f".{layer}.weight") for code in codes
+    )
 
 
 def _are_beginnings(rules: Match) -> bool:
@@ -1799,6 +1817,8 @@ _PATTERNS = (
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the checkpoint\b",
     r"(?:Drop parameter|No param) \w{1,200}\.[\w.]{1,2000}\.",
     r"Layer missing in the (?:checkpoint|model definition): ",
+    r"Received \d{1,9} parameters not in model:",
+    r"Missing \d{1,9} parameters:",
     r"(?:Missing|Unexpected) key\(s\) when loading (?:the )?model: \[",
     r"shape-\S{1,2000}-mismatch[.|] ?need[:-]",
     r"mismatching shape for param \S{1,2000}: ckpt",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
 from ckpt.ext.explain.families.recorded import settings_places
-from ckpt.ext.explain.message import Mismatch
+from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -55,6 +55,29 @@ def _before_number(name: str) -> str | None:
     """The name of the module whose layers a name counts, or None."""
     found = _NUMBERED.match(name)
     return None if found is None else found[1]
+
+
+def unlike_statement(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
+    """Say that the names of a file and of a model have no module in common, or return
+    None.
+    """
+    ours = dict.fromkeys(name.partition(".")[0] for name in absent)
+    theirs = dict.fromkeys(name.partition(".")[0] for name in rest)
+    if not ours or not theirs or set(ours) & set(theirs):
+        return None
+    has_modules = all("." in name for name in (*absent, *rest))
+    if not has_modules or min(len(absent), len(rest)) < _LEAST:
+        return None
+    return Statement(
+        "No module of both lists has one name: those of the file are "
+        f"{and_more([show(word, 40) for word in theirs], 5)}, those of the model "
+        f"{and_more([show(word, 40) for word in ours], 5)}. The model that was built "
+        "is of another class than the one that was saved: build the class of the file."
+    )
+
+
+_LEAST = 4
+"""Names on each side from which on two lists tell two classes."""
 
 
 # --- parts of their own ---------------------------------------------------------------
@@ -173,6 +196,68 @@ def measured_statement(names: Sequence[str], *, is_saved: bool) -> Statement | N
                 tuple(names),
             )
     return None
+
+
+_WRAPPED = re.compile(r"\.linear\.(?=\w{1,20}$)")
+
+
+def wrapped_layers(
+    rest: Sequence[str], message: Message, case: Case
+) -> Iterator[Statement]:
+    """Say that layers of MLX still have the name that LoRA put around them."""
+    if "parameters not in model" not in message.text:
+        return
+    if not rest or not all(_WRAPPED.search(name) for name in rest):
+        return
+    text = (
+        "These names have .linear. in them, which the layers of LoRA in MLX put around "
+        "a layer: the adapter was not fused before the save. Fuse it (mlx_lm.fuse), "
+        "and save then."
+    )
+    way = case.plan(("rename", "--sub", r"s/\.linear\.(\w+)$/.\1/"))
+    if way.command is None:
+        yield Statement(text)
+    else:
+        yield Statement(f"{text} The base layers by their own names:", (), way.command)
+
+
+# --- counts of what was loaded --------------------------------------------------------
+
+LOADED = re.compile(
+    r"Successful Load Key Num: (\d{1,9})[\s\S]{0,100000}?"
+    r"Fail To Load Key num: (\d{1,9})"
+)
+"""The report of the programs of bubbliiing, which lists keys of the file."""
+
+
+def of_loaded(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that counts which keys of a file it took, and lists the
+    others.
+    """
+    taken, left = int(found[1]), int(found[2])
+    whole = sum(len(section.names()) for section in case.survey.candidates[:1])
+    if not whole:
+        return
+    if taken + left != whole:
+        yield Statement(
+            f"The message counts {taken + left:,} keys, and this file has {whole:,}: "
+            "another file was loaded."
+        )
+    elif not taken:
+        yield Statement(
+            f"The program took none of the {whole:,} keys of this file, and lists "
+            "those of the file as failed: the model that it built has none of these "
+            "names in these shapes. Choose the model (backbone, phi, version) that "
+            "the file is of. As it is, all weights are random."
+        )
+    else:
+        yield Statement(
+            f"The program took {taken:,} of the {whole:,} keys of this file. Those "
+            "that it lists are of the file, and have no place of this name and shape "
+            "in the model: expected for the last layers of another number of classes, "
+            "and for nothing else."
+        )
+    yield from load_statements(case)
 
 
 # --- shapes that are not printed ------------------------------------------------------

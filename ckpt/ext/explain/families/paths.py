@@ -115,21 +115,27 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
         if not is_url(case.survey.path)
         else ""
     )
+    # The only checkpoint of a folder stands for the folder that the user named.
+    is_folder = case.is_folder and os.path.isdir(case.survey.path)
     shown = show(path, 200)
     name = parts[-1]
     recorded = list(recorded_path(path, case))
-    if not case.is_folder and own in parts[:-1]:
+    rank = _of_another_rank(parts, case)
+    if rank is not None:
+        yield rank
+    elif not is_folder and own in parts[:-1]:
         yield from _is_a_file(shown, own, case)
-    elif not case.is_folder and own == name:
+    elif not is_folder and own == name:
         yield Statement(
             f"The program found nothing at {shown}, and a file of this name is "
             f"here.{_relative_path_note(path)} Give the whole path of this file."
+            f"{_nodes_note(found.string)}"
         )
     elif recorded:
         yield from recorded
-    elif case.is_folder and (own in parts[:-1] or not parts[:-1]):
+    elif is_folder and (own in parts[:-1] or not parts[:-1]):
         yield from _answer_lacking_file(name, shown, case, found.string)
-    elif case.is_folder and own == name:
+    elif is_folder and own == name:
         yield Statement(
             f"The program found nothing at {shown}, and a folder of this name is "
             f"here.{_relative_path_note(path)} Give the whole path of this folder."
@@ -137,6 +143,75 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     else:
         yield from _answer_other_path(path, shown, case)
     yield from load_statements(case)
+
+
+_RANK = re.compile(r"(?:mp_rank|tp_rank|rank)_?\d{1,6}(?:_\d{1,6}){0,2}")
+"""The name of the folder of one rank."""
+
+
+_ABOVE = 3
+"""Folders that are looked at for those of ranks: the checkpoint's own, and above it."""
+
+
+def _ranks_in(folder: str) -> list[str]:
+    """The folders of ranks in a folder."""
+    if not os.path.isdir(folder):
+        return []
+    names = [name.rstrip("/") for name in locate(folder).names()]
+    return sorted(name for name in names if _RANK.fullmatch(name))
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
+    """Say that the folder of one rank lacks, where another one is here, or that it has
+    the file by another name.
+    """
+    wanted = next((part for part in parts if _RANK.fullmatch(part)), None)
+    if wanted is None or is_url(case.survey.path):
+        return None
+    if ".metadata" in case.survey.checkpoint.parts or any(
+        part.endswith(".distcp") for part in case.survey.checkpoint.parts
+    ):
+        return Statement(
+            "This folder is a distributed checkpoint (torch_dist of Megatron), which "
+            f"has no folder of a rank such as {show(wanted, 60)}: the program reads "
+            "the older form. Save with --ckpt-format torch, or load with the program "
+            "that wrote it and save anew in the form that is asked for."
+        )
+    root = os.path.abspath(case.survey.path)
+    for _ in range(_ABOVE):
+        if _ranks_in(root):
+            break
+        root = os.path.dirname(root)
+    here = _ranks_in(root)
+    if not here:
+        return None
+    shown = and_more([show(name, 60) for name in here], 4)
+    if wanted not in here:
+        return Statement(
+            f"{show(wanted, 60)} is not in {show(os.path.basename(root), 80)}, and "
+            f"{shown} {'is' if len(here) == 1 else 'are'}: each rank holds its own "
+            "part of the weights, and no other has it. Copy it from the node that "
+            "wrote it."
+        )
+    names = sorted(locate(os.path.join(root, wanted)).names())
+    if parts[-1] in names or not names or parts[-1] == wanted:
+        return None
+    held = and_more([show(name, 60) for name in names], 4)
+    is_alike = len(names) == 1 and _ending(names[0]) == _ending(parts[-1])
+    return Statement(
+        f"{show(wanted, 60)} is here, and {show(parts[-1], 60)} is not in it: it holds "
+        f"{held}."
+        + (
+            f" A newer or an older version of the program names it otherwise: give it "
+            f"the name {show(parts[-1], 60)} in each rank, or take that version."
+            if is_alike
+            else ""
+        )
+    )
 
 
 def _relative_path_note(path: str) -> str:
@@ -308,15 +383,34 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
         part for part in re.split(r"[\\/]+", path_in(found)) if part not in ("", ".")
     ]
     own = os.path.basename(os.path.abspath(folder))
-    names = sorted(locate(folder).names())
-    if not parts or own not in parts[:-1] or parts[-1] in names:
+    if own not in parts[:-1]:
         return None
-    return Statement(
-        f"{show(parts[-1], 80)} is not in this folder, whose files are "
-        f"{and_more([show(name, 60) for name in names], 8)}. No command makes it from "
-        "them: copy it from where the model was published or saved, or give the "
-        "program the version of the model that goes with it."
+    place = folder
+    for part in parts[len(parts) - parts[::-1].index(own) : -1]:
+        if not os.path.isdir(os.path.join(place, part)):
+            return None
+        place = os.path.join(place, part)
+    names = sorted(locate(place).names())
+    if parts[-1] in (name.rstrip("/") for name in names):
+        return None
+    where = (
+        "this folder" if place == folder else show(os.path.relpath(place, folder), 80)
     )
+    text = (
+        f"{show(parts[-1], 80)} is not in {where}, whose files are "
+        f"{and_more([show(name, 60) for name in names], 8)}."
+    )
+    if len(names) == 1 and _ending(names[0]) == _ending(parts[-1]):
+        text += (
+            f" Another version of the program writes {show(names[0], 60)} in its "
+            "place: give it the name that is asked for, or take that version."
+        )
+    else:
+        text += (
+            " Copy it from where the model was published or saved, or give the "
+            "program the version of the model that goes with it."
+        )
+    return Statement(text)
 
 
 def _use_of(name: str, case: Case) -> Iterator[Statement]:
