@@ -255,7 +255,7 @@ def _optimizer_steps(row: OptimizerState) -> float | None:
 
 
 def _text_of_stale(stale: list[int], optimizers: dict[int, OptimizerState]) -> str:
-    """The reason why files of ranks beyond those of the first file are not read: they
+    """The reason why files of more ranks than the first file counts are not read: they
     are of an older save, or each process saved as if it were alone.
     """
     counts = optimizers[min(optimizers)].counts

@@ -150,7 +150,7 @@ _RANK = re.compile(r"(?:mp_rank|tp_rank|rank)_?\d{1,6}(?:_\d{1,6}){0,2}")
 
 
 _ABOVE = 3
-"""Folders that are looked at for those of ranks: the checkpoint's own, and above it."""
+"""Folders in which ranks are looked for: the checkpoint's own, and above it."""
 
 
 def _ranks_in(folder: str) -> list[str]:
@@ -300,7 +300,7 @@ def _base_name(path: str) -> str:
 
 
 _OF_NODES = re.compile(
-    r"(?i)\[rank\d|\bfsdp|deepspeed|torchrun|torch\.distributed|\bsrun\b|\bnodes?\b"
+    r"(?i)\[rank\d|fsdp|deepspeed|torchrun|torch\.distributed|\bsrun\b|\bnodes?\b"
 )
 
 
