@@ -35,9 +35,9 @@ from ckpt.ext.explain import (
     pages,
     search,
 )
-from ckpt.ext.explain.case import Older
+from ckpt.ext.explain.case import Answer, Older
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
-from ckpt.ext.explain.families.paths import lacking_in_folder
+from ckpt.ext.explain.families.paths import lacking_in_folder, lacking_names
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
@@ -274,6 +274,9 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 else _compare_older(request.older, survey, request)
             )
             folder = os.path.isdir(path)
+            lacking = lacking_names(found.text, path) if folder else None
+            if lacking is not None and _is_below(survey.path, path):
+                return found._replace(answer=Answer(path, (lacking,)))
             case = Case(
                 survey,
                 planning(survey),
@@ -296,14 +299,28 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             raise
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
         is_alone = len(items) == 1 and items[0].path != path and items[0].error is None
-        if is_alone and lacking_in_folder(found.text, path) is None:
+        is_inside = is_alone and os.path.dirname(items[0].path) == path.rstrip("/")
+        if is_inside and lacking_in_folder(found.text, path) is None:
             # The only checkpoint of the folder.
             return _explain_path(found, items[0].path, request)
+        lacking = None if is_inside else lacking_names(found.text, path)
+        if lacking is not None:
+            answer = Answer(path, (lacking,))
+            return beside_folder(found, error, path)._replace(answer=answer)
         if answered is not None:
             return answered
+        if is_alone:
+            return _explain_path(found, items[0].path, request)
         if found.page is None:
             raise
         return beside_folder(found, error, path)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Tell whether a file is in a folder of a folder, and not in it itself."""
+    return os.path.abspath(os.path.dirname(path)).startswith(
+        os.path.join(os.path.abspath(folder), "")
+    )
 
 
 def _explain_log(

@@ -610,3 +610,109 @@ def test_the_files_of_several_runs_are_counted(tmp_path: Path) -> None:
     assert "each says 1 rank, as the first one does" in found.said
     assert "zero_to_fp32.py counts the files and refuses" in found.said
     assert load_file(found.run("ckpt convert"))["w.weight"].equal(torch.ones(2, 2))
+
+
+# --- PyTorch Geometric, backbones, and parts of a folder ------------------------------
+
+
+def test_attention_of_graphs_has_newer_names(tmp_path: Path) -> None:
+    old = [f"gc{i}.{end}" for i in range(2) for end in ("att_l", "lin_l.weight")]
+    new = [f"gc{i}.{end}" for i in range(2) for end in ("att_src", "lin_src.weight")]
+    torch.save(weights(*old, "gc0.bias"), tmp_path / "a.pt")
+
+    found = Answered(keys_text(new, old), tmp_path / "a.pt")
+
+    result = torch.load(found.run("ckpt rename"), weights_only=True)
+    assert set(result) == {*new, "gc0.bias"}
+
+
+def test_a_weight_of_graphs_moves_and_turns(tmp_path: Path) -> None:
+    torch.save(
+        {"conv.weight": torch.ones(3, 2), "conv.bias": torch.ones(2)}, tmp_path / "a.pt"
+    )
+    model = nn.ModuleDict({"conv": nn.ModuleDict({"lin": nn.Linear(3, 2, bias=False)})})
+    model["conv"].register_parameter("bias", nn.Parameter(torch.zeros(2)))
+
+    found = Answered(keys_text(["conv.lin.weight"], ["conv.weight"]), tmp_path / "a.pt")
+
+    (line,) = [row for row in found.commands if row.startswith("state = ")]
+    exec(
+        line.replace('"a.pt"', repr(str(tmp_path / "a.pt"))),
+        {"torch": torch, "model": model},
+    )
+    assert model["conv"]["lin"].weight.equal(torch.ones(2, 3))
+
+
+def test_attention_of_graphs_in_one_is_of_an_older_version(tmp_path: Path) -> None:
+    torch.save(weights("gcn.weight", "gcn.att", "fc.weight"), tmp_path / "a.pt")
+
+    found = Answered(
+        keys_text(["gcn.att_l", "gcn.lin_l.weight"], ["gcn.weight", "gcn.att"]),
+        tmp_path / "a.pt",
+    )
+
+    assert "this file is of the older one" in found.said
+
+
+def test_a_backbone_of_a_classifier_has_no_norm_of_stages(tmp_path: Path) -> None:
+    torch.save(weights("a.weight", "norm.weight", "b.attn_mask"), tmp_path / "a.pth")
+
+    found = Answered(
+        "unexpected key in source state_dict: norm.weight, b.attn_mask\n\nmissing "
+        "keys in source state_dict: norm0.weight, norm1.weight\n",
+        tmp_path / "a.pth",
+    )
+
+    assert "1 unexpected key is no weight (attn_mask)" in found.said
+    assert "this file is of a classifier" in found.said
+
+
+def test_a_whole_checkpoint_of_a_backbone_is_there_by_other_names(
+    tmp_path: Path,
+) -> None:
+    names = [f"layers.{i}.attn.weight" for i in range(4)]
+    torch.save({"model": weights(*names)}, tmp_path / "a.pth")
+
+    found = Answered(
+        "unexpected key in source state_dict: model\n\nmissing keys in source "
+        f"state_dict: {', '.join('backbone.' + name for name in names)}\n",
+        tmp_path / "a.pth",
+    )
+
+    assert "By other names 4 of them are there (* → backbone.*)" in found.said
+    assert "another library" not in found.said
+
+
+def test_a_part_of_a_folder_is_no_model(tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "2_Dense").mkdir()
+    torch.save(weights("linear.weight"), folder / "2_Dense" / "pytorch_model.bin")
+    (folder / "config.json").write_text('{"model_type": "distilbert"}')
+
+    found = Answered(
+        "OSError: Error no file named pytorch_model.bin, tf_model.h5 found in "
+        "directory /x/tuned.",
+        folder,
+    )
+
+    assert "None of the files that the loader names is in this folder itself" in (
+        found.said
+    )
+    assert "2_Dense/pytorch_model.bin is of a part" in found.said
+    assert "is here" not in found.said
+
+
+def test_programs_of_openmmlab_ask_weights_for_their_classes(tmp_path: Path) -> None:
+    torch.save(weights("block.0.weight", "norm.weight"), tmp_path / "a.pth")
+    torch.save({"model": weights("block.0.weight")}, tmp_path / "b.pth")
+
+    meta = Answered("KeyError: 'meta'", tmp_path / "a.pth")
+    state = Answered(
+        "RuntimeError: No state_dict found in checkpoint file b.pth", tmp_path / "b.pth"
+    )
+
+    assert "Weights without it are mostly those that a training begins with" in (
+        meta.said
+    )
+    assert "The weights are in model." in state.said

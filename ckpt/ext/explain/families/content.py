@@ -269,6 +269,7 @@ ASKED_FOR = re.compile(
     r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint"
     r"|loaded state)\b"
     r"|missing a load path for ([\w-]{1,200})"
+    r"|No (\w{1,100}) found in checkpoint(?: file)?\b"
     r"|\b[Ww]eights? ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? does not exist"
     r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have"
     r"|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
@@ -608,6 +609,12 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"This file holds weights alone, by their names at its root: {what}."
     )
+    if name in ("meta", "dataset_meta"):
+        yield Statement(
+            "Programs of OpenMMLab find the classes in meta, which their own training "
+            "writes. Weights without it are mostly those that a training begins with "
+            "(a backbone: init_cfg), and no trained model: take the checkpoint of one."
+        )
 
 
 def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:

@@ -57,8 +57,11 @@ from ckpt.ext.explain.families.computed import (
     tied_to_shared,
 )
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.layers import (
+    left_over_buffers,
     measured_statement,
+    norms_of_stages,
     one_size_statement,
     own_parts,
     own_parts_statement,
@@ -637,6 +640,11 @@ class _Lists:
 
     def told_renames(self) -> Iterator[Statement]:
         """Say how the names become the ones that the model has."""
+        graph = graph_statement(self.missing, self.here, self.case)
+        if graph is not None:
+            yield graph
+            self.is_told = True
+            return
         if not self.met and (beginnings := whole_beginnings(self.here, self.missing)):
             yield from each_beginning(beginnings, self.here, self.missing, self.case)
             self.is_told = True
@@ -873,6 +881,15 @@ class _Lists:
                     else:
                         yield from before_converters(self.case)
                 self.rest = [name for name in self.rest if name not in spoken]
+        computed = computed_buffers(self.rest)
+        if computed:
+            yield left_over_buffers(computed)
+            self.rest = [name for name in self.rest if name not in computed]
+        stages = norms_of_stages(self.absent, self.rest)
+        if stages is not None:
+            yield stages
+            self.is_told = True
+            return
         measured = measured_statement(self.rest, is_saved=True)
         if measured is not None:
             yield measured
@@ -1287,7 +1304,14 @@ def _loaded_whole(
     if message.missing:
         text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
     text += "."
-    if message.missing and not met:
+    rules = _by_names(list(shapes), message.missing) if not met else Match({})
+    if rules.partners:
+        labels = and_more([rule.label for rule in rules.renames], 3)
+        text += (
+            f" By other names {len(rules.partners):,} of them are there ({labels}): "
+            "this gives the weights, and ckpt.open(…).load_into(model) pairs the names."
+        )
+    elif message.missing and not met:
         words = dict.fromkeys(name.partition(".")[0] for name in shapes)
         shown = and_more([show(word, 60) for word in words], 4)
         text += (

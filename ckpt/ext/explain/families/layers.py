@@ -221,6 +221,40 @@ def wrapped_layers(
         yield Statement(f"{text} The base layers by their own names:", (), way.command)
 
 
+# --- buffers and norms that one side alone has ----------------------------------------
+
+
+def left_over_buffers(names: Sequence[str]) -> Statement:
+    """Say that keys of a file are buffers that a model computes itself."""
+    words = dict.fromkeys(name.rpartition(".")[2] for name in names)
+    return Statement(
+        f"{counted_noun(len(names), 'unexpected key')} {be_verb(names)} no "
+        f"weight{'' if len(names) == 1 else 's'} "
+        f"({and_more([show(word, 60) for word in words], 3)}): the model computes them "
+        "when it is built, and loses nothing without them."
+    )
+
+
+_NORM_OF_STAGE = re.compile(r"(?:^|\.)norm\d\.(?:weight|bias)$")
+
+
+def norms_of_stages(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
+    """Say that a backbone in a detector has a norm for each stage, and a classifier one
+    at its end, or return None.
+    """
+    if not absent or not all(_NORM_OF_STAGE.search(name) for name in absent):
+        return None
+    if not rest or not all(re.search(r"(?:^|\.)norm\.\w+$", name) for name in rest):
+        return None
+    return Statement(
+        "In a detector or a segmenter the backbone has a norm behind each stage that "
+        "it hands on, and a classifier has one norm at its end: this file is of a "
+        "classifier. So these differ as they should: the norms of the stages are "
+        "trained anew, and all else is loaded.",
+        tuple(absent),
+    )
+
+
 # --- counts of what was loaded --------------------------------------------------------
 
 LOADED = re.compile(

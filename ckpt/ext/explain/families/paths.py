@@ -413,6 +413,41 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
     return Statement(text)
 
 
+_NAMED = re.compile(r"(?i)no file named ([^\n]{1,400})")
+_FILE = re.compile(r"[\w-]{1,100}(?:\.[\w-]{1,40}){1,3}")
+
+
+def lacking_names(text: str, folder: str) -> Statement | None:
+    """Say that a folder has none of the files that a loader names, although folders
+    below it may, or return None.
+    """
+    found = _NAMED.search(text)
+    if found is None or is_url(folder) or not os.path.isdir(folder):
+        return None
+    wanted = _FILE.findall(found[1].partition(" found ")[0])
+    names = sorted(locate(folder).names())
+    if not wanted or any(name in names for name in wanted):
+        return None
+    below = [
+        f"{name}{inner}"
+        for name in names
+        if name.endswith("/")
+        for inner in locate(os.path.join(folder, name)).names()
+        if inner in wanted
+    ]
+    text = (
+        "None of the files that the loader names is in this folder itself, whose "
+        f"files are {and_more([show(name, 60) for name in names], 8)}."
+    )
+    if below:
+        text += (
+            f" {and_more([show(name, 80) for name in below], 3)} is of a part of the "
+            "model, and not in its place: the weights of the model were not saved "
+            "here, or were left out when it was copied."
+        )
+    return Statement(text)
+
+
 def _use_of(name: str, case: Case) -> Iterator[Statement]:
     """Say what a file is for, and what the folder has in its place."""
     if name == "trainer_state.json":

@@ -14,7 +14,7 @@ from ckpt.model.text import and_more, counted_noun, show
 _LINES = 12
 """Lines at the end of a text in which the words of its error are looked for."""
 _FRAME = re.compile(r"^\s*(?:File \"[^\"\n]*\", line \d+|at )[^\n]*", re.MULTILINE)
-"""A line of a traceback, whose paths are those of programs."""
+"""A line of a traceback, which has the path of a program."""
 _QUOTED = re.compile(r"(['\"`])([^'\"`\n]{3,400})\1")
 _PATH = re.compile(
     r"(?<![\w.:/\\'\"`])(?:[A-Za-z]:)?(?:~|\.{1,2})?[\\/][^\s'\"`,;:()]{2,1000}"
@@ -22,7 +22,7 @@ _PATH = re.compile(
 _DOTTED = re.compile(r"(?<![\w./\\-])\w{1,200}(?:\.\w{1,200}){2,20}(?![\w/\\(])")
 """A name with two dots or more, as layers have it."""
 _SETTING = re.compile(r"[-_.\d]|[a-z][A-Z]|^[A-Z][a-z]+[A-Z]")
-"""What a setting or a class has in its name, and a word of English has not."""
+"""Marks in the name of a setting or of a class, which a word of English has not."""
 _LACKS = re.compile(
     r"(?i)\b(?:missing|(?:not|n't) (?:found|present|in|have|contain|include)"
     r"|not fou?nd|no such|has no|have no|lacks?|without|required keys?)\b"
