@@ -13,9 +13,8 @@ _SPLIT = {
     "lin_src.weight": "lin_l.weight",
     "lin_dst.weight": "lin_r.weight",
 }
-"""The names of the parts of GATConv since version 2 -> those of version 1.7."""
+"""The names of the parts of GATConv since version 2 -> their names in version 1.7."""
 _JOINED = ("att_l", "att_r", "att_src", "att_dst", "lin_l.weight", "lin_src.weight")
-_MATRIX = 2
 _IN_LINEAR = (
     "state.update((name, state.pop(name[:-10] + 'weight').T) for name in "
     "list(model.state_dict()) if name.endswith('lin.weight') and name[:-10] + "
@@ -78,7 +77,7 @@ def _moved_weight(
         for entry in case.survey.tensors
         if any(entry.name.endswith(name) for name in here)
     ]
-    is_flat = all(len(shape) == _MATRIX for shape in shapes)
+    is_flat = all(len(shape) == 2 for shape in shapes)
     if {f"{layer}weight" for layer in wanted} != set(here) or not is_flat:
         return None
     text = (
