@@ -13,7 +13,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.columns import row_looks
 from ckpt.model.errors import UsageError
-from ckpt.model.findings import Finding
+from ckpt.model.findings import Finding, Plan
 from ckpt.model.tensors import parts_of
 from ckpt.model.text import counted_noun, show, show_folded_names, show_names
 
@@ -39,9 +39,9 @@ _NAMED = (
 # --- codes and scales -----------------------------------------------------------------
 
 
-def scaled_findings(survey: Survey) -> Iterator[Finding]:
+def scaled_findings(survey: Survey, plan: Plan) -> Iterator[Finding]:
     """Yield a finding for each layout of quantized weights: what the tensors beside
-    them are for.
+    them are for. The last has the command that makes floats of all.
     """
     scaled = survey.scaled
     config = (
@@ -49,14 +49,16 @@ def scaled_findings(survey: Survey) -> Iterator[Finding]:
         if scaled.config is None
         else f" (config.json: {show(scaled.config.method, 40)})"
     )
-    for group in groups_of(scaled, survey.tensors):
+    groups = groups_of(scaled, survey.tensors)
+    for number, group in enumerate(groups, 1):
         names = [survey.tensors[index].name for index in group.indices]
         text = f"{group.text}{config}: {show_folded_names(names)}."
         follows = (
             "These tensors hold codes: each is a value only with its scale, and "
             "--dtype does not cast it."
         )
-        yield Finding("scaled", text, tuple(names), consequence=follows)
+        hint = plan(("dequantized",)).command if number == len(groups) else None
+        yield Finding("scaled", text, tuple(names), hint, consequence=follows)
     if scaled.unpaired:
         names = [survey.tensors[index].name for index in scaled.unpaired]
         text = f"FP8 without a scale in this file{config}: {show_folded_names(names)}."

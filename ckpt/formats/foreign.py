@@ -58,6 +58,9 @@ _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
         None,
     ),
     (b"PK\x05\x06", "not a checkpoint: an empty zip archive", None),
+    (b"ply\n", "not a checkpoint: a cloud of points (PLY)", None),
+    (b"ply\r\n", "not a checkpoint: a cloud of points (PLY)", None),
+    (b"glTF", "not a checkpoint: a 3D model (glTF)", None),
 )
 _HTML = (b"<!doctype", b"<html", b"<head")
 

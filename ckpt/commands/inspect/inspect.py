@@ -496,7 +496,7 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from _adapter_names(report)
     yield from _averages(survey, plan)
     yield from emptied_findings(survey)
-    yield from scaled_findings(survey)
+    yield from scaled_findings(survey, plan)
     if survey.knows_gradients:
         yield from unused.unused_findings(survey)
         if survey.record is not None:

@@ -254,6 +254,23 @@ def _optimizer_steps(row: OptimizerState) -> float | None:
     return max((step for step in steps if step is not None), default=None)
 
 
+def _text_of_stale(stale: list[int], optimizers: dict[int, OptimizerState]) -> str:
+    """The reason why files of more ranks than the first file counts are not read: they
+    are of an older save, or each process saved as if it were alone.
+    """
+    counts = optimizers[min(optimizers)].counts
+    ranks = ranks_text(stale, 4)
+    if any(optimizers[rank].counts != counts for rank in stale):
+        return (
+            f"files of {ranks} are left from a save with more ranks and were not read"
+        )
+    own = counted_noun(max(counts, default=0), "rank")
+    return (
+        f"files of {ranks} were not read: each says {own}, as the first one does, so "
+        "the processes saved without knowing of each other"
+    )
+
+
 def _make_partitions(
     files: Files,
     models: dict[int, ModelState],
@@ -265,15 +282,12 @@ def _make_partitions(
     to the notices.
     """
     stale = Partitions.stale(optimizers, limits)
+    if stale:
+        text = _text_of_stale(stale, optimizers)
+        files.notices.append(Notice("unread-file", text))
     for rank in stale:
         del optimizers[rank]
         files.drop(names[rank])
-    if stale:
-        text = (
-            f"files of {ranks_text(stale, 4)} are left from a save with more ranks and "
-            "were not read"
-        )
-        files.notices.append(Notice("unread-file", text))
     partitions = Partitions(models, optimizers, limits, files.cut)
     files.notices += [
         *partitions.notices,

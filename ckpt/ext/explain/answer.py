@@ -7,10 +7,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from ckpt.ext.explain.case import Answer, Case, Statement, finding_statements, looked_at
+from ckpt.ext.explain.case import (
+    NOTHING,
+    Answer,
+    Case,
+    Statement,
+    finding_statements,
+    load_statements,
+    looked_at,
+)
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
+from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.layers import (
+    LOADED,
+    OF_OTHER_SHAPES,
+    of_loaded,
+    of_other_shapes,
+)
 from ckpt.ext.explain.families.mapped import (
     BUS_ERROR,
     OF_FRAMEWORKS,
@@ -18,7 +33,14 @@ from ckpt.ext.explain.families.mapped import (
     of_bus_error,
     of_frameworks,
 )
-from ckpt.ext.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
+from ckpt.ext.explain.families.paths import (
+    COUNTED,
+    NOT_FOUND,
+    lacking_in_folder,
+    of_counted,
+    of_path,
+)
+from ckpt.ext.explain.families.quoted import of_lacking, of_names, of_recorded_path
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -36,8 +58,22 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     file is looked at for `text`.
     """
     if message is None:
-        return answer_of_any(text, case) or looked_at(case, text)
+        return answer_of_any(text, case) or _look_at_words(text, case)
     return FAMILIES[message.kind].answer(message, case)
+
+
+def _look_at_words(text: str, case: Case) -> Answer:
+    """Look at the file for an error without a page, and at the words that both have."""
+    looked = looked_at(case, text)
+    rows = tuple(of_recorded_path(text, case))
+    if rows:
+        return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
+    rows = tuple(of_lacking(text, case))
+    if rows:
+        told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
+        return Answer(case.survey.path, (*rows, *told))
+    rows = tuple(of_names(text, case))
+    return looked._replace(statements=(*rows, *looked.statements))
 
 
 _OF_ANY: tuple[
@@ -53,6 +89,9 @@ _OF_ANY: tuple[
     (OF_FRAMEWORKS, of_frameworks),
     (UNPACKED, of_unpacking),
     (SUBSCRIPTED, of_subscript),
+    (OF_OTHER_SHAPES, of_other_shapes),
+    (LOADED, of_loaded),
+    (NOT_BUILT, of_architecture),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
@@ -109,6 +148,9 @@ def answer_damaged(
     command = None if path is None or is_of_another else f"ckpt verify {path}"
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
+    lacking = lacking_in_folder(asked, error.path or "")
+    if lacking is not None:
+        rows = [lacking]
     if salvage is not None:
         rows.append(
             Statement(

@@ -162,6 +162,13 @@ class Case:
         """The findings with these codes."""
         return [row for row in self.findings if row.code in codes]
 
+    @property
+    def scaled(self) -> list[Finding]:
+        """The findings on quantized weights, without the command: an answer has it at
+        its end.
+        """
+        return [row._replace(hint=None) for row in self.found("scaled")]
+
     def at_least(self, level: Level) -> list[Finding]:
         """The findings of a level and of those above it."""
         most = LEVELS.index(level)
@@ -261,6 +268,10 @@ def root_keys(case: Case) -> list[str]:
     return [] if root is None else [str(key) for key in root.keys]
 
 
+NOTHING = "ckpt finds nothing in this file"
+"""The beginning of what is said of a file without findings."""
+
+
 def looked_at(case: Case, text: str = "") -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, what
     the file is, and the line that loads it.
@@ -270,7 +281,7 @@ def looked_at(case: Case, text: str = "") -> Answer:
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         scaled = list(finding_statements(case.found("scaled")))
-        nothing = f"ckpt finds nothing in this file ({label}) that stops a load."
+        nothing = f"{NOTHING} ({label}) that stops a load."
         rows += scaled or [Statement(nothing)]
         return Answer(
             case.survey.path,

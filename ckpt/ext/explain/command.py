@@ -5,6 +5,7 @@ checkpoint answers to the error.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Collection
@@ -34,8 +35,9 @@ from ckpt.ext.explain import (
     pages,
     search,
 )
-from ckpt.ext.explain.case import Older
+from ckpt.ext.explain.case import Answer, Older
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
+from ckpt.ext.explain.families.paths import lacking_in_folder, lacking_names
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
@@ -106,6 +108,12 @@ def command(
         is_log, text = True, _read_stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
+    elif _LOG_NAME.fullmatch(text):
+        raise NotOpenedError(
+            "no such file",
+            path=text,
+            hint="a log, or the text of the error itself",
+        )
     found = search(text)
     is_silent = not has_error(found.text) and (
         path is None or not has_warning(found.text)
@@ -144,6 +152,8 @@ def command(
     )
 
 
+_LOG_NAME = re.compile(r"[^\s:'\"]{1,1000}\.(?:log|txt|out|err|stderr|stdout)")
+"""The name of a log, in the place of a message."""
 _SHORT = 1
 """Lines of a text that is one message, and no log."""
 
@@ -213,10 +223,11 @@ def _read_log(path: str, limits: Limits) -> str:
         "the log",
     )
     if b"\0" in data[:_PIECE]:
+        name = pasted_path(path) or "FILE"
         raise UsageError(
             "a file in the place of the message, and no text",
             path=path,
-            hint="ckpt explain MESSAGE FILE, or ckpt inspect FILE",
+            hint=f'ckpt explain "…" {name} with the message, or ckpt inspect {name}',
         )
     return data[-LONGEST:].decode("utf-8", "replace")
 
@@ -263,6 +274,9 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 else _compare_older(request.older, survey, request)
             )
             folder = os.path.isdir(path)
+            lacking = lacking_names(found.text, path) if folder else None
+            if lacking is not None and _is_below(survey.path, path):
+                return found._replace(answer=Answer(path, (lacking,)))
             case = Case(
                 survey,
                 planning(survey),
@@ -279,17 +293,34 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             if isinstance(error, NotOpenedError)
             else explain_damaged(found, error, _salvage_command(path, limits))
         )
-        if answered is not None:
-            return answered
         if not os.path.isdir(path):
+            if answered is not None:
+                return answered
             raise
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
-        if len(items) == 1 and items[0].path != path and items[0].error is None:
+        is_alone = len(items) == 1 and items[0].path != path and items[0].error is None
+        is_inside = is_alone and os.path.dirname(items[0].path) == path.rstrip("/")
+        if is_inside and lacking_in_folder(found.text, path) is None:
             # The only checkpoint of the folder.
+            return _explain_path(found, items[0].path, request)
+        lacking = None if is_inside else lacking_names(found.text, path)
+        if lacking is not None:
+            answer = Answer(path, (lacking,))
+            return beside_folder(found, error, path)._replace(answer=answer)
+        if answered is not None:
+            return answered
+        if is_alone:
             return _explain_path(found, items[0].path, request)
         if found.page is None:
             raise
         return beside_folder(found, error, path)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Tell whether a file is in a folder of a folder, and not in it itself."""
+    return os.path.abspath(os.path.dirname(path)).startswith(
+        os.path.join(os.path.abspath(folder), "")
+    )
 
 
 def _explain_log(

@@ -61,6 +61,15 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("unexpected", _compile_pattern(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
+    # lerobot
+    (
+        "missing",
+        _compile_pattern(r"Missing key\(s\) when loading (?:the )?model: (?=\[)"),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(r"Unexpected key\(s\) when loading (?:the )?model: (?=\[)"),
+    ),
     # timm
     (
         "missing",
@@ -70,6 +79,9 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "unexpected",
         _compile_pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)"),
     ),
+    # MLX
+    ("unexpected", _compile_pattern(r"Received \d{1,9} parameters not in model:")),
+    ("missing", _compile_pattern(r"Missing \d{1,9} parameters:")),
     # torchtune
     ("unexpected", _compile_pattern(r"Found unexpected key:")),
     # transformers before 5, diffusers

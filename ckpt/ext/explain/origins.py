@@ -223,9 +223,9 @@ def _by_keys(survey: Survey) -> str | None:
     return None
 
 
-def _of_fairseq(survey: Survey) -> str:
-    """The task and the model that a checkpoint of fairseq records: ` (task translation,
-    model bart)`.
+def fairseq_settings(survey: Survey) -> dict[str, str]:
+    """The task and the model that a checkpoint of fairseq records, by the words `task`
+    and `model`.
     """
     wanted = {
         "task": ("cfg.task._name", "args.task", "cfg.task"),
@@ -236,12 +236,19 @@ def _of_fairseq(survey: Survey) -> str:
         for value in survey.checkpoint.values
         if isinstance(value.node, str)
     }
-    found = []
+    found: dict[str, str] = {}
     for word, names in wanted.items():
         name = next((texts[name] for name in names if name in texts), None)
         if name is not None:
-            found.append(f"{word} {show(name, 60)}")
-    return f" ({', '.join(found)})" if found else ""
+            found[word] = name
+    return found
+
+
+def _of_fairseq(survey: Survey) -> str:
+    """The settings of a checkpoint of fairseq: ` (task translation, model bart)`."""
+    found = fairseq_settings(survey)
+    said = ", ".join(f"{word} {show(name, 60)}" for word, name in found.items())
+    return f" ({said})" if said else ""
 
 
 def _of_detectors(survey: Survey) -> str:

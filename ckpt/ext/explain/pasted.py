@@ -74,7 +74,38 @@ def plain_text(text: str) -> str:
         text = html.unescape(text)
     text = text.translate(_QUOTES) if not text.isascii() else text
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return "\n".join(_strip_marks(line) for line in lines)
+    return "\n".join(_strip_marks(line) for line in _join_broken(lines))
+
+
+_NARROWEST = 40
+_WIDEST = 400
+"""Columns of a terminal whose lines may be broken in the middle of words."""
+_NEAR = 12
+"""Columns before the end of a line in which lines end that are broken at words."""
+_WORD_END = re.compile(r"[\w.,\"'(\[/-]$")
+_WORD_BEGIN = re.compile(r"[\w.,\"')\]/-]")
+
+
+def _join_broken(lines: list[str]) -> list[str]:
+    """Join the lines that a terminal has broken in the middle of words.
+
+    Most lines then have one length, and hardly any is a little shorter. Where a line
+    ends with a space, or the next begins with one, the break stays.
+    """
+    width = max(map(len, lines), default=0)
+    full = sum(len(line) == width for line in lines)
+    near = sum(width - _NEAR <= len(line) < width for line in lines)
+    if not _NARROWEST <= width <= _WIDEST or full < 2 or 3 * near > full:
+        return lines
+    joined: list[str] = []
+    is_open = False
+    for line in lines:
+        if is_open and _WORD_BEGIN.match(line):
+            joined[-1] += line
+        else:
+            joined.append(line)
+        is_open = len(line) == width and _WORD_END.search(line) is not None
+    return joined
 
 
 def _strip_marks(line: str) -> str:

@@ -102,6 +102,10 @@ def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | Non
     return Plan(label, tuple(parts), tuple(facts), tuple(unread))
 
 
+_CONSOLIDATED = ("consolidated.safetensors", "consolidated.00.pth")
+"""Names of a model in the names of its author, beside the one of transformers."""
+
+
 def _weight_files(
     probe: Probe, folder: Location, files: list[str], key: str
 ) -> tuple[list[Part], list[tuple[str, str]]]:
@@ -117,7 +121,13 @@ def _weight_files(
         parts = [
             Part(name, folder.child(name), own, is_model=True) for name, own in rows
         ]
-        return parts, [(name, parts[0].file) for name in chosen.unread]
+        # The model in the names of its author: no loader of this library reads it, and
+        # one that takes every file meets each tensor twice.
+        held = {part.file for part in parts}
+        twice = [name for name in _CONSOLIDATED if name in files and name not in held]
+        return parts, [
+            (name, parts[0].file) for name in dict.fromkeys((*chosen.unread, *twice))
+        ]
     shards = _unindexed_shards(probe, folder, files)
     if shards is None:
         return [], []

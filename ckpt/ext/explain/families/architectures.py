@@ -167,6 +167,7 @@ def kernel_statement(rows: Sequence[Mismatch]) -> Statement | None:
     is_alike = all(
         len(row.checkpoint) == len(row.model) > 2
         and row.checkpoint[:2] == row.model[:2]
+        and row.name.rpartition(".")[2] in _OF_KERNELS
         for row in rows
     )
     if not rows or not is_alike or len(sizes) != 1:
@@ -184,6 +185,8 @@ def kernel_statement(rows: Sequence[Mismatch]) -> Statement | None:
     )
 
 
+_OF_KERNELS = ("weight", "weight_v", "weight_orig", "original1", "kernel")
+"""The last words of names of the weights of convolutions."""
 _MANY_INPUTS = 8
 """Inputs that a convolution inside of a model has at least; a picture has fewer
 channels.

@@ -23,8 +23,10 @@ from ckpt.ext.explain.case import (
     root_keys,
 )
 from ckpt.ext.explain.families.beginnings import taken_part
-from ckpt.ext.explain.families.keys import SCALE
+from ckpt.ext.explain.families.computed import tied_to_shared
+from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
+from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
@@ -53,6 +55,25 @@ _OF_MODULES = (
     "predict",
     "fuse",
     "children",
+    "load_state_dict",
+    "training",
+    "zero_grad",
+    "requires_grad_",
+    "apply",
+    "named_modules",
+    "named_children",
+    "named_buffers",
+    "buffers",
+    "add_module",
+    "register_buffer",
+    "register_forward_hook",
+    "register_module",
+    "get_submodule",
+    "double",
+    "bfloat16",
+    "compile",
+    "save_pretrained",
+    "generate",
 )
 _FORWARD = re.compile(
     r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable"
@@ -68,10 +89,7 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
         yield from _older_module(found[1].rpartition(".")[2], found[2], case)
         return
     if case.has_module:
-        yield Statement(
-            "This file holds a whole pickled module. Is it the file that was loaded?"
-        )
-        yield from load_statements(case)
+        yield from _module_in_dict(case)
         return
     models = case.survey.candidates
     path = models[0].name if models else ""
@@ -88,6 +106,25 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
             "module."
         )
     yield from _build_statements(case)
+
+
+def _module_in_dict(case: Case) -> Iterator[Statement]:
+    """Say where the pickled modules of a file are: at its root, or under keys."""
+    modules = [section for section in case.survey.sections if section.is_module]
+    places = [show(section.name, 80) for section in modules if section.path]
+    if not places or len(places) < len(modules):
+        yield Statement(
+            "This file holds a whole pickled module. Is it the file that was loaded?"
+        )
+        yield from load_statements(case)
+        return
+    keys = "".join(literal_key(str(key)) for key in modules[0].path)
+    yield Statement(
+        f"torch.load of this file gives a dict of {keys_text(case)}, and no module: "
+        f"the pickled {'module is' if len(places) == 1 else 'modules are'} in "
+        f"{and_more(places, 3)}. Take torch.load(…){keys} before it is used as one."
+    )
+    yield from load_statements(case)
 
 
 def _build_statements(case: Case) -> Iterator[Statement]:
@@ -232,6 +269,8 @@ ASKED_FOR = re.compile(
     r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint"
     r"|loaded state)\b"
     r"|missing a load path for ([\w-]{1,200})"
+    r"|No (\w{1,100}) found in checkpoint(?: file)?\b"
+    r"|\b[Ww]eights? ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? does not exist"
     r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have"
     r"|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
 )
@@ -498,7 +537,7 @@ def _of_zero(name: str, case: Case) -> Iterator[Statement]:
 def _of_scales(name: str, case: Case) -> Iterator[Statement]:
     """Say that the name is the scale of a weight, and what builds such a model."""
     is_scale = SCALE.search(name.rpartition(".")[2])
-    scaled = case.found("scaled") if is_scale else []
+    scaled = case.scaled if is_scale else []
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
@@ -570,6 +609,12 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"This file holds weights alone, by their names at its root: {what}."
     )
+    if name in ("meta", "dataset_meta"):
+        yield Statement(
+            "Programs of OpenMMLab find the classes in meta, which their own training "
+            "writes. Weights without it are mostly those that a training begins with "
+            "(a backbone: init_cfg), and no trained model: take the checkpoint of one."
+        )
 
 
 def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
@@ -895,6 +940,60 @@ def _not_averaged(name: str, case: Case) -> Statement | None:
     return None
 
 
+def _of_tied_tensor(name: str, case: Case) -> Statement | None:
+    """Say that a program asks for a tensor that the file has under another name, for
+    the model ties both.
+    """
+    names = [other for row in case.survey.candidates for other in row.names()]
+    shared = tied_to_shared([name], names, case)
+    if shared is not None:
+        return shared
+    tied = tied_name([name], names, case)
+    if tied is None:
+        return None
+    return Statement(
+        f"{show(name, 80)} is the same tensor as {show(tied, 80)} where a model ties "
+        "both, and such a file holds it once: nothing is lost. A newer version of the "
+        "program ties them itself; from_pretrained of transformers does."
+    )
+
+
+def _of_part_of_diffusion(name: str, case: Case) -> Statement | None:
+    """Say that a program asks for a part of Stable Diffusion or its kin, and that the
+    file has other parts.
+    """
+    asked = part_of_name(name)
+    held = parts_in(case)
+    if asked is None or not held or asked in held:
+        return None
+    return Statement(
+        f"{show(name, 80)} is of {asked}, and this file holds "
+        f"{and_more(held, 3)} alone: take a file with all parts, or load {asked} from "
+        "another one."
+    )
+
+
+_PACKED = re.compile(r"\.(?:qweight|qzeros|scales|g_idx)$")
+
+
+def _of_plain_weight(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a program asks for the parts of a quantized weight, and that the file
+    has the plain one.
+    """
+    layer = _PACKED.sub("", name)
+    if layer == name:
+        return
+    places = _tensors_called(f"{layer}.weight", case)
+    if not places:
+        return
+    yield Statement(
+        f"{show(name, 120)} is a part of a quantized weight, and this file has the "
+        f"plain one, {show(places[0], 120)}: start the program without its option "
+        "for quantized weights, or give it weights that were quantized so."
+    )
+    yield from load_statements(case)
+
+
 _VITS = frozenset(("model", "iteration", "optimizer", "learning_rate"))
 """Keys of the checkpoints that VITS and what was made from it write while they
 train.
@@ -1000,6 +1099,7 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
         row for row in case.survey.checkpoint.containers if name in map(str, row.keys)
     ]
     if not places:
+        yield from _of_no_class(name, case)
         return
     path = ".".join(map(str, (*places[0].path, name)))
     yield Statement(
@@ -1008,6 +1108,28 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f" {literal_key(name)}, or build the module and load its weights into it."
     )
     yield from load_statements(case, "The file loads so:")
+
+
+def _of_no_class(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the file gives a dict, where a program took it for an object of a
+    class.
+    """
+    load = case.survey.load.expression or ""
+    keys = root_keys(case)
+    if not load.startswith("torch.load(") or not keys or hasattr(dict, name):
+        return
+    weights = (
+        "the weights by their names"
+        if all(not section.path for section in case.survey.candidates)
+        and case.survey.candidates
+        else f"of {keys_text(case)}"
+    )
+    yield Statement(
+        f"torch.load of this file gives a dict, {weights}, and a dict has no "
+        f"{show(name, 80)}: the program takes it for an object of a class, which it "
+        "must build first."
+    )
+    yield from load_statements(case)
 
 
 def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
@@ -1094,6 +1216,9 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 _WITHOUT_PLACES: tuple[_Step, ...] = (
     _then_load(_with_numbers),
     _then_load(_file_with),
+    _then_load(_of_tied_tensor),
+    _of_plain_weight,
+    _then_load(_of_part_of_diffusion),
     _of_beginning,
 )
 """The steps after these for a name that has no place."""

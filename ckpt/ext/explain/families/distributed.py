@@ -602,11 +602,34 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
         )
     else:
         yield Statement(f"This is a {label}.")
+    yield from _counted_files(message, case)
     if _FP32 not in (case.survey.load.expression or _FP32):
         yield from load_statements(case)
     way = case.written(("convert",), "", ".safetensors")
     if way.command is not None:
         yield Statement("The weights as one file:", (), way.command)
+
+
+_COUNTED_FILES = re.compile(
+    r"Expected (\d{1,9}) of '\*_optim_states\.pt' under [\s\S]{0,2000}? but found "
+    r"(\d{1,9}) files"
+)
+
+
+def _counted_files(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer zero_to_fp32, which finds more or fewer files of ranks than their save
+    had.
+    """
+    counted = _COUNTED_FILES.search(message.text)
+    if counted is None:
+        return
+    rows = list(finding_statements(case.found("unread-file", "incomplete")))
+    yield from rows
+    if rows and int(counted[2]) > int(counted[1]):
+        yield Statement(
+            "zero_to_fp32.py counts the files and refuses. Move those of the other "
+            "ranks to another folder, and it takes the rest."
+        )
 
 
 def _lacks_optimizers(case: Case) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.bytes.location import path_beside
 from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import (
     base_of_adapter,
@@ -82,6 +83,18 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     reader = next(
         (text for name, text in _READERS.items() if label.startswith(name)), None
     )
+    if label.startswith("NeMo") and "gzip" in message.text:
+        packed = path_beside(case.survey.path, ".gz", (".nemo",))
+        out = None if packed is None else pasted_path(packed)
+        yield Statement(
+            "This archive is a tar without compression, as newer versions of NeMo "
+            "write it. A version that opens every .nemo as a compressed one says so: "
+            "update NeMo, or compress the archive for it:",
+            (),
+            None if path is None or out is None else f"gzip -c {path} > {out}",
+        )
+        yield from load_statements(case, "The weights alone load so:")
+        return
     if reader is not None and traits.is_archive:
         yield Statement(
             "torch.load reads no such archive, which holds several files of torch "
@@ -352,6 +365,14 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield from _adapter_load_statements(case)
         return
+    if all(_PROJECTOR.search(entry.name) for entry in case.survey.tensors):
+        yield Statement(
+            "This file is a projector alone, which the first stage of LLaVA and its "
+            "kin trains: it is no adapter, and nothing can be merged. The second stage "
+            "takes it (--pretrain_mm_mlp_adapter)."
+        )
+        yield from load_statements(case)
+        return
     layers = [entry.name for entry in case.survey.tensors if _LORA.search(entry.name)]
     label = checkpoint.layout or checkpoint.traits.label
     if not layers:
@@ -375,6 +396,7 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
     yield from load_statements(case, "The tensors alone load so:")
 
 
+_PROJECTOR = re.compile(r"(?:^|\.)(?:mm_projector|multi_modal_projector)\.")
 _LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
 
 
@@ -456,6 +478,12 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"A class of one model takes a part of it: {shown}.")
 
 
+_ENDING = re.compile(
+    r"with extension \.(\w{1,20})|No \.(\w{1,20}) weights found for model"
+)
+"""The ending of the files that a loader looks for alone."""
+
+
 def _by_other_names(message: Message, case: Case) -> Answer:
     """Answer a loader that knows other names of weights than a folder has."""
     checkpoint = case.survey.checkpoint
@@ -493,13 +521,24 @@ def _by_other_names(message: Message, case: Case) -> Answer:
         )
         rows.append(Statement(f"{text}{more}."))
         return Answer(case.survey.path, (*rows, *load_statements(case)))
-    way = case.written(("convert",), "", ".safetensors")
+    ending = _ENDING.search(message.text)
+    if ending is not None and f".{ending[1] or ending[2]}" == ".bin":
+        rows.append(
+            Statement(
+                "The loader looks for files of torch (.bin), and these are "
+                "safetensors, which newer versions of it read. For this one, beside "
+                "config.json and the tokenizer:"
+            )
+        )
+        way = case.written(("convert",), "", ".bin")
+        text = ""
+    else:
+        way = case.written(("convert",), "", ".safetensors")
+        text = "As one file, which every loader reads:"
     if way.command is None:
         way = case.plan(("weights",))
     if way.command is not None:
-        rows.append(
-            Statement("As one file, which every loader reads:", (), way.command)
-        )
+        rows.append(Statement(text, (), way.command))
     rows += load_statements(case)
     return Answer(case.survey.path, tuple(rows))
 
@@ -778,6 +817,8 @@ FAMILIES = (
             r"Can't find a valid checkpoint at ",
             r"No valid checkpoint found in (?:output directory|\S)",
             r"[Uu]nable to find 'latest' file at",
+            r"No local weights found in \S{1,2000} with extension \.\w{1,20}",
+            r"No \.\w{1,20} weights found for model \S",
             (
                 r"is not a folder containing a `?\.index\.json`? file or a "
                 r"pytorch_model\.bin"

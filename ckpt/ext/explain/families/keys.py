@@ -56,6 +56,20 @@ from ckpt.ext.explain.families.computed import (
     swin_downsample,
     tied_to_shared,
 )
+from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.graphs import graph_statement
+from ckpt.ext.explain.families.layers import (
+    left_over_buffers,
+    measured_statement,
+    norms_of_stages,
+    one_size_statement,
+    own_parts,
+    own_parts_statement,
+    renumbered_blocks,
+    renumbered_statement,
+    unlike_statement,
+    wrapped_layers,
+)
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
     form_of_blocks,
@@ -201,7 +215,7 @@ _EMBEDDING = re.compile(
 """The name of the embedding that the output layer is tied to."""
 
 
-def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | None:
+def tied_name(absent: Sequence[str], here: Sequence[str], case: Case) -> str | None:
     """Return the tensor that the only missing key is tied to: by the metadata of the
     file, or by their usual names.
     """
@@ -252,7 +266,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         return Answer(
             path,
             (
-                Statement("The file holds no model."),
+                _without_model(case),
                 *finding_statements(case.at_least("warning")),
             ),
         )
@@ -294,6 +308,18 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     return Answer(path, (*serious, *rows), shapes=differing)
 
 
+def _without_model(case: Case) -> Statement:
+    """Say what a file without a model holds."""
+    if case.optimizers and not case.survey.models:
+        names = [show(section.name, 60) or "the root" for section in case.optimizers]
+        return Statement(
+            f"The file holds no model: it is the state of an optimizer (at "
+            f"{and_more(names, 3)}). The program wants the file of the weights, which "
+            "was saved beside it."
+        )
+    return Statement("The file holds no model.")
+
+
 def _as_stripped(
     message: Message, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
@@ -329,11 +355,15 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
     if NOTHING_LOADED.search(message.text):
         yield from nothing_loaded(case)
         return
+    not_built = NOT_BUILT.search(message.text)
+    if not_built is not None:
+        yield from of_architecture(not_built, case)
+        return
     if "is corrupted" in message.text and not case.damage:
         yield from _without_prefix(case)
         return
     if "loaded_weight" in message.text or "Attempted to load weight" in message.text:
-        scaled = case.found("scaled", "tensor-parallel")
+        scaled = [*case.scaled, *case.found("tensor-parallel")]
         yield from finding_statements(scaled)
         if any(row.code == "scaled" for row in scaled):
             yield from built_by_quantizers(case)
@@ -377,6 +407,7 @@ def _without_prefix(case: Case) -> Iterator[Statement]:
 
 _ADDED = re.compile(
     r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)"
+    r"|(?<=lora_embedding_[AB])\.[^.]+$|(?<=lora_magnitude_vector)\.[^.]+(?=\.|$)"
 )
 """Parts that PEFT puts into the names of a model, and leaves out of the file of an
 adapter.
@@ -609,13 +640,20 @@ class _Lists:
 
     def told_renames(self) -> Iterator[Statement]:
         """Say how the names become the ones that the model has."""
+        graph = graph_statement(self.missing, self.here, self.case)
+        if graph is not None:
+            yield graph
+            self.is_told = True
+            return
         if not self.met and (beginnings := whole_beginnings(self.here, self.missing)):
             yield from each_beginning(beginnings, self.here, self.missing, self.case)
             self.is_told = True
             return
         if self.met:
+            renamed = set(self.rules.partners.values())
+            others = [name for name in self.here if name not in renamed]
             yield _rename_statement(
-                self.case, self.chosen, self.rules, len(self.missing)
+                self.case, self.chosen, self.rules, len(self.missing), others
             )
             yield from _without_beginning(self.case, self.rules, self.here)
 
@@ -681,6 +719,11 @@ class _Lists:
 
     def told_absent(self) -> Iterator[Statement]:
         """Say why the file lacks what is left of the missing keys."""
+        measured = measured_statement(self.absent, is_saved=False)
+        if measured is not None and not self.present:
+            yield measured
+            self.is_told = not self.here
+            self.absent = []
         if self.absent and not self.here and not_trained(self.absent, self.shapes):
             yield not_trained_statement(self.absent, self.shapes)
             self.is_told = True
@@ -744,7 +787,7 @@ class _Lists:
             yield recurrent_statement(unkept)
             self.is_told = True
             return
-        tied = _tied_to(self.absent, list(self.shapes), self.case)
+        tied = tied_name(self.absent, list(self.shapes), self.case)
         if tied is not None and not self.present:
             yield Statement(
                 f"{show(self.absent[0], 80)} is the same tensor as {show(tied, 80)} "
@@ -815,13 +858,18 @@ class _Lists:
                 " leaves it out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
-        for finding in self.case.found("extra-buffers", "scaled", "flat-parameters"):
+        yield from wrapped_layers(self.rest, self.message, self.case)
+        for finding in [
+            *self.case.found("extra-buffers", "flat-parameters"),
+            *self.case.scaled,
+        ]:
             theirs = set(finding.tensors)
             spoken = [
                 name
                 for name in self.rest
                 if _full_name(self.chosen, name) in theirs
                 or _is_scale(name, finding.code)
+                or _is_bias_of_codes(name, theirs)
             ]
             if spoken:
                 yield from finding_statements(
@@ -833,6 +881,20 @@ class _Lists:
                     else:
                         yield from before_converters(self.case)
                 self.rest = [name for name in self.rest if name not in spoken]
+        computed = computed_buffers(self.rest)
+        if computed:
+            yield left_over_buffers(computed)
+            self.rest = [name for name in self.rest if name not in computed]
+        stages = norms_of_stages(self.absent, self.rest)
+        if stages is not None:
+            yield stages
+            self.is_told = True
+            return
+        measured = measured_statement(self.rest, is_saved=True)
+        if measured is not None:
+            yield measured
+            self.is_told = True
+            return
         if self.rest and not self.missing and _has_base_names(self.rest, self.shapes):
             yield from _base_names(self.case, self.shapes)
             self.is_told = True
@@ -856,6 +918,7 @@ class _Lists:
 
     def told_origin(self) -> Iterator[Statement]:
         """Say which program the names are of, or which form of a layer."""
+        origin = None
         if (
             (self.absent or "right format" in self.message.text)
             and self.rest
@@ -873,8 +936,15 @@ class _Lists:
                     else "Is it of the class that was built?"
                 )
                 yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
-        other_form = form_of_blocks(self.absent, self.rest) or layout_of_experts(
-            self.absent, self.rest, self.case
+        other_form = (
+            form_of_blocks(self.absent, self.rest)
+            or layout_of_experts(self.absent, self.rest, self.case)
+            or renumbered_statement(self.absent, self.rest)
+            or (
+                unlike_statement(self.absent, self.rest)
+                if not self.met and origin is None and not self.message.mismatched
+                else None
+            )
         )
         if other_form is not None:
             yield other_form
@@ -912,6 +982,13 @@ class _Lists:
                 "them, and"
                 " loses nothing. strict=False leaves them out."
             )
+        own = (
+            []
+            if self.missing or self.message.mismatched
+            else own_parts(self.rest, self.shapes)
+        )
+        if own and not all(_OF_LOSS.match(name) for name in self.rest):
+            yield own_parts_statement(own)
         if (
             self.rest
             and is_complete
@@ -1154,6 +1231,14 @@ def _is_scale(name: str, code: str) -> bool:
     return code == "scaled" and bool(SCALE.search(name.rpartition(".")[2]))
 
 
+def _is_bias_of_codes(name: str, codes: set[str]) -> bool:
+    """Tell whether a key is what MLX adds to the values of codes."""
+    layer, _, last = name.rpartition(".")
+    return last == "biases" and any(
+        code == f"{layer}.weight" or code.endswith(f".{layer}.weight") for code in codes
+    )
+
+
 def _are_beginnings(rules: Match) -> bool:
     """Tell whether the rules take something away from the beginning of names, or put
     something before them.
@@ -1218,13 +1303,31 @@ def _loaded_whole(
     )
     if message.missing:
         text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
-    return Statement(f"{text}.", (), load)
+    text += "."
+    rules = _by_names(list(shapes), message.missing) if not met else Match({})
+    if rules.partners:
+        labels = and_more([rule.label for rule in rules.renames], 3)
+        text += (
+            f" By other names {len(rules.partners):,} of them are there ({labels}): "
+            "this gives the weights, and ckpt.open(…).load_into(model) pairs the names."
+        )
+    elif message.missing and not met:
+        words = dict.fromkeys(name.partition(".")[0] for name in shapes)
+        shown = and_more([show(word, 60) for word in words], 4)
+        text += (
+            f" Its names begin with {shown}: another library or another class wrote "
+            "them, and the model takes them by other names alone, if its layers are "
+            "the same."
+        )
+    return Statement(text, (), load)
 
 
 def _rename_statement(
-    case: Case, chosen: Section, rules: Match, missing: int
+    case: Case, chosen: Section, rules: Match, missing: int, others: Sequence[str]
 ) -> Statement:
-    """The command after which the missing keys are there."""
+    """The command after which the missing keys are there. `others` have no place in the
+    model, and keep their names.
+    """
     survey, plan = case.survey, case.plan
     text = _renames_text(rules, missing)
     stripped = plan(("stripped", chosen.name)) if _is_wrapper(rules) else None
@@ -1238,6 +1341,12 @@ def _rename_statement(
             words += ["--section", chosen.name]
         way = plan(("rename", *words))
         if way.command is not None:
+            if others and _are_beginnings(rules):
+                text += (
+                    " They are a part of this file. The command keeps its other "
+                    f"{counted_noun(len(others), 'key')}, so load its result with "
+                    "strict=False:"
+                )
             return Statement(text, (), way.command)
     return Statement(text, (), load_into_statement(survey, "").command)
 
@@ -1339,9 +1448,14 @@ def _shape_statements(
         )
         if kernels is not None:
             yield kernels
-        yield from _shape_reasons(same, shapes, message)
-        yield from settings_of(same, case)
-        yield from _recorded_settings(message, case)
+        reasons = [
+            *_shape_reasons(same, shapes, message),
+            *settings_of(same, case),
+            *_recorded_settings(message, case),
+        ]
+        yield from reasons
+        if kernels is None and not reasons and not all(map(_is_reshaped, same)):
+            yield from one_size_statement(same)
         if all(_is_reshaped(row) for row in same):
             yield from _reshape_statements(same, case)
             return
@@ -1465,7 +1579,7 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and _is_head(row, rows, shapes)
     ]
-    if heads:
+    if heads and not renumbered_blocks(message.missing, message.unexpected):
         row = heads[0]
         # With other layers that differ, lack or are left over, the models are not one
         # but for the last layer.
@@ -1727,6 +1841,9 @@ _PATTERNS = (
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the checkpoint\b",
     r"(?:Drop parameter|No param) \w{1,200}\.[\w.]{1,2000}\.",
     r"Layer missing in the (?:checkpoint|model definition): ",
+    r"Received \d{1,9} parameters not in model:",
+    r"Missing \d{1,9} parameters:",
+    r"(?:Missing|Unexpected) key\(s\) when loading (?:the )?model: \[",
     r"shape-\S{1,2000}-mismatch[.|] ?need[:-]",
     r"mismatching shape for param \S{1,2000}: ckpt",
     r"Trying to set a tensor of shape ",

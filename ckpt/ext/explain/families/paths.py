@@ -115,21 +115,27 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
         if not is_url(case.survey.path)
         else ""
     )
+    # The only checkpoint of a folder stands for the folder that the user named.
+    is_folder = case.is_folder and os.path.isdir(case.survey.path)
     shown = show(path, 200)
     name = parts[-1]
-    recorded = list(_answer_recorded_path(path, case))
-    if not case.is_folder and own in parts[:-1]:
+    recorded = list(recorded_path(path, case))
+    rank = _of_another_rank(parts, case)
+    if rank is not None:
+        yield rank
+    elif not is_folder and own in parts[:-1]:
         yield from _is_a_file(shown, own, case)
-    elif not case.is_folder and own == name:
+    elif not is_folder and own == name:
         yield Statement(
             f"The program found nothing at {shown}, and a file of this name is "
             f"here.{_relative_path_note(path)} Give the whole path of this file."
+            f"{_nodes_note(found.string)}"
         )
     elif recorded:
         yield from recorded
-    elif case.is_folder and (own in parts[:-1] or not parts[:-1]):
-        yield from _answer_lacking_file(name, shown, case)
-    elif case.is_folder and own == name:
+    elif is_folder and (own in parts[:-1] or not parts[:-1]):
+        yield from _answer_lacking_file(name, shown, case, found.string)
+    elif is_folder and own == name:
         yield Statement(
             f"The program found nothing at {shown}, and a folder of this name is "
             f"here.{_relative_path_note(path)} Give the whole path of this folder."
@@ -137,6 +143,75 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     else:
         yield from _answer_other_path(path, shown, case)
     yield from load_statements(case)
+
+
+_RANK = re.compile(r"(?:mp_rank|tp_rank|rank)_?\d{1,6}(?:_\d{1,6}){0,2}")
+"""The name of the folder of one rank."""
+
+
+_ABOVE = 3
+"""Folders in which ranks are looked for: the checkpoint's own, and above it."""
+
+
+def _ranks_in(folder: str) -> list[str]:
+    """The folders of ranks in a folder."""
+    if not os.path.isdir(folder):
+        return []
+    names = [name.rstrip("/") for name in locate(folder).names()]
+    return sorted(name for name in names if _RANK.fullmatch(name))
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
+    """Say that the folder of one rank lacks, where another one is here, or that it has
+    the file by another name.
+    """
+    wanted = next((part for part in parts if _RANK.fullmatch(part)), None)
+    if wanted is None or is_url(case.survey.path):
+        return None
+    if ".metadata" in case.survey.checkpoint.parts or any(
+        part.endswith(".distcp") for part in case.survey.checkpoint.parts
+    ):
+        return Statement(
+            "This folder is a distributed checkpoint (torch_dist of Megatron), which "
+            f"has no folder of a rank such as {show(wanted, 60)}: the program reads "
+            "the older form. Save with --ckpt-format torch, or load with the program "
+            "that wrote it and save anew in the form that is asked for."
+        )
+    root = os.path.abspath(case.survey.path)
+    for _ in range(_ABOVE):
+        if _ranks_in(root):
+            break
+        root = os.path.dirname(root)
+    here = _ranks_in(root)
+    if not here:
+        return None
+    shown = and_more([show(name, 60) for name in here], 4)
+    if wanted not in here:
+        return Statement(
+            f"{show(wanted, 60)} is not in {show(os.path.basename(root), 80)}, and "
+            f"{shown} {'is' if len(here) == 1 else 'are'}: each rank holds its own "
+            "part of the weights, and no other has it. Copy it from the node that "
+            "wrote it."
+        )
+    names = sorted(locate(os.path.join(root, wanted)).names())
+    if parts[-1] in names or not names or parts[-1] == wanted:
+        return None
+    held = and_more([show(name, 60) for name in names], 4)
+    is_alike = len(names) == 1 and _ending(names[0]) == _ending(parts[-1])
+    return Statement(
+        f"{show(wanted, 60)} is here, and {show(parts[-1], 60)} is not in it: it holds "
+        f"{held}."
+        + (
+            f" A newer or an older version of the program names it otherwise: give it "
+            f"the name {show(parts[-1], 60)} in each rank, or take that version."
+            if is_alike
+            else ""
+        )
+    )
 
 
 def _relative_path_note(path: str) -> str:
@@ -171,42 +246,43 @@ def _whole_text(case: Case) -> str:
     return f"This {'folder' if case.is_folder else 'file'} is whole."
 
 
-def _answer_recorded_path(path: str, case: Case) -> Iterator[Statement]:
+def recorded_path(path: str, case: Case) -> Iterator[Statement]:
     """Say where a path stands in the file, or the folder that it is in."""
-    for value in case.survey.checkpoint.values:
-        text = value.node
-        if (
-            not isinstance(text, str)
-            or len(text) < 2
-            or not re.search(r"[\\/]|^\.+$", text)
-        ):
-            continue
-        folder = text.rstrip("/\\")
-        if path != text and not _is_below(path, folder):
-            continue
-        what = (
-            "This path"
-            if path == text
-            else f"The folder of this path, {show(text, 120)},"
-        )
-        line = (
-            f"{what} stands in this file at {show(value.name, 80)}: most likely the "
-            "program takes it from there, where it was at the training."
-        )
-        last = value.name.rpartition(".")[2]
-        if value.name in ("args.data", "cfg.task.data", "cfg.model.data"):
-            line += (
-                f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of '
-                "load_model_ensemble_and_task, with the folder that holds "
-                f"{show(_base_name(path), 80)}."
-            )
-        else:
-            line += (
-                f" Give the program its own {show(last, 60)}, or put "
-                f"{show(_base_name(path), 80)} there."
-            )
-        yield Statement(line)
+    texts = [
+        (value.name, value.node)
+        for value in case.survey.checkpoint.values
+        if isinstance(value.node, str)
+        and len(value.node) > 1
+        and re.search(r"[\\/]|^\.+$", value.node)
+    ]
+    whole = next((row for row in texts if row[1] == path), None)
+    if whole is not None:
+        yield _recorded_statement(path, "This path", whole[0])
         return
+    for name, text in texts:
+        if _is_below(path, text.rstrip("/\\")):
+            what = f"The folder of this path, {show(text, 120)},"
+            yield _recorded_statement(path, what, name)
+            return
+
+
+def _recorded_statement(path: str, what: str, name: str) -> Statement:
+    """Say at which name of a file a path stands, and how a program gets another one."""
+    line = (
+        f"{what} stands in this file at {show(name, 80)}: most likely the program "
+        "takes it from there, where it was at the training."
+    )
+    last = name.rpartition(".")[2]
+    if name in ("args.data", "cfg.task.data", "cfg.model.data"):
+        return Statement(
+            f"{line} fairseq takes another one by "
+            f'arg_overrides={{"{last}": "…"}} of load_model_ensemble_and_task, with '
+            f"the folder that holds {show(_base_name(path), 80)}."
+        )
+    return Statement(
+        f"{line} Give the program its own {show(last, 60)}, or put "
+        f"{show(_base_name(path), 80)} there."
+    )
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -223,13 +299,31 @@ def _base_name(path: str) -> str:
     return re.split(r"[\\/]+", path)[-1]
 
 
-def _answer_lacking_file(name: str, shown: str, case: Case) -> Iterator[Statement]:
+_OF_NODES = re.compile(
+    r"(?i)\[rank\d|fsdp|deepspeed|torchrun|torch\.distributed|\bsrun\b|\bnodes?\b"
+)
+
+
+def _nodes_note(text: str) -> str:
+    """Say what a path is on the other nodes, where an error is of several processes."""
+    if not _OF_NODES.search(text):
+        return ""
+    return (
+        " On several nodes each must see the folder under this path: what the first "
+        "node wrote on its own disk is not on the others."
+    )
+
+
+def _answer_lacking_file(
+    name: str, shown: str, case: Case, text: str
+) -> Iterator[Statement]:
     """Answer a folder that lacks a file, or that has it under another number."""
     held = case.survey.checkpoint.parts
     if name in held:
         yield Statement(
             f"{show(name, 80)} is in this folder, so {shown} is another "
             f"place.{_relative_path_note(shown)} Give the whole path of this folder."
+            f"{_nodes_note(text)}"
         )
         return
     if not is_url(case.survey.path) and os.path.exists(
@@ -274,6 +368,84 @@ def _answer_lacking_file(name: str, shown: str, case: Case) -> Iterator[Statemen
     )
     yield Statement(text)
     yield from _use_of(name, case)
+
+
+def lacking_in_folder(text: str, folder: str) -> Statement | None:
+    """Say that a folder of several files lacks the one that a program looked for in it,
+    or return None.
+    """
+    found = None
+    for match in NOT_FOUND.finditer(text):
+        found = match
+    if found is None or is_url(folder) or not os.path.isdir(folder):
+        return None
+    parts = [
+        part for part in re.split(r"[\\/]+", path_in(found)) if part not in ("", ".")
+    ]
+    own = os.path.basename(os.path.abspath(folder))
+    if own not in parts[:-1]:
+        return None
+    place = folder
+    for part in parts[len(parts) - parts[::-1].index(own) : -1]:
+        if not os.path.isdir(os.path.join(place, part)):
+            return None
+        place = os.path.join(place, part)
+    names = sorted(locate(place).names())
+    if parts[-1] in (name.rstrip("/") for name in names):
+        return None
+    where = (
+        "this folder" if place == folder else show(os.path.relpath(place, folder), 80)
+    )
+    text = (
+        f"{show(parts[-1], 80)} is not in {where}, whose files are "
+        f"{and_more([show(name, 60) for name in names], 8)}."
+    )
+    if len(names) == 1 and _ending(names[0]) == _ending(parts[-1]):
+        text += (
+            f" Another version of the program writes {show(names[0], 60)} in its "
+            "place: give it the name that is asked for, or take that version."
+        )
+    else:
+        text += (
+            " Copy it from where the model was published or saved, or give the "
+            "program the version of the model that goes with it."
+        )
+    return Statement(text)
+
+
+_NAMED = re.compile(r"(?i)no file named ([^\n]{1,400})")
+_FILE = re.compile(r"[\w-]{1,100}(?:\.[\w-]{1,40}){1,3}")
+
+
+def lacking_names(text: str, folder: str) -> Statement | None:
+    """Say that a folder has none of the files that a loader names, although folders
+    below it may, or return None.
+    """
+    found = _NAMED.search(text)
+    if found is None or is_url(folder) or not os.path.isdir(folder):
+        return None
+    wanted = _FILE.findall(found[1].partition(" found ")[0])
+    names = sorted(locate(folder).names())
+    if not wanted or any(name in names for name in wanted):
+        return None
+    below = [
+        f"{name}{inner}"
+        for name in names
+        if name.endswith("/")
+        for inner in locate(os.path.join(folder, name)).names()
+        if inner in wanted
+    ]
+    text = (
+        "None of the files that the loader names is in this folder itself, whose "
+        f"files are {and_more([show(name, 60) for name in names], 8)}."
+    )
+    if below:
+        text += (
+            f" {and_more([show(name, 80) for name in below], 3)} is of a part of the "
+            "model, and not in its place: the weights of the model were not saved "
+            "here, or were left out when it was copied."
+        )
+    return Statement(text)
 
 
 def _use_of(name: str, case: Case) -> Iterator[Statement]:

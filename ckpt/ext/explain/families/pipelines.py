@@ -55,6 +55,20 @@ loads one with its folder.
 """
 
 
+def part_of_name(name: str) -> str | None:
+    """The part of a pipeline that the name of a tensor is of, or None."""
+    return next((part for part, names, _ in _PARTS if names.search(name)), None)
+
+
+def parts_in(case: Case) -> list[str]:
+    """The parts of a pipeline that a file has tensors of."""
+    return [
+        part
+        for part, names, _ in _PARTS
+        if any(names.search(entry.name) for entry in case.survey.tensors)
+    ]
+
+
 _LACKING = re.compile(
     r"\b(?:clip|VAE)(?= input is invalid| is invalid| or text encoder|\.)"
 )

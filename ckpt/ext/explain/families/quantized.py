@@ -96,6 +96,13 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
     of it.
     """
     text = "Layers of the quantizer take scales, and plain layers do not."
+    if any(row.message.startswith("MLX ") for row in case.scaled):
+        yield Statement(f"{text} MLX builds them by quantization in config.json.")
+        yield from command_statements(
+            "The floats that the codes stand for, for plain layers:",
+            case.plan(("dequantized",)),
+        )
+        return
     is_folder = any(
         value.name.partition(".")[0] == "config"
         for value in case.survey.checkpoint.values
@@ -159,7 +166,7 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a quantizer whose layers got weights of another kind than they were built
     for.
     """
-    scaled = case.found("scaled")
+    scaled = case.scaled
     yield from finding_statements(scaled)
     if scaled:
         if "into non-quantized" in message.text:

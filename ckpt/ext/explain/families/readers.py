@@ -364,6 +364,7 @@ FAMILIES = (
             r"failed locating file code/",
             r"(?:version|code/__torch__\.py): file not found",
             r"Cannot use ``weights_only=True`` with TorchScript archives",
+            r"Check failed: wenet::FileExists\(model_path\)",
             _AS_DICT.pattern,
         ),
         answer_from_statements(_answer_program),

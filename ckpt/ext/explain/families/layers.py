@@ -1,0 +1,333 @@
+"""Layers by their names: numbers that moved, modules that stand by themselves, what was
+measured by a quantizer or on data, and sizes that differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
+from ckpt.ext.explain.families.recorded import settings_places
+from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, counted_noun, show
+
+_SHOWN = 3
+
+
+# --- numbers that moved ---------------------------------------------------------------
+
+
+def renumbered_blocks(missing: Sequence[str], unexpected: Sequence[str]) -> list[str]:
+    """The modules in which each list has layers by number, where all of both lists lie
+    in such modules: the same layers are numbered otherwise.
+    """
+    ours = [_before_number(name) for name in missing]
+    theirs = [_before_number(name) for name in unexpected]
+    if not ours or not theirs or None in ours or None in theirs:
+        return []
+    if set(ours) != set(theirs):
+        return []
+    return list(dict.fromkeys(name for name in ours if name is not None))
+
+
+def renumbered_statement(
+    absent: Sequence[str], rest: Sequence[str]
+) -> Statement | None:
+    """Say that layers stand under other numbers, or return None."""
+    blocks = renumbered_blocks(absent, rest)
+    if not blocks:
+        return None
+    shown = and_more([show(block, 60) for block in blocks], 4)
+    return Statement(
+        f"Both lists are of layers by number in the same modules ({shown}): there the "
+        f"file has {show(rest[0], 80)}, and the model {show(absent[0], 80)}. The "
+        "program that saved put its layers together otherwise: most likely it is of "
+        "another version. Take that version, or one that converts its names."
+    )
+
+
+_NUMBERED = re.compile(r"^(.+?)\.\d{1,5}\.")
+
+
+def _before_number(name: str) -> str | None:
+    """The name of the module whose layers a name counts, or None."""
+    found = _NUMBERED.match(name)
+    return None if found is None else found[1]
+
+
+def unlike_statement(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
+    """Say that the names of a file and of a model have no module in common, or return
+    None.
+    """
+    ours = dict.fromkeys(name.partition(".")[0] for name in absent)
+    theirs = dict.fromkeys(name.partition(".")[0] for name in rest)
+    if not ours or not theirs or set(ours) & set(theirs):
+        return None
+    has_modules = all("." in name for name in (*absent, *rest))
+    if not has_modules or min(len(absent), len(rest)) < _LEAST:
+        return None
+    return Statement(
+        "No module of both lists has one name: those of the file are "
+        f"{and_more([show(word, 40) for word in theirs], 5)}, those of the model "
+        f"{and_more([show(word, 40) for word in ours], 5)}. The model that was built "
+        "is of another class than the one that was saved: build the class of the file."
+    )
+
+
+_LEAST = 4
+"""Names on each side from which on two lists tell two classes."""
+
+
+# --- parts of their own ---------------------------------------------------------------
+
+
+def own_parts(rest: Sequence[str], names: Collection[str]) -> list[str]:
+    """The first words of keys without a place, where no key with a place has one of
+    them: whole modules that a model was built without. Empty otherwise.
+    """
+    left = set(rest)
+    placed = {name.partition(".")[0] for name in names if name not in left}
+    words = dict.fromkeys(name.partition(".")[0] for name in rest if "." in name)
+    if (
+        not placed
+        or placed.intersection(words)
+        or not all("." in name for name in rest)
+    ):
+        return []
+    return list(words)
+
+
+def own_parts_statement(words: Sequence[str]) -> Statement:
+    """Say that whole modules have no place in a model."""
+    shown = and_more([show(word, 60) for word in words], 6)
+    one = len(words) == 1
+    return Statement(
+        f"They are {'a whole module' if one else 'whole modules'} of the program that "
+        f"saved ({shown}), and this model was built without "
+        f"{'it' if one else 'them'}. A model that is only used may do without; a "
+        "training that goes on wants the options with which it began."
+    )
+
+
+# --- a size that differs --------------------------------------------------------------
+
+
+def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
+    """Say that one size alone differs in all shapes, where one does."""
+    sizes = {
+        (ours, theirs)
+        for row in rows
+        for ours, theirs in zip(row.checkpoint, row.model, strict=False)
+        if ours != theirs
+    }
+    is_alike = all(len(row.checkpoint) == len(row.model) for row in rows)
+    if len(sizes) != 1 or not is_alike:
+        return
+    ((here, there),) = sizes
+    yield Statement(
+        f"One size alone differs: {here:,} in the checkpoint and {there:,} in the "
+        "model. A setting of the program gives it, or its version: build the model as "
+        "the run that saved did, with its options and its version."
+    )
+
+
+# --- what was measured ----------------------------------------------------------------
+
+
+class _Measured(NamedTuple):
+    """A kind of keys that are no weights: what they are, and what to do where the file
+    alone has them, or the model alone.
+    """
+
+    pattern: re.Pattern[str]
+    what: str
+    if_saved: str
+    if_asked: str
+
+
+_KINDS = (
+    _Measured(
+        re.compile(r"(?:^|[._])\w{0,60}_quantizer\._\w{1,60}$"),
+        "ranges that quantizers of NVIDIA measured (pytorch-quantization, ModelOpt)",
+        "The model was saved with quantizers in its layers: put them in before the "
+        "load, as the training did (quant_modules.initialize(), or "
+        "modelopt.torch.opt.restore). A model of floats needs none of them: the "
+        "weights beside them are floats and whole, and strict=False leaves the ranges "
+        "out.",
+        "The model was built with quantizers, and the file has no ranges for them: "
+        "load first, then put them in and calibrate.",
+    ),
+    _Measured(
+        re.compile(
+            r"\.(?:act_quant|weight_quant|bias_quant|input_quant|output_quant)\."
+        ),
+        "of the quantizers of Brevitas",
+        "Build the model with the layers of brevitas.nn, as the training did.",
+        "The model was built with the layers of brevitas.nn, and the file was saved "
+        "from another one.",
+    ),
+    _Measured(
+        re.compile(
+            r"^(?:un)?normalize_(?:inputs|targets|outputs)\.buffer_\w{1,100}\."
+            r"(?:mean|std|min|max)$"
+        ),
+        "statistics of the data that a policy of lerobot scales by",
+        "Newer versions of lerobot keep them in files of processors beside the model, "
+        "and not in it: take the version that saved, or convert the policy "
+        "(lerobot.processor.migrate_policy_normalization).",
+        "Newer versions of lerobot keep them in files of processors beside the model, "
+        "and older ones take them from the data set (dataset_stats=). Without them the "
+        "policy scales by nothing, and acts wrongly: do not pass over them.",
+    ),
+)
+
+
+def measured_statement(names: Sequence[str], *, is_saved: bool) -> Statement | None:
+    """Say that all of some keys were measured, or return None."""
+    for kind in _KINDS:
+        if names and all(kind.pattern.search(name) for name in names):
+            follows = kind.if_saved if is_saved else kind.if_asked
+            side = "of this file" if is_saved else "that the model asks for"
+            return Statement(
+                f"{counted_noun(len(names), 'key')} {side} {be_verb(names)} "
+                f"{kind.what}. {follows}",
+                tuple(names),
+            )
+    return None
+
+
+_WRAPPED = re.compile(r"\.linear\.(?=\w{1,20}$)")
+
+
+def wrapped_layers(
+    rest: Sequence[str], message: Message, case: Case
+) -> Iterator[Statement]:
+    """Say that layers of MLX still have the name that LoRA put around them."""
+    if "parameters not in model" not in message.text:
+        return
+    if not rest or not all(_WRAPPED.search(name) for name in rest):
+        return
+    text = (
+        "These names have .linear. in them, which the layers of LoRA in MLX put around "
+        "a layer: the adapter was not fused before the save. Fuse it (mlx_lm.fuse), "
+        "and save then."
+    )
+    way = case.plan(("rename", "--sub", r"s/\.linear\.(\w+)$/.\1/"))
+    if way.command is None:
+        yield Statement(text)
+    else:
+        yield Statement(f"{text} The base layers by their own names:", (), way.command)
+
+
+# --- buffers and norms that one side alone has ----------------------------------------
+
+
+def left_over_buffers(names: Sequence[str]) -> Statement:
+    """Say that keys of a file are buffers that a model computes itself."""
+    words = dict.fromkeys(name.rpartition(".")[2] for name in names)
+    return Statement(
+        f"{counted_noun(len(names), 'unexpected key')} {be_verb(names)} no "
+        f"weight{'' if len(names) == 1 else 's'} "
+        f"({and_more([show(word, 60) for word in words], 3)}): the model computes them "
+        "when it is built, and loses nothing without them."
+    )
+
+
+_NORM_OF_STAGE = re.compile(r"(?:^|\.)norm\d\.(?:weight|bias)$")
+
+
+def norms_of_stages(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
+    """Say that a backbone in a detector has a norm for each stage, and a classifier one
+    at its end, or return None.
+    """
+    if not absent or not all(_NORM_OF_STAGE.search(name) for name in absent):
+        return None
+    if not rest or not all(re.search(r"(?:^|\.)norm\.\w+$", name) for name in rest):
+        return None
+    return Statement(
+        "In a detector or a segmenter the backbone has a norm behind each stage that "
+        "it hands on, and a classifier has one norm at its end: this file is of a "
+        "classifier. So these differ as they should: the norms of the stages are "
+        "trained anew, and all else is loaded.",
+        tuple(absent),
+    )
+
+
+# --- counts of what was loaded --------------------------------------------------------
+
+LOADED = re.compile(
+    r"Successful Load Key Num: (\d{1,9})[\s\S]{0,100000}?"
+    r"Fail To Load Key num: (\d{1,9})"
+)
+"""The report of the programs of bubbliiing, which lists keys of the file."""
+
+
+def of_loaded(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that counts which keys of a file it took, and lists the
+    others.
+    """
+    taken, left = int(found[1]), int(found[2])
+    whole = sum(len(section.names()) for section in case.survey.candidates[:1])
+    if not whole:
+        return
+    if taken + left != whole:
+        yield Statement(
+            f"The message counts {taken + left:,} keys, and this file has {whole:,}: "
+            "another file was loaded."
+        )
+    elif not taken:
+        yield Statement(
+            f"The program took none of the {whole:,} keys of this file, and lists "
+            "those of the file as failed: the model that it built has none of these "
+            "names in these shapes. Choose the model (backbone, phi, version) that "
+            "the file is of. As it is, all weights are random."
+        )
+    else:
+        yield Statement(
+            f"The program took {taken:,} of the {whole:,} keys of this file. Those "
+            "that it lists are of the file, and have no place of this name and shape "
+            "in the model: expected for the last layers of another number of classes, "
+            "and for nothing else."
+        )
+    yield from load_statements(case)
+
+
+# --- shapes that are not printed ------------------------------------------------------
+
+OF_OTHER_SHAPES = re.compile(
+    r"(?:Layer (?:dimention|dimension) miss?match between model definition and "
+    r"checkpoint|[Ss]hape mismatch, (?:skip|drop)\w{0,6}(?: \w{1,20}){0,3}): "
+    r"([\w.]{1,1000}\w)"
+)
+"""Lines of Coqui TTS and others that name a layer of another shape, and no shapes."""
+
+
+def of_other_shapes(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that skips layers of another shape, and does not say which one
+    they have.
+    """
+    said = dict.fromkeys(match[1] for match in OF_OTHER_SHAPES.finditer(found.string))
+    held = {
+        name: entry.tensor.shape
+        for section in case.survey.candidates
+        for name, entry in zip(section.names(), section.entries, strict=True)
+    }
+    here = [name for name in said if name in held]
+    if not here:
+        return
+    shown = and_more([f"{show(name, 120)} {list(held[name])}" for name in here], _SHOWN)
+    yield Statement(
+        f"{counted_noun(len(here), 'layer')} of the message {be_verb(here)} in this "
+        f"file, in the shape of the run that saved: {shown}. The program builds them "
+        "in another one, so it loads none of them, and they stay untrained.",
+        tuple(here),
+    )
+    places = settings_places(case)
+    if places:
+        yield Statement(
+            "Build the model with the settings of that run, which this file has at "
+            f"{and_more([show(place, 60) for place in places], 3)}."
+        )
+    yield from load_statements(case)

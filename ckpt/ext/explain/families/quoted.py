@@ -1,0 +1,173 @@
+"""Words of an error without a page that stand in a checkpoint: a path or a setting
+among its values, a name among its tensors and modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.paths import recorded_path
+from ckpt.model.text import and_more, counted_noun, show
+
+_LINES = 12
+"""Lines at the end of a text in which the words of its error are looked for."""
+_FRAME = re.compile(r"^\s*(?:File \"[^\"\n]*\", line \d+|at )[^\n]*", re.MULTILINE)
+"""A line of a traceback, which has the path of a program."""
+_QUOTED = re.compile(r"(['\"`])([^'\"`\n]{3,400})\1")
+_PATH = re.compile(
+    r"(?<![\w.:/\\'\"`])(?:[A-Za-z]:)?(?:~|\.{1,2})?[\\/][^\s'\"`,;:()]{2,1000}"
+)
+_DOTTED = re.compile(r"(?<![\w./\\-])\w{1,200}(?:\.\w{1,200}){2,20}(?![\w/\\(])")
+"""A name with two dots or more, as layers have it."""
+_SETTING = re.compile(r"[-_.\d]|[a-z][A-Z]|^[A-Z][a-z]+[A-Z]")
+"""Marks in the name of a setting or of a class, which a word of English has not."""
+_LACKS = re.compile(
+    r"(?i)\b(?:missing|(?:not|n't) (?:found|present|in|have|contain|include)"
+    r"|not fou?nd|no such|has no|have no|lacks?|without|required keys?)\b"
+    r"|\bneeds? [^\n]{0,200}\b(?:entries|keys?|fields?)\b"
+)
+"""The words of an error that misses something."""
+_KEY = re.compile(r"[A-Za-z]\w{2,80}")
+"""A name that may be a key of a file."""
+_MOST = 24
+"""Words of an error that are looked up."""
+_SHOWN = 3
+
+
+def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
+    """Say where a path of an error stands in the checkpoint."""
+    end = _end_of(text)
+    paths = [match[0].rstrip(".,;:!") for match in _PATH.finditer(end)]
+    paths += [word for word in _quoted_in(end) if "/" in word or "\\" in word]
+    for path in _last_words(paths):
+        rows = list(recorded_path(path, case))
+        if rows:
+            yield from rows
+            return
+
+
+def of_names(text: str, case: Case) -> Iterator[Statement]:
+    """Say which tensors have a name of an error, or else where a setting of the error
+    is a value of the checkpoint.
+    """
+    end = _end_of(text)
+    quoted = _quoted_in(end)
+    dotted = [match[0].rstrip(".") for match in _DOTTED.finditer(end)]
+    names = [word for word in (*quoted, *dotted) if "." in word]
+    for name in _last_words(names):
+        row = _of_tensors(name, case)
+        if row is not None:
+            yield row
+            return
+    for word in _last_words([word for word in quoted if _SETTING.search(word)]):
+        row = _of_setting(word, case)
+        if row is not None:
+            yield row
+            return
+    present = [place for word in _missed_words(text) for place in _places(word, case)]
+    if present:
+        shown = and_more([show(place, 120) for place in present], _SHOWN)
+        yield Statement(f"The error misses a name that this file has: {shown}.")
+
+
+def of_lacking(text: str, case: Case) -> Iterator[Statement]:
+    """Say that the file has none of the names that an error misses, or nothing where it
+    has one.
+    """
+    words = _missed_words(text)
+    if not words or any(_places(word, case) for word in words):
+        return
+    shown = and_more([show(word, 60) for word in words], _SHOWN)
+    said = (
+        f"No key, tensor or setting of this file is called {shown}"
+        if len(words) == 1
+        else f"No key, tensor or setting of this file has one of the names {shown}"
+    )
+    yield Statement(f"{said}: another kind of file is wanted, or another part of it.")
+
+
+def _missed_words(text: str) -> list[str]:
+    """The quoted names of an error that misses something, which may be keys."""
+    end = _end_of(text)
+    if _LACKS.search(end) is None:
+        return []
+    words = [word for word in _quoted_in(end) if _KEY.fullmatch(word)]
+    return list(dict.fromkeys(words))[:_SHOWN]
+
+
+def _places(word: str, case: Case) -> list[str]:
+    """The first place of the file at which a key or a part of a name is a word, alone
+    in a list, or an empty one.
+    """
+    checkpoint = case.survey.checkpoint
+    paths = [row.path for row in checkpoint.containers]
+    paths += [value.path for value in checkpoint.values]
+    for keys in paths:
+        path = [str(key) for key in keys]
+        if word in path:
+            return [".".join(path[: path.index(word) + 1])]
+    for entry in case.survey.tensors:
+        if word in entry.name.split("."):
+            return [entry.name]
+    return []
+
+
+def _end_of(text: str) -> str:
+    """The last lines of a text, without the lines of a traceback that name programs."""
+    return _FRAME.sub("", "\n".join(text.rstrip().splitlines()[-_LINES:]))
+
+
+def _quoted_in(text: str) -> list[str]:
+    return [match[2].strip() for match in _QUOTED.finditer(text)]
+
+
+def _last_words(words: list[str]) -> list[str]:
+    """The last words of an error, each once, from its end."""
+    return list(dict.fromkeys(reversed(words)))[:_MOST]
+
+
+def _of_tensors(name: str, case: Case) -> Statement | None:
+    """Say which tensors have a name of an error, or lie below it, or return None."""
+    own = [
+        entry
+        for entry in case.survey.tensors
+        if entry.name == name or entry.name.endswith(f".{name}")
+    ]
+    if own:
+        facts = and_more(
+            [
+                f"{show(entry.name, 120)} ({list(entry.tensor.shape)}, "
+                f"{entry.tensor.dtype.name})"
+                for entry in own
+            ],
+            _SHOWN,
+        )
+        return Statement(f"The error names {show(name, 120)}. The file has {facts}.")
+    inside = f"{name}."
+    below = [
+        entry.name
+        for entry in case.survey.tensors
+        if entry.name.startswith(inside) or f".{inside}" in entry.name
+    ]
+    if not below:
+        return None
+    shown = and_more([show(other, 120) for other in below], _SHOWN)
+    return Statement(
+        f"The error names {show(name, 120)}. The file has "
+        f"{counted_noun(len(below), 'tensor')} there: {shown}."
+    )
+
+
+def _of_setting(word: str, case: Case) -> Statement | None:
+    """Say at which places of the file a word of an error is a value, or return None."""
+    places = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if value.path and value.node == word
+    ]
+    if not places:
+        return None
+    shown = and_more([show(place, 120) for place in places], _SHOWN)
+    return Statement(f"{show(word, 120)} of the error stands in this file, at {shown}.")
