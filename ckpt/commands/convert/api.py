@@ -20,8 +20,8 @@ from ckpt.surface.api.writing import (
     options_of,
     refuse_format,
     strip_stages,
-    with_format,
     with_like,
+    with_recipe,
 )
 
 if TYPE_CHECKING:
@@ -98,8 +98,15 @@ def convert(
         raise UsageError("--optimizer goes with --recipe")
     live = model_of(model, arg)
     options = options_of(writing, source, "convert")
-    options = with_format(
-        options, format, shard_size, plain=plain, with_config=with_config
+    options = with_recipe(
+        options,
+        recipe,
+        format,
+        shard_size,
+        reverse=reverse,
+        plain=plain,
+        optimizer=optimizer,
+        with_config=with_config,
     )
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = with_like(options, like, section)._replace(dequantize=dequantize)
@@ -137,6 +144,7 @@ def convert(
                     section=section,
                     optimizer=optimizer,
                     optimizer_keys=optimizer_keys,
+                    in_ranks=options.rank_files is not None,
                 )
             )
         # A recipe makes the model alone.

@@ -13,9 +13,10 @@ from ckpt.commands.rewriting.report import with_ties
 from ckpt.ext.layouts.checking import check_recipe
 from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
 from ckpt.ext.layouts.find import find_layout
+from ckpt.ext.layouts.ranks import ranks_of
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import recipe_of
-from ckpt.ext.layouts.sides import Side, side_of
+from ckpt.ext.layouts.sides import Side, entries_of, side_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
@@ -75,7 +76,12 @@ def recipe(
                 findings = find_layout(
                     sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter
                 )
-                made = recipe_of(findings, sides[0].leaves, sides[1].leaves)
+                ranks = [
+                    ranks_of(side.survey, entries_of(side.survey, section))
+                    for side in opened
+                ]
+                found = recipe_of(findings, sides[0].leaves, sides[1].leaves)
+                made = found._replace(before=ranks[0], after=ranks[1])
         for side in opened:
             side.check_unchanged()
     report = RecipeReport(

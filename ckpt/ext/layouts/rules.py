@@ -11,6 +11,7 @@ from math import prod
 from ckpt.ext.layouts.findings import VALUES, Findings, Made, Unused
 from ckpt.ext.layouts.pieces import Loop, Piece, Repeat
 from ckpt.ext.layouts.proof import Leaf
+from ckpt.ext.layouts.ranks import Ranks
 from ckpt.ext.layouts.templates import (
     Affine,
     Form,
@@ -129,6 +130,10 @@ class Recipe(NamedTuple):
 
     rules: tuple[Rule, ...]
     dropped: tuple[Leftovers, ...] = ()
+    before: Ranks | None = None
+    """The files of ranks that A was, if it was some."""
+    after: Ranks | None = None
+    """The files of ranks that B was, if it was some."""
 
 
 class Target(NamedTuple):

@@ -172,6 +172,8 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
         raise UsageError(
             "--shard-size takes one PATH: all shards would have the same names"
         )
+    if several and places.rank_files is not None:
+        raise UsageError("this recipe makes files of ranks: it takes one PATH")
     if not several:
         return [Job(item, places.out) for item in items]
     jobs = [
