@@ -8,12 +8,13 @@ from ckpt.commands.rewriting.report import Change, RewriteReport, with_own_optio
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of, written_formats
 from ckpt.hooks import load_hook
+from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.surface.api.keywords import Path, Texts, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import WriteOptions, rewrite_checkpoint
+from ckpt.surface.api.rewriting import Open, WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.writing import (
     moved_report,
     names_own_layout,
@@ -108,6 +109,8 @@ def convert(
         optimizer=optimizer,
         with_config=with_config,
     )
+    if recipe is not None and load_hook("layouts").names_several(source):
+        options = options._replace(open=_opener_of_several(options))
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = with_like(options, like, section)._replace(dequantize=dequantize)
     naming = _naming_stage(adapter_names, base, options)
@@ -180,6 +183,18 @@ def convert(
 
     done = rewrite_checkpoint(source, make, options)
     return done if naming is None else naming.finish(done)
+
+
+def _opener_of_several(options: WriteOptions) -> Open:
+    """The function that opens the files of ranks that a pattern names."""
+
+    def open_several(path: str, partial: bool) -> Checkpoint:
+        opened: Checkpoint = load_hook("layouts").open_several(
+            path, options.limits, plugins=options.plugins, partial=partial
+        )
+        return opened
+
+    return open_several
 
 
 def _dequantised(

@@ -7,12 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 from ckpt.ext.layouts.recipe import recipe
+from ckpt.ext.layouts.several import names_several, open_pattern
 from ckpt.ext.layouts.text import beside_text, recipe_lines
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.cli import output as shown
-from ckpt.surface.cli.inputs import documenting_errors, opened
+from ckpt.surface.cli.inputs import documenting_errors, opened, plugins_allowed
 
 
 def command(
@@ -40,6 +41,8 @@ def command(
 
     def side(path: str) -> Checkpoint:
         with documenting_errors(path, schema):
+            if names_several(path):
+                return open_pattern(path, limits, plugins=plugins_allowed())
             return opened(path, limits)
 
     with (

@@ -16,12 +16,13 @@ from ckpt.ext.layouts.find import find_layout
 from ckpt.ext.layouts.ranks import ranks_of
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import recipe_of
+from ckpt.ext.layouts.several import opened_side
 from ckpt.ext.layouts.sides import Side, entries_of, side_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
 from ckpt.surface.api.keywords import Path, Texts, keyword_texts, limits_only, text_only
-from ckpt.surface.api.opening import Input, at_hand
+from ckpt.surface.api.opening import Input
 from ckpt.surface.api.progress import Progress, metered_reading
 
 
@@ -42,9 +43,10 @@ def recipe(
     """Find how each tensor of `after` is made of `before`, prove it byte by byte, and
     return the report of `ckpt recipe`.
 
-    `out` gets the recipe, which `ckpt.convert` takes. With `check`, the path of a
-    recipe, nothing is searched: that recipe is proved on this pair. `assume` are texts
-    such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
+    A side may be a pattern such as `ranks/tp*.pt`: files of ranks that are one
+    checkpoint. `out` gets the recipe, which `ckpt.convert` takes. With `check`, the
+    path of a recipe, nothing is searched: that recipe is proved on this pair. `assume`
+    are texts such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
     """
     text_only(section=section)
     limits_only(limits)
@@ -59,7 +61,7 @@ def recipe(
     )
     with ExitStack() as stack:
         opened = [
-            stack.enter_context(at_hand(side, limits, plugins=plugins))
+            stack.enter_context(opened_side(side, limits, plugins=plugins))
             for side in (before, after)
         ]
         sides = [
