@@ -12,8 +12,7 @@ import paths
 import pytest
 import relaid
 import torch
-from relaid import LAYOUTS, State
-from safetensors.torch import load_file
+from relaid import LAYOUTS, State, holds
 
 import ckpt
 from ckpt.model.errors import CkptError, LossError, UnreadableError, UsageError
@@ -28,19 +27,6 @@ def pair(name: str, seed: int, folder: Path) -> tuple[str, str, State, State]:
     after = change(before)
     files = [folder / f"{word}{seed}.safetensors" for word in ("a", "b")]
     return relaid.saved(before, files[0]), relaid.saved(after, files[1]), before, after
-
-
-def holds(path: str | None, state: State) -> bool:
-    """Tell whether a file has exactly these tensors, byte for byte."""
-    assert path is not None
-    found = load_file(path) if path.endswith(".safetensors") else torch.load(path)
-    same = {
-        name: found[name].shape == array.shape
-        and bool((found[name].numpy() == array).all())
-        for name, array in state.items()
-        if name in found
-    }
-    return found.keys() == state.keys() and all(same.values())
 
 
 @pytest.mark.slow
