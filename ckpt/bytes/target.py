@@ -43,7 +43,9 @@ _FICLONE = 0x40049409
 
 Belongs = Callable[[str], bool]
 """A function that tells whether a file of this name may be removed with the folder that
-is replaced. A name with a slash behind it is that of a folder.
+is replaced.
+
+A name with a slash behind it is that of a folder.
 """
 
 

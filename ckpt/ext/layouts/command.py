@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckpt.ext.layouts.recipe import recipe
-from ckpt.ext.layouts.several import names_several, open_pattern
+from ckpt.ext.layouts.recipe import open_pattern, recipe
 from ckpt.ext.layouts.text import beside_text, recipe_lines
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
@@ -41,9 +40,8 @@ def command(
 
     def side(path: str) -> Checkpoint:
         with documenting_errors(path, schema):
-            if names_several(path):
-                return open_pattern(path, limits, plugins=plugins_allowed())
-            return opened(path, limits)
+            several = open_pattern(path, limits, plugins=plugins_allowed())
+            return opened(path, limits) if several is None else several
 
     with (
         side(before) as first,

@@ -194,8 +194,9 @@ def _keys_of_files(checkpoint: Checkpoint) -> dict[object, str]:
 
 
 def _below_one_folder(files: Sequence[str]) -> list[str] | None:
-    """The paths below the innermost folder that holds all of them; None where one is no
-    plain path with a known ending.
+    """The paths below the innermost folder that holds all of them.
+
+    It is None where one is no plain path with a known ending.
     """
     folder = (
         os.path.commonpath(files) if len(files) > 1 else files[0].rpartition("/")[0]

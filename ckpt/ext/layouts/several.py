@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from ckpt.bytes.far import is_url
@@ -22,10 +21,6 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import replace
 from ckpt.model.text import show
-from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.handle import Handle
-from ckpt.surface.api.keywords import Path
-from ckpt.surface.api.opening import Input, at_hand
 
 _WILD = re.compile(r"[*?]")
 _DEEPEST = 4
@@ -39,31 +34,6 @@ def names_several(given: object) -> bool:
     text = with_home(os.fsdecode(given))
     is_pattern = _WILD.search(text) is not None and not is_url(text)
     return is_pattern and "\0" not in text and not os.path.lexists(text)
-
-
-@contextmanager
-def opened_side(
-    given: Input, limits: Limits | None = None, *, plugins: bool = False
-) -> Iterator[Opened]:
-    """Open a checkpoint for a block, or the files that a pattern names. Raises
-    CkptError.
-    """
-    if not names_several(given):
-        with at_hand(given, limits, plugins=plugins) as opened:
-            yield opened
-        return
-    assert isinstance(given, (str, os.PathLike))
-    with open_pattern(given, limits, plugins=plugins) as opened:
-        yield opened
-
-
-def open_pattern(
-    given: Path, limits: Limits | None = None, *, plugins: bool = False
-) -> Opened:
-    """Open the files that a pattern names. Raises CkptError."""
-    path = with_home(os.fsdecode(given))
-    whole = open_several(path, limits or Limits(), plugins=plugins)
-    return Opened(Handle(whole), limits, plugins=plugins)
 
 
 def open_several(
