@@ -44,8 +44,6 @@ _FICLONE = 0x40049409
 Belongs = Callable[[str], bool]
 """A function that tells whether a file of this name may be removed with the folder that
 is replaced.
-
-A name with a slash behind it is that of a folder.
 """
 
 
@@ -174,7 +172,8 @@ def foreign(folder: str, belongs: Belongs, below: str = "") -> list[str]:
     """Return the entries of a folder that do not belong to what is replaced: other
     names, folders, links.
 
-    `below` is the path of the folder below the one that is replaced, with a slash.
+    `below` is the path of the folder below the one that is replaced, with a slash. A
+    folder in it belongs where its name with a slash does.
     """
     others: list[str] = []
     with os.scandir(folder) as entries:

@@ -15,6 +15,7 @@ import torch
 from relaid import LAYOUTS, State, holds
 
 import ckpt
+from ckpt.ext.layouts import neighbours
 from ckpt.model.errors import CkptError, LossError, UnreadableError, UsageError
 
 NAMES = "name", sorted(LAYOUTS)
@@ -268,6 +269,36 @@ def test_many_constants_are_not_compared_one_by_one(
     )
     assert not ckpt.recipe(a, b).is_whole
     assert not asked
+
+
+@pytest.mark.parametrize("prefix", ["module.", "p{}."])
+def test_names_are_not_compared_each_with_each(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    real = neighbours.parents_of
+
+    def counted(name: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        return real(name)
+
+    monkeypatch.setattr(neighbours, "parents_of", counted)
+    rng = np.random.default_rng(1)
+    before: State = {}
+    for layer in range(120):
+        weight = rng.standard_normal((2, 3), dtype=np.float32)
+        before[f"layers.{layer}.fc.weight"] = weight
+        before[f"layers.{layer}.norm.weight"] = np.ones(3, np.float32)
+    a = relaid.saved(before, tmp_path / "a.pth")
+    after = {
+        prefix.format(row) + name: array
+        for row, (name, array) in enumerate(before.items())
+    }
+    b = relaid.saved(after, tmp_path / "b.pth")
+    report = ckpt.recipe(a, b)
+    assert len(report.made) >= 120
+    assert asked <= 8 * len(before)
 
 
 def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> None:
