@@ -34,6 +34,7 @@ def command(
     \b
     ckpt recipe hf.safetensors meta.pth
     ckpt recipe hf/ step_0/ -o to_megatron.json
+    ckpt recipe hf/ 'step_0/tp*.pt' -o to_ranks.json
     ckpt recipe --check to_megatron.json hf_other/ other_step_0/
     """
     schema = "ckpt.recipe" if json else None
