@@ -164,7 +164,7 @@ class Evidence:
                 return Decisions(chosen, {name: cases[name].best for name in rest})
 
     def _case_of(self, name: str, candidates: Sequence[str], tables: _Tables) -> _Case:
-        """What names say of a tensor of B as long as no other pair is known."""
+        """The case of a tensor of B, as names tell it while no other pair is known."""
         fitting = tables.narrow(name, candidates)
         parent = self._parent_with_votes(name)
         best, shared = fitting, 0
@@ -245,8 +245,8 @@ class Evidence:
 
 
 class _Case(NamedTuple):
-    """What names say of a tensor of B: the candidates that are left, the one that they
-    decide, and the one that is it where no other tensor wants these candidates.
+    """The case of a tensor of B: the candidates that names leave, the one that they
+    decide, and the one that it is where no other tensor wants these candidates.
     """
 
     best: tuple[str, ...]
