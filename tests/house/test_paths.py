@@ -48,6 +48,7 @@ LIMITS = [
     "ext.layouts.ranks._LARGEST",
     "ext.layouts.ranks._STEPS",
     "ext.layouts.rules.MOST_CHARACTERS",
+    "ext.layouts.rules.MOST_OF_ONE",
     "ext.layouts.rules.MOST_PIECES",
     "ext.layouts.scaled._SAMPLE",
     "ext.layouts.account._MOST_TIMES",

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from ckpt.bytes.location import locate
-from ckpt.bytes.source import read_limited
 from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop, Repeat
@@ -192,7 +191,11 @@ def read_recipe(path: str, limits: Limits) -> Recipe:
     with about(path):
         source = locate(path).open()
         try:
-            data = read_limited(source, LONGEST, "recipe-bytes", "the recipe")
+            if source.size > LONGEST:
+                raise UnreadableError(
+                    f"a recipe of {source.size:,} bytes, more than {LONGEST:,}"
+                )
+            data = source.read(0, source.size)
         finally:
             source.close()
         return parse_recipe(data, limits)

@@ -545,6 +545,43 @@ _STRANGE = {
         "of": [],
     },
     "a formula": {**_RULE, "of": [{**_RULE["of"][0], "formula": "*__import__('os')"}]},  # type: ignore[index,dict-item]
+    "many pieces of one tensor": {
+        **_RULE,
+        "shape": [1 << 20],
+        "of": [
+            {
+                **_PART,
+                "count": 1 << 20,
+                "to_step": 1,
+                "sizes": [1],
+            }
+        ],
+    },
+    "a shape that is deep": {**_RULE, "shape": [[[4]]]},
+    "a size of 2^63": {**_RULE, "shape": [1 << 63]},
+    "a loop of 2^63": {**_RULE, "of": [{**_PART, "sizes": [1 << 63]}]},
+    "a beginning of 2^63": {**_RULE, "of": [{**_PART, "from": 1 << 63}]},
+    "a step of 2^61": {
+        **_RULE,
+        "of": [{**_PART, "sizes": [2], "to_steps": [1 << 61]}],
+    },
+    "a name that leads elsewhere": {
+        **_RULE,
+        "of": [{"tensor": "../../y", "shape": [4]}],
+    },
+    "a negative step": {**_RULE, "of": [{**_PART, "from_steps": [-1]}]},
+    "a negative step of B": {**_RULE, "of": [{**_PART, "to": 3, "to_steps": [-1]}]},
+    "parts over each other": {**_RULE, "of": [_PART, _PART]},
+    "parts that overlap": {
+        **_RULE,
+        "of": [{**_PART, "sizes": [3]}, {**_PART, "to": 2, "from": 2, "sizes": [2]}],
+    },
+    "loops that overlap": {
+        **_RULE,
+        "of": [
+            {**_PART, "sizes": [2, 2], "to_steps": [1, 1], "from_steps": [2, 1]},
+        ],
+    },
     "bits": {
         **_RULE,
         "of": [{"constant": "0xzz", "to": 0, "sizes": [4], "to_steps": [1]}],
@@ -567,6 +604,36 @@ def test_a_strange_rule_is_refused_in_one_line(name: str, tmp_path: Path) -> Non
         ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.pth").exists()
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        _RULE,
+        {**_RULE, "make": "<n>", "for": {"n": "0-1"}},
+        {**_RULE, "make": "x<n-1>", "for": {"n": "1-2"}},
+    ],
+    ids=["as it is", "by a place", "by two places"],
+)
+def test_two_rules_for_one_tensor_are_refused(
+    second: dict[str, object], tmp_path: Path
+) -> None:
+    make = {"<n>": "1", "x<n-1>": "x<n>"}.get(str(second["make"]), "x")
+    places = {"for": {"n": "0-1"}} if "<" in make else {}
+    a = relaid.saved({"y": np.arange(4, dtype=np.float32)}, tmp_path / "a.pth")
+    path = recipe_file(tmp_path, [{**_RULE, "make": make, **places}, second])
+    with pytest.raises(CkptError, match="two rules make") as caught:
+        ckpt.convert(a, recipe=path, out=tmp_path / "out.pth")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_too_long_names_no_limit(tmp_path: Path) -> None:
+    a = relaid.saved({"y": np.arange(4, dtype=np.float32)}, tmp_path / "a.pth")
+    with (tmp_path / "r.json").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(UnreadableError, match="a recipe of 67,108,865 bytes") as caught:
+        ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert "--limit" not in str(caught.value)
 
 
 def recipe_file(folder: Path, rules: object, dropped: object = ()) -> Path:
