@@ -179,13 +179,14 @@ class Evidence:
     def _settled(
         self, name: str, best: tuple[str, ...], tables: _Tables, *, is_near: bool
     ) -> str | None:
-        """The candidate that has the name itself, or that a table, a role or the end of
-        the name says.
+        """The candidate that has the name itself but for a prefix, or that a table, a
+        role or the end of the name says.
         """
         translated = self._translated_names(name)
         role = role_of(name)
         narrower: list[Sequence[str]] = [
             [candidate for candidate in best if candidate == name],
+            tables.with_end(best, name),
         ]
         if translated:
             narrower.append([row for row in best if row in translated])
@@ -269,6 +270,7 @@ class _Tables:
         self._inside: dict[int, dict[str, list[int]]] = {}
         """The numbers of the candidates of a list in each module."""
         self._tails: dict[int, dict[tuple[str, ...], list[str]]] = {}
+        self._ends: dict[int, dict[str, list[str]]] = {}
         self._roles: dict[int, dict[str | None, list[str]]] = {}
 
     def _key(self, candidates: Sequence[str]) -> int:
@@ -341,6 +343,24 @@ class _Tables:
                 table.setdefault(_tail_of(candidate), []).append(candidate)
         return table.get(tail, ())
 
+    def with_end(self, candidates: tuple[str, ...], name: str) -> Sequence[str]:
+        """The candidates that are all of the end of a name, or of which a name is all
+        of the end: one of both has a prefix. An end has two parts or more.
+        """
+        key = self._key(candidates)
+        table = self._ends.get(key)
+        if table is None:
+            table = self._ends[key] = {}
+            for candidate in candidates:
+                for end in _ends_of(candidate):
+                    table.setdefault(end, []).append(candidate)
+        for end in _ends_of(name):
+            rows = table.get(end, [])
+            found = rows if end == name else [row for row in rows if row == end]
+            if found:
+                return found
+        return ()
+
     def with_role(self, candidates: tuple[str, ...], role: str) -> Sequence[str]:
         """The candidates of a role."""
         key = self._key(candidates)
@@ -350,6 +370,12 @@ class _Tables:
             for candidate in candidates:
                 table.setdefault(role_of(candidate), []).append(candidate)
         return table.get(role, ())
+
+
+def _ends_of(name: str) -> list[str]:
+    """The ends of a name that have two parts or more, the longest first."""
+    starts = [0, *[match.end() for match in re.finditer(r"[./]", name)]]
+    return [name[start:] for start in starts[:-1]]
 
 
 def _depth_of(module: str) -> int:

@@ -297,8 +297,26 @@ def test_names_are_not_compared_each_with_each(
     }
     b = relaid.saved(after, tmp_path / "b.pth")
     report = ckpt.recipe(a, b)
-    assert len(report.made) >= 120
+    assert len(report.made) == 240
     assert asked <= 8 * len(before)
+
+
+def test_constants_are_told_apart_by_all_of_their_names(tmp_path: Path) -> None:
+    ones = np.ones(3, np.float32)
+    names = [f"layers.{layer}.{part}.weight" for layer in range(3) for part in "ab"]
+    a = relaid.saved(dict.fromkeys(names, ones), tmp_path / "a.pth")
+    b = relaid.saved({f"net.model.{name}": ones for name in names}, tmp_path / "b.pth")
+    for pair_of in ((a, b), (b, a)):
+        report = ckpt.recipe(*pair_of)
+        assert report.is_whole, report.left
+        assert len(report.by_names) == 6
+    twice = relaid.saved(
+        {f"{one}.{name}": ones for one in ("net", "ema") for name in names},
+        tmp_path / "c.pth",
+    )
+    report = ckpt.recipe(twice, a)
+    assert report.made == ()
+    assert report.left[0].ways[:2] == (f"net.{names[0]}", f"net.{names[1]}")
 
 
 def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> None:
