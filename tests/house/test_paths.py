@@ -42,6 +42,7 @@ LIMITS = [
     "ext.layouts.neighbours._MOST_PAIRS",
     "ext.layouts.pieces.MOST",
     "ext.layouts.pieces._DEPTH",
+    "ext.layouts.document.LONGEST",
     "ext.layouts.ranks.LONGEST_TEXT",
     "ext.layouts.ranks.MOST_DICTS",
     "ext.layouts.ranks.MOST_FILES",
